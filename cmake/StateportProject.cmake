@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# What every target of the project shares: output folders, the language level, warnings, and how a module
+# library and a test program are declared.
+include_guard(GLOBAL)
+include(GNUInstallDirs)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+  set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+  endif()
+endif()
+
+add_library(stateport_options INTERFACE)
+target_compile_features(stateport_options INTERFACE cxx_std_20)
+# Options are aggregates with defaults, filled by designated initialisers: leaving members out is meant.
+target_compile_options(stateport_options INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wno-missing-field-initializers>")
+
+set(STATEPORT_SANITIZE "" CACHE STRING "Sanitizers for every target, for example address,undefined")
+if(STATEPORT_SANITIZE)
+  add_compile_options(-fsanitize=${STATEPORT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${STATEPORT_SANITIZE})
+endif()
+if(STATEPORT_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(stateport_options INTERFACE STATEPORT_ENABLE_ASSERT)
+endif()
+
+# stateport_add_module(core HEADERS a.hpp… SOURCES b.cpp…): the library stateport_core, alias stateport::core, whose
+# public headers are checked to be self-contained.
+function(stateport_add_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;SOURCES")
+  set(target stateport_${name})
+  add_library(${target} ${arg_SOURCES})
+  add_library(stateport::${name} ALIAS ${target})
+  list(TRANSFORM arg_HEADERS PREPEND "include/stateport/${name}/")
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stateport_options>)
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name} OUTPUT_NAME stateport-${name} VERIFY_INTERFACE_HEADER_SETS ON
+    POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  install(TARGETS ${target} EXPORT stateport-targets FILE_SET HEADERS)
+endfunction()
+
+# stateport_add_tests(test-core LIBRARIES … SOURCES a_test.cpp…): one doctest program; CTest gets one test per source
+# file, found by file name, so that listing tests starts no program (and no device).
+function(stateport_add_tests program)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
+  add_executable(${program} ${arg_SOURCES})
+  target_link_libraries(${program} PRIVATE stateport_options stateport_test_support ${arg_LIBRARIES})
+  string(REPLACE "test-" "" module ${program})
+  foreach(source IN LISTS arg_SOURCES)
+    get_filename_component(stem ${source} NAME_WE)
+    if(stem STREQUAL "main")
+      continue()
+    endif()
+    string(REGEX REPLACE "_test$" "" test_name "${module}.${stem}")
+    add_test(NAME ${test_name} COMMAND ${program} "--source-file=*/${stem}.cpp")
+    set_tests_properties(${test_name} PROPERTIES SKIP_RETURN_CODE 77
+      FAIL_REGULAR_EXPRESSION "test cases: +0 \\|" LABELS ${module})
+  endforeach()
+endfunction()

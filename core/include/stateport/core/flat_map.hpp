@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tsl/robin_map.h>
+#include <tsl/robin_set.h>
+
+namespace stateport {
+
+/// The one hash map of the project: open addressing, backward-shift erase, no allocation while the size stays below
+/// the reserved capacity.
+template <class Key, class Value, class Hash = std::hash<Key>>
+using FlatMap = tsl::robin_map<Key, Value, Hash>;
+
+template <class Key, class Hash = std::hash<Key>>
+using FlatSet = tsl::robin_set<Key, Hash>;
+
+}  // namespace stateport

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace stateport {
+
+/// Why a request could not use all of the KV that it matched (or, for never_stored, all of its earlier prefix).
+enum class LostHit : std::uint8_t {
+  no_checkpoint,   ///< KV is there, but nobody stored a state at a usable boundary
+  off_grid,        ///< the match ends between two boundaries of the grid
+  evicted,         ///< a state was stored there and has been evicted
+  too_few_tokens,  ///< using it would leave fewer tokens than the forward needs
+  locked_pool,     ///< no live slot could be freed
+};
+inline constexpr int lost_hit_count = 5;
+
+[[nodiscard]] std::string_view name(LostHit reason) noexcept;
+
+}  // namespace stateport

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace stateport {
+
+/// 128 bits that name a token prefix (with its namespace): the leading half of a chained block digest.
+struct PrefixHash {
+  std::array<std::uint64_t, 2> words = {0, 0};
+  friend constexpr bool operator==(const PrefixHash&, const PrefixHash&) noexcept = default;
+};
+
+/// What a slot holds: the state after exactly `token_count` tokens of the prefix, in one memory layout. A restore
+/// compares all three; a slot that was never committed has token_count -1 and matches nothing.
+struct StateTag {
+  std::int64_t token_count = -1;
+  PrefixHash prefix;
+  std::uint64_t layout_fingerprint = 0;
+  friend constexpr bool operator==(const StateTag&, const StateTag&) noexcept = default;
+};
+
+enum class TagCheck : std::uint8_t { match, empty, token_count, prefix, layout };
+
+/// Compares what a slot holds with what a request needs; names the first field that differs. O(1), noexcept.
+[[nodiscard]] constexpr TagCheck check_tag(const StateTag& held, const StateTag& wanted) noexcept {
+  if (held.token_count < 0) return TagCheck::empty;
+  if (held.token_count != wanted.token_count) return TagCheck::token_count;
+  if (held.prefix != wanted.prefix) return TagCheck::prefix;
+  if (held.layout_fingerprint != wanted.layout_fingerprint) return TagCheck::layout;
+  return TagCheck::match;
+}
+
+[[nodiscard]] std::string_view name(TagCheck check) noexcept;
+
+}  // namespace stateport

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "suite.hpp"
+
+namespace stateport::conformance {
+
+void Report::run_case(const std::string& name, const std::function<void()>& body) {
+  try {
+    body();
+    ++passed_;
+  } catch (const std::exception& error) {
+    ++failed_;
+    std::fprintf(stderr, "%s: %s: %s\n", suite_.c_str(), name.c_str(), error.what());
+  }
+}
+
+void expect_equal(const Json& got, const Json& expected, const std::string& what) {
+  if (got != expected) throw std::runtime_error(what + ": got " + got.dump() + ", expected " + expected.dump());
+}
+
+namespace {
+
+constexpr int exit_skipped = 77;
+
+struct Totals {
+  std::int64_t passed = 0;
+  std::int64_t failed = 0;
+};
+
+void run_file(const std::string& path, bool allow_unknown, Totals& totals) {
+  std::ifstream stream(path);
+  if (!stream) throw std::runtime_error(path + ": cannot be opened");
+  const Json file = Json::parse(stream);
+  for (const auto& [key, value] : file.items()) {
+    if (key == "meta") continue;
+    const auto suite = suites().find(key);
+    if (suite == suites().end()) {
+      if (allow_unknown) continue;
+      throw std::runtime_error(path + ": unknown suite '" + key + "' (--allow-unknown ignores it)");
+    }
+    Report report(key);
+    suite->second(value, report);
+    std::printf("%s: %lld passed, %lld failed\n", key.c_str(), static_cast<long long>(report.passed()),
+                static_cast<long long>(report.failed()));
+    totals.passed += report.passed();
+    totals.failed += report.failed();
+  }
+}
+
+}  // namespace
+}  // namespace stateport::conformance
+
+int main(int argc, char** argv) {
+  using namespace stateport::conformance;
+  CLI::App app{"Replays recorded cases of the reference systems"};
+  std::vector<std::string> files;
+  bool allow_unknown = false;
+  bool skip_missing = false;
+  app.add_option("files", files, "JSON files")->required();
+  app.add_flag("--allow-unknown", allow_unknown, "Ignore suites that this runner does not know");
+  app.add_flag("--skip-missing", skip_missing, "Exit with 77 if a file does not exist");
+  CLI11_PARSE(app, argc, argv);
+
+  Totals totals;
+  for (const std::string& file : files) {
+    if (skip_missing && !std::filesystem::exists(file)) {
+      std::printf("%s is not there: skipped\n", file.c_str());
+      return exit_skipped;
+    }
+    try {
+      run_file(file, allow_unknown, totals);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      ++totals.failed;
+    }
+  }
+  std::printf("%lld passed, %lld failed\n", static_cast<long long>(totals.passed),
+              static_cast<long long>(totals.failed));
+  return totals.failed == 0 && totals.passed > 0 ? 0 : 1;
+}
