@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workload.hpp"
+
+#include <algorithm>
+
+#include <stateport/core/error.hpp>
+#include <stateport/core/flat_map.hpp>
+
+namespace stateport::replay {
+
+Workload::Workload(std::int64_t block_size_tokens) : block_size_tokens_(block_size_tokens) {
+  require(block_size_tokens >= 1, "block_size_tokens", block_size_tokens, "at least 1");
+}
+
+void Workload::add(const Request& request, std::span<const BlockIdentity> identities) {
+  require(request.input_tokens >= 1, "input_tokens", request.input_tokens, "at least 1");
+  require(request.output_tokens >= 0, "output_tokens", request.output_tokens, "not negative");
+  require(request.arrival_ms >= 0, "arrival_ms", request.arrival_ms, "not negative");
+  const std::int64_t full_blocks = request.input_tokens / block_size_tokens_;
+  require(static_cast<std::int64_t>(identities.size()) >= full_blocks, "identities", identities.size(),
+          "at least one per full block of the prompt");
+  const auto kept = identities.first(static_cast<std::size_t>(full_blocks));
+  identities_.insert(identities_.end(), kept.begin(), kept.end());
+  ends_.push_back(identities_.size());
+  requests_.push_back(request);
+  longest_blocks_ = std::max(longest_blocks_, full_blocks);
+}
+
+std::int64_t Workload::distinct_blocks() const {
+  // An identity alone may repeat after different prefixes, so the chain is what counts.
+  FlatSet<std::uint64_t> seen;
+  seen.reserve(identities_.size());
+  for (std::size_t index = 0; index < size(); ++index) {
+    std::uint64_t chain = 0;
+    for (const BlockIdentity identity : blocks(index)) {
+      chain = mix(chain ^ mix(identity + 1)) + 1;
+      seen.insert(chain);
+    }
+  }
+  return static_cast<std::int64_t>(seen.size());
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+/// A number that stands for the tokens of one block. Equal identities after equal prefixes mean equal tokens.
+using BlockIdentity = std::uint64_t;
+
+/// One request of a workload: prompt (input) and the tokens that were generated (output, never cached).
+struct Request {
+  std::int64_t arrival_ms = 0;
+  std::int64_t input_tokens = 1;
+  std::int64_t output_tokens = 0;
+  std::int64_t session = -1;  ///< -1: unknown
+};
+
+/// What is replayed: requests in the order of service, each with the identities of its full blocks,
+/// floor(input_tokens / block_size_tokens) of them.
+class Workload {
+ public:
+  /// Throws InvalidArgument for block_size_tokens < 1.
+  explicit Workload(std::int64_t block_size_tokens);
+
+  /// Appends one request. Throws InvalidArgument, nothing changed: input_tokens < 1, a negative arrival or output, or
+  /// fewer identities than the prompt has full blocks. Further identities (a partial last block) are not kept.
+  void add(const Request& request, std::span<const BlockIdentity> identities);
+
+  [[nodiscard]] std::int64_t block_size_tokens() const noexcept { return block_size_tokens_; }
+  [[nodiscard]] std::size_t size() const noexcept { return requests_.size(); }
+  [[nodiscard]] const Request& request(std::size_t index) const noexcept { return requests_[index]; }
+  [[nodiscard]] std::span<const BlockIdentity> blocks(std::size_t index) const noexcept {
+    return std::span(identities_).subspan(ends_[index], ends_[index + 1] - ends_[index]);
+  }
+  [[nodiscard]] std::int64_t total_blocks() const noexcept { return static_cast<std::int64_t>(identities_.size()); }
+  /// Full blocks of the longest prompt.
+  [[nodiscard]] std::int64_t longest_blocks() const noexcept { return longest_blocks_; }
+  /// Number of different full blocks: a cache of this size never evicts. O(total_blocks).
+  [[nodiscard]] std::int64_t distinct_blocks() const;
+
+ private:
+  std::int64_t block_size_tokens_;
+  std::int64_t longest_blocks_ = 0;
+  std::vector<Request> requests_;
+  std::vector<BlockIdentity> identities_;
+  std::vector<std::size_t> ends_ = {0};  ///< request i owns identities_[ends_[i], ends_[i + 1])
+};
+
+/// A bijective 64-bit mixer (the finaliser of SplitMix64): small input differences spread over all bits.
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workload.hpp"
+
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <stateport/core/error.hpp>
+
+using stateport::InvalidArgument;
+using namespace stateport::replay;
+
+namespace {
+using Blocks = std::vector<BlockIdentity>;
+Blocks blocks_of(const Workload& workload, std::size_t index) {
+  return {workload.blocks(index).begin(), workload.blocks(index).end()};
+}
+}  // namespace
+
+TEST_CASE("a workload keeps the full blocks of a prompt and drops the partial one") {
+  Workload workload(10);
+  workload.add({.input_tokens = 25}, Blocks{1, 2, 3});
+  workload.add({.input_tokens = 20}, Blocks{1, 2});
+  workload.add({.input_tokens = 9}, Blocks{});
+  CHECK(workload.size() == 3);
+  CHECK(blocks_of(workload, 0) == Blocks{1, 2});
+  CHECK(blocks_of(workload, 1) == Blocks{1, 2});
+  CHECK(blocks_of(workload, 2).empty());
+  CHECK(workload.total_blocks() == 4);
+  CHECK(workload.longest_blocks() == 2);
+  CHECK(workload.distinct_blocks() == 2);
+}
+
+TEST_CASE("distinct blocks are counted by prefix, not by identity alone") {
+  Workload workload(1);
+  workload.add({.input_tokens = 3}, Blocks{7, 7, 7});
+  workload.add({.input_tokens = 2}, Blocks{8, 7});
+  CHECK(workload.distinct_blocks() == 5);
+}
+
+TEST_CASE("a workload refuses a request that makes no sense and stays as it was") {
+  CHECK_THROWS_AS(Workload(0), InvalidArgument);
+  Workload workload(10);
+  CHECK_THROWS_AS(workload.add({.input_tokens = 0}, Blocks{}), InvalidArgument);
+  CHECK_THROWS_AS(workload.add({.input_tokens = 20}, Blocks{1}), InvalidArgument);
+  CHECK_THROWS_AS(workload.add({.arrival_ms = -1}, Blocks{}), InvalidArgument);
+  CHECK_THROWS_AS(workload.add({.output_tokens = -1}, Blocks{}), InvalidArgument);
+  CHECK(workload.size() == 0);
+  CHECK(workload.total_blocks() == 0);
+}
