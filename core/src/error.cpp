@@ -20,7 +20,7 @@ OutOfMemory::OutOfMemory(std::string_view resource, std::size_t required_bytes, 
       available_bytes_(available_bytes) {}
 
 BackendError::BackendError(std::string_view call, std::string_view reason)
-    : std::runtime_error(fmt::format("{} failed ({})", call, reason)) {}
+    : std::runtime_error(fmt::format("{}: {}", call, reason)) {}
 
 SlotCapacityError::SlotCapacityError(std::int64_t required, std::int64_t available)
     : std::runtime_error(fmt::format("not enough state slots (required {}, available {})", required, available)),

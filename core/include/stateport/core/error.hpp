@@ -38,7 +38,7 @@ class OutOfMemory : public std::runtime_error {
   std::size_t available_bytes_;
 };
 
-/// A vendor runtime refused a call: names the call and the runtime's own text.
+/// A vendor runtime refused a call, or there is no device: "<call>: <the runtime's own reason>".
 class BackendError : public std::runtime_error {
  public:
   BackendError(std::string_view call, std::string_view reason);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/memory_resource.hpp>
+
+namespace stateport {
+
+/// Memory of the build's device, straight from the vendor's runtime (cudaMalloc, hipMalloc; aligned host memory in an
+/// OpenMP build). Both calls may take milliseconds and wait for the device: meant for a few large buffers that live
+/// long, and as the upstream of a PoolResource. All DeviceResources are equal.
+class DeviceResource final : public MemoryResource {
+ public:
+  /// Throws BackendError unless a Runtime has started the device.
+  DeviceResource();
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override;
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override;
+  MemoryKind do_kind() const noexcept override { return MemoryKind::device; }
+  const void* do_identity() const noexcept override;
+
+  [[maybe_unused]] int device_id_;  ///< in use when this was made
+};
+
+}  // namespace stateport

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+
+#include <stateport/backends/memory_resource.hpp>
+
+namespace stateport {
+
+/// Passes calls to an upstream resource while the bytes asked for and not given back stay within a budget.
+class LimitResource final : public MemoryResource {
+ public:
+  /// `upstream` must outlive this.
+  LimitResource(MemoryResource& upstream, std::size_t limit_bytes) noexcept
+      : upstream_(&upstream), limit_bytes_(limit_bytes) {}
+
+  [[nodiscard]] std::size_t limit_bytes() const noexcept { return limit_bytes_; }
+  [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  /// Throws OutOfMemory{bytes, limit - used} when the budget does not hold `bytes`.
+  void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override;
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override;
+  MemoryKind do_kind() const noexcept override { return upstream_->kind(); }
+
+  MemoryResource* upstream_;
+  std::size_t limit_bytes_;
+  std::atomic<std::size_t> used_bytes_{0};
+};
+
+}  // namespace stateport

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include <stateport/backends/memory_resource.hpp>
+
+namespace stateport {
+
+/// What went through a StatisticsResource since its construction. Zero-byte calls are not counted.
+struct MemoryStatistics {
+  std::size_t live_bytes = 0;       ///< asked for and not given back
+  std::size_t peak_bytes = 0;       ///< largest live_bytes so far
+  std::uint64_t allocations = 0;    ///< calls that gave memory
+  std::uint64_t deallocations = 0;  ///< calls that gave it back
+  std::uint64_t failed_calls = 0;   ///< calls that upstream answered with an exception
+
+  [[nodiscard]] std::uint64_t live_allocations() const noexcept { return allocations - deallocations; }
+};
+
+/// Passes every call to an upstream resource and counts it.
+class StatisticsResource final : public MemoryResource {
+ public:
+  /// `upstream` must outlive this.
+  explicit StatisticsResource(MemoryResource& upstream) noexcept : upstream_(&upstream) {}
+
+  [[nodiscard]] MemoryStatistics statistics() const;
+  /// peak_bytes starts again from live_bytes.
+  void reset_peak();
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override;
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override;
+  MemoryKind do_kind() const noexcept override { return upstream_->kind(); }
+
+  MemoryResource* upstream_;
+  mutable std::mutex mutex_;
+  MemoryStatistics statistics_;
+};
+
+}  // namespace stateport

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/backends/host_resource.hpp>
+
+#include <stateport/core/error.hpp>
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <new>
+
+#include "host_memory.hpp"
+
+namespace stateport {
+namespace detail {
+namespace {
+
+std::size_t free_host_bytes() noexcept {
+  const long pages = ::sysconf(_SC_AVPHYS_PAGES);
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  return pages < 0 || page_bytes < 0 ? 0 : static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
+}
+
+}  // namespace
+
+void* allocate_host(std::string_view resource, std::size_t bytes, std::size_t alignment) {
+  // Above PTRDIFF_MAX allocators differ in how they refuse, and rounding up to the alignment could overflow.
+  void* const memory = bytes > static_cast<std::size_t>(PTRDIFF_MAX) - alignment
+                           ? nullptr
+                           : ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
+  if (memory == nullptr) throw OutOfMemory(resource, bytes, free_host_bytes());
+  return memory;
+}
+
+void deallocate_host(void* memory, std::size_t bytes, std::size_t alignment) noexcept {
+  ::operator delete (memory, bytes, std::align_val_t{alignment});
+}
+
+}  // namespace detail
+
+void* HostResource::do_allocate(std::size_t bytes, std::size_t alignment, const Stream&) {
+  return detail::allocate_host("HostResource", bytes, alignment);
+}
+
+void HostResource::do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream&) noexcept {
+  detail::deallocate_host(memory, bytes, alignment);
+}
+
+const void* HostResource::do_identity() const noexcept {
+  static constexpr char host = 0;
+  return &host;
+}
+
+}  // namespace stateport

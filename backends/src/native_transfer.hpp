@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <stateport/backends/stream.hpp>
+
+/// What src/transfer.cpp asks of the vendor's runtime; one source per vendor. The arguments are checked, bytes > 0.
+namespace stateport::detail {
+
+void enqueue_copy(const Stream& stream, void* dst, const void* src, std::size_t bytes);
+void enqueue_fill(const Stream& stream, void* dst, std::byte value, std::size_t bytes);
+
+}  // namespace stateport::detail

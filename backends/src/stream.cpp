@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/backends/stream.hpp>
+
+#include <stateport/core/error.hpp>
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "native_stream.hpp"
+#include "stream_state.hpp"
+
+namespace stateport {
+namespace detail {
+namespace {
+
+/// Every StreamState there is. Engines' streams are kept until they are forgotten; own streams live with their users.
+struct StreamRegistry {
+  struct Entry {
+    std::weak_ptr<const StreamState> state;
+    std::shared_ptr<const StreamState> kept;
+  };
+
+  std::mutex mutex;
+  std::shared_ptr<const StreamState> default_state;
+  std::unordered_map<void*, Entry> by_native;
+  std::unordered_set<StreamState*> all;
+};
+
+// Never destroyed: Streams in objects of static storage may go after everything else.
+StreamRegistry& registry() {
+  static auto* const instance = new StreamRegistry;
+  return *instance;
+}
+
+// Kokkos refuses instances that outlive it, so all of ours go first. Runs within Kokkos::finalize.
+void end_all_streams() {
+  StreamRegistry& streams = registry();
+  std::shared_ptr<const StreamState> default_state;
+  std::unordered_map<void*, StreamRegistry::Entry> by_native;
+  const std::lock_guard lock(streams.mutex);
+  for (StreamState* state : streams.all) state->end();
+  // What this drops are shells; their destructors only need `all`, which is why they run after the lock is gone.
+  default_state.swap(streams.default_state);
+  by_native.swap(streams.by_native);
+}
+
+/// Precondition: the registry is locked.
+const std::shared_ptr<const StreamState>& default_state(StreamRegistry& streams) {
+  if (!Kokkos::is_initialized()) throw BackendError("Stream", "start a stateport::Runtime first");
+  if (!streams.default_state) {
+    ExecutionSpace space;
+    void* const native = native_stream(space);
+    auto state = std::make_shared<StreamState>(std::move(space), native, false);
+    streams.all.insert(state.get());
+    streams.by_native[native] = {state, state};
+    Kokkos::push_finalize_hook(end_all_streams);
+    streams.default_state = std::move(state);
+  }
+  return streams.default_state;
+}
+
+}  // namespace
+
+StreamState::StreamState(ExecutionSpace instance, void* native_stream, bool is_owned)
+    : space(std::move(instance)), native(native_stream), owned(is_owned) {}
+
+StreamState::~StreamState() {
+  StreamRegistry& streams = registry();
+  const std::lock_guard lock(streams.mutex);
+  streams.all.erase(this);
+  const auto entry = streams.by_native.find(native);
+  if (entry != streams.by_native.end() && entry->second.state.expired()) streams.by_native.erase(entry);
+  end();
+}
+
+void StreamState::end() noexcept {
+  if (!space) return;
+  space.reset();
+  if (owned) destroy_native_stream(std::exchange(native, nullptr));
+}
+
+}  // namespace detail
+
+Stream Stream::default_stream() {
+  detail::StreamRegistry& streams = detail::registry();
+  const std::lock_guard lock(streams.mutex);
+  return Stream(detail::default_state(streams));
+}
+
+Stream Stream::create() {
+  detail::StreamRegistry& streams = detail::registry();
+  const std::lock_guard lock(streams.mutex);
+  static_cast<void>(detail::default_state(streams));
+  void* const native = detail::create_native_stream();
+  auto state = std::make_shared<detail::StreamState>(detail::make_execution_space(native), native, true);
+  streams.all.insert(state.get());
+  if (native != nullptr) streams.by_native[native] = {state, nullptr};
+  return Stream(std::move(state));
+}
+
+Stream Stream::from_native(void* native) {
+  detail::StreamRegistry& streams = detail::registry();
+  const std::lock_guard lock(streams.mutex);
+  static_cast<void>(detail::default_state(streams));
+  if (const auto entry = streams.by_native.find(native); entry != streams.by_native.end())
+    if (auto state = entry->second.state.lock()) return Stream(std::move(state));
+  auto state = std::make_shared<detail::StreamState>(detail::make_execution_space(native), native, false);
+  streams.all.insert(state.get());
+  streams.by_native[native] = {state, state};
+  return Stream(std::move(state));
+}
+
+void Stream::forget_native(void* native) noexcept {
+  detail::StreamRegistry& streams = detail::registry();
+  std::shared_ptr<const detail::StreamState> dropped;  // goes after the lock, which its destructor takes
+  const std::lock_guard lock(streams.mutex);
+  const auto entry = streams.by_native.find(native);
+  if (entry == streams.by_native.end() || !entry->second.kept || entry->second.kept == streams.default_state) return;
+  dropped = std::move(entry->second.kept);
+  streams.by_native.erase(entry);
+}
+
+void* Stream::native() const noexcept {
+  return state_->native;
+}
+
+void Stream::synchronize() const {
+  static_cast<void>(execution_space(*this));
+  detail::synchronize_native_stream(state_->native);
+}
+
+const ExecutionSpace& execution_space(const Stream& stream) {
+  const std::optional<ExecutionSpace>& space = stream.state().space;
+  if (!space) throw BackendError("Stream", "the device runtime has ended");
+  return *space;
+}
+
+}  // namespace stateport
