@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# Kokkos with the build's one device backend, and stateport_use_kokkos(), the only place that knows how sources that
+# include Kokkos are compiled: as plain C++, as a CMake language (CUDA, HIP), or through Kokkos' compile launcher.
+include_guard(GLOBAL)
+
+set(stateport_backends CUDA HIP OPENMP)
+if(NOT STATEPORT_BACKEND IN_LIST stateport_backends)
+  message(FATAL_ERROR "STATEPORT_BACKEND is ${STATEPORT_BACKEND}; it must be CUDA, HIP or OPENMP")
+endif()
+
+# Stops unless the vendor's toolkit is there: without this, CMake's own message speaks of a compiler test only.
+function(stateport_require_toolkit)
+  if(STATEPORT_BACKEND STREQUAL "CUDA")
+    find_package(CUDAToolkit 12.2 QUIET)
+    if(NOT CUDAToolkit_FOUND)
+      message(FATAL_ERROR
+        "STATEPORT_BACKEND is CUDA, and no CUDA Toolkit 12.2 or newer was found.\n"
+        "  * No NVIDIA GPU here? Build for the CPU: cmake --preset openmp (or -DSTATEPORT_BACKEND=OPENMP).\n"
+        "  * Toolkit in an unusual place? -DCUDAToolkit_ROOT=/path/to/cuda and put its bin folder on PATH.")
+    endif()
+  elseif(STATEPORT_BACKEND STREQUAL "HIP")
+    find_program(STATEPORT_HIPCC NAMES hipcc HINTS ENV ROCM_PATH /opt/rocm PATH_SUFFIXES bin)
+    if(NOT STATEPORT_HIPCC)
+      message(FATAL_ERROR
+        "STATEPORT_BACKEND is HIP, and no hipcc (ROCm 6.2 or newer) was found.\n"
+        "  * No AMD GPU here? Build for the CPU: cmake --preset openmp (or -DSTATEPORT_BACKEND=OPENMP).\n"
+        "  * ROCm in an unusual place? Set ROCM_PATH to it.")
+    endif()
+  endif()
+endfunction()
+
+# The pinned release. Device code is compiled as a CMake language, so that any host compiler will do.
+macro(stateport_fetch_kokkos)
+  if(STATEPORT_BACKEND STREQUAL "CUDA" AND CMAKE_VERSION VERSION_LESS 3.25.2)
+    message(FATAL_ERROR "Kokkos 5 with CUDA as a language needs CMake 3.25.2 or newer; this is ${CMAKE_VERSION}. "
+      "PyPI has newer ones: python3 -m pip install cmake")
+  endif()
+  set(stateport_kokkos_options Kokkos_ENABLE_${STATEPORT_BACKEND}=ON Kokkos_ENABLE_SERIAL=ON)
+  set(stateport_kokkos_language CXX)
+  if(NOT STATEPORT_BACKEND STREQUAL "OPENMP")
+    list(APPEND stateport_kokkos_options Kokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE=ON)
+    set(stateport_kokkos_language ${STATEPORT_BACKEND})
+  else()
+    # Kokkos built here leaves OpenMP to its users; a found one looks for it in its package file.
+    find_package(OpenMP REQUIRED COMPONENTS CXX)
+  endif()
+  stateport_fetch(Kokkos
+    https://github.com/kokkos/kokkos/releases/download/5.2.2/kokkos-5.2.2.tar.gz
+    d6557aaef39302282a15f9c770433d1fcdf4e961dfd6d9ed726b9d0d0f546b9f
+    OPTIONS ${stateport_kokkos_options})
+  set(Kokkos_COMPILE_LANGUAGE ${stateport_kokkos_language})
+  set(Kokkos_DEVICES ${STATEPORT_BACKEND})
+endmacro()
+
+stateport_require_toolkit()
+set(STATEPORT_BUNDLES_KOKKOS OFF)
+if(NOT TARGET Kokkos::kokkos)
+  # separable_compilation: a CUDA Kokkos must not put its launcher before every compile of the project.
+  find_package(Kokkos 4.6 QUIET COMPONENTS separable_compilation)
+  if(Kokkos_FOUND)
+    message(STATUS "Found Kokkos ${Kokkos_VERSION} for ${Kokkos_DEVICES}: ${Kokkos_DIR}")
+  else()
+    if(Kokkos_CONSIDERED_VERSIONS)
+      message(STATUS "Kokkos ${Kokkos_CONSIDERED_VERSIONS} is older than 4.6: not used (${Kokkos_CONSIDERED_CONFIGS})")
+    endif()
+    set(STATEPORT_BUNDLES_KOKKOS ON)
+    stateport_fetch_kokkos()
+  endif()
+endif()
+
+if(DEFINED Kokkos_DEVICES)
+  string(TOUPPER "${Kokkos_DEVICES}" stateport_kokkos_devices)
+  if(NOT STATEPORT_BACKEND IN_LIST stateport_kokkos_devices)
+    message(FATAL_ERROR
+      "STATEPORT_BACKEND is ${STATEPORT_BACKEND}, but the Kokkos in ${Kokkos_DIR} was built for: ${Kokkos_DEVICES}.\n"
+      "  * name one built with Kokkos_ENABLE_${STATEPORT_BACKEND}=ON: -DKokkos_ROOT=/path/to/kokkos;\n"
+      "  * or let CMake download and build one: -DCMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON;\n"
+      "  * or build for what this one has: -DSTATEPORT_BACKEND=…")
+  endif()
+endif()
+
+if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
+  if(Kokkos_COMPILE_LANGUAGE STREQUAL "CUDA" AND CMAKE_VERSION VERSION_LESS 3.25.2)
+    message(FATAL_ERROR "This Kokkos is compiled with CUDA as a language, which needs CMake 3.25.2 or newer for C++20; "
+      "this is ${CMAKE_VERSION}. PyPI has newer ones: python3 -m pip install cmake")
+  endif()
+  enable_language(${Kokkos_COMPILE_LANGUAGE})
+endif()
+
+# stateport_use_kokkos(target): lets the sources of `target` include Kokkos. Kokkos is linked PRIVATE: users of the
+# target see none of its headers. Call it after the target's sources are complete.
+function(stateport_use_kokkos target)
+  target_link_libraries(${target} PRIVATE
+    $<BUILD_INTERFACE:Kokkos::kokkos> $<INSTALL_INTERFACE:stateport::kokkos_runtime>)
+  if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX "\\.cpp$")
+    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE ${Kokkos_COMPILE_LANGUAGE})
+    set_target_properties(${target} PROPERTIES
+      ${Kokkos_COMPILE_LANGUAGE}_STANDARD 20 ${Kokkos_COMPILE_LANGUAGE}_STANDARD_REQUIRED ON)
+  elseif(Kokkos_ENABLE_CUDA AND COMMAND kokkos_compilation)
+    kokkos_compilation(TARGET ${target})
+  endif()
+endfunction()
