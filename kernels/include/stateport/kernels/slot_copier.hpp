@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/ids.hpp>
+
+namespace stateport {
+
+class StateStore;
+
+/// Copies states from one or two source stores to one destination store. Binding computes the tile table once; every
+/// call after that is one launch for all layers, tensors and copies, on the caller's stream, without fence, allocation
+/// or lock.
+///
+/// Source and destination need the same tensors (kind, shape); they may differ in memory layout, padding, alignment,
+/// conv layout (sd, ds: transposed on the way) and, for fp32, fp16 and bf16, in element type (converted, round to
+/// nearest even). Equal tensors are moved bit for bit.
+///
+/// The stores' memory must stay where it is while the copier exists. Calls on one copier must come from one thread at
+/// a time.
+class SlotCopier {
+ public:
+  /// Host plans of up to this many copies travel as kernel arguments; longer ones through pinned staging memory.
+  static constexpr std::int32_t inline_copies_max = 16;
+
+  /// Throws InvalidArgument when shapes, kinds or the number of tensors differ, or types cannot be converted.
+  SlotCopier(const StateStore& source, const StateStore& destination);
+  /// Two sources for commit_scratch: row-packed scratch states and live states.
+  SlotCopier(const StateStore& scratch, const StateStore& live, const StateStore& destination);
+  SlotCopier(SlotCopier&&) noexcept;
+  SlotCopier& operator=(SlotCopier&&) noexcept;
+  ~SlotCopier();
+
+  /// Copies src_slot of the (first) source to dst_slot for each entry; negative slots skip, equal slots of one store
+  /// do nothing. `plan` may be reused when the call returns. Throws InvalidArgument as stateport::validate, and for
+  /// conv_shift != 0; nothing is copied then. A captured call keeps the plan of its capture if that fits inline;
+  /// longer plans in a graph use copy_slots_on_device.
+  void copy_slots(const Stream& stream, CopyPlan plan);
+
+  /// The same for a plan that lies in device memory and is read when the kernel runs (a graph replay sees new
+  /// values). Slots out of range are skipped, chains are the caller's to avoid.
+  void copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count);
+
+  /// Intermediates (scratch row → slot) and ends (live slot → slot) of one step in one launch. Needs two sources.
+  void commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends);
+
+  /// Zeroes slots of the destination store. Negative slots are skipped; throws InvalidArgument for a slot too large.
+  void clear_slots(const Stream& stream, std::span<const SlotId> slots);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stateport

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <stateport/backends/buffer.hpp>
+#include <stateport/backends/memory_resource.hpp>
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/ids.hpp>
+#include <stateport/core/state_spec.hpp>
+
+namespace stateport {
+
+class SlotCopier;
+
+/// Order of an owned store in memory. layer_major: [tensor][slot], what forward kernels index. slot_major:
+/// [slot][tensor], one slot is one contiguous image, what tiers and network transfers want.
+enum class StoreLayout : std::uint8_t { layer_major, slot_major };
+
+/// Where one state tensor lies: slot s starts at base + s * slot_stride_bytes.
+struct StateTensorView {
+  StateTensorSpec spec;
+  std::byte* base = nullptr;
+  std::int64_t slot_stride_bytes = 0;  ///< at least the natural bytes: slots may be padded
+
+  [[nodiscard]] std::byte* slot_data(SlotId slot) const noexcept { return base + slot.value() * slot_stride_bytes; }
+};
+
+struct StoreOptions {
+  std::int32_t slots = 0;
+  StoreLayout layout = StoreLayout::layer_major;
+};
+
+/// Memory for `slots` states of one spec, or a view of an engine's own tensors. Movable, not copyable. A store may be
+/// read by any number of threads; the order of copies is the order of their streams.
+class StateStore {
+ public:
+  /// Owns its memory: one allocation from `resource`, which must outlive the store; nothing is cleared. Tensors are
+  /// 256-byte aligned, slots 16-byte aligned. Throws InvalidArgument (slots < 1) and OutOfMemory.
+  StateStore(MemoryResource& resource, StateSpec spec, const StoreOptions& options,
+             const Stream& stream = Stream::default_stream());
+
+  /// A view of memory that the engine keeps alive; any base alignment, any stride >= natural bytes, tensors in any
+  /// order. Throws InvalidArgument: no tensor, slots < 1, null base, stride below the natural bytes.
+  [[nodiscard]] static StateStore view(std::span<const StateTensorView> tensors, std::int32_t slots);
+
+  StateStore(StateStore&&) noexcept;
+  StateStore& operator=(StateStore&&) noexcept;
+  ~StateStore();
+
+  [[nodiscard]] const StateSpec& spec() const noexcept { return spec_; }
+  [[nodiscard]] std::int32_t slots() const noexcept { return slots_; }
+  [[nodiscard]] std::span<const StateTensorView> tensors() const noexcept { return tensors_; }
+  /// Identifies what the bytes of a slot mean (kinds, types, conv layouts, shapes); part of every StateTag.
+  [[nodiscard]] std::uint64_t fingerprint() const noexcept { return spec_.fingerprint(); }
+
+  /// Copies states within this store in one launch on `stream`: all layers, all tensors, all copies of the plan.
+  /// Throws InvalidArgument for a plan that stateport::validate refuses, and for conv_shift != 0.
+  void copy(const Stream& stream, CopyPlan plan) const;
+
+  /// Writes zeros to every tensor of these slots in one launch. Negative slots are skipped.
+  void clear(const Stream& stream, std::span<const SlotId> slots) const;
+
+ private:
+  StateStore(StateSpec spec, std::vector<StateTensorView> tensors, std::int32_t slots);
+
+  StateSpec spec_;
+  std::vector<StateTensorView> tensors_;
+  std::int32_t slots_ = 0;
+  Buffer memory_;                       ///< empty for a view
+  std::unique_ptr<SlotCopier> copier_;  ///< within this store
+};
+
+}  // namespace stateport

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU launches. A persistent grid of teams strides over (row, tile) pairs; both are found by arithmetic, and every tile
+// is the work of one team, so the launch is balanced to one tile whatever the mix of conv and recurrent tensors.
+#include "../launch.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+
+#include <stateport/backends/internal/execution_space.hpp>
+
+#include <stateport/kernels/slot_copier.hpp>
+
+#include "../element_copy.hpp"
+#include "byte_copy.hpp"
+#include "plan_staging.hpp"
+
+namespace stateport::kernels {
+
+const std::size_t tile_bytes_max = std::size_t{32} << 10;
+
+class Launcher::Staging : public PlanStaging {};
+
+Launcher::Launcher() : staging_(std::make_unique<Staging>()) {}
+Launcher::Launcher(Launcher&&) noexcept = default;
+Launcher& Launcher::operator=(Launcher&&) noexcept = default;
+Launcher::~Launcher() = default;
+
+namespace {
+
+constexpr int team_lanes = 256;
+constexpr int teams_per_multiprocessor_min = 4;
+/// Rows that one pass of a device-decided launch looks at; their indices lie in shared memory.
+constexpr std::uint32_t rows_per_pass = 1024;
+
+using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, teams_per_multiprocessor_min>>;
+using Team = Policy::member_type;
+
+KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
+                                      const SlotCopy& row, std::uint32_t tile_index) {
+  const Tile tile = table.tiles[tile_index];
+  const TensorRoute& route = table.routes[source * table.tensor_count + tile.tensor];
+  const std::int32_t src_slot = route.kind == StateKind::conv ? row.src_slot : row.recurrent_src_slot;
+  if (src_slot < 0) return;
+  const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
+  std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
+  if (src == dst) return;
+  const auto lane = static_cast<std::uint64_t>(team.team_rank());
+  const auto lanes = static_cast<std::uint64_t>(team.team_size());
+  if (route.mode == TensorRoute::Mode::elements)
+    return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
+  const auto element = static_cast<std::uint64_t>(route.element_bytes);
+  copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,
+                      tile.elements * element);
+}
+
+/// Rows from the host: all of them have work.
+struct CopyRows {
+  CopyTableView table;
+  const SlotCopy* staged_rows;  ///< nullptr: the rows are in inline_rows
+  std::uint32_t row_count;
+  std::uint32_t first_source_rows;
+  SlotCopy inline_rows[SlotCopier::inline_copies_max];
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
+    const auto step = static_cast<std::uint64_t>(team.league_size());
+    for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
+      const auto row = static_cast<std::uint32_t>(item / table.tile_count);
+      const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{row} * table.tile_count);
+      const SlotCopy copy = staged_rows != nullptr ? staged_rows[row] : inline_rows[row];
+      copy_tile(team, table, row < first_source_rows ? 0 : 1, copy, tile);
+    }
+  }
+};
+static_assert(sizeof(CopyRows) <= 512, "larger functors travel through constant memory, which serialises streams");
+
+/// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
+/// rows. All teams make the same list, in row order.
+struct CopyRowsOnDevice {
+  CopyTableView table;
+  const SlotCopy* rows;
+  std::uint32_t row_count;
+  SlotLimits limits;
+
+  KOKKOS_FUNCTION SlotCopy checked(SlotCopy row) const {
+    if (row.dst_slot >= limits.dst_slots) row.dst_slot = -1;
+    if (row.src_slot >= limits.src_slots) row.src_slot = -1;
+    if (row.recurrent_src_slot >= limits.src_slots) row.recurrent_src_slot = -1;
+    return row;
+  }
+
+  KOKKOS_FUNCTION static bool has_work(const SlotCopy& row) {
+    return row.dst_slot >= 0 && (row.src_slot >= 0 || row.recurrent_src_slot >= 0);
+  }
+
+  KOKKOS_FUNCTION std::uint32_t list_rows(const Team& team, std::uint32_t begin, std::uint16_t* list) const {
+    const std::uint32_t count = row_count - begin < rows_per_pass ? row_count - begin : rows_per_pass;
+    std::uint32_t listed = 0;
+    Kokkos::parallel_scan(
+        Kokkos::TeamThreadRange(team, count),
+        [&](std::uint32_t i, std::uint32_t& position, bool final) {
+          if (!has_work(checked(rows[begin + i]))) return;
+          if (final) list[position] = static_cast<std::uint16_t>(i);
+          ++position;
+        },
+        listed);
+    team.team_barrier();
+    return listed;
+  }
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    auto* const list = static_cast<std::uint16_t*>(team.team_shmem().get_shmem(rows_per_pass * sizeof(std::uint16_t)));
+    const auto step = static_cast<std::uint64_t>(team.league_size());
+    for (std::uint32_t begin = 0; begin < row_count; begin += rows_per_pass) {
+      const std::uint64_t items = std::uint64_t{list_rows(team, begin, list)} * table.tile_count;
+      for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
+        const auto position = static_cast<std::uint32_t>(item / table.tile_count);
+        const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{position} * table.tile_count);
+        copy_tile(team, table, 0, checked(rows[begin + list[position]]), tile);
+      }
+      team.team_barrier();  // the list is rewritten in the next pass
+    }
+  }
+};
+static_assert(sizeof(CopyRowsOnDevice) <= 512);
+
+struct ClearRows {
+  CopyTableView table;
+  const SlotCopy* staged_rows;
+  std::uint32_t row_count;
+  SlotCopy inline_rows[SlotCopier::inline_copies_max];
+
+  KOKKOS_FUNCTION void operator()(const Team& team) const {
+    const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
+    const auto step = static_cast<std::uint64_t>(team.league_size());
+    for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
+      const auto row = static_cast<std::uint32_t>(item / table.tile_count);
+      const Tile tile = table.tiles[item - std::uint64_t{row} * table.tile_count];
+      const TensorRoute& route = table.routes[tile.tensor];
+      const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
+      const auto element = static_cast<std::uint64_t>(route.element_bytes);
+      zero_bytes_by_lanes(static_cast<std::uint64_t>(team.team_rank()), static_cast<std::uint64_t>(team.team_size()),
+                          route.dst + slot * route.dst_stride_bytes + tile.first_element * element,
+                          tile.elements * element);
+    }
+  }
+};
+static_assert(sizeof(ClearRows) <= 512);
+
+/// As many teams as the device runs at once, but not more than there are tiles.
+Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
+  const auto resident = static_cast<std::uint64_t>(std::max(1, space.concurrency() / team_lanes));
+  return {space, static_cast<int>(std::min(resident, std::max<std::uint64_t>(items, 1))), team_lanes};
+}
+
+template <class Functor>
+void fill_rows(Functor& functor, std::span<const SlotCopy> rows) {
+  std::copy(rows.begin(), rows.end(), functor.inline_rows);
+}
+
+bool fits_inline(std::span<const SlotCopy> rows) {
+  return rows.size() <= static_cast<std::size_t>(SlotCopier::inline_copies_max);
+}
+
+/// Launches `functor` over rows × tiles, its rows inline or staged.
+template <class Functor>
+void launch(const char* label, const Stream& stream, PlanStaging& staging, Functor functor,
+            std::span<const SlotCopy> rows) {
+  const ExecutionSpace& space = execution_space(stream);
+  const Policy policy = policy_for(space, rows.size() * functor.table.tile_count);
+  if (fits_inline(rows)) {
+    fill_rows(functor, rows);
+    Kokkos::parallel_for(label, policy, functor);
+    return;
+  }
+  functor.staged_rows = staging.stage(stream, rows);
+  Kokkos::parallel_for(label, policy, functor);
+  staging.done(stream);
+}
+
+}  // namespace
+
+void Launcher::copy_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
+                         std::uint32_t first_source_rows) {
+  if (rows.empty()) return;
+  CopyRows functor{};
+  functor.table = table;
+  functor.row_count = static_cast<std::uint32_t>(rows.size());
+  functor.first_source_rows = first_source_rows;
+  launch("stateport::copy_slots", stream, *staging_, functor, rows);
+}
+
+void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
+                                   std::uint32_t count, const SlotLimits& limits) {
+  if (count == 0) return;
+  const ExecutionSpace& space = execution_space(stream);
+  Policy policy = policy_for(space, std::uint64_t{count} * table.tile_count);
+  policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
+  Kokkos::parallel_for("stateport::copy_slots", policy, CopyRowsOnDevice{table, rows, count, limits});
+}
+
+void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
+  if (rows.empty()) return;
+  ClearRows functor{};
+  functor.table = table;
+  functor.row_count = static_cast<std::uint32_t>(rows.size());
+  launch("stateport::clear_slots", stream, *staging_, functor, rows);
+}
+
+}  // namespace stateport::kernels

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/state_store.hpp>
+
+#include <stateport/core/error.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+
+namespace stateport {
+namespace {
+
+constexpr std::size_t tensor_alignment = MemoryResource::default_alignment;
+constexpr std::size_t slot_alignment = 16;  // one vector access of the kernels
+
+constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Offsets and strides of an owned store, with base still relative to its start.
+struct Arrangement {
+  std::vector<StateTensorView> tensors;
+  std::vector<std::size_t> offsets;
+  std::size_t bytes = 0;
+};
+
+Arrangement arrange(const StateSpec& spec, const StoreOptions& options) {
+  require(options.slots >= 1, "slots", options.slots, "must be >= 1");
+  const auto slots = static_cast<std::size_t>(options.slots);
+  const bool layer_major = options.layout == StoreLayout::layer_major;
+  Arrangement result;
+  std::size_t offset = 0;
+  for (const StateTensorSpec& tensor : spec.tensors()) {
+    const std::size_t stride = round_up(tensor.natural_bytes(), slot_alignment);
+    offset = round_up(offset, layer_major ? tensor_alignment : slot_alignment);
+    result.offsets.push_back(offset);
+    result.tensors.push_back({.spec = tensor, .slot_stride_bytes = static_cast<std::int64_t>(stride)});
+    offset += layer_major ? stride * slots : stride;
+  }
+  const std::size_t image = round_up(offset, tensor_alignment);
+  if (!layer_major)
+    for (StateTensorView& tensor : result.tensors) tensor.slot_stride_bytes = static_cast<std::int64_t>(image);
+  result.bytes = layer_major ? offset : image * slots;
+  return result;
+}
+
+StateSpec spec_of(std::span<const StateTensorView> tensors) {
+  std::vector<StateTensorSpec> specs;
+  for (const StateTensorView& tensor : tensors) specs.push_back(tensor.spec);
+  return StateSpec(std::move(specs));
+}
+
+}  // namespace
+
+StateStore::StateStore(MemoryResource& resource, StateSpec spec, const StoreOptions& options, const Stream& stream)
+    : spec_(std::move(spec)), slots_(options.slots) {
+  Arrangement arrangement = arrange(spec_, options);
+  memory_ = Buffer(resource, arrangement.bytes, tensor_alignment, stream);
+  tensors_ = std::move(arrangement.tensors);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].base = memory_.as<std::byte>() + arrangement.offsets[i];
+  copier_ = std::make_unique<SlotCopier>(*this, *this);
+}
+
+StateStore::StateStore(StateSpec spec, std::vector<StateTensorView> tensors, std::int32_t slots)
+    : spec_(std::move(spec)), tensors_(std::move(tensors)), slots_(slots) {
+  copier_ = std::make_unique<SlotCopier>(*this, *this);
+}
+
+StateStore StateStore::view(std::span<const StateTensorView> tensors, std::int32_t slots) {
+  require(slots >= 1, "slots", slots, "must be >= 1");
+  StateSpec spec = spec_of(tensors);
+  for (const StateTensorView& tensor : tensors) {
+    require(tensor.base != nullptr, "base", "nullptr", "must point to slot 0");
+    require(tensor.slot_stride_bytes >= static_cast<std::int64_t>(tensor.spec.natural_bytes()), "slot_stride_bytes",
+            tensor.slot_stride_bytes, "must be at least the natural bytes of a slot");
+  }
+  return {std::move(spec), {tensors.begin(), tensors.end()}, slots};
+}
+
+StateStore::StateStore(StateStore&&) noexcept = default;
+StateStore& StateStore::operator=(StateStore&&) noexcept = default;
+StateStore::~StateStore() = default;
+
+void StateStore::copy(const Stream& stream, CopyPlan plan) const {
+  copier_->copy_slots(stream, plan);
+}
+void StateStore::clear(const Stream& stream, std::span<const SlotId> slots) const {
+  copier_->clear_slots(stream, slots);
+}
+
+}  // namespace stateport

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/slot_copier.hpp>
+
+#include <stateport/core/error.hpp>
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "reference/slot_kernels.hpp"
+#include "store_image.hpp"
+
+using namespace stateport;
+using test::Random;
+using test::StoreImage;
+namespace reference = test::reference;
+
+TEST_CASE("copies within one store equal the reference, guard bands included") {
+  test::for_each_seed(1500, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    StoreImage image(random, test::random_spec(random), {.slots = random.between32(1, 9)});
+    const StateStore store = image.upload(stream);
+    const auto plan = test::random_plan(random, image.slots(), image.slots(), random.between32(0, 12), true);
+    store.copy(stream, plan);
+    reference::copy_slots(image, image, plan);
+    REQUIRE(image.matches_device(stream));
+  });
+}
+
+TEST_CASE("copies between stores convert types, transpose conv layouts and cross any alignment") {
+  test::for_each_seed(1500, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const StateSpec spec = test::random_spec(random);
+    StoreImage src(random, spec, {.slots = random.between32(1, 6)});
+    StoreImage dst(random, random.chance(70) ? test::converted_spec(random, spec) : spec,
+                   {.slots = random.between32(1, 40)});
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    // Up to 40 copies: more than travel as kernel arguments.
+    const auto plan = test::random_plan(random, src.slots(), dst.slots(), random.between32(0, 60), false);
+    SlotCopier copier(src_store, dst_store);
+    copier.copy_slots(stream, plan);
+    reference::copy_slots(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+    REQUIRE(src.matches_device(stream));
+  });
+}
+
+TEST_CASE("a plan in device memory copies the same and skips slots out of range") {
+  test::for_each_seed(500, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const StateSpec spec = test::random_spec(random);
+    StoreImage src(random, spec, {.slots = random.between32(1, 6)});
+    StoreImage dst(random, spec, {.slots = random.between32(1, 40)});
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    auto plan = test::random_plan(random, src.slots(), dst.slots(), random.between32(1, 60), false);
+    plan.push_back(SlotCopy::whole(src.slots(), 0));
+    plan.push_back(SlotCopy::whole(0, dst.slots()));
+    DeviceResource resource;
+    Buffer on_device(resource, plan.size() * sizeof(SlotCopy));
+    copy_bytes(stream, on_device.data(), plan.data(), plan.size() * sizeof(SlotCopy));
+    SlotCopier copier(src_store, dst_store);
+    copier.copy_slots_on_device(stream, on_device.as<SlotCopy>(), static_cast<std::int32_t>(plan.size()));
+    plan.resize(plan.size() - 2);
+    reference::copy_slots(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+  });
+}
+
+TEST_CASE("copies reach slots beyond 2 GiB") {
+  // Memory that nobody touches costs nothing on a host; a GPU that runs these tests has it.
+  const Stream stream = Stream::default_stream();
+  constexpr std::int64_t stride = std::int64_t{5} << 29;  // 2.5 GiB
+  DeviceResource resource;
+  Buffer memory(resource, static_cast<std::size_t>(stride) + 4096);
+  const StateTensorView tensor{
+      .spec = {.shape = {8, 8, 4}}, .base = memory.as<std::byte>(), .slot_stride_bytes = stride};
+  const StateStore store = StateStore::view({&tensor, 1}, 2);
+  std::vector<std::byte> pattern(tensor.spec.natural_bytes());
+  for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<std::byte>(i * 7 + 1);
+  copy_bytes(stream, tensor.slot_data(SlotId{1}), pattern.data(), pattern.size());
+  const SlotCopy back = SlotCopy::whole(1, 0);
+  store.copy(stream, {&back, 1});
+  std::vector<std::byte> got(pattern.size());
+  copy_bytes(stream, got.data(), tensor.base, got.size());
+  stream.synchronize();
+  CHECK(got == pattern);
+}
+
+TEST_CASE("a copier refuses stores that do not fit and plans that cannot run") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateStore a(resource, StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}}), {.slots = 3});
+  const StateStore other_shape(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {.shape = {4, 2, 2}}),
+                               {.slots = 3});
+  const StateStore fewer(resource, StateSpec::uniform(1, {.window = 3, .dim = 8}, {}), {.slots = 3});
+  const StateStore bytes(resource,
+                         StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}, .type = ElementType::fp8}),
+                         {.slots = 3});
+  CHECK_THROWS_AS(SlotCopier(a, other_shape), InvalidArgument);
+  CHECK_THROWS_AS(SlotCopier(a, fewer), InvalidArgument);
+  CHECK_THROWS_AS(SlotCopier(a, bytes), InvalidArgument);
+  SlotCopier copier(a, a);
+  const auto refused = [&](SlotCopy copy) { CHECK_THROWS_AS(copier.copy_slots(stream, {&copy, 1}), InvalidArgument); };
+  refused(SlotCopy::whole(3, 0));
+  refused(SlotCopy::whole(0, 3));
+  refused({.src_slot = 0, .dst_slot = 1, .conv_shift = 1, .recurrent_src_slot = 0});
+  CHECK_THROWS_AS(copier.copy_slots_on_device(stream, nullptr, 1), InvalidArgument);
+  CHECK_THROWS_AS(copier.copy_slots_on_device(stream, nullptr, -1), InvalidArgument);
+  CHECK_THROWS_AS(copier.commit_scratch(stream, {}, {}), InvalidArgument);
+  const SlotId bad{3};
+  CHECK_THROWS_AS(copier.clear_slots(stream, {&bad, 1}), InvalidArgument);
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/element_convert.hpp>
+
+#include <cstring>
+
+#include "store_image.hpp"
+
+/// Serial references of the slot kernels: element by element, no tiles, no words. The oracle on every backend.
+namespace stateport::test::reference {
+
+inline float load(const std::byte* at, ElementType type) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, at, element_bytes(type));
+  const auto half = static_cast<std::uint16_t>(bits);
+  if (type == ElementType::fp32) return std::bit_cast<float>(bits);
+  return type == ElementType::bf16 ? convert::bf16_to_fp32(half) : convert::fp16_to_fp32(half);
+}
+
+inline void store(std::byte* at, ElementType type, float value) {
+  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  if (type == ElementType::bf16) bits = convert::fp32_to_bf16(value);
+  if (type == ElementType::fp16) bits = convert::fp32_to_fp16(value);
+  std::memcpy(at, &bits, element_bytes(type));
+}
+
+/// Offset of element (t, c) of a conv state, of element t * dim + c of a recurrent one.
+inline std::int64_t element_index(const StateTensorSpec& spec, std::int64_t t, std::int64_t c) {
+  const bool ds = spec.kind == StateKind::conv && spec.conv_layout == ConvLayout::ds;
+  return ds ? c * spec.window() + t : t * spec.dim() + c;
+}
+
+inline void copy_tensor(const std::byte* src, const StateTensorSpec& from, std::byte* dst, const StateTensorSpec& to) {
+  const std::int64_t columns = from.element_count() / from.shape[0];
+  for (std::int64_t t = 0; t < from.shape[0]; ++t)
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const bool conv = from.kind == StateKind::conv;
+      const std::int64_t in = conv ? element_index(from, t, c) : t * columns + c;
+      const std::int64_t out = conv ? element_index(to, t, c) : t * columns + c;
+      const std::byte* s = src + in * static_cast<std::int64_t>(element_bytes(from.type));
+      std::byte* d = dst + out * static_cast<std::int64_t>(element_bytes(to.type));
+      if (from.type == to.type)
+        std::memcpy(d, s, element_bytes(to.type));
+      else
+        store(d, to.type, load(s, from.type));
+    }
+}
+
+inline void copy_slots(StoreImage& src, StoreImage& dst, CopyPlan plan) {
+  for (const SlotCopy& copy : plan)
+    for (std::size_t i = 0; i < src.tensor_count(); ++i) {
+      const std::int32_t from = src.tensor(i).kind == StateKind::conv ? copy.src_slot : copy.recurrent_src_slot;
+      if (from < 0 || copy.dst_slot < 0 || (&src == &dst && from == copy.dst_slot)) continue;
+      copy_tensor(src.slot(i, from), src.tensor(i), dst.slot(i, copy.dst_slot), dst.tensor(i));
+    }
+}
+
+inline void clear_slots(StoreImage& dst, std::span<const SlotId> slots) {
+  for (const SlotId slot : slots)
+    for (std::size_t i = 0; slot.valid() && i < dst.tensor_count(); ++i)
+      std::memset(dst.slot(i, slot.value()), 0, dst.tensor(i).natural_bytes());
+}
+
+}  // namespace stateport::test::reference
