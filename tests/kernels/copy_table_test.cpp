@@ -19,15 +19,13 @@ TEST_CASE("tiles cover a tensor once, stay within their size and are balanced") 
     std::vector<Tile> tiles;
     append_tiles(tiles, 7, elements, element_bytes, tile_bytes_max);
     std::uint64_t next = 0;
-    for (const Tile& tile : tiles) {
-      REQUIRE(tile.tensor == 7);
-      REQUIRE(tile.first_element == next);
-      REQUIRE(tile.first_element % 16 == 0);
-      REQUIRE(tile.elements >= 1);
-      REQUIRE(tile.elements * element_bytes <= tile_bytes_max);
-      REQUIRE(tile.elements <= tiles.front().elements);
+    const auto bad = std::ranges::find_if(tiles, [&](const Tile& tile) {
+      const bool starts_where_the_last_ended = tile.first_element == next;
       next += tile.elements;
-    }
+      return !(starts_where_the_last_ended && tile.tensor == 7 && tile.first_element % 16 == 0 && tile.elements >= 1 &&
+               tile.elements * element_bytes <= tile_bytes_max && tile.elements <= tiles.front().elements);
+    });
+    REQUIRE(bad == tiles.end());
     REQUIRE(next == elements);
     REQUIRE(tiles.size() <= (elements * element_bytes + tile_bytes_max - 1) / tile_bytes_max);
   });

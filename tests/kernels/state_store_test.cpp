@@ -55,8 +55,9 @@ TEST_CASE("a store gives back all it took, and a failed one leaves nothing") {
     moved.clear(Stream::default_stream(), std::vector{SlotId{0}});
     CHECK_NOTHROW(moved.copy(Stream::default_stream(), {&copy, 1}));
   }
-  CHECK(statistics.bytes_live() == 0);
-  FailingResource failing(device, 1);
+  CHECK(statistics.statistics().live_bytes == 0);
+  FailingResource failing(device);
+  failing.fail_at(1);
   CHECK_THROWS_AS(StateStore(failing, small_spec(), {.slots = 4}), OutOfMemory);
 }
 

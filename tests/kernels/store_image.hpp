@@ -8,8 +8,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "random.hpp"
@@ -40,7 +42,10 @@ class StoreImage {
       offset += stride * static_cast<std::size_t>(slots_) + 64;
     }
     bytes_.resize(offset);
-    for (std::byte& byte : bytes_) byte = static_cast<std::byte>(random.bits());
+    for (std::size_t i = 0; i < bytes_.size(); i += 8) {
+      const std::uint64_t word = random.bits();
+      std::memcpy(bytes_.data() + i, &word, std::min<std::size_t>(8, bytes_.size() - i));
+    }
   }
 
   [[nodiscard]] std::int32_t slots() const { return slots_; }
