@@ -40,6 +40,7 @@ const std::map<std::string, Suite>& suites() {
   static const SuiteTable table = [] {
     SuiteTable all;
     add_core_suites(all);
+    add_prefix_suites(all);
     return all;
   }();
   return table;

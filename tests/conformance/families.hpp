@@ -12,5 +12,6 @@ namespace stateport::conformance {
 using SuiteTable = std::map<std::string, Suite>;
 
 void add_core_suites(SuiteTable& table);
+void add_prefix_suites(SuiteTable& table);
 
 }  // namespace stateport::conformance

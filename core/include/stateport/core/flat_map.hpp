@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
+
 #include <tsl/robin_map.h>
 #include <tsl/robin_set.h>
 
@@ -8,8 +10,8 @@ namespace stateport {
 
 /// The one hash map of the project: open addressing, backward-shift erase, no allocation while the size stays below
 /// the reserved capacity.
-template <class Key, class Value, class Hash = std::hash<Key>>
-using FlatMap = tsl::robin_map<Key, Value, Hash>;
+template <class Key, class Value, class Hash = std::hash<Key>, class Equal = std::equal_to<Key>>
+using FlatMap = tsl::robin_map<Key, Value, Hash, Equal>;
 
 template <class Key, class Hash = std::hash<Key>>
 using FlatSet = tsl::robin_set<Key, Hash>;

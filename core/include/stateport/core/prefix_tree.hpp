@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stateport/core/eviction_policy.hpp>
+#include <stateport/core/prefix_lock.hpp>
+#include <stateport/core/prefix_types.hpp>
+#include <stateport/core/slot_pool.hpp>
+
+namespace stateport {
+
+/// Finds cached prefixes by tokens: a radix tree whose nodes own the KV indices of their segment and at most one
+/// state slot, the state at the end of the segment. KV and states have independent locks, sizes and recency.
+///
+///     KV and state ── evict a state ──► tombstone (KV alone) ── insert ──► KV and state again
+///          └────────── evict KV: a leaf goes whole, its state with it ──────────► gone
+///
+/// A state cannot be split: when a segment is, the upper part has none. After the MambaRadixCache of SGLang, with its
+/// defects removed. All answers depend on the sequence of calls alone, so that every rank of a group decides alike.
+///
+/// Bad input throws InvalidArgument and changes nothing. Not thread-safe.
+class PrefixTree {
+ public:
+  struct Options {
+    std::int32_t page_size = 1;   ///< tokens of a page; prefixes are kept and matched in whole pages
+    std::int32_t slots = 0;       ///< room for states: slots 0 … slots - 1
+    std::int32_t chunk_size = 1;  ///< of a prefill; branching positions lie on the grid lcm(chunk_size, page_size)
+    /// At most so many states on a path, as far as forks and locks allow; -1: no limit.
+    std::int32_t max_states_per_path = -1;
+    std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
+    EvictionOrder eviction = EvictionOrder::lru;
+    std::shared_ptr<const EvictionPolicy> policy;  ///< used instead of `eviction` if given
+    /// > 0: KV indices are below this, and an index that the tree already owns is refused.
+    std::int64_t kv_indices = 0;
+    /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.
+    std::size_t reserve_nodes = 1024;
+    std::size_t reserve_tokens = 0;
+    std::uint64_t hash_seed = 0;  ///< of the child table; a secret value where tenants are not trusted
+    /// Called for every node that leaves the tree by eviction, after it left. Must not throw or call the tree.
+    std::function<void(NodeId)> on_node_evict;
+  };
+
+  /// Throws InvalidArgument for page_size < 1, chunk_size < 1, slots < 0 or a negative limit other than -1.
+  explicit PrefixTree(Options options);
+  ~PrefixTree();
+  PrefixTree(PrefixTree&&) noexcept;
+  PrefixTree& operator=(PrefixTree&&) noexcept;
+
+  /// The deepest node with a state on the path of `tokens`. Refreshes the path down to it and its state; splits the
+  /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
+  /// usable tokens to `kv_out`, which is empty (not wanted) or as long as `tokens`. O(tokens); allocates nothing.
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {});
+
+  /// match() for a request that is to start from the state: `live_slot` is its working slot, or none: then one is
+  /// taken from the pool, if needed by evicting one state other than the matched one. If that fails too the answer is
+  /// a miss with reason locked_pool and branching_position as it was found. A miss takes no slot.
+  PrefixMatch match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
+                                   std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed);
+
+  /// Keeps a prefix. The caller's duplicate indices kv[prev_tokens, prefix_tokens) come back in `freed`, and the slots
+  /// that max_states_per_path dropped. A node without a state adopts the slot. O(tokens), amortised.
+  InsertResult insert(const PrefixInsert& prefix, Freed& freed);
+
+  /// Frees at least what is demanded, or all that is not locked. First leaves in policy order, KV and state together,
+  /// until the tokens suffice; then states, least recently used first: an unlocked leaf goes whole, any other node
+  /// keeps its KV. May over-deliver by one leaf. O(log n) a victim, however many nodes are locked.
+  EvictResult evict(EvictDemand demand, Freed& freed);
+
+  /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never
+  /// evicted: locking it locks nothing. O(nodes of the path).
+  [[nodiscard]] PrefixLock lock(NodeId node);
+  [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
+
+  /// Refreshes the path to `node` and its state, as a match that answers `node` would. O(nodes of the path).
+  void touch(NodeId node);
+
+  /// Slots that the caller owns: taken from the longest free, all or nothing; given back unless the tree owns them.
+  [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
+  void release_slots(std::span<const SlotId> slots);
+  /// The tag of the state after exactly `tokens`: what a checkpoint must carry to be inserted there. O(tokens).
+  [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space = {}) const;
+  /// Says what a slot of the caller will hold once the copy just enqueued has run.
+  void tag_slot(SlotId slot, const StateTag& tag);
+  [[nodiscard]] const SlotPool& slots() const noexcept;
+  /// Whether a hit's slot still holds its state (it does while the hit is locked). O(1).
+  [[nodiscard]] TagCheck check_restore(const PrefixMatch& hit) const noexcept;
+
+  [[nodiscard]] bool contains(NodeId node) const noexcept;
+  [[nodiscard]] const TreeSizes& sizes() const noexcept;
+  [[nodiscard]] std::size_t node_count() const noexcept;  ///< without the root
+  /// Bytes of nodes, child table and victim order, beside tokens, KV indices and the slot pool.
+  [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
+  [[nodiscard]] std::int32_t page_size() const noexcept;
+  [[nodiscard]] std::int64_t grid() const noexcept;  ///< lcm(chunk_size, page_size)
+
+  /// Forgets everything. All KV indices and slots come back in `freed`: the slots belong to the caller, who releases
+  /// them. Locks that are still held release nothing later.
+  void reset(Freed& freed);
+
+  /// All nodes, parents before children. For dumps and tests. O(n), allocates.
+  [[nodiscard]] std::vector<NodeInfo> nodes() const;
+  /// One line a node, indented by depth.
+  [[nodiscard]] std::string pretty_print() const;
+  /// Recounts everything from scratch; throws std::logic_error naming the first violation.
+  void check_invariants() const;
+
+ private:
+  std::shared_ptr<detail::RadixTree> impl_;
+};
+
+}  // namespace stateport

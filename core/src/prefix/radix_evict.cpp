@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "radix_tree.hpp"
+
+namespace stateport::detail {
+
+bool RadixTree::is_victim_leaf(std::uint32_t node) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  return entry.pages > 0 && entry.children == 0 && entry.full_lock == 0;
+}
+
+bool RadixTree::is_victim_state(std::uint32_t slot) const noexcept {
+  const SlotId id{static_cast<std::int32_t>(slot)};
+  return !pool_.is_free(id) && pool_.owner(id) != SlotPool::caller && pool_.lock_count(id) == 0;
+}
+
+VictimKey RadixTree::key(std::uint32_t node) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  return options_.policy->key({.index = node,
+                               .used_tick = entry.tick,
+                               .created_tick = entry.created,
+                               .hits = entry.hits,
+                               .priority = entry.priority,
+                               .tokens = tokens_of(entry.pages),
+                               .has_state = entry.slot >= 0});
+}
+
+std::optional<std::uint32_t> RadixTree::next_leaf() {
+  return leaves_.top([this](std::uint32_t node) { return is_victim_leaf(node); },
+                     [this](std::uint32_t node) { return key(node); });
+}
+
+std::optional<std::uint32_t> RadixTree::next_state() {
+  const auto slot = states_.top([this](std::uint32_t slot) { return is_victim_state(slot); },
+                                [this](std::uint32_t slot) { return state_ticks_[slot]; });
+  if (!slot) return std::nullopt;
+  return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(*slot)}));
+}
+
+void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
+  const SlotId slot{nodes_[node].slot};
+  freed.slots.push_back(slot);
+  nodes_[node].slot = lost_slot;
+  pool_.release(slot);
+  --sizes_.evictable_states;
+  ++result.states;
+  if (keys_may_shrink_ && leaves_.contains(node)) leaves_.update(node, key(node));
+}
+
+void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result) {
+  RadixNode& entry = nodes_[node];
+  const std::int64_t tokens = tokens_of(entry.pages);
+  const KvIndex* kv = arena_.kv(entry.first_page);
+  freed.kv.insert(freed.kv.end(), kv, kv + tokens);
+  if (entry.slot >= 0) remove_state(node, freed, result);
+  result.tokens += tokens;
+  sizes_.evictable_tokens -= tokens;
+  own_indices({kv, static_cast<std::size_t>(tokens)}, false);
+  children_.erase(entry.hash, node);
+  arena_.release(entry.first_page, entry.pages);
+  leaves_.erase(node);
+
+  const NodeId gone = id(node);
+  const std::uint32_t parent = entry.parent;
+  const std::uint32_t name_space = entry.name_space;
+  --nodes_[parent].children;
+  entry = {};
+  entry.generation = gone.generation + 1;
+  entry.parent = free_head_;
+  free_head_ = node;
+  --live_nodes_;
+  if (parent == root)
+    names_.drop_child(name_space);
+  else if (is_victim_leaf(parent))
+    leaves_.update(parent, key(parent));  // it competes at once, by its own key (18)
+  if (options_.on_node_evict) options_.on_node_evict(gone);
+}
+
+EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
+  EvictResult result;
+  while (result.tokens < demand.tokens) {
+    const auto leaf = next_leaf();
+    if (!leaf) break;
+    remove_leaf(*leaf, freed, result);
+  }
+  while (result.states < demand.states) {
+    const auto node = next_state();
+    if (!node) break;
+    if (is_victim_leaf(*node))
+      remove_leaf(*node, freed, result);
+    else
+      remove_state(*node, freed, result);
+  }
+  return result;
+}
+
+void RadixTree::reset(Freed& freed) {
+  for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
+    RadixNode& entry = nodes_[node];
+    if (entry.pages == 0) continue;
+    const KvIndex* kv = arena_.kv(entry.first_page);
+    freed.kv.insert(freed.kv.end(), kv, kv + tokens_of(entry.pages));
+    if (entry.slot < 0) continue;
+    const SlotId slot{entry.slot};
+    freed.slots.push_back(slot);
+    while (pool_.lock_count(slot) > 0) pool_.unlock(slot);
+    pool_.set_owner(slot, SlotPool::caller);
+  }
+  free_head_ = none;
+  for (auto node = static_cast<std::uint32_t>(nodes_.size()) - 1; node > 0; --node) {
+    const std::uint32_t generation = nodes_[node].generation + 1;
+    nodes_[node] = {};
+    nodes_[node].generation = generation;
+    nodes_[node].parent = free_head_;
+    free_head_ = node;
+  }
+  nodes_[root].children = 0;
+  live_nodes_ = 0;
+  arena_.clear();
+  children_.clear();
+  names_.clear();
+  leaves_.clear();
+  states_.clear();
+  sizes_ = {};
+  owned_indices_.assign(owned_indices_.size(), 0);
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nodes, the walk, lookups, recency and locks. Numbers in comments are those of the rules that the golden files test.
+#include "radix_tree.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include <xxhash.h>
+
+namespace stateport::detail {
+
+RadixTree::RadixTree(PrefixTree::Options options)
+    : options_(std::move(options)),
+      grid_(std::lcm(std::int64_t{options_.chunk_size}, std::int64_t{options_.page_size})),
+      pool_(options_.slots, SlotPool::Order::queue),
+      arena_(options_.page_size, options_.reserve_tokens),
+      states_(static_cast<std::size_t>(options_.slots)),
+      state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
+  if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction);
+  keys_may_shrink_ = options_.policy->key_may_shrink();
+  owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
+  reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
+  nodes_.emplace_back();
+  nodes_[root].full_lock = 1;
+}
+
+bool RadixTree::contains(NodeId node) const noexcept {
+  if (node.is_root()) return node.generation == nodes_[root].generation;
+  return node.index < nodes_.size() && nodes_[node.index].pages > 0 && nodes_[node.index].generation == node.generation;
+}
+
+bool RadixTree::node_at_hand() const noexcept {
+  return free_head_ != none || nodes_.size() < node_capacity_;
+}
+
+void RadixTree::reserve_nodes(std::size_t nodes) {
+  if (nodes <= node_capacity_) return;
+  require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
+  nodes_.reserve(nodes);
+  children_.reserve(nodes);
+  leaves_.reserve(nodes);
+  node_capacity_ = nodes;
+}
+
+std::uint32_t RadixTree::take_node() noexcept {
+  ++live_nodes_;
+  if (free_head_ == none) {
+    nodes_.emplace_back();
+    return static_cast<std::uint32_t>(nodes_.size()) - 1;
+  }
+  const std::uint32_t node = free_head_;
+  free_head_ = nodes_[node].parent;
+  const std::uint32_t generation = nodes_[node].generation;
+  nodes_[node] = {};
+  nodes_[node].generation = generation;
+  return node;
+}
+
+std::uint32_t RadixTree::child_hash(std::uint32_t parent, std::uint32_t name_space, const Token* page) const noexcept {
+  // The page is hashed without the parent: its hash does not wait for the previous step of the walk.
+  const std::uint64_t tokens =
+      XXH3_64bits_withSeed(page, sizeof(Token) * static_cast<std::size_t>(options_.page_size), options_.hash_seed);
+  const std::uint64_t place = std::uint64_t{name_space} << 32 | parent;
+  std::uint64_t mixed = (tokens ^ place * 0x9E3779B97F4A7C15U) * 0xD6E8FEB86659FD93U;
+  mixed ^= mixed >> 32;
+  return static_cast<std::uint32_t>((mixed * 0xD6E8FEB86659FD93U) >> 32);
+}
+
+bool RadixTree::same_page(const Token* a, const Token* b) const noexcept {
+  return std::memcmp(a, b, sizeof(Token) * static_cast<std::size_t>(options_.page_size)) == 0;
+}
+
+std::uint32_t RadixTree::common_pages(const Token* a, const Token* b, std::uint32_t pages) const noexcept {
+  // memcmp tells that a block differs, not where: large blocks first, then pages inside the one that differs.
+  constexpr std::uint32_t block_tokens = 2048;
+  const auto page = static_cast<std::size_t>(options_.page_size);
+  const auto block_pages = static_cast<std::uint32_t>(std::max<std::size_t>(1, block_tokens / page));
+  std::uint32_t common = 0;
+  while (common < pages) {
+    const std::uint32_t next = std::min(block_pages, pages - common);
+    if (std::memcmp(a + common * page, b + common * page, sizeof(Token) * next * page) != 0) break;
+    common += next;
+  }
+  while (common < pages && same_page(a + common * page, b + common * page)) ++common;
+  return common;
+}
+
+RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept {
+  Walk walk;
+  const auto page = static_cast<std::size_t>(options_.page_size);
+  while (walk.pages < pages && name_space != NamespaceTable::none) {
+    const Token* rest = tokens + walk.pages * page;
+    const std::uint32_t child = children_.find(child_hash(walk.node, name_space, rest), [&](std::uint32_t index) {
+      const RadixNode& node = nodes_[index];
+      return node.parent == walk.node && node.name_space == name_space &&
+             same_page(arena_.tokens(node.first_page), rest);
+    });
+    if (child == none) break;
+    const RadixNode& node = nodes_[child];
+    const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
+                                                  std::min(node.pages, pages - walk.pages) - 1);
+    walk.pages += common;
+    if (common < node.pages) {
+      walk.cut_node = child;
+      walk.cut_pages = common;
+      break;
+    }
+    walk.node = child;
+    ++walk.depth;
+    if (node.slot >= 0) {
+      walk.answer = child;
+      walk.answer_depth = walk.depth;
+      walk.lost_state = false;
+    } else if (node.slot == lost_slot) {
+      walk.lost_state = true;
+    }
+  }
+  return walk;
+}
+
+void RadixTree::link_child(std::uint32_t node) noexcept {
+  RadixNode& entry = nodes_[node];
+  entry.hash = child_hash(entry.parent, entry.name_space, arena_.tokens(entry.first_page));
+  children_.insert(entry.hash, node);
+}
+
+std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept {
+  const std::uint32_t upper_index = take_node();
+  RadixNode& upper = nodes_[upper_index];
+  RadixNode& lower = nodes_[node];
+  // A state is valid at one position: it stays with the lower part, which keeps its identity (1, 17).
+  upper.parent = lower.parent;
+  upper.first_page = lower.first_page;
+  upper.pages = pages;
+  upper.end_pages = lower.end_pages - lower.pages + pages;
+  upper.children = 1;
+  upper.hash = lower.hash;
+  upper.name_space = lower.name_space;
+  upper.full_lock = lower.full_lock;
+  upper.created = lower.created;
+  upper.hits = lower.hits;
+  upper.priority = lower.priority;
+  children_.replace(upper.hash, node, upper_index);
+  lower.parent = upper_index;
+  lower.first_page += pages;
+  lower.pages -= pages;
+  link_child(node);
+  touch_node(upper_index, ++tick_);
+  touch_node(node, ++tick_);
+  if (lower.slot >= 0) touch_state(node);
+  return upper_index;
+}
+
+void RadixTree::touch_node(std::uint32_t node, std::uint64_t tick) noexcept {
+  nodes_[node].tick = tick;
+  if (keys_may_shrink_ && leaves_.contains(node)) leaves_.update(node, key(node));
+}
+
+void RadixTree::touch_path(std::uint32_t node, std::uint32_t depth) noexcept {
+  tick_ += depth;
+  for (std::uint64_t tick = tick_; node != root; node = nodes_[node].parent) touch_node(node, tick--);
+}
+
+void RadixTree::touch_state(std::uint32_t node) noexcept {
+  state_ticks_[static_cast<std::size_t>(nodes_[node].slot)] = ++tick_;
+}
+
+void RadixTree::touch(std::uint32_t node) noexcept {
+  std::uint32_t depth = 0;
+  for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
+  touch_path(node, depth);
+  if (nodes_[node].slot >= 0) touch_state(node);
+}
+
+PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
+  PrefixMatch match;
+  match.node = id(walk.answer);
+  match.tokens = tokens_of(nodes_[walk.answer].end_pages);
+  match.walked_tokens = tokens_of(walk.pages);
+  if (walk.answer != root) {
+    match.slot = SlotId{nodes_[walk.answer].slot};
+    match.tag = pool_.tag(match.slot);
+  }
+  const std::int64_t branching = match.walked_tokens / grid_ * grid_;
+  if (branching > match.tokens) match.branching_position = branching;
+  if (match.walked_tokens > match.tokens)
+    match.lost = walk.lost_state            ? LostHit::evicted
+                 : match.branching_position ? LostHit::no_checkpoint
+                                            : LostHit::off_grid;
+  return match;
+}
+
+PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out) {
+  const auto page = static_cast<std::size_t>(options_.page_size);
+  const Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
+  // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
+  if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
+  const PrefixMatch match = describe(found);
+  tick_ += found.answer_depth;
+  std::uint64_t tick = tick_;
+  for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent) {
+    const RadixNode& node = nodes_[at];
+    if (!kv_out.empty())
+      std::memcpy(kv_out.data() + (node.end_pages - node.pages) * page, arena_.kv(node.first_page),
+                  sizeof(KvIndex) * node.pages * page);
+    touch_node(at, tick--);
+  }
+  if (found.answer != root) touch_state(found.answer);
+  return match;
+}
+
+SlotId RadixTree::take_slot_beside(std::uint32_t answer, Freed& freed) {
+  SlotId slot;
+  if (pool_.allocate({&slot, 1})) return slot;
+  const bool state = lock(answer);
+  evict({.tokens = 0, .states = 1}, freed);
+  unlock(id(answer), state);
+  return pool_.allocate({&slot, 1}) ? slot : SlotId{};
+}
+
+bool RadixTree::lock(std::uint32_t node) noexcept {
+  for (std::uint32_t at = node; at != root; at = nodes_[at].parent) {
+    RadixNode& entry = nodes_[at];
+    if (entry.full_lock++ > 0) continue;
+    sizes_.evictable_tokens -= tokens_of(entry.pages);
+    sizes_.protected_tokens += tokens_of(entry.pages);
+  }
+  if (nodes_[node].slot < 0) return false;
+  const SlotId slot{nodes_[node].slot};
+  pool_.lock(slot);
+  if (pool_.lock_count(slot) == 1) {
+    --sizes_.evictable_states;
+    ++sizes_.protected_states;
+  }
+  return true;
+}
+
+void RadixTree::unlock(NodeId node, bool state) noexcept {
+  if (!contains(node)) return;  // forgotten by reset(): nothing else removes a locked node
+  if (state) {
+    const SlotId slot{nodes_[node.index].slot};
+    pool_.unlock(slot);
+    if (pool_.lock_count(slot) == 0) {
+      ++sizes_.evictable_states;
+      --sizes_.protected_states;
+      states_.push(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
+    }
+  }
+  for (std::uint32_t at = node.index; at != root; at = nodes_[at].parent) {
+    RadixNode& entry = nodes_[at];
+    if (--entry.full_lock > 0) continue;
+    sizes_.evictable_tokens += tokens_of(entry.pages);
+    sizes_.protected_tokens -= tokens_of(entry.pages);
+    if (entry.children == 0) leaves_.update(at, key(at));
+  }
+}
+
+std::size_t RadixTree::bookkeeping_bytes() const noexcept {
+  // A heap holds an entry and a position per node.
+  constexpr std::size_t heap_bytes = sizeof(VictimKey) + 2 * sizeof(std::uint32_t);
+  return node_capacity_ * (sizeof(RadixNode) + heap_bytes) + children_.bytes();
+}
+
+}  // namespace stateport::detail

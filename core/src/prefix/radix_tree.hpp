@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/victim_heap.hpp>
+
+#include "child_table.hpp"
+#include "namespace_table.hpp"
+#include "token_arena.hpp"
+
+namespace stateport::detail {
+
+/// One cache line. A free node is linked through `parent` and has no pages.
+struct RadixNode {
+  std::uint32_t parent = 0;
+  std::uint32_t first_page = 0;  ///< of its segment in the arena
+  std::uint32_t pages = 0;
+  std::uint32_t end_pages = 0;  ///< pages from the root to the end of the segment
+  std::uint32_t children = 0;
+  std::uint32_t hash = 0;  ///< under which the child table finds it
+  std::uint32_t name_space = 0;
+  std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
+  std::uint32_t full_lock = 0;
+  std::uint32_t generation = 0;
+  std::uint64_t tick = 0;
+  std::uint64_t created = 0;
+  std::uint32_t hits = 0;
+  std::int32_t priority = 0;
+};
+static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache line of nodes");
+
+/// The tree behind PrefixTree, which checks the arguments.
+///
+/// Victim choice is lazy (VictimHeap): a use only raises ticks. The heap of leaves holds every evictable leaf and
+/// perhaps nodes that are none at the moment; the heap of states holds every evictable state, by slot, and perhaps
+/// slots that are not; both drop such entries when they come up, and they return when they become candidates again.
+class RadixTree {
+ public:
+  static constexpr std::uint32_t root = 0;
+  static constexpr std::uint32_t none = UINT32_MAX;
+  static constexpr std::int32_t no_slot = -1;
+  static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
+
+  explicit RadixTree(PrefixTree::Options options);
+
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out);
+  /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
+  SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
+  InsertResult insert(const PrefixInsert& prefix, Freed& freed);
+  EvictResult evict(EvictDemand demand, Freed& freed);
+
+  /// Pins the path and the state; true if there is a state.
+  bool lock(std::uint32_t node) noexcept;
+  void unlock(NodeId node, bool state) noexcept;
+  void touch(std::uint32_t node) noexcept;
+  void reset(Freed& freed);
+
+  [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept;
+  [[nodiscard]] bool contains(NodeId node) const noexcept;
+  [[nodiscard]] NodeId id(std::uint32_t index) const noexcept { return {index, nodes_[index].generation}; }
+
+  [[nodiscard]] SlotPool& pool() noexcept { return pool_; }
+  [[nodiscard]] const SlotPool& pool() const noexcept { return pool_; }
+  [[nodiscard]] const PrefixTree::Options& options() const noexcept { return options_; }
+  [[nodiscard]] const TreeSizes& sizes() const noexcept { return sizes_; }
+  [[nodiscard]] std::int64_t grid() const noexcept { return grid_; }
+  [[nodiscard]] std::size_t node_count() const noexcept { return live_nodes_; }
+  [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
+
+  [[nodiscard]] std::vector<NodeInfo> nodes() const;
+  [[nodiscard]] std::string pretty_print() const;
+  void check_invariants() const;
+
+ private:
+  /// Insert keeps at least so many nodes in reserve, for the splits of the lookups between two inserts.
+  static constexpr std::size_t spare_nodes = 256;
+
+  struct Walk {
+    std::uint32_t node = root;      ///< deepest node walked to its end
+    std::uint32_t depth = 0;        ///< nodes walked to their end
+    std::uint32_t pages = 0;        ///< matched pages
+    std::uint32_t cut_node = none;  ///< node on whose edge the walk ended, after cut_pages of it
+    std::uint32_t cut_pages = 0;
+    std::uint32_t answer = root;  ///< deepest node walked to its end that has a state
+    std::uint32_t answer_depth = 0;
+    bool lost_state = false;  ///< a node walked beyond the answer had a state that was evicted
+  };
+
+  [[nodiscard]] Walk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
+  [[nodiscard]] std::uint32_t child_hash(std::uint32_t parent, std::uint32_t name_space,
+                                         const Token* page) const noexcept;
+  [[nodiscard]] bool same_page(const Token* a, const Token* b) const noexcept;
+  [[nodiscard]] std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages) const noexcept;
+  [[nodiscard]] std::int64_t tokens_of(std::uint32_t pages) const noexcept {
+    return std::int64_t{pages} * options_.page_size;
+  }
+  [[nodiscard]] PrefixMatch describe(const Walk& walk) const noexcept;
+
+  [[nodiscard]] bool node_at_hand() const noexcept;
+  void reserve_nodes(std::size_t nodes);
+  std::uint32_t take_node() noexcept;
+  void link_child(std::uint32_t node) noexcept;
+  /// Cuts `node` after `pages` pages; returns the new upper part.
+  std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
+
+  void touch_node(std::uint32_t node, std::uint64_t tick) noexcept;
+  /// Ticks the nodes from the root's child to `node`, parents first; `depth` nodes.
+  void touch_path(std::uint32_t node, std::uint32_t depth) noexcept;
+  void touch_state(std::uint32_t node) noexcept;
+
+  void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) const;
+  void check_new_indices(std::span<const KvIndex> kv) const;
+  void count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept;
+  std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
+                         std::uint32_t from_page, std::uint32_t end_page) noexcept;
+  /// True if `node` had no state and took the slot.
+  bool adopt(std::uint32_t node, SlotId slot) noexcept;
+  void cap_path(std::uint32_t tail, Freed& freed);
+
+  [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool is_victim_state(std::uint32_t slot) const noexcept;
+  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept;
+  [[nodiscard]] std::optional<std::uint32_t> next_leaf();
+  [[nodiscard]] std::optional<std::uint32_t> next_state();
+  void remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result);
+  /// Takes the state from a node that keeps its KV.
+  void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
+  void own_indices(std::span<const KvIndex> kv, bool own) noexcept;
+
+  void check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
+                   std::vector<bool>& used_pages) const;
+  void check_node(std::uint32_t node) const;
+  void check_sizes() const;
+  void check_indices() const;
+  void check_states() const;
+
+  PrefixTree::Options options_;
+  std::int64_t grid_ = 1;
+  SlotPool pool_;
+  std::vector<RadixNode> nodes_;  ///< reserved to node_capacity_
+  std::size_t node_capacity_ = 0;
+  std::size_t live_nodes_ = 0;
+  std::uint32_t free_head_ = none;
+  std::uint64_t tick_ = 0;
+  TokenArena arena_;
+  ChildTable children_;
+  NamespaceTable names_;
+  TreeSizes sizes_;
+  bool keys_may_shrink_ = false;
+  VictimHeap<VictimKey> leaves_;              ///< by node
+  VictimHeap<std::uint64_t> states_;          ///< by slot
+  std::vector<std::uint64_t> state_ticks_;    ///< by slot
+  std::vector<std::uint64_t> owned_indices_;  ///< bit per KV index, if their number is known
+  std::vector<std::uint32_t> path_;           ///< scratch of cap_path
+};
+
+}  // namespace stateport::detail

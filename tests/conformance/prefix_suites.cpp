@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suites of the prefix tree: `cases` (operations with one expected result each) and `traces` (recorded random runs).
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "families.hpp"
+#include "prefix_replay.hpp"
+
+namespace stateport::conformance {
+namespace {
+
+/// Where our rule is deliberately better than what was recorded: the id of the case and the reason.
+const std::map<std::string, std::string>& deviations() {
+  static const std::map<std::string, std::string> all = {
+      {"d_cow_only_match_pinned", "a pool whose slots are all pinned is a miss with a reason, not an assertion"},
+  };
+  return all;
+}
+
+/// The result that we give where an error was recorded.
+Json miss_instead_of(const Json& recorded) {
+  Json miss = recorded;
+  miss.erase("error");
+  miss.erase("msg");
+  miss.update(Json{{"matched_len", 0},
+                   {"indices", Json::array()},
+                   {"node", Json::array()},
+                   {"node_key_len", 0},
+                   {"branching", nullptr},
+                   {"node_slot", nullptr}});
+  return miss;
+}
+
+void run_steps(PrefixReplay& replay, const Json& ops, const Json& results, bool deviates) {
+  for (std::size_t step = 0; step < ops.size(); ++step) {
+    const Json& recorded = results.at(step);
+    const Json expected = deviates && recorded.contains("error") ? miss_instead_of(recorded) : recorded;
+    expect_equal(replay.run(ops.at(step)), expected, "step " + std::to_string(step) + " " + ops.at(step).dump());
+  }
+}
+
+void prefix_tree_case(const Json& row) {
+  PrefixReplay replay{PrefixConfig(row.at("config"))};
+  run_steps(replay, row.at("ops"), row.at("expect").at("unified"), deviations().contains(row.at("id")));
+}
+
+void cases(const Json& rows, Report& report) {
+  for (const Json& row : rows) report.run_case(row.at("id"), [&] { prefix_tree_case(row); });
+}
+
+void traces(const Json& rows, Report& report) {
+  for (const Json& row : rows)
+    report.run_case("seed " + row.at("seed").dump() + " " + row.at("config").dump(), [&] {
+      Json ops = Json::array();
+      Json results = Json::array();
+      for (const Json& step : row.at("steps")) {
+        ops.push_back(step.at("op"));
+        results.push_back(step.at("res"));
+      }
+      PrefixReplay replay{PrefixConfig(row.at("config"))};
+      run_steps(replay, ops, results, false);
+    });
+}
+
+}  // namespace
+
+void add_prefix_suites(SuiteTable& table) {
+  table.emplace("cases", &cases);
+  table.emplace("traces", &traces);
+}
+
+}  // namespace stateport::conformance
