@@ -31,9 +31,8 @@ struct Chunk {
 /// A store of 2 GiB of random data and, per round, a plan over slots that no recent round touched.
 class Workload {
  public:
-  Workload(StateSpec spec, std::int32_t requests)
-      : store_(resource_, std::move(spec),
-               {.slots = static_cast<std::int32_t>(pool_bytes / StateSpec(spec).slot_bytes())}) {
+  Workload(const StateSpec& spec, std::int32_t requests)
+      : store_(resource_, spec, {.slots = static_cast<std::int32_t>(pool_bytes / spec.slot_bytes())}) {
     std::mt19937_64 random(1);
     for (const StateTensorView& tensor : store_.tensors()) {
       auto* const words = reinterpret_cast<std::uint64_t*>(tensor.base);
