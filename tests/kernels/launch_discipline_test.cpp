@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch per call, no fence and no allocation: what makes the kernels safe to capture and cheap to call.
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch_recorder.hpp"
+
+using namespace stateport;
+
+namespace {
+
+/// Runs `call` twice and looks at the second time: the first one warms up.
+void check_one_launch(const std::string& label, const std::function<void()>& call) {
+  CAPTURE(label);
+  call();
+  const test::LaunchRecorder recorder;
+  call();
+  CHECK(recorder.record().launches == std::vector{label});
+  CHECK(recorder.record().fences == 0);
+  CHECK(recorder.record().allocations == 0);
+}
+
+}  // namespace
+
+TEST_CASE("every slot kernel is one launch without fence or allocation, however many copies it carries") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateSpec spec = StateSpec::uniform(3, {.window = 3, .dim = 64}, {.shape = {4, 8, 8}});
+  const StateStore live(resource, spec, {.slots = 64});
+  const StateStore scratch(resource, spec, {.slots = 64});
+  const StateStore slots(resource, spec, {.slots = 128});
+  for (const std::int32_t count : {1, 16, 17, 64}) {
+    std::vector<SlotCopy> low;
+    std::vector<SlotCopy> high;
+    std::vector<SlotId> ids;
+    for (std::int32_t i = 0; i < count; ++i) {
+      low.push_back(SlotCopy::whole(i, i));
+      high.push_back(SlotCopy::whole(i, 64 + i));
+      ids.emplace_back(i);
+    }
+    SlotCopier copier(live, slots);
+    check_one_launch("stateport::copy_slots", [&] { copier.copy_slots(stream, low); });
+    check_one_launch("stateport::clear_slots", [&] { copier.clear_slots(stream, ids); });
+    SlotCopier committer(scratch, live, slots);
+    check_one_launch("stateport::copy_slots", [&] { committer.commit_scratch(stream, low, high); });
+  }
+}
+
+TEST_CASE("a plan without work launches nothing") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateStore store(resource, StateSpec::uniform(1, {}, {.shape = {4, 8, 8}}), {.slots = 4});
+  const std::vector<SlotCopy> nothing = {SlotCopy::whole(-1, 0), SlotCopy::whole(1, -1), SlotCopy::whole(2, 2)};
+  const test::LaunchRecorder recorder;
+  store.copy(stream, nothing);
+  store.copy(stream, {});
+  store.clear(stream, {});
+  CHECK(recorder.record().launches.empty());
+}
