@@ -1,2 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
+# The umbrella target, and what makes an installed stateport usable: the CMake package and the pkg-config file.
 include_guard(GLOBAL)
+include(CMakePackageConfigHelpers)
+
+set(stateport_modules core)
+if(NOT STATEPORT_CORE_ONLY)
+  list(APPEND stateport_modules backends kernels)
+endif()
+
+add_library(stateport INTERFACE)
+add_library(stateport::stateport ALIAS stateport)
+set_target_properties(stateport PROPERTIES EXPORT_NAME stateport)
+list(TRANSFORM stateport_modules PREPEND "stateport::" OUTPUT_VARIABLE stateport_module_targets)
+target_link_libraries(stateport INTERFACE ${stateport_module_targets})
+install(TARGETS stateport EXPORT stateport-targets)
+
+get_target_property(stateport_library_type stateport_core TYPE)
+string(REPLACE "_LIBRARY" "" stateport_library_type ${stateport_library_type})
+
+# What Kokkos is at link time, for users of static libraries: plain files where Kokkos is a shared library, so that they
+# need neither its package nor OpenMP support of their own compiler; else Kokkos' package is searched again.
+set(stateport_kokkos_files "")
+if(NOT STATEPORT_CORE_ONLY AND STATEPORT_BACKEND STREQUAL "OPENMP" AND TARGET Kokkos::kokkoscore)
+  get_target_property(stateport_kokkos_type Kokkos::kokkoscore TYPE)
+  if(stateport_kokkos_type STREQUAL "SHARED_LIBRARY" AND NOT STATEPORT_BUNDLES_KOKKOS)
+    get_target_property(stateport_kokkos_configurations Kokkos::kokkoscore IMPORTED_CONFIGURATIONS)
+    list(GET stateport_kokkos_configurations 0 stateport_kokkos_configuration)
+    get_target_property(stateport_kokkos_file Kokkos::kokkoscore IMPORTED_LOCATION_${stateport_kokkos_configuration})
+    set(stateport_kokkos_files ${stateport_kokkos_file} ${OpenMP_CXX_LIBRARIES})
+  endif()
+endif()
+
+set(stateport_cmake_folder "${CMAKE_INSTALL_LIBDIR}/cmake/stateport")
+configure_package_config_file(cmake/stateportConfig.cmake.in "${PROJECT_BINARY_DIR}/stateportConfig.cmake"
+  INSTALL_DESTINATION "${stateport_cmake_folder}"
+  PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
+# 0.x: a new minor version may break its users.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/stateportConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/stateportConfig.cmake" "${PROJECT_BINARY_DIR}/stateportConfigVersion.cmake"
+  DESTINATION "${stateport_cmake_folder}")
+install(EXPORT stateport-targets NAMESPACE stateport:: DESTINATION "${stateport_cmake_folder}")
+if(STATEPORT_BUNDLES_ROBIN_MAP)
+  install(DIRECTORY "${stateport_tsl-robin-map_source}/include/tsl" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+endif()
+
+# pkg-config: users first, the used last, which is the order that static linking wants.
+set(stateport_pc_libraries "")
+foreach(module IN LISTS stateport_modules)
+  string(PREPEND stateport_pc_libraries "-lstateport-${module} ")
+endforeach()
+string(STRIP "${stateport_pc_libraries}" stateport_pc_libraries)
+list(JOIN stateport_kokkos_files " " stateport_pc_kokkos)
+set(stateport_pc_static "-lfmt -lcrypto ${stateport_pc_kokkos}")
+if(stateport_library_type STREQUAL "STATIC")
+  # Without shared libraries to remember their own needs, plain `pkg-config --libs` must say them all.
+  string(APPEND stateport_pc_libraries " ${stateport_pc_static}")
+  set(stateport_pc_static "")
+endif()
+file(RELATIVE_PATH stateport_pc_prefix "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
+configure_file(cmake/stateport.pc.in "${PROJECT_BINARY_DIR}/stateport.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/stateport.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -87,13 +87,17 @@ if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
   enable_language(${Kokkos_COMPILE_LANGUAGE})
 endif()
 
-# stateport_use_kokkos(target): lets the sources of `target` include Kokkos. Kokkos is linked PRIVATE: users of the
-# target see none of its headers. Call it after the target's sources are complete.
+# stateport_use_kokkos(target [SOURCES a.cpp…]): lets the sources of `target`, or these alone, include Kokkos. Kokkos is
+# linked PRIVATE: users of the target see none of its headers. Call it after the target's sources are complete.
 function(stateport_use_kokkos target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
   target_link_libraries(${target} PRIVATE
     $<BUILD_INTERFACE:Kokkos::kokkos> $<INSTALL_INTERFACE:stateport::kokkos_runtime>)
   if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
-    get_target_property(sources ${target} SOURCES)
+    set(sources ${arg_SOURCES})
+    if(NOT sources)
+      get_target_property(sources ${target} SOURCES)
+    endif()
     list(FILTER sources INCLUDE REGEX "\\.cpp$")
     set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE ${Kokkos_COMPILE_LANGUAGE})
     set_target_properties(${target} PROPERTIES

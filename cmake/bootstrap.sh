@@ -1,0 +1,190 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds, tests and runs stateport on a machine that may have nothing of what it needs. `--help` says how.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+# shellcheck source=cmake/provision/common.sh
+. "$here/provision/common.sh"
+# shellcheck source=cmake/provision/apt.sh
+. "$here/provision/apt.sh"
+# shellcheck source=cmake/provision/root.sh
+. "$here/provision/root.sh"
+readonly caller_folder=$PWD
+way=
+prefix=
+
+usage() {
+  cat <<TEXT
+cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset openmp), providing what is missing.
+
+  replay [ARGS…]     build stateport-replay and run it with ARGS (replay --help lists them)
+  test               configure, build and run every test
+  exec COMMAND…      run COMMAND in the environment that has the dependencies, in the current folder
+  shell              an interactive shell there, in the checkout
+  install PACKAGE…   further Debian packages for that environment (Debian root only)
+  where              say which way is taken, and its root folder or prefix if it has one
+  --help
+
+The first way that works is taken:
+  installed   CMake 3.25, Ninja, a C++20 compiler, Kokkos 4.6 and the other dependencies are on this machine
+  upstream    the same without some libraries, whose pinned releases can be downloaded
+  packages    the distribution packages a recent Kokkos: packages are unpacked into the cache folder, not installed
+  root        a Debian root in the cache folder, made with debootstrap; needs to be run as root
+
+Environment:
+  STATEPORT_WAY             take this way and no other
+  STATEPORT_CACHE_DIR       where roots and unpacked packages are kept; now: $cache
+  STATEPORT_DEBIAN_MIRROR   archive for the Debian root; default: the first in apt's configuration that has the suite
+  STATEPORT_DEBIAN_SUITE    default: unstable
+TEXT
+}
+
+tools_present() {
+  local tool
+  for tool in cmake ninja "${CXX:-c++}"; do
+    command -v "$tool" >/dev/null || return 1
+  done
+  local version
+  version=$(cmake --version | sed -n 's/^cmake version \([0-9.]*\).*/\1/p')
+  [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n 1)" = 3.25 ]
+}
+
+# configures: whether the project configures with what is installed, tried in a folder that is then removed.
+configures() {
+  local folder result=0
+  folder=$(mktemp -d)
+  logged probe cmake -S "$checkout" -B "$folder" -G Ninja -DSTATEPORT_BACKEND=OPENMP \
+    -DSTATEPORT_FETCH_DEPENDENCIES=OFF 2>/dev/null || result=1
+  rm -rf "$folder"
+  return "$result"
+}
+
+try_installed() {
+  tools_present && configures
+}
+
+try_upstream() {
+  tools_present && cmake -P "$here/provision/reachable.cmake" "$cache/reachable" >/dev/null 2>&1
+}
+
+try_packages() {
+  tools_present && apt_has_kokkos || return 1
+  prefix_provide openmp "${library_packages[@]}" || return 1
+  export CMAKE_PREFIX_PATH=$prefix/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+  configures
+}
+
+try_root() {
+  root_provide
+}
+
+# Sets `way` to the first that works, and says why the ones before it do not.
+choose_way() {
+  local candidate
+  lock 9 "$cache/lock" "the same cache folder"
+  for candidate in ${STATEPORT_WAY:-installed upstream packages root}; do
+    [ -z "$way" ] || break
+    case $candidate in
+      installed | upstream | packages | root) ;;
+      *) fail "STATEPORT_WAY is $candidate" "it must be installed, upstream, packages or root" ;;
+    esac
+    if "try_$candidate"; then
+      way=$candidate
+    elif [ -z "${STATEPORT_WAY:-}" ] && complete "$root" "$suite ${root_packages[*]}"; then
+      # A root is there because the ways before it did not work on this machine: do not ask the network again.
+      way=root
+    else
+      explain_refusal "$candidate"
+    fi
+  done
+  unlock 9
+  [ -n "$way" ] || fail "the way $STATEPORT_WAY does not work on this machine" "see $cache/logs" "leave STATEPORT_WAY unset"
+}
+
+explain_refusal() {
+  case $1 in
+    installed) say "not everything is installed here (CMake 3.25, Ninja, C++20 compiler, Kokkos 4.6, …)" ;;
+    upstream) say "upstream releases cannot be used (no build tools, or not reachable)" ;;
+    packages) say "this distribution has no Kokkos $kokkos_version_min or newer, or no build tools are installed" ;;
+  esac
+}
+
+# run FOLDER COMMAND…: COMMAND in the environment, in FOLDER. Replaces this shell.
+run() {
+  local folder=$1
+  shift
+  if [ "$way" = root ]; then
+    [ "$(id -u)" = 0 ] || fail "the Debian root is entered with chroot, which needs root" "run this as root"
+    exec "${root_enter[@]}" "$root" "$folder" "$@"
+  fi
+  cd "$folder"
+  exec "$@"
+}
+
+# steps COMMANDS: shell lines run in the checkout, in a build folder that this environment may use.
+steps() {
+  run "$checkout" bash -c "set -e; cmake -P cmake/StateportEnvironment.cmake build/openmp; $1"
+}
+
+parallel_defaults() {
+  local cores
+  cores=$(nproc 2>/dev/null || echo 2)
+  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$cores} CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$cores}
+  # Two cores are shared by whatever runs beside: threads bound to cores would wait for each other.
+  export OMP_PROC_BIND=${OMP_PROC_BIND:-false}
+}
+
+command_replay() {
+  lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  say "building stateport-replay (preset openmp, way: $way)"
+  (steps 'cmake --preset openmp && cmake --build --preset openmp --target stateport-replay' >&2) ||
+    fail "stateport-replay could not be built" "read the lines above"
+  unlock 8
+  run "$caller_folder" "$checkout/build/openmp/bin/stateport-replay" "$@"
+}
+
+command_test() {
+  lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  say "configure, build and test (preset openmp, way: $way)"
+  steps 'exec cmake --workflow --preset openmp'
+}
+
+command_install() {
+  [ "$way" = root ] || fail "packages can be added to the Debian root only; this machine uses the way '$way'" \
+    "install them yourself: $*" "or use the root: STATEPORT_WAY=root"
+  lock 9 "$cache/lock" "the same cache folder"
+  say "installing in the Debian root: $*"
+  root_install "$root" "$@"
+}
+
+command_where() {
+  case $way in
+    root) printf 'root %s\n' "$root" ;;
+    packages) printf 'packages %s\n' "$prefix" ;;
+    *) printf '%s\n' "$way" ;;
+  esac
+}
+
+main() {
+  local command=${1:---help}
+  [ $# = 0 ] || shift
+  case $command in
+    replay | test | install | where) ;;
+    exec) [ $# -gt 0 ] || fail "exec needs a command" "for example: cmake/bootstrap.sh exec ctest --preset openmp" ;;
+    shell) ;;
+    -h | --help | help)
+      usage
+      return 0
+      ;;
+    *) fail "unknown command: $command" "cmake/bootstrap.sh --help lists them" ;;
+  esac
+  parallel_defaults
+  choose_way
+  case $command in
+    exec) run "$caller_folder" "$@" ;;
+    shell) run "$checkout" bash ;;
+    *) "command_$command" "$@" ;;
+  esac
+}
+
+main "$@"
