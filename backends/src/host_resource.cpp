@@ -12,15 +12,12 @@
 
 namespace stateport {
 namespace detail {
-namespace {
 
 std::size_t free_host_bytes() noexcept {
   const long pages = ::sysconf(_SC_AVPHYS_PAGES);
   const long page_bytes = ::sysconf(_SC_PAGESIZE);
   return pages < 0 || page_bytes < 0 ? 0 : static_cast<std::size_t>(pages) * static_cast<std::size_t>(page_bytes);
 }
-
-}  // namespace
 
 void* allocate_host(std::string_view resource, std::size_t bytes, std::size_t alignment) {
   // Above PTRDIFF_MAX allocators differ in how they refuse, and rounding up to the alignment could overflow.

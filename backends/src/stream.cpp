@@ -14,15 +14,17 @@ namespace stateport {
 namespace detail {
 namespace {
 
+using StatePointer = std::shared_ptr<const StreamState>;
+
 /// Every StreamState there is. Engines' streams are kept until they are forgotten; own streams live with their users.
 struct StreamRegistry {
   struct Entry {
     std::weak_ptr<const StreamState> state;
-    std::shared_ptr<const StreamState> kept;
+    StatePointer kept;
   };
 
   std::mutex mutex;
-  std::shared_ptr<const StreamState> default_state;
+  StatePointer default_state;
   std::unordered_map<void*, Entry> by_native;
   std::unordered_set<StreamState*> all;
 };
@@ -36,7 +38,7 @@ StreamRegistry& registry() {
 // Kokkos refuses instances that outlive it, so all of ours go first. Runs within Kokkos::finalize.
 void end_all_streams() {
   StreamRegistry& streams = registry();
-  std::shared_ptr<const StreamState> default_state;
+  StatePointer default_state;
   std::unordered_map<void*, StreamRegistry::Entry> by_native;
   const std::lock_guard lock(streams.mutex);
   for (StreamState* state : streams.all) state->end();
@@ -45,20 +47,34 @@ void end_all_streams() {
   by_native.swap(streams.by_native);
 }
 
-/// Precondition: the registry is locked.
-const std::shared_ptr<const StreamState>& default_state(StreamRegistry& streams) {
-  if (!Kokkos::is_initialized()) throw BackendError("Stream", "start a stateport::Runtime first");
-  if (!streams.default_state) {
-    ExecutionSpace space;
-    void* const native = native_stream(space);
-    auto state = std::make_shared<StreamState>(std::move(space), native, false);
-    streams.all.insert(state.get());
-    streams.by_native[native] = {state, state};
-    Kokkos::push_finalize_hook(end_all_streams);
-    streams.default_state = std::move(state);
+/// Locks the registry for one call of Stream. A state that is dropped when the call fails goes after the lock, which
+/// its destructor takes.
+struct LockedRegistry {
+  StreamRegistry& streams = registry();
+  StatePointer made;  ///< members go in reverse order: the lock first
+  std::unique_lock<std::mutex> lock{streams.mutex};
+
+  const StatePointer& add(ExecutionSpace space, void* native, bool owned) {
+    auto state = std::make_shared<StreamState>(std::move(space), native, owned);
+    StreamState* const raw = state.get();
+    made = std::move(state);
+    streams.all.insert(raw);
+    // In an OpenMP build every stream has the same native handle: it names the default stream.
+    if (!owned || native != nullptr) streams.by_native[native] = {made, owned ? nullptr : made};
+    return made;
   }
-  return streams.default_state;
-}
+
+  const StatePointer& default_state() {
+    if (!Kokkos::is_initialized()) throw BackendError("Stream", "start a stateport::Runtime first");
+    if (!streams.default_state) {
+      Kokkos::push_finalize_hook(end_all_streams);
+      const ExecutionSpace space;
+      streams.default_state = add(space, native_stream(space), false);
+      made.reset();
+    }
+    return streams.default_state;
+  }
+};
 
 }  // namespace
 
@@ -83,32 +99,28 @@ void StreamState::end() noexcept {
 }  // namespace detail
 
 Stream Stream::default_stream() {
-  detail::StreamRegistry& streams = detail::registry();
-  const std::lock_guard lock(streams.mutex);
-  return Stream(detail::default_state(streams));
+  return Stream(detail::LockedRegistry().default_state());
 }
 
 Stream Stream::create() {
-  detail::StreamRegistry& streams = detail::registry();
-  const std::lock_guard lock(streams.mutex);
-  static_cast<void>(detail::default_state(streams));
+  detail::LockedRegistry locked;
+  static_cast<void>(locked.default_state());
   void* const native = detail::create_native_stream();
-  auto state = std::make_shared<detail::StreamState>(detail::make_execution_space(native), native, true);
-  streams.all.insert(state.get());
-  if (native != nullptr) streams.by_native[native] = {state, nullptr};
-  return Stream(std::move(state));
+  try {
+    return Stream(locked.add(detail::make_execution_space(native), native, true));
+  } catch (...) {
+    if (!locked.made) detail::destroy_native_stream(native);
+    throw;
+  }
 }
 
 Stream Stream::from_native(void* native) {
-  detail::StreamRegistry& streams = detail::registry();
-  const std::lock_guard lock(streams.mutex);
-  static_cast<void>(detail::default_state(streams));
-  if (const auto entry = streams.by_native.find(native); entry != streams.by_native.end())
-    if (auto state = entry->second.state.lock()) return Stream(std::move(state));
-  auto state = std::make_shared<detail::StreamState>(detail::make_execution_space(native), native, false);
-  streams.all.insert(state.get());
-  streams.by_native[native] = {state, state};
-  return Stream(std::move(state));
+  detail::LockedRegistry locked;
+  static_cast<void>(locked.default_state());
+  const auto entry = locked.streams.by_native.find(native);
+  if (entry != locked.streams.by_native.end())
+    if (auto known = entry->second.state.lock()) return Stream(std::move(known));
+  return Stream(locked.add(detail::make_execution_space(native), native, false));
 }
 
 void Stream::forget_native(void* native) noexcept {

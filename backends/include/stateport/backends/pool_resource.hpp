@@ -8,8 +8,8 @@
 
 namespace stateport {
 
-/// Carves allocations out of slabs of an upstream resource, so that after warm-up (each size that is live at the same
-/// time was live once before) neither upstream nor the host heap is asked again.
+/// Carves allocations out of slabs of an upstream resource. Work whose sizes repeat settles after a few rounds: from
+/// then on neither upstream nor the host heap is asked again.
 ///
 /// A coalescing pool. Blocks are multiples of 256 bytes; free blocks lie in bins by size (8 per power of two), and a
 /// request takes the smallest block of its own bin that fits, else any block of the next larger bin that has one. The
@@ -32,7 +32,7 @@ class PoolResource final : public MemoryResource {
 
   /// `upstream` must outlive the pool. Throws InvalidArgument for slab_bytes == 0, and what upstream throws.
   explicit PoolResource(MemoryResource& upstream);
-  PoolResource(MemoryResource& upstream, Options options);
+  PoolResource(MemoryResource& upstream, const Options& options);
   /// Gives every slab back, after waiting for the streams that used them. All memory must have been given back.
   ~PoolResource() override;
   PoolResource(const PoolResource&) = delete;
