@@ -12,6 +12,7 @@ namespace stateport::detail {
 namespace {
 
 constexpr const char* structure = "PrefixTree";
+constexpr std::size_t max_indented_depth = 20;
 
 std::string quoted(const std::optional<std::string_view>& name) {
   return name ? fmt::format("\"{}\"", *name) : std::string("none");
@@ -66,8 +67,10 @@ std::string RadixTree::pretty_print() const {
       continue;
     }
     const NodeInfo& node = all[at];
-    fmt::format_to(std::back_inserter(text), "{:{}}[{}] tokens {}-{} slot {} locks {}/{} tick {}", "",
-                   2 * (pending.size() - 1), node.id.index,
+    // A path may be very deep: the indentation stops, the depth goes on.
+    const std::size_t depth = pending.size();
+    fmt::format_to(std::back_inserter(text), "{:{}}{} [{}] tokens {}-{} slot {} locks {}/{} tick {}", "",
+                   2 * std::min(depth - 1, max_indented_depth), depth, node.id.index,
                    node.end_tokens - static_cast<std::int64_t>(node.tokens.size()), node.end_tokens, node.slot.value(),
                    node.full_lock, node.state_lock, node.tick);
     if (node.parent.is_root() && node.name_space != Namespace{})
