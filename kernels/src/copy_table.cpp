@@ -38,8 +38,8 @@ TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
           .dst_type = dst.spec.type,
           .kind = dst.spec.kind,
           .mode = same ? TensorRoute::Mode::bytes : TensorRoute::Mode::elements,
-          .src_layout = transposed ? src.spec.conv_layout : ConvLayout::sd,
-          .dst_layout = transposed ? dst.spec.conv_layout : ConvLayout::sd};
+          .src_layout = src.spec.conv_layout,
+          .dst_layout = dst.spec.conv_layout};
 }
 
 template <class T>
@@ -77,6 +77,11 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
       routes.push_back(route_of(source->tensors()[i], destination.tensors()[i]));
     }
   }
+  shiftable_ = std::ranges::none_of(routes, [](const TensorRoute& route) {
+    return route.kind == StateKind::conv && route.mode == TensorRoute::Mode::elements;
+  });
+  for (const StateTensorView& tensor : destination.tensors())
+    if (tensor.spec.kind == StateKind::conv) window_min_ = std::min(window_min_, tensor.spec.window());
   std::vector<Tile> tiles;
   for (std::uint32_t i = 0; i < tensor_count_; ++i) {
     const StateTensorSpec& spec = destination.tensors()[i].spec;
@@ -88,7 +93,6 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
                           tile.elements * element_bytes(destination.tensors()[tile.tensor].spec.type));
   require(tiles.size() <= UINT32_MAX, "tiles", tiles.size(), "must fit 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
-  slot_bytes_ = begin_bytes.back();
   routes_ = upload(resource_, routes);
   tiles_ = upload(resource_, tiles);
   tile_begin_bytes_ = upload(resource_, begin_bytes);

@@ -29,7 +29,7 @@ struct TensorRoute {
   /// bytes: equal type and layout, moved bit for bit. elements: converted, transposed, or both.
   enum class Mode : std::uint8_t { bytes, elements } mode = Mode::bytes;
   ConvLayout src_layout = ConvLayout::sd;
-  ConvLayout dst_layout = ConvLayout::sd;
+  ConvLayout dst_layout = ConvLayout::sd;  ///< differs from src_layout only in mode elements
 };
 
 /// A contiguous range of one tensor's destination elements: the unit of work. The same for every slot, so that
@@ -62,13 +62,16 @@ class CopyTable {
   CopyTable& operator=(const CopyTable&) = delete;
 
   [[nodiscard]] CopyTableView view() const noexcept;
-  /// Destination bytes of one slot.
-  [[nodiscard]] std::uint64_t slot_bytes() const noexcept { return slot_bytes_; }
+  /// Whether conv tensors are moved bit for bit, so that they can be shifted on the way.
+  [[nodiscard]] bool shiftable() const noexcept { return shiftable_; }
+  /// The shortest conv window in tokens; INT64_MAX without conv tensors.
+  [[nodiscard]] std::int64_t window_min() const noexcept { return window_min_; }
 
  private:
   std::uint32_t tensor_count_ = 0;
   std::uint32_t tile_count_ = 0;
-  std::uint64_t slot_bytes_ = 0;
+  bool shiftable_ = true;
+  std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;
   Buffer routes_;
   Buffer tiles_;

@@ -32,9 +32,10 @@ class Launcher {
   Launcher& operator=(Launcher&&) noexcept;
   ~Launcher();
 
-  /// Rows before `first_source_rows` read source 0, the others source 1: conv tensors from src_slot, recurrent ones
-  /// from recurrent_src_slot, either negative to skip; dst_slot is valid. One launch; none if there is no row.
-  void copy_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
+  /// The launch named `label`. Rows before `first_source_rows` read source 0, the others source 1: conv tensors from
+  /// src_slot, recurrent ones from recurrent_src_slot, either negative to skip; dst_slot is valid. One launch; none if
+  /// there is no row.
+  void copy_rows(const char* label, const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
                  std::uint32_t first_source_rows);
   /// Rows in device memory, looked at when the kernel runs; a row with a negative or too large slot is skipped.
   void copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows, std::uint32_t count,

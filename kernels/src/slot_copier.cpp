@@ -26,16 +26,18 @@ class SlotCopier::Impl {
   void append_rows(CopyPlan plan, std::size_t source) {
     for (const SlotCopy& copy : plan) {
       const bool nothing = copy.src_slot < 0 && copy.recurrent_src_slot < 0;
-      const bool in_place =
-          overlaps[source] && copy.src_slot == copy.dst_slot && copy.recurrent_src_slot == copy.dst_slot;
+      const bool in_place = overlaps[source] && copy.src_slot == copy.dst_slot && copy.conv_shift == 0 &&
+                            copy.recurrent_src_slot == copy.dst_slot;
       if (copy.dst_slot >= 0 && !nothing && !in_place) rows.push_back(copy);
     }
   }
 
-  void require_plan(CopyPlan plan, std::size_t source) const {
+  /// `shift_max`: conv_shift may be at most this.
+  void require_plan(CopyPlan plan, std::size_t source, std::int64_t shift_max) const {
     validate(plan, src_slots[source], dst_slots, overlaps[source]);
     for (const SlotCopy& copy : plan)
-      require(copy.conv_shift == 0, "conv_shift", copy.conv_shift, "copy_slots copies whole windows");
+      require(copy.conv_shift <= shift_max, "conv_shift", copy.conv_shift,
+              shift_max == 0 ? "whole windows are copied here" : "must be below the conv window");
   }
 
   void require_distinct_destinations(CopyPlan a, CopyPlan b) {
@@ -62,10 +64,20 @@ SlotCopier& SlotCopier::operator=(SlotCopier&&) noexcept = default;
 SlotCopier::~SlotCopier() = default;
 
 void SlotCopier::copy_slots(const Stream& stream, CopyPlan plan) {
-  impl_->require_plan(plan, 0);
+  impl_->require_plan(plan, 0, 0);
   impl_->rows.clear();
   impl_->append_rows(plan, 0);
-  impl_->launcher.copy_rows(stream, impl_->table.view(), impl_->rows, static_cast<std::uint32_t>(impl_->rows.size()));
+  impl_->launcher.copy_rows("stateport::copy_slots", stream, impl_->table.view(), impl_->rows,
+                            static_cast<std::uint32_t>(impl_->rows.size()));
+}
+
+void SlotCopier::copy_shifted(const Stream& stream, CopyPlan plan) {
+  require(impl_->table.shiftable(), "source", "converted or transposed", "copy_shifted moves bits");
+  impl_->require_plan(plan, 0, impl_->table.window_min() - 1);
+  impl_->rows.clear();
+  impl_->append_rows(plan, 0);
+  impl_->launcher.copy_rows("stateport::copy_shifted", stream, impl_->table.view(), impl_->rows,
+                            static_cast<std::uint32_t>(impl_->rows.size()));
 }
 
 void SlotCopier::copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count) {
@@ -77,14 +89,14 @@ void SlotCopier::copy_slots_on_device(const Stream& stream, const SlotCopy* plan
 
 void SlotCopier::commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends) {
   require(impl_->src_slots.size() == 2, "sources", impl_->src_slots.size(), "commit_scratch needs scratch and live");
-  impl_->require_plan(intermediates, 0);
-  impl_->require_plan(ends, 1);
+  impl_->require_plan(intermediates, 0, 0);
+  impl_->require_plan(ends, 1, 0);
   impl_->require_distinct_destinations(intermediates, ends);
   impl_->rows.clear();
   impl_->append_rows(intermediates, 0);
   const auto from_scratch = static_cast<std::uint32_t>(impl_->rows.size());
   impl_->append_rows(ends, 1);
-  impl_->launcher.copy_rows(stream, impl_->table.view(), impl_->rows, from_scratch);
+  impl_->launcher.copy_rows("stateport::commit_scratch", stream, impl_->table.view(), impl_->rows, from_scratch);
 }
 
 void SlotCopier::clear_slots(const Stream& stream, std::span<const SlotId> slots) {

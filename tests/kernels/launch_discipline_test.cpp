@@ -47,9 +47,10 @@ TEST_CASE("every slot kernel is one launch without fence or allocation, however 
     }
     SlotCopier copier(live, slots);
     check_one_launch("stateport::copy_slots", [&] { copier.copy_slots(stream, low); });
+    check_one_launch("stateport::copy_shifted", [&] { copier.copy_shifted(stream, low); });
     check_one_launch("stateport::clear_slots", [&] { copier.clear_slots(stream, ids); });
     SlotCopier committer(scratch, live, slots);
-    check_one_launch("stateport::copy_slots", [&] { committer.commit_scratch(stream, low, high); });
+    check_one_launch("stateport::commit_scratch", [&] { committer.commit_scratch(stream, low, high); });
   }
 }
 

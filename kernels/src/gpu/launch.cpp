@@ -12,6 +12,7 @@
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "../element_copy.hpp"
+#include "../shifted_copy.hpp"
 #include "byte_copy.hpp"
 #include "plan_staging.hpp"
 
@@ -40,13 +41,19 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
                                       const SlotCopy& row, std::uint32_t tile_index) {
   const Tile tile = table.tiles[tile_index];
   const TensorRoute& route = table.routes[source * table.tensor_count + tile.tensor];
-  const std::int32_t src_slot = route.kind == StateKind::conv ? row.src_slot : row.recurrent_src_slot;
+  const bool conv = route.kind == StateKind::conv;
+  const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
   const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
   std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
-  if (src == dst) return;
   const auto lane = static_cast<std::uint64_t>(team.team_rank());
   const auto lanes = static_cast<std::uint64_t>(team.team_size());
+  if (conv && row.conv_shift != 0)
+    return copy_shifted_conv<Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
+                                     [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
+                                       copy_bytes_by_lanes(lane, lanes, to, from, bytes);
+                                     });
+  if (src == dst) return;
   if (route.mode == TensorRoute::Mode::elements)
     return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
@@ -85,7 +92,7 @@ struct CopyRowsOnDevice {
 
   KOKKOS_FUNCTION SlotCopy checked(SlotCopy row) const {
     if (row.dst_slot >= limits.dst_slots) row.dst_slot = -1;
-    if (row.src_slot >= limits.src_slots) row.src_slot = -1;
+    if (row.src_slot >= limits.src_slots || row.conv_shift < 0) row.src_slot = -1;
     if (row.recurrent_src_slot >= limits.src_slots) row.recurrent_src_slot = -1;
     return row;
   }
@@ -181,14 +188,14 @@ void launch(const char* label, const Stream& stream, PlanStaging& staging, Funct
 
 }  // namespace
 
-void Launcher::copy_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
-                         std::uint32_t first_source_rows) {
+void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
+                         std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty()) return;
   CopyRows functor{};
   functor.table = table;
   functor.row_count = static_cast<std::uint32_t>(rows.size());
   functor.first_source_rows = first_source_rows;
-  launch("stateport::copy_slots", stream, *staging_, functor, rows);
+  launch(label, stream, *staging_, functor, rows);
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
@@ -197,7 +204,7 @@ void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& ta
   const ExecutionSpace& space = execution_space(stream);
   Policy policy = policy_for(space, std::uint64_t{count} * table.tile_count);
   policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
-  Kokkos::parallel_for("stateport::copy_slots", policy, CopyRowsOnDevice{table, rows, count, limits});
+  Kokkos::parallel_for("stateport::copy_slots_on_device", policy, CopyRowsOnDevice{table, rows, count, limits});
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {

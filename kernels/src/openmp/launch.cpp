@@ -12,6 +12,7 @@
 #include <stateport/backends/internal/execution_space.hpp>
 
 #include "../element_copy.hpp"
+#include "../shifted_copy.hpp"
 #include "stream_copy.hpp"
 
 namespace stateport::kernels {
@@ -84,10 +85,14 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
 }
 
 void copy_range(const TensorRoute& route, const SlotCopy& row, const ElementRange& range) {
-  const std::int32_t src_slot = route.kind == StateKind::conv ? row.src_slot : row.recurrent_src_slot;
+  const bool conv = route.kind == StateKind::conv;
+  const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
   const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
   std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
+  if (conv && row.conv_shift != 0)
+    return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,
+                                            &stream_copy);
   if (src == dst) return;
   if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
   const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
@@ -100,16 +105,15 @@ std::uint64_t step_bytes(const CopyTableView& table, std::uint64_t rows) {
 
 }  // namespace
 
-void Launcher::copy_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows,
-                         std::uint32_t first_source_rows) {
+void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
+                         std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty()) return;
-  for_each_thread(stream, "stateport::copy_slots", step_bytes(table, rows.size()),
-                  [&](std::uint64_t begin, std::uint64_t end) {
-                    for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
-                      const std::uint32_t source = row < first_source_rows ? 0 : 1;
-                      copy_range(table.routes[source * table.tensor_count + range.tensor], rows[row], range);
-                    });
-                  });
+  for_each_thread(stream, label, step_bytes(table, rows.size()), [&](std::uint64_t begin, std::uint64_t end) {
+    for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
+      const std::uint32_t source = row < first_source_rows ? 0 : 1;
+      copy_range(table.routes[source * table.tensor_count + range.tensor], rows[row], range);
+    });
+  });
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
@@ -118,11 +122,11 @@ void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& ta
   work.clear();
   for (SlotCopy row : std::span(rows, count)) {
     if (row.dst_slot < 0 || row.dst_slot >= limits.dst_slots) continue;
-    if (row.src_slot >= limits.src_slots) row.src_slot = -1;
+    if (row.src_slot >= limits.src_slots || row.conv_shift < 0) row.src_slot = -1;
     if (row.recurrent_src_slot >= limits.src_slots) row.recurrent_src_slot = -1;
     if (row.src_slot >= 0 || row.recurrent_src_slot >= 0) work.push_back(row);
   }
-  copy_rows(stream, table, work, static_cast<std::uint32_t>(work.size()));
+  copy_rows("stateport::copy_slots_on_device", stream, table, work, static_cast<std::uint32_t>(work.size()));
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {

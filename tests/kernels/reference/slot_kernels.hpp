@@ -57,6 +57,28 @@ inline void copy_slots(StoreImage& src, StoreImage& dst, CopyPlan plan) {
     }
 }
 
+/// Tokens [shift, window) → [0, window - shift), lowest token first, so that source and destination may be one slot.
+inline void shift_conv(const std::byte* src, std::byte* dst, const StateTensorSpec& spec, std::int64_t shift) {
+  const std::size_t bytes = element_bytes(spec.type);
+  for (std::int64_t t = 0; t + shift < spec.window(); ++t)
+    for (std::int64_t c = 0; c < spec.dim(); ++c)
+      std::memmove(dst + static_cast<std::size_t>(element_index(spec, t, c)) * bytes,
+                   src + static_cast<std::size_t>(element_index(spec, t + shift, c)) * bytes, bytes);
+}
+
+inline void copy_shifted(StoreImage& src, StoreImage& dst, CopyPlan plan) {
+  for (const SlotCopy& copy : plan)
+    for (std::size_t i = 0; copy.dst_slot >= 0 && i < src.tensor_count(); ++i) {
+      const bool conv = src.tensor(i).kind == StateKind::conv;
+      const std::int32_t from = conv ? copy.src_slot : copy.recurrent_src_slot;
+      if (from < 0) continue;
+      if (conv)
+        shift_conv(src.slot(i, from), dst.slot(i, copy.dst_slot), src.tensor(i), copy.conv_shift);
+      else
+        std::memmove(dst.slot(i, copy.dst_slot), src.slot(i, from), src.tensor(i).natural_bytes());
+    }
+}
+
 inline void clear_slots(StoreImage& dst, std::span<const SlotId> slots) {
   for (const SlotId slot : slots)
     for (std::size_t i = 0; slot.valid() && i < dst.tensor_count(); ++i)

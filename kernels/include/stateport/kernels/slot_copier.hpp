@@ -42,8 +42,15 @@ class SlotCopier {
   /// longer plans in a graph use copy_slots_on_device.
   void copy_slots(const Stream& stream, CopyPlan plan);
 
-  /// The same for a plan that lies in device memory and is read when the kernel runs (a graph replay sees new
-  /// values). Slots out of range are skipped, chains are the caller's to avoid.
+  /// The copy of the align modes: as copy_slots, but conv tokens [conv_shift, window) go to [0, window - conv_shift),
+  /// the rest of the destination's window stays, and the recurrent state comes from recurrent_src_slot. The source
+  /// slot may be the destination: overlapping shifts are correct. Any layout, element size, padding and alignment.
+  /// Throws also for conv_shift >= the conv window, and when types or conv layouts differ.
+  void copy_shifted(const Stream& stream, CopyPlan plan);
+
+  /// copy_shifted for a plan that lies in device memory and is read when the kernel runs (a graph replay sees new
+  /// values). Parts with a slot or shift out of range are skipped, and shifted parts whose type or conv layout
+  /// differs; chains are the caller's to avoid.
   void copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count);
 
   /// Intermediates (scratch row → slot) and ends (live slot → slot) of one step in one launch. Needs two sources.

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/slot_copier.hpp>
+
+#include <stateport/core/error.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "reference/slot_kernels.hpp"
+#include "store_image.hpp"
+
+using namespace stateport;
+using test::Random;
+using test::StoreImage;
+
+namespace {
+
+std::int64_t window_min(const StateSpec& spec) {
+  std::int64_t window = 100;
+  for (const StateTensorSpec& tensor : spec.tensors())
+    if (tensor.kind == StateKind::conv) window = std::min(window, tensor.window());
+  return window;
+}
+
+void draw_shifts(Random& random, const StateSpec& spec, std::vector<SlotCopy>& plan) {
+  for (SlotCopy& copy : plan) copy.conv_shift = static_cast<std::int32_t>(random.between(0, window_min(spec) - 1));
+}
+
+}  // namespace
+
+TEST_CASE("shifted copies within one store equal the reference, in place and across slots") {
+  test::for_each_seed(3000, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const StateSpec spec = test::random_spec(random);
+    // Half of the stores are aligned, so that the widest words are used too.
+    const std::size_t misalignment = random.chance(50) ? 0 : 15;
+    StoreImage image(random, spec,
+                     {.slots = random.between32(1, 9), .misalignment_max = misalignment, .padding_max = misalignment});
+    const StateStore store = image.upload(stream);
+    auto plan = test::random_plan(random, image.slots(), image.slots(), random.between32(0, 12), true);
+    draw_shifts(random, spec, plan);
+    SlotCopier copier(store, store);
+    copier.copy_shifted(stream, plan);
+    test::reference::copy_shifted(image, image, plan);
+    REQUIRE(image.matches_device(stream));
+  });
+}
+
+TEST_CASE("shifted copies between stores equal the reference, planned on host or device") {
+  test::for_each_seed(1500, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const StateSpec spec = test::random_spec(random);
+    StoreImage src(random, spec, {.slots = random.between32(1, 6)});
+    StoreImage dst(random, spec, {.slots = random.between32(1, 30)});
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    auto plan = test::random_plan(random, src.slots(), dst.slots(), random.between32(1, 40), false);
+    draw_shifts(random, spec, plan);
+    SlotCopier copier(src_store, dst_store);
+    DeviceResource resource;
+    Buffer on_device(resource, plan.size() * sizeof(SlotCopy));
+    if (random.chance(50)) {
+      copier.copy_shifted(stream, plan);
+    } else {
+      copy_bytes(stream, on_device.data(), plan.data(), plan.size() * sizeof(SlotCopy));
+      copier.copy_slots_on_device(stream, on_device.as<SlotCopy>(), static_cast<std::int32_t>(plan.size()));
+    }
+    test::reference::copy_shifted(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+    REQUIRE(src.matches_device(stream));
+  });
+}
+
+TEST_CASE("a shift of the whole window and a shift on the way to another type are refused") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateSpec spec = StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}});
+  const StateStore store(resource, spec, {.slots = 2});
+  SlotCopier copier(store, store);
+  const SlotCopy whole_window = {.src_slot = 0, .dst_slot = 1, .conv_shift = 3, .recurrent_src_slot = 0};
+  CHECK_THROWS_AS(copier.copy_shifted(stream, {&whole_window, 1}), InvalidArgument);
+  const StateStore transposed(
+      resource, StateSpec::uniform(1, {.window = 3, .dim = 8, .layout = ConvLayout::ds}, {.shape = {4, 2, 2}}),
+      {.slots = 2});
+  SlotCopier converting(store, transposed);
+  const SlotCopy shifted = {.src_slot = 0, .dst_slot = 1, .conv_shift = 1, .recurrent_src_slot = 0};
+  CHECK_THROWS_AS(converting.copy_shifted(stream, {&shifted, 1}), InvalidArgument);
+}
