@@ -116,12 +116,12 @@ if(STATEPORT_BUILD_TESTS OR STATEPORT_BUILD_PERF)
     OPTIONS CLI11_BUILD_TESTS=OFF CLI11_BUILD_EXAMPLES=OFF CLI11_BUILD_DOCS=OFF CLI11_INSTALL=OFF)
 endif()
 
+if(STATEPORT_BUILD_PERF)
+  stateport_need(benchmark benchmark::benchmark
+    https://github.com/google/benchmark/archive/v1.9.4.tar.gz
+    b334658edd35efcf06a99d9be21e4e93e092bd5f95074c1673d5c8705d95c104
+    OPTIONS BENCHMARK_ENABLE_TESTING=OFF BENCHMARK_ENABLE_INSTALL=OFF BENCHMARK_ENABLE_WERROR=OFF)
+endif()
 if(NOT STATEPORT_CORE_ONLY)
-  if(STATEPORT_BUILD_PERF)
-    stateport_need(benchmark benchmark::benchmark
-      https://github.com/google/benchmark/archive/v1.9.4.tar.gz
-      b334658edd35efcf06a99d9be21e4e93e092bd5f95074c1673d5c8705d95c104
-      OPTIONS BENCHMARK_ENABLE_TESTING=OFF BENCHMARK_ENABLE_INSTALL=OFF BENCHMARK_ENABLE_WERROR=OFF)
-  endif()
   include(StateportKokkos)
 endif()
