@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <stateport/core/block_directory.hpp>
+#include <stateport/core/block_pool.hpp>
+#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/ids.hpp>
+#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/state_tag.hpp>
+#include <stateport/core/victim_heap.hpp>
+
+namespace stateport {
+
+struct SlotAllocatorOptions {
+  BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
+};
+
+/// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
+struct SlotDemand {
+  std::int64_t required = 0;
+  std::int64_t available = 0;
+  [[nodiscard]] bool met() const noexcept { return required <= available; }
+};
+
+/// A state found by hash: `index` is the position of the hash, `slot` belongs to `block`.
+struct FoundState {
+  std::size_t index = 0;
+  BlockId block;
+  SlotId slot;
+};
+
+/// A restore that was allowed (check == match) or refused; refused ones copy nothing.
+struct RestorePlan {
+  TagCheck check = TagCheck::empty;
+  SlotCopy copy;
+  [[nodiscard]] explicit operator bool() const noexcept { return check == TagCheck::match; }
+};
+
+/// Finds checkpoints by block hash: which KV block has a state, in which slot; after Megatron-LM's MambaSlotAllocator,
+/// with safe rules where that one leaves stale entries.
+///
+///     none ── allocate ──► has a slot ── register_hashes ──► has a slot, found by hash
+///       ▲                       │                                   │
+///       └── evicted for another block, invalidated, or its block deregistered ──┘
+///
+/// A block's slot is evicted only at ref 0 and when not pinned; KV block and KV hash stay. A hash entry goes with the
+/// slot, and only if it names that block. The allocator hears from the directory when blocks become unreferenced or
+/// lose their content, so that choosing victims never scans (see BlockListener).
+///
+/// Costs: O(1) per block of a call, plus O(log slots) per eviction. No allocation after construction and warm-up. Not
+/// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
+/// nothing.
+class SlotAllocator final : public BlockListener {
+ public:
+  /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
+  /// outlive the allocator; nobody else gives block ids as owners in `slots`.
+  SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const SlotAllocatorOptions& options = {});
+  ~SlotAllocator();
+  SlotAllocator(const SlotAllocator&) = delete;
+  SlotAllocator& operator=(const SlotAllocator&) = delete;
+
+  /// Gives every block a slot: slots[i] is that of blocks[i]. Blocks that have one keep it; others take, in order of
+  /// first occurrence, the top segment of the free stack in stored order, then the slots of victims, never of a block
+  /// in this batch. New slots have an empty tag. Nothing changes unless the demand is met.
+  [[nodiscard]] SlotDemand try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
+  /// The same; throws SlotCapacityError if the demand is not met.
+  void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
+
+  /// SlotId{} if the block has none.
+  [[nodiscard]] SlotId slot_of(BlockId block) const;
+  [[nodiscard]] bool has_state(BlockId block) const { return slot_of(block).valid(); }
+  /// True if the block had a state, lost it to another block, and has kept its content since.
+  [[nodiscard]] bool was_evicted(BlockId block) const;
+
+  /// Gives slots back to the free stack, in this order; blocks without one and duplicates are passed over.
+  void invalidate(std::span<const BlockId> blocks);
+  void invalidate(BlockId block) { invalidate({&block, 1}); }
+
+  /// Makes states findable. hashes[i] <= 0 is skipped; a later block takes over a hash. Also throws for lists of
+  /// different lengths and a block without a slot.
+  void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes);
+  /// BlockId{} if no state has it.
+  [[nodiscard]] BlockId find(BlockHash hash) const;
+  /// The last of `hashes` that has a state, searched right to left.
+  [[nodiscard]] std::optional<FoundState> find_longest_state(std::span<const BlockHash> hashes) const;
+  [[nodiscard]] std::size_t registered_count() const noexcept { return hash_to_block_.size(); }
+
+  /// What the slot of a block holds. Both also throw for a block without a slot.
+  void set_tag(BlockId block, const StateTag& tag);
+  [[nodiscard]] const StateTag& tag(BlockId block) const;
+  /// Hides a state before its slot is written again: hash entry and tag go, the slot stays. Also throws for a block
+  /// without a slot.
+  void withdraw(BlockId block);
+
+  /// Copies into the slot of `block`, from a slot of another store. Also throws for a block without a slot.
+  [[nodiscard]] SlotCopy store_from(BlockId block, SlotId source) const;
+  /// copies[i] brings the live state live_slots[i] into slots[i]. Throws for lists of different lengths and a slot
+  /// that no block has.
+  void store_from_live(std::span<const SlotId> slots, std::span<const SlotId> live_slots,
+                       std::span<SlotCopy> copies) const;
+  /// Brings the state of a block into a live slot if it is exactly the wanted one.
+  [[nodiscard]] RestorePlan restore_to_live(BlockId block, SlotId live_slot, const StateTag& wanted) const;
+
+  /// Forbids eviction while a copy from or into the slot is in flight. Also throws for a block without a slot. If the
+  /// block loses its content meanwhile, the slot becomes free with the last unpin.
+  [[nodiscard]] SlotId pin(BlockId block);
+  /// Throws for a slot that is not pinned.
+  void unpin(SlotId slot);
+
+  /// Also a public operation for engines without listeners. Slots of the blocks are free afterwards, registered or not.
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
+  void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
+
+  /// Slots taken from a block for another one, since construction.
+  [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
+  [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
+  [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] const detail::BlockHashMap& hash_map() const noexcept { return hash_to_block_; }
+
+  /// No block has a slot; pins are gone. A pool that nobody else uses is as new.
+  void reset();
+  /// Throws std::logic_error naming the first broken invariant. O(slots + blocks).
+  void check_invariants() const;
+
+ private:
+  struct Entry {
+    SlotId slot;
+    std::uint32_t batch = 0;  ///< number of the last batch that named the block
+    BlockHash hash = hash_not_computed;
+    bool evicted = false;
+  };
+
+  void require_block(BlockId block) const;
+  [[nodiscard]] const Entry& with_slot(BlockId block) const;
+  [[nodiscard]] std::int64_t key_of(BlockId block) const;
+  [[nodiscard]] bool evictable(BlockId block) const;
+  void offer(BlockId block);
+  void mark_batch(std::span<const BlockId> blocks);
+  void choose_victims(std::size_t count);
+  void assign_slots();
+  void forget_hash(BlockId block);
+  void detach(BlockId block);
+
+  SlotPool& slots_;
+  BlockDirectory& blocks_;
+  SlotAllocatorOptions options_;
+  std::vector<Entry> entries_;  ///< by block
+  detail::BlockHashMap hash_to_block_;
+  VictimHeap<std::int64_t> victims_;  ///< every evictable block with a slot; others are dropped when seen
+  std::vector<bool> orphans_;         ///< by slot: pinned after its block lost it
+  std::int64_t evictions_ = 0;
+  std::uint32_t batch_ = 0;
+  // Scratch of one call.
+  std::vector<BlockId> fresh_;
+  std::vector<BlockId> chosen_;
+  std::vector<SlotId> given_;
+};
+
+}  // namespace stateport
