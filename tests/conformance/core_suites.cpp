@@ -40,7 +40,10 @@ const std::map<std::string, Suite>& suites() {
   static const SuiteTable table = [] {
     SuiteTable all;
     add_core_suites(all);
+    add_hash_suites(all);
     add_prefix_suites(all);
+    add_slot_allocator_suites(all);
+    add_slot_rule_suites(all);
     return all;
   }();
   return table;

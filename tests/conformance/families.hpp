@@ -12,6 +12,9 @@ namespace stateport::conformance {
 using SuiteTable = std::map<std::string, Suite>;
 
 void add_core_suites(SuiteTable& table);
+void add_hash_suites(SuiteTable& table);
 void add_prefix_suites(SuiteTable& table);
+void add_slot_allocator_suites(SuiteTable& table);
+void add_slot_rule_suites(SuiteTable& table);
 
 }  // namespace stateport::conformance
