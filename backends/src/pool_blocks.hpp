@@ -72,8 +72,10 @@ class PoolBlocks {
   struct Block {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
-    BlockId lower, upper;    ///< neighbours in the slab, by address
-    BlockId previous, next;  ///< in the list of its bin; spare blocks are linked by next
+    BlockId lower = {};  ///< neighbours in the slab, by address
+    BlockId upper = {};
+    BlockId previous = {};  ///< in the list of its bin; spare blocks are linked by next
+    BlockId next = {};
     std::int32_t lane = -1;  ///< of a free block
     State state = State::spare;
   };
