@@ -6,7 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Byte ranges copied or zeroed by the lanes of one team, in words as wide as the alignment allows.
+/// Byte ranges copied or zeroed by the lanes of one team, in words as wide as the alignment allows. Ranges are
+/// tiles: 32 bits hold their sizes, and spare registers.
 namespace stateport::kernels {
 
 /// The widest access of one thread: one 16-byte load or store.
@@ -15,39 +16,39 @@ struct alignas(16) Word16 {
 };
 
 /// Independent loads per thread before the first store; 256 lanes x 4 x 16 bytes keep 16 KiB in flight per team.
-inline constexpr std::uint64_t loads_in_flight = 4;
+inline constexpr std::uint32_t loads_in_flight = 4;
 
 template <class Word>
-KOKKOS_INLINE_FUNCTION void copy_words(std::uint64_t lane, std::uint64_t lanes, Word* dst, const Word* src,
-                                       std::uint64_t count) {
-  std::uint64_t i = lane;
+KOKKOS_INLINE_FUNCTION void copy_words(std::uint32_t lane, std::uint32_t lanes, Word* dst, const Word* src,
+                                       std::uint32_t count) {
+  std::uint32_t i = lane;
   for (; i + (loads_in_flight - 1) * lanes < count; i += loads_in_flight * lanes) {
     Word held[loads_in_flight];
 #pragma unroll
-    for (std::uint64_t k = 0; k < loads_in_flight; ++k) held[k] = src[i + k * lanes];
+    for (std::uint32_t k = 0; k < loads_in_flight; ++k) held[k] = src[i + k * lanes];
 #pragma unroll
-    for (std::uint64_t k = 0; k < loads_in_flight; ++k) dst[i + k * lanes] = held[k];
+    for (std::uint32_t k = 0; k < loads_in_flight; ++k) dst[i + k * lanes] = held[k];
   }
   for (; i < count; i += lanes) dst[i] = src[i];
 }
 
 /// A range whose two ends agree modulo sizeof(Word): bytes up to the first word boundary, words, bytes.
 template <class Word>
-KOKKOS_INLINE_FUNCTION void copy_as_words(std::uint64_t lane, std::uint64_t lanes, std::byte* dst, const std::byte* src,
-                                          std::uint64_t bytes) {
-  const std::uint64_t misaligned = reinterpret_cast<std::uintptr_t>(dst) % sizeof(Word);
-  std::uint64_t head = misaligned == 0 ? 0 : sizeof(Word) - misaligned;
+KOKKOS_INLINE_FUNCTION void copy_as_words(std::uint32_t lane, std::uint32_t lanes, std::byte* dst, const std::byte* src,
+                                          std::uint32_t bytes) {
+  const auto misaligned = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(dst) % sizeof(Word));
+  std::uint32_t head = misaligned == 0 ? 0 : static_cast<std::uint32_t>(sizeof(Word)) - misaligned;
   if (head > bytes) head = bytes;
-  const std::uint64_t words = (bytes - head) / sizeof(Word);
-  const std::uint64_t tail_begin = head + words * sizeof(Word);
-  for (std::uint64_t i = lane; i < head; i += lanes) dst[i] = src[i];
+  const std::uint32_t words = (bytes - head) / static_cast<std::uint32_t>(sizeof(Word));
+  const std::uint32_t tail_begin = head + words * static_cast<std::uint32_t>(sizeof(Word));
+  for (std::uint32_t i = lane; i < head; i += lanes) dst[i] = src[i];
   copy_words(lane, lanes, reinterpret_cast<Word*>(dst + head), reinterpret_cast<const Word*>(src + head), words);
-  for (std::uint64_t i = tail_begin + lane; i < bytes; i += lanes) dst[i] = src[i];
+  for (std::uint32_t i = tail_begin + lane; i < bytes; i += lanes) dst[i] = src[i];
 }
 
 /// Any alignment of either end; the ranges do not overlap.
-KOKKOS_INLINE_FUNCTION void copy_bytes_by_lanes(std::uint64_t lane, std::uint64_t lanes, std::byte* dst,
-                                                const std::byte* src, std::uint64_t bytes) {
+KOKKOS_INLINE_FUNCTION void copy_bytes_by_lanes(std::uint32_t lane, std::uint32_t lanes, std::byte* dst,
+                                                const std::byte* src, std::uint32_t bytes) {
   const std::uint64_t difference = reinterpret_cast<std::uintptr_t>(dst) ^ reinterpret_cast<std::uintptr_t>(src);
   if (difference % sizeof(Word16) == 0) return copy_as_words<Word16>(lane, lanes, dst, src, bytes);
   if (difference % 8 == 0) return copy_as_words<std::uint64_t>(lane, lanes, dst, src, bytes);
@@ -55,16 +56,17 @@ KOKKOS_INLINE_FUNCTION void copy_bytes_by_lanes(std::uint64_t lane, std::uint64_
   copy_as_words<std::uint8_t>(lane, lanes, dst, src, bytes);
 }
 
-KOKKOS_INLINE_FUNCTION void zero_bytes_by_lanes(std::uint64_t lane, std::uint64_t lanes, std::byte* dst,
-                                                std::uint64_t bytes) {
-  const std::uint64_t misaligned = reinterpret_cast<std::uintptr_t>(dst) % sizeof(Word16);
-  std::uint64_t head = misaligned == 0 ? 0 : sizeof(Word16) - misaligned;
+KOKKOS_INLINE_FUNCTION void zero_bytes_by_lanes(std::uint32_t lane, std::uint32_t lanes, std::byte* dst,
+                                                std::uint32_t bytes) {
+  const auto misaligned = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(dst) % sizeof(Word16));
+  std::uint32_t head = misaligned == 0 ? 0 : static_cast<std::uint32_t>(sizeof(Word16)) - misaligned;
   if (head > bytes) head = bytes;
-  const std::uint64_t words = (bytes - head) / sizeof(Word16);
+  const std::uint32_t words = (bytes - head) / static_cast<std::uint32_t>(sizeof(Word16));
   auto* const aligned = reinterpret_cast<Word16*>(dst + head);
-  for (std::uint64_t i = lane; i < head; i += lanes) dst[i] = std::byte{0};
-  for (std::uint64_t i = lane; i < words; i += lanes) aligned[i] = Word16{{0, 0, 0, 0}};
-  for (std::uint64_t i = head + words * sizeof(Word16) + lane; i < bytes; i += lanes) dst[i] = std::byte{0};
+  for (std::uint32_t i = lane; i < head; i += lanes) dst[i] = std::byte{0};
+  for (std::uint32_t i = lane; i < words; i += lanes) aligned[i] = Word16{{0, 0, 0, 0}};
+  for (std::uint32_t i = head + words * static_cast<std::uint32_t>(sizeof(Word16)) + lane; i < bytes; i += lanes)
+    dst[i] = std::byte{0};
 }
 
 }  // namespace stateport::kernels

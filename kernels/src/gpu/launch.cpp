@@ -46,19 +46,19 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
   if (src_slot < 0) return;
   const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
   std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
-  const auto lane = static_cast<std::uint64_t>(team.team_rank());
-  const auto lanes = static_cast<std::uint64_t>(team.team_size());
+  const auto lane = static_cast<std::uint32_t>(team.team_rank());
+  const auto lanes = static_cast<std::uint32_t>(team.team_size());
   if (conv && row.conv_shift != 0)
     return copy_shifted_conv<Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
                                      [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
-                                       copy_bytes_by_lanes(lane, lanes, to, from, bytes);
+                                       copy_bytes_by_lanes(lane, lanes, to, from, static_cast<std::uint32_t>(bytes));
                                      });
   if (src == dst) return;
   if (route.mode == TensorRoute::Mode::elements)
     return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
   copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,
-                      tile.elements * element);
+                      tile.elements * static_cast<std::uint32_t>(element));
 }
 
 /// Rows from the host: all of them have work.
@@ -147,9 +147,9 @@ struct ClearRows {
       const TensorRoute& route = table.routes[tile.tensor];
       const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
       const auto element = static_cast<std::uint64_t>(route.element_bytes);
-      zero_bytes_by_lanes(static_cast<std::uint64_t>(team.team_rank()), static_cast<std::uint64_t>(team.team_size()),
+      zero_bytes_by_lanes(static_cast<std::uint32_t>(team.team_rank()), static_cast<std::uint32_t>(team.team_size()),
                           route.dst + slot * route.dst_stride_bytes + tile.first_element * element,
-                          tile.elements * element);
+                          tile.elements * static_cast<std::uint32_t>(element));
     }
   }
 };
