@@ -2,6 +2,8 @@
 // What a caller may get wrong is checked here; the work is done by detail::RadixTree.
 #include <stateport/core/prefix_tree.hpp>
 
+#include <algorithm>
+
 #include <stateport/core/error.hpp>
 
 #include "prefix/radix_tree.hpp"
@@ -149,6 +151,9 @@ std::int32_t PrefixTree::page_size() const noexcept {
 }
 std::int64_t PrefixTree::grid() const noexcept {
   return impl_->grid();
+}
+std::int64_t PrefixTree::track_step() const noexcept {
+  return std::max(impl_->options().chunk_size, impl_->options().page_size);
 }
 void PrefixTree::reset(Freed& freed) {
   impl_->reset(freed);

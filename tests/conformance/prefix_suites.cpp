@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of the prefix tree: `cases` (operations with one expected result each) and `traces` (recorded random runs).
+#include <algorithm>
 #include <map>
-#include <stdexcept>
+#include <memory>
 #include <string>
 
 #include "families.hpp"
-#include "prefix_replay.hpp"
+#include "request_replay.hpp"
 
 namespace stateport::conformance {
 namespace {
@@ -40,13 +41,16 @@ void run_steps(PrefixReplay& replay, const Json& ops, const Json& results, bool 
   }
 }
 
-void prefix_tree_case(const Json& row) {
-  PrefixReplay replay{PrefixConfig(row.at("config"))};
-  run_steps(replay, row.at("ops"), row.at("expect").at("unified"), deviations().contains(row.at("id")));
+/// Whole requests need more than a tree: pages and intervals that fit each other.
+bool has_requests(const Json& ops) {
+  return std::ranges::any_of(ops, [](const Json& op) { return op.at("op").get<std::string>().starts_with("req_"); });
 }
 
-void cases(const Json& rows, Report& report) {
-  for (const Json& row : rows) report.run_case(row.at("id"), [&] { prefix_tree_case(row); });
+void prefix_tree_case(const Json& row) {
+  const PrefixConfig config(row.at("config"));
+  const std::unique_ptr<PrefixReplay> replay =
+      has_requests(row.at("ops")) ? std::make_unique<RequestReplay>(config) : std::make_unique<PrefixReplay>(config);
+  run_steps(*replay, row.at("ops"), row.at("expect").at("unified"), deviations().contains(row.at("id")));
 }
 
 void traces(const Json& rows, Report& report) {
@@ -65,8 +69,11 @@ void traces(const Json& rows, Report& report) {
 
 }  // namespace
 
+void run_prefix_cases(const Json& rows, Report& report) {
+  for (const Json& row : rows) report.run_case(row.at("id"), [&] { prefix_tree_case(row); });
+}
+
 void add_prefix_suites(SuiteTable& table) {
-  table.emplace("cases", &cases);
   table.emplace("traces", &traces);
 }
 

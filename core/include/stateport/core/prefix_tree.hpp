@@ -98,7 +98,8 @@ class PrefixTree {
   /// Bytes of nodes, child table and victim order, beside tokens, KV indices and the slot pool.
   [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
   [[nodiscard]] std::int32_t page_size() const noexcept;
-  [[nodiscard]] std::int64_t grid() const noexcept;  ///< lcm(chunk_size, page_size)
+  [[nodiscard]] std::int64_t grid() const noexcept;        ///< lcm(chunk_size, page_size)
+  [[nodiscard]] std::int64_t track_step() const noexcept;  ///< max(chunk_size, page_size)
 
   /// Forgets everything. All KV indices and slots come back in `freed`: the slots belong to the caller, who releases
   /// them. Locks that are still held release nothing later.

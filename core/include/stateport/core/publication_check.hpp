@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <stateport/core/align_rules.hpp>
+#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/ids.hpp>
+
+namespace stateport {
+
+/// How many tokens the states in the blocks of one group stand for, so that a block is registered for reuse only with
+/// the count that it holds. Conv and recurrent parts are counted apart: with drafts they lie in different columns.
+/// Every call is O(1) and allocates nothing. Not thread-safe.
+class PublicationCheck {
+ public:
+  static constexpr std::int64_t unknown = -1;
+
+  /// Throws InvalidArgument for blocks < 1.
+  explicit PublicationCheck(std::int32_t blocks);
+
+  [[nodiscard]] std::int32_t blocks() const noexcept { return static_cast<std::int32_t>(held_.size()); }
+
+  /// The forward left the conv window (the recurrent state) of `tokens` tokens in a block. A null or negative block is
+  /// ignored. Throws InvalidArgument for a block out of range.
+  void wrote_conv(std::int32_t block, std::int64_t tokens);
+  void wrote_recurrent(std::int32_t block, std::int64_t tokens);
+  void wrote(std::int32_t block, std::int64_t tokens) {
+    wrote_conv(block, tokens);
+    wrote_recurrent(block, tokens);
+  }
+  /// A copy of a plan was enqueued.
+  void copied(const SlotCopy& copy);
+  /// The block has a new owner, or its content is no longer known. Must be called before a block is used again.
+  void forget(BlockId block);
+
+  /// True, and counted as published, iff the block holds state@tokens in both parts. Otherwise the block must not be
+  /// registered; counted as refused. Throws InvalidArgument for a block < 1 or out of range.
+  [[nodiscard]] bool publish(BlockId block, std::int64_t tokens);
+  /// The tokens that a block stands for; unknown if its parts differ.
+  [[nodiscard]] std::int64_t tokens(BlockId block) const;
+
+  [[nodiscard]] std::int64_t published() const noexcept { return published_; }
+  [[nodiscard]] std::int64_t refused() const noexcept { return refused_; }
+
+ private:
+  struct Held {
+    std::int64_t conv = unknown;
+    std::int64_t recurrent = unknown;
+  };
+  [[nodiscard]] const Held& at(std::int32_t block) const;
+  [[nodiscard]] Held& at(std::int32_t block);
+
+  std::vector<Held> held_;
+  std::int64_t published_ = 0;
+  std::int64_t refused_ = 0;
+};
+
+}  // namespace stateport
