@@ -127,6 +127,8 @@ std::optional<RequestCache::Track> RequestCache::plan_track(const Request& reque
     track.position = *request.branching;
     track.at_branching = true;
   }
+  // After a chunk that ended inside a page no position of the grid ends a page: such a state cannot be kept (14).
+  if (track.position % tree_.page_size() != 0) return std::nullopt;
   return track;
 }
 
@@ -193,7 +195,8 @@ RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, 
     cached.checkpoint = SlotCopy::whole(request.live.value(), fresh.value());
   else
     std::swap(donated, request.tracks[request.kept_track]);
-  if (donate(request, donated, length, chunked, freed).state_exists) release_slot(donated, freed);
+  cached.adopted = !donate(request, donated, length, chunked, freed).state_exists;
+  if (!cached.adopted) release_slot(donated, freed);
 
   // From here on the request reads the tree's KV and holds the longer path.
   const auto key = std::span(request.tokens).first(static_cast<std::size_t>(length));

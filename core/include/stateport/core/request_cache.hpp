@@ -72,7 +72,8 @@ class RequestCache {
 
   struct Cached {
     std::int64_t protected_tokens = 0;   ///< of the prefix that the request now holds in the tree
-    std::optional<SlotCopy> checkpoint;  ///< copy_live: enqueue this copy before anything reads the tree again
+    bool adopted = false;                ///< the tree took a checkpoint
+    std::optional<SlotCopy> checkpoint;  ///< copy_live: enqueue it now; needless if the tree did not adopt it
   };
 
   /// The tree and the pool must outlive this object. Throws InvalidArgument if their page sizes differ, for copy_live
