@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// What does the prefix tree cost beside the bare loops that it cannot do without?
+//   B2 match of a cached prompt of 32k tokens, page 16, in 8 edges against memcmp of the same tokens, and as 2,048
+//      one-page nodes against a chain of flat-map finds; the same chain of finds in small and in large trees
+//   B3 a use against moving a node to the front of a bare list; evict one + insert one against a bare flat-map
+//      erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <xxhash.h>
+
+#include <benchmark/benchmark.h>
+
+#include <stateport/core/flat_map.hpp>
+#include <stateport/core/prefix_tree.hpp>
+
+#include "comparison.hpp"
+
+namespace stateport::perf {
+namespace {
+
+constexpr std::int32_t page_size = 16;
+constexpr std::size_t page = page_size;
+constexpr int rounds = 31;
+
+using Key = std::vector<Token>;
+
+Key random_key(std::mt19937_64& random, std::size_t tokens) {
+  Key key(tokens);
+  for (Token& token : key) token = static_cast<Token>(random() & 0x1FFFF);
+  return key;
+}
+
+/// Prompts in one tree, each with a state at its end and cut into `nodes` equal edges.
+struct Prompts {
+  Prompts(std::size_t count, std::size_t tokens, std::size_t nodes)
+      : tree({.page_size = page_size,
+              .slots = static_cast<std::int32_t>(count),
+              .reserve_nodes = count * nodes,
+              .reserve_tokens = count * tokens}),
+        kv_out(tokens) {
+    std::mt19937_64 random(count + nodes);
+    std::vector<KvIndex> kv(tokens);
+    std::iota(kv.begin(), kv.end(), 0);
+    Freed freed;
+    for (std::size_t i = 0; i < count; ++i) {
+      keys.push_back(random_key(random, tokens));
+      SlotId slot;
+      if (!tree.allocate_slots({&slot, 1})) std::abort();
+      tree.tag_slot(slot, tree.state_tag(keys.back()));
+      tree.insert({.tokens = keys.back(), .kv = kv, .slot = slot}, freed);
+    }
+    // Cut from below, all prompts in turn: the nodes of a path lie far apart.
+    for (std::size_t edge = nodes - 1; edge > 0; --edge)
+      for (const Key& key : keys) tree.match(std::span(key).first(edge * (tokens / nodes)));
+    if (tree.node_count() != count * nodes) std::abort();
+    order.resize(count);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::shuffle(order, random);
+  }
+  const Key& key(int round) const { return keys[order[static_cast<std::size_t>(round) % order.size()]]; }
+  void match(int round) { benchmark::DoNotOptimize(tree.match(key(round), {}, kv_out)); }
+
+  PrefixTree tree;
+  std::vector<Key> keys;
+  std::vector<std::size_t> order;
+  std::vector<KvIndex> kv_out;
+};
+
+/// The hash of a page under a parent, as cheap as a chain of finds can have it.
+std::uint64_t page_hash(std::uint32_t parent, const Token* tokens) {
+  return XXH3_64bits(tokens, sizeof(Token) * page) ^ parent * 0x9E3779B97F4A7C15U;
+}
+
+/// The same prompts as a chain of one find a page in one flat map.
+struct Chains {
+  explicit Chains(const std::vector<Key>& prompts) {
+    std::size_t pages = 0;
+    for (const Key& key : prompts) pages += key.size() / page;
+    map.reserve(pages);
+    for (const Key& key : prompts) {
+      std::uint32_t parent = 0;
+      for (std::size_t at = 0; at < key.size(); at += page) {
+        map[page_hash(parent, key.data() + at)] = ++nodes;
+        parent = nodes;
+      }
+    }
+  }
+  void find(const Key& key) const {
+    std::uint32_t parent = 0;
+    for (std::size_t at = 0; at < key.size(); at += page) {
+      const auto entry = map.find(page_hash(parent, key.data() + at));
+      if (entry == map.end()) std::abort();
+      parent = entry->second;
+    }
+    benchmark::DoNotOptimize(parent);
+  }
+  FlatMap<std::uint64_t, std::uint32_t> map;
+  std::uint32_t nodes = 0;
+};
+
+constexpr std::size_t prompt_tokens = 32768;
+
+void match_in_8_edges(benchmark::State& state) {
+  Prompts prompts(256, prompt_tokens, 8);
+  std::vector<Key> copies = prompts.keys;
+  std::vector<KvIndex> row(prompt_tokens);
+  std::map<const Key*, std::size_t> place;
+  for (std::size_t i = 0; i < copies.size(); ++i) place[&prompts.keys[i]] = i;
+  const auto compare_tokens = [&](int round) {
+    const Key& key = prompts.key(round);
+    benchmark::DoNotOptimize(std::memcmp(key.data(), copies[place[&key]].data(), key.size() * sizeof(Token)));
+  };
+  report(state, {{"match", [&](int round) { prompts.match(round); }}, {"memcmp", compare_tokens}}, 0, rounds);
+}
+
+void match_in_pages(benchmark::State& state) {
+  Prompts prompts(64, prompt_tokens, prompt_tokens / page);
+  const Chains chains(prompts.keys);
+  report(state,
+         {{"match", [&](int round) { prompts.match(round); }},
+          {"chain", [&](int round) { chains.find(prompts.key(round)); }}},
+         0, rounds);
+}
+
+/// 64 prompts of 64 one-page nodes a run, in a tree of `range(0)` nodes.
+void match_in_tree_of(benchmark::State& state) {
+  constexpr std::size_t pages = 64;
+  Prompts prompts(static_cast<std::size_t>(state.range(0)) / pages, pages * page, pages);
+  const Chains chains(prompts.keys);
+  constexpr int matches = 64;
+  const auto result = report(state,
+                             {{"match",
+                               [&](int round) {
+                                 for (int i = 0; i < matches; ++i) prompts.match(round * matches + i);
+                               }},
+                              {"chain",
+                               [&](int round) {
+                                 for (int i = 0; i < matches; ++i) chains.find(prompts.key(round * matches + i));
+                               }}},
+                             0, rounds);
+  state.counters["ns_per_node"] = result.ours().median_ns / (matches * static_cast<double>(pages));
+}
+
+constexpr std::uint32_t many = 1'000'000;
+constexpr int batch = 4000;
+
+/// An index-linked list, most recent first, with an anchor behind the last entry.
+struct BareList {
+  struct Link {
+    std::uint32_t previous, next;
+  };
+  explicit BareList(const std::vector<std::uint32_t>& order) : links(order.size() + 1) {
+    anchor = static_cast<std::uint32_t>(order.size());
+    links[anchor] = {anchor, anchor};
+    for (const std::uint32_t entry : order) push_front(entry);
+  }
+  void unlink(std::uint32_t entry) {
+    links[links[entry].previous].next = links[entry].next;
+    links[links[entry].next].previous = links[entry].previous;
+  }
+  void push_front(std::uint32_t entry) {
+    links[entry] = {anchor, links[anchor].next};
+    links[links[anchor].next].previous = entry;
+    links[anchor].next = entry;
+  }
+  std::vector<Link> links;
+  std::uint32_t anchor;
+};
+
+/// One-page leaves, used in random order; `locked` of 100 are locked.
+struct Leaves {
+  explicit Leaves(std::uint32_t count, std::uint32_t locked = 0)
+      : tree({.page_size = page_size, .reserve_nodes = count + 8, .reserve_tokens = (count + 8) * page}), order(count) {
+    for (std::uint32_t i = 0; i < count; ++i) insert_one();
+    for (const NodeInfo& node : tree.nodes()) ids.push_back(node.id);
+    std::iota(order.begin(), order.end(), 0U);
+    std::ranges::shuffle(order, random);
+    for (const std::uint32_t node : order) tree.touch(ids[node]);
+    for (std::uint32_t i = 0; i < count; ++i)
+      if (i % 100 < locked) locks.push_back(tree.lock(ids[order[i]]));
+    next = 0;
+  }
+  void insert_one() {
+    for (std::size_t i = 0; i < page; ++i) key[i] = static_cast<Token>(random() & 0x1FFFF);
+    tree.insert({.tokens = key, .kv = kv}, freed);
+  }
+  void evict_and_insert() {
+    freed.clear();
+    if (tree.evict({.tokens = 1}, freed).tokens != page_size) std::abort();
+    insert_one();
+  }
+  std::mt19937_64 random{7};
+  PrefixTree tree;
+  std::vector<std::uint32_t> order;
+  std::vector<NodeId> ids;
+  std::vector<PrefixLock> locks;
+  Key key = Key(page);
+  std::vector<KvIndex> kv = std::vector<KvIndex>(page, 0);
+  Freed freed;
+  std::size_t next = 0;
+};
+
+void use(benchmark::State& state) {
+  Leaves leaves(many);
+  BareList list(leaves.order);
+  std::vector<std::uint32_t> uses = leaves.order;
+  std::ranges::shuffle(uses, leaves.random);
+  const auto at = [&](int round, int i) {
+    return uses[(static_cast<std::size_t>(round) * batch + static_cast<std::size_t>(i)) % uses.size()];
+  };
+  report(state,
+         {{"touch",
+           [&](int round) {
+             for (int i = 0; i < batch; ++i) leaves.tree.touch(leaves.ids[at(round, i)]);
+           }},
+          {"list",
+           [&](int round) {
+             for (int i = 0; i < batch; ++i) {
+               list.unlink(at(round, i));
+               list.push_front(at(round, i));
+             }
+           }}},
+         0, rounds);
+  state.counters["bytes_per_node"] = static_cast<double>(leaves.tree.bookkeeping_bytes()) / many;
+}
+
+void evict_one_insert_one(benchmark::State& state) {
+  Leaves leaves(many);
+  Leaves locked(many, 99);
+  BareList list(leaves.order);
+  std::mt19937_64 random(9);
+  FlatMap<std::uint64_t, std::uint32_t> map;
+  map.reserve(many);
+  std::vector<std::uint64_t> hashes(many);
+  Key key(page);
+  const auto insert = [&](std::uint32_t entry) {
+    for (Token& token : key) token = static_cast<Token>(random() & 0x1FFFF);
+    hashes[entry] = page_hash(0, key.data());
+    map[hashes[entry]] = entry;
+  };
+  for (std::uint32_t entry = 0; entry < many; ++entry) insert(entry);
+  const auto bare = [&](int) {
+    for (int i = 0; i < batch; ++i) {
+      const std::uint32_t oldest = list.links[list.anchor].previous;
+      list.unlink(oldest);
+      map.erase(hashes[oldest]);
+      insert(oldest);
+      list.push_front(oldest);
+    }
+  };
+  const auto ours = [](Leaves& tree) {
+    return [&tree](int) {
+      for (int i = 0; i < batch; ++i) tree.evict_and_insert();
+    };
+  };
+  report(state, {{"tree", ours(leaves)}, {"tree_99_locked", ours(locked)}, {"bare", bare}}, 0, 21);
+}
+
+BENCHMARK(match_in_8_edges)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(match_in_pages)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(match_in_tree_of)
+    ->RangeMultiplier(10)
+    ->Range(1000, many)
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(use)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(evict_one_insert_one)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace stateport::perf
+
+BENCHMARK_MAIN();
