@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint_mode.hpp"
+
+#include <algorithm>
+
+namespace stateport::replay {
+
+std::string_view name(CheckpointMode mode) noexcept {
+  switch (mode) {
+    case CheckpointMode::every:
+      return "every";
+    case CheckpointMode::last:
+      return "last";
+    case CheckpointMode::branch:
+      return "branch";
+  }
+  return "?";
+}
+
+void choose_depths(CheckpointMode mode, std::int32_t hit_blocks, std::int32_t matched_blocks, std::int32_t full_blocks,
+                   std::vector<std::int32_t>& depths) {
+  depths.clear();
+  if (mode == CheckpointMode::every)
+    for (std::int32_t depth = hit_blocks + 1; depth < full_blocks; ++depth) depths.push_back(depth);
+  if (mode == CheckpointMode::branch && matched_blocks > hit_blocks && matched_blocks < full_blocks)
+    depths.push_back(matched_blocks);
+  if (full_blocks > hit_blocks) depths.push_back(full_blocks);
+}
+
+std::int64_t states_max(CheckpointMode mode, std::int64_t requests, std::int64_t distinct_blocks) noexcept {
+  switch (mode) {
+    case CheckpointMode::last:
+      return std::min(distinct_blocks, requests);
+    case CheckpointMode::branch:
+      return std::min(distinct_blocks, 2 * requests);
+    case CheckpointMode::every:
+      break;
+  }
+  return distinct_blocks;
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "replayer.hpp"
+
+#include <chrono>
+
+#include <fmt/format.h>
+
+namespace stateport::replay {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t nanoseconds(Clock::duration time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+double ratio(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+double ReplayCounts::token_hit_rate() const noexcept {
+  return ratio(hit_tokens, input_tokens);
+}
+double ReplayCounts::request_hit_rate() const noexcept {
+  return ratio(requests_hit, requests);
+}
+
+Replayer::Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode)
+    : workload_(workload), cache_(cache), mover_(mover), mode_(mode) {
+  counts_.bookkeeping_ns.reserve(workload.size());
+  counts_.bookkeeping_ns_per_block.reserve(workload.size());
+  counts_.hashing_ns_per_block.reserve(workload.size());
+  const auto longest = static_cast<std::size_t>(workload.longest_blocks());
+  contents_.reserve(longest + 1);
+  depths_.reserve(longest);
+  checkpoints_.reserve(longest);
+  placed_.reserve(longest);
+}
+
+void Replayer::run(const Continue& keep_going) {
+  const Clock::time_point begin = Clock::now();
+  for (std::size_t index = 0; index < workload_.size(); ++index) {
+    serve(index);
+    if (!keep_going(counts_.requests)) break;
+  }
+  counts_.wall_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void Replayer::serve(std::size_t index) {
+  const Request& request = workload_.request(index);
+  const std::span<const BlockIdentity> identities = workload_.blocks(index);
+  const auto full_blocks = static_cast<std::int32_t>(identities.size());
+  name_contents(identities);
+
+  const Clock::time_point t0 = Clock::now();
+  cache_.prepare(identities, request.input_tokens);
+  const Clock::time_point t1 = Clock::now();
+  const Hit hit = cache_.begin();
+  choose_depths(mode_, hit.hit_blocks, hit.matched_blocks, full_blocks, depths_);
+  const Clock::time_point t2 = Clock::now();
+  count_hit(request, hit);
+  start(hit);
+
+  const Clock::time_point t3 = Clock::now();
+  cache_.place(depths_, checkpoints_);
+  const Clock::time_point t4 = Clock::now();
+  placed_.clear();
+  for (const Checkpoint& checkpoint : checkpoints_)
+    placed_.push_back({contents_[static_cast<std::size_t>(checkpoint.depth_blocks)], checkpoint.slot});
+  mover_.advance(contents_[static_cast<std::size_t>(hit.hit_blocks)], contents_.back(), placed_);
+
+  const Clock::time_point t5 = Clock::now();
+  cache_.finish();
+  const Clock::time_point t6 = Clock::now();
+  if (full_blocks == 0) return;
+  const std::int64_t bookkeeping = nanoseconds((t2 - t1) + (t4 - t3) + (t6 - t5));
+  counts_.bookkeeping_ns.push_back(bookkeeping);
+  counts_.bookkeeping_ns_per_block.push_back(ratio(bookkeeping, full_blocks));
+  counts_.hashing_ns_per_block.push_back(ratio(nanoseconds(t1 - t0), full_blocks));
+}
+
+void Replayer::name_contents(std::span<const BlockIdentity> identities) {
+  contents_.assign(1, empty_content);
+  for (const BlockIdentity identity : identities) contents_.push_back(append_block(contents_.back(), identity));
+}
+
+void Replayer::count_hit(const Request& request, const Hit& hit) {
+  ++counts_.requests;
+  counts_.requests_hit += hit.hit_blocks > 0;
+  counts_.input_tokens += request.input_tokens;
+  counts_.hit_tokens += hit.hit_blocks * workload_.block_size_tokens();
+  if (hit.lost) ++counts_.lost_hits[static_cast<std::size_t>(*hit.lost)];
+}
+
+void Replayer::start(const Hit& hit) {
+  const std::uint64_t wrong_words = mover_.start(hit.slot, contents_[static_cast<std::size_t>(hit.hit_blocks)]);
+  if (wrong_words == 0 || !counts_.first_mismatch.empty()) return;
+  counts_.first_mismatch = fmt::format(
+      "request {}: what was restored from slot {} is not the state after {} blocks of its prompt ({} wrong "
+      "16-byte words)",
+      counts_.requests - 1, hit.slot.value(), hit.hit_blocks, wrong_words);
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stateport/core/lost_hit.hpp>
+
+#include "cache.hpp"
+#include "checkpoint_mode.hpp"
+#include "state_mover.hpp"
+#include "workload.hpp"
+
+namespace stateport::replay {
+
+/// What a replay counted and timed. Times are of the host, in ns per request that has at least one full block.
+struct ReplayCounts {
+  std::int64_t requests = 0;
+  std::int64_t requests_hit = 0;
+  std::int64_t input_tokens = 0;
+  std::int64_t hit_tokens = 0;
+  std::array<std::int64_t, lost_hit_count> lost_hits = {};
+  std::string first_mismatch;  ///< in words; empty: none
+  double wall_seconds = 0;
+  bool interrupted = false;  ///< set by who stopped it
+
+  std::vector<std::int64_t> bookkeeping_ns;  ///< match, allocate, evict, register, release
+  std::vector<double> bookkeeping_ns_per_block;
+  std::vector<double> hashing_ns_per_block;
+
+  [[nodiscard]] double token_hit_rate() const noexcept;
+  [[nodiscard]] double request_hit_rate() const noexcept;
+};
+
+/// Runs a workload through a cache and a state mover, one request at a time in the order of the workload.
+class Replayer {
+ public:
+  /// Called after each request with the number served so far; false ends the replay.
+  using Continue = std::function<bool(std::int64_t)>;
+
+  Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode);
+
+  void run(const Continue& keep_going);
+  [[nodiscard]] const ReplayCounts& counts() const noexcept { return counts_; }
+
+ private:
+  void serve(std::size_t index);
+  void name_contents(std::span<const BlockIdentity> identities);
+  void count_hit(const Request& request, const Hit& hit);
+  void start(const Hit& hit);
+
+  const Workload& workload_;
+  ReplayCache& cache_;
+  StateMover& mover_;
+  CheckpointMode mode_;
+  ReplayCounts counts_;
+  std::vector<Content> contents_;  ///< of the prefixes of 0 … n blocks of the current prompt
+  std::vector<std::int32_t> depths_;
+  std::vector<Checkpoint> checkpoints_;
+  std::vector<PlacedState> placed_;
+};
+
+}  // namespace stateport::replay

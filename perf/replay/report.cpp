@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace stateport::replay {
+namespace {
+
+/// Figures that follow from the counts.
+struct Derived {
+  double states_copied;
+  double bytes_copied;  ///< at the model's full state size, read + written
+  double bytes_moved;   ///< really read + written
+  double copy_gb_per_s;
+  double bookkeeping_p50;
+  double bookkeeping_p99;
+  double bookkeeping_per_block;
+  double hashing_per_block;
+
+  explicit Derived(const Report& report) {
+    constexpr double read_and_written = 2;
+    const MoverCounts& mover = report.mover;
+    states_copied = static_cast<double>(mover.restores + mover.commits);
+    bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
+    bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
+    copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
+    const ReplayCounts& replay = report.replay;
+    const std::vector<double> bookkeeping(replay.bookkeeping_ns.begin(), replay.bookkeeping_ns.end());
+    bookkeeping_p50 = quantile(bookkeeping, 0.5);
+    bookkeeping_p99 = quantile(bookkeeping, 0.99);
+    bookkeeping_per_block = quantile(replay.bookkeeping_ns_per_block, 0.5);
+    hashing_per_block = quantile(replay.hashing_ns_per_block, 0.5);
+  }
+};
+
+/// Collects lines of a label and a value.
+class Lines {
+ public:
+  template <class... Args>
+  void add(const char* label, fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), "  {:<14}", label);
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    text_ += '\n';
+  }
+  void heading(const std::string& text) { text_ += text + '\n'; }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void add_run(Lines& lines, const RunDescription& run) {
+  lines.heading("run");
+  lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
+            run.bad_lines == 0 ? "" : fmt::format(", {} malformed lines skipped", run.bad_lines));
+  lines.add("cache", "{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots,
+            run.unlimited ? " (unlimited)" : "", run.checkpoint, run.hash);
+  lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
+            run.full_state);
+}
+
+void add_memory(Lines& lines, const RunDescription& run, const MoverCounts& mover) {
+  if (run.memory_state.empty()) {
+    lines.add("in memory", "nothing: bookkeeping alone, no state is made, moved or verified");
+    return;
+  }
+  lines.add("device", "{}", run.device);
+  const std::string size = human_bytes(static_cast<double>(mover.state_bytes));
+  const std::string total = human_bytes(static_cast<double>(run.memory_bytes));
+  if (mover.state_bytes == run.full_state_bytes)
+    lines.add("in memory", "states at full size, {} in all", total);
+  else
+    lines.add("in memory", "states shrunk to {} ({}), {} in all", size, run.memory_state, total);
+}
+
+void add_hits(Lines& lines, const Report& report) {
+  const ReplayCounts& replay = report.replay;
+  lines.heading(replay.interrupted ? "hits (interrupted: of the requests so far)" : "hits");
+  lines.add("requests", "{}, {} input tokens", replay.requests, replay.input_tokens);
+  lines.add("hit rate", "{:.2f} % of tokens, {:.2f} % of requests", 100 * replay.token_hit_rate(),
+            100 * replay.request_hit_rate());
+  std::string lost;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const std::int64_t count = replay.lost_hits[static_cast<std::size_t>(reason)];
+    if (count > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", name(static_cast<LostHit>(reason)), count);
+  }
+  lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
+  lines.add("evictions", "{} states, {} blocks; {} checkpoints dropped", report.cache.state_evictions,
+            report.cache.block_evictions, report.cache.dropped_checkpoints);
+  lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
+  if (report.cache.uncached_blocks > 0)
+    lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);
+}
+
+void add_states(Lines& lines, const Report& report, const Derived& derived) {
+  const MoverCounts& mover = report.mover;
+  lines.heading("states");
+  lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
+  lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
+  if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
+  lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
+            human_bytes(derived.bytes_moved));
+  if (mover.copy_seconds <= 0) return;
+  lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
+            mover.copy_share_of_memcpy);
+  constexpr std::size_t launch_bound_bytes = std::size_t{1} << 20;
+  if (mover.state_bytes < launch_bound_bytes)
+    lines.add("", "(states this small measure the launch, not the copy: give more memory or fewer slots)");
+}
+
+void add_times(Lines& lines, const Report& report, const Derived& derived) {
+  const ReplayCounts& replay = report.replay;
+  const MoverCounts& mover = report.mover;
+  lines.heading("time");
+  lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)", derived.bookkeeping_p50,
+            derived.bookkeeping_p99, derived.bookkeeping_per_block);
+  lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
+  lines.add("in all", "{:.2f} s: copies {:.2f}, stand-in forward {:.2f}, verification {:.2f}", replay.wall_seconds,
+            mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
+}
+
+}  // namespace
+
+double quantile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  const double rank = std::ceil(part * static_cast<double>(values.size()));
+  const auto index = std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(rank) - 1, 0,
+                                                static_cast<std::ptrdiff_t>(values.size()) - 1);
+  const auto place = values.begin() + index;
+  std::ranges::nth_element(values, place);
+  return *place;
+}
+
+std::string human_bytes(double bytes) {
+  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(units)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, units[unit]);
+}
+
+std::string to_text(const Report& report) {
+  const Derived derived(report);
+  Lines lines;
+  add_run(lines, report.run);
+  add_memory(lines, report.run, report.mover);
+  add_hits(lines, report);
+  add_states(lines, report, derived);
+  add_times(lines, report, derived);
+  return lines.take();
+}
+
+std::string to_json(const Report& report) {
+  const Derived derived(report);
+  const ReplayCounts& replay = report.replay;
+  const RunDescription& run = report.run;
+  nlohmann::ordered_json lost;
+  for (int reason = 0; reason < lost_hit_count; ++reason)
+    lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
+  const nlohmann::ordered_json json = {{"workload", run.workload},
+                                       {"model", run.model},
+                                       {"cache", run.cache},
+                                       {"checkpoint", run.checkpoint},
+                                       {"hash", run.hash},
+                                       {"device", run.device},
+                                       {"block_size", run.block_size_tokens},
+                                       {"blocks", run.blocks},
+                                       {"slots", run.slots},
+                                       {"unlimited", run.unlimited},
+                                       {"interrupted", replay.interrupted},
+                                       {"skipped_lines", run.bad_lines},
+                                       {"requests", replay.requests},
+                                       {"input_tokens", replay.input_tokens},
+                                       {"hit_tokens", replay.hit_tokens},
+                                       {"token_hit_rate", replay.token_hit_rate()},
+                                       {"request_hit_rate", replay.request_hit_rate()},
+                                       {"lost_hits", lost},
+                                       {"restores", report.mover.restores},
+                                       {"verified", report.mover.verified},
+                                       {"mismatches", report.mover.mismatches},
+                                       {"first_mismatch", replay.first_mismatch},
+                                       {"commits", report.mover.commits},
+                                       {"dropped_checkpoints", report.cache.dropped_checkpoints},
+                                       {"evictions", report.cache.state_evictions},
+                                       {"block_evictions", report.cache.block_evictions},
+                                       {"uncached_blocks", report.cache.uncached_blocks},
+                                       {"resident_states", report.cache.resident_states},
+                                       {"resident_blocks", report.cache.resident_blocks},
+                                       {"state_bytes", run.full_state_bytes},
+                                       {"state_bytes_in_memory", report.mover.state_bytes},
+                                       {"memory_bytes", run.memory_bytes},
+                                       {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},
+                                       {"bytes_moved", static_cast<std::int64_t>(derived.bytes_moved)},
+                                       {"copy_gb_per_s", derived.copy_gb_per_s},
+                                       {"copy_share_of_memcpy", report.mover.copy_share_of_memcpy},
+                                       {"bookkeeping_ns_p50", derived.bookkeeping_p50},
+                                       {"bookkeeping_ns_p99", derived.bookkeeping_p99},
+                                       {"bookkeeping_ns_per_block_p50", derived.bookkeeping_per_block},
+                                       {"hashing_ns_per_block_p50", derived.hashing_per_block},
+                                       {"copy_s", report.mover.copy_seconds},
+                                       {"forward_s", report.mover.forward_seconds},
+                                       {"verify_s", report.mover.verify_seconds},
+                                       {"wall_s", replay.wall_seconds}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace stateport::replay

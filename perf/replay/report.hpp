@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cache.hpp"
+#include "replayer.hpp"
+#include "state_mover.hpp"
+
+namespace stateport::replay {
+
+/// What the settings of a run were, in words and numbers.
+struct RunDescription {
+  std::string workload;  ///< file, or kind and seed
+  std::string model;
+  std::string cache;
+  std::string checkpoint;
+  std::string hash;
+  std::string full_state;    ///< shape of a state of the model
+  std::string memory_state;  ///< shape of a state as it is in memory; empty: none is
+  std::string device;
+  std::int64_t block_size_tokens = 0;
+  std::int64_t blocks = 0;
+  std::int64_t slots = 0;
+  bool unlimited = false;
+  std::int64_t bad_lines = 0;
+  std::size_t full_state_bytes = 0;  ///< what one state counts for, whatever it is in memory
+  std::size_t memory_bytes = 0;      ///< really used for states
+};
+
+/// Everything that a run has to say.
+struct Report {
+  RunDescription run;
+  ReplayCounts replay;
+  CacheCounts cache;
+  MoverCounts mover;
+};
+
+/// The `part`-quantile (0 … 1, nearest rank) of `values`; 0 if there are none.
+[[nodiscard]] double quantile(std::vector<double> values, double part);
+
+/// For people.
+[[nodiscard]] std::string to_text(const Report& report);
+/// For programs: one JSON object; --help names its keys.
+[[nodiscard]] std::string to_json(const Report& report);
+
+/// 1.50 GiB, 12.1 KiB, 17 B.
+[[nodiscard]] std::string human_bytes(double bytes);
+
+}  // namespace stateport::replay

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report.hpp"
+
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+using namespace stateport::replay;
+
+namespace {
+
+Report example() {
+  Report report;
+  report.run = {.workload = "x.jsonl", .model = "m", .memory_state = "2 layers", .slots = 3, .full_state_bytes = 1000};
+  report.replay.requests = 4;
+  report.replay.requests_hit = 1;
+  report.replay.input_tokens = 100;
+  report.replay.hit_tokens = 25;
+  report.replay.lost_hits[0] = 2;
+  report.replay.bookkeeping_ns = {10, 40, 20, 30};
+  report.replay.bookkeeping_ns_per_block = {1, 2, 3};
+  report.mover = {.restores = 1, .verified = 1, .commits = 2, .copy_seconds = 2, .state_bytes = 100};
+  report.cache = {.state_evictions = 5, .dropped_checkpoints = 6};
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("quantile takes the nearest rank") {
+  CHECK(quantile({}, 0.5) == 0);
+  CHECK(quantile({7}, 0.99) == 7);
+  CHECK(quantile({40, 10, 30, 20}, 0.5) == 20);
+  CHECK(quantile({40, 10, 30, 20}, 0.99) == 40);
+  CHECK(quantile({40, 10, 30, 20}, 0) == 10);
+}
+
+TEST_CASE("bytes are readable") {
+  CHECK(human_bytes(17) == "17 B");
+  CHECK(human_bytes(1536) == "1.50 KiB");
+  CHECK(human_bytes(3.0 * (1 << 30)) == "3.00 GiB");
+}
+
+TEST_CASE("the JSON has every promised key, with full-size accounting and the bytes really moved apart") {
+  const nlohmann::json json = nlohmann::json::parse(to_json(example()));
+  for (const char* key : {"requests", "input_tokens", "token_hit_rate", "request_hit_rate", "lost_hits", "restores",
+                          "verified", "mismatches", "commits", "dropped_checkpoints", "evictions", "bytes_copied",
+                          "copy_gb_per_s", "copy_share_of_memcpy", "bookkeeping_ns_p50", "bookkeeping_ns_p99",
+                          "bookkeeping_ns_per_block_p50", "hashing_ns_per_block_p50", "wall_s"})
+    CHECK_MESSAGE(json.contains(key), key);
+  CHECK(json["token_hit_rate"] == 0.25);
+  CHECK(json["request_hit_rate"] == 0.25);
+  CHECK(json["lost_hits"]["no_checkpoint"] == 2);
+  CHECK(json["bytes_copied"] == 6000);
+  CHECK(json["bytes_moved"] == 600);
+  CHECK(json["copy_gb_per_s"] == doctest::Approx(3e-7));
+  CHECK(json["bookkeeping_ns_p50"] == 20);
+  CHECK(json["evictions"] == 5);
+  CHECK(json["dropped_checkpoints"] == 6);
+}
+
+TEST_CASE("the text says what is wrong and what is interrupted") {
+  Report report = example();
+  CHECK(to_text(report).find("WRONG") == std::string::npos);
+  report.replay.first_mismatch = "request 3: bad";
+  report.replay.interrupted = true;
+  CHECK(to_text(report).find("WRONG         request 3: bad") != std::string::npos);
+  CHECK(to_text(report).find("interrupted") != std::string::npos);
+  CHECK(to_text(Report{}).find("bookkeeping alone") != std::string::npos);
+}
