@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/runtime.hpp>
+#include <stateport/core/models.hpp>
+
+#include "device_states.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "replayer.hpp"
+#include "report.hpp"
+#include "scaled_spec.hpp"
+#include "slots_cache.hpp"
+#include "trace.hpp"
+
+namespace stateport::replay {
+namespace {
+
+constexpr int exit_mismatch = 1;
+constexpr int exit_failed = 2;
+constexpr int exit_interrupted = 130;
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// The first Ctrl-C ends the replay after the current request, a second one the program.
+void interrupt_gently() {
+  std::signal(SIGINT, [](int) {
+    interrupted = 1;
+    std::signal(SIGINT, SIG_DFL);
+  });
+}
+
+Workload load_workload(const Options& options, RunDescription& run) {
+  run.block_size_tokens = options.generator.block_size_tokens;
+  if (options.trace.empty()) {
+    GeneratorOptions generator = options.generator;
+    if (options.requests_max > 0) generator.requests = options.requests_max;
+    run.workload = fmt::format("generated {}, seed {}", name(generator.kind), generator.seed);
+    return generate_workload(generator);
+  }
+  Trace trace = read_trace(std::filesystem::path(options.trace),
+                           {.block_size_tokens = run.block_size_tokens, .skip_bad = options.skip_bad});
+  run.workload = options.trace;
+  run.bad_lines = trace.bad_lines;
+  if (trace.bad_lines > 0) fmt::print(stderr, "skipped {} lines, first: {}\n", trace.bad_lines, trace.first_bad_line);
+  return std::move(trace.workload);
+}
+
+void choose_capacity(const Options& options, const Workload& workload, RunDescription& run) {
+  run.slots = options.slots;
+  run.blocks = options.blocks > 0 ? options.blocks
+                                  : std::clamp(blocks_per_slot * run.slots, workload.longest_blocks(),
+                                               std::int64_t{std::numeric_limits<std::int32_t>::max() - 1});
+  run.unlimited = options.unlimited;
+  if (!options.unlimited) return;
+  const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
+  run.blocks = distinct;
+  run.slots = states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
+}
+
+std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec) {
+  switch (options.cache) {
+    case CacheKind::slots:
+      return std::make_unique<SlotsCache>(SlotsCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
+                                                            .slots = static_cast<std::int32_t>(run.slots),
+                                                            .block_size_tokens = run.block_size_tokens,
+                                                            .hash = options.hash,
+                                                            .layout_fingerprint = spec.fingerprint()});
+  }
+  throw std::logic_error("a cache without an implementation");
+}
+
+std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
+                                       RunDescription& run) {
+  if (options.materialize_bytes == 0) return std::make_unique<NoStates>();
+  auto states = std::make_unique<DeviceStates>(
+      memory, full,
+      DeviceStatesOptions{.slots = static_cast<std::int32_t>(run.slots),
+                          .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
+                          .plant_wrong_slot = options.plant_wrong_slot});
+  run.memory_state = describe(states->spec());
+  run.memory_bytes = states->memory_bytes();
+  return states;
+}
+
+/// Opened before the replay, so that a path that cannot be written does not cost a run.
+std::ofstream open_json(const std::string& file) {
+  std::ofstream out;
+  if (file.empty()) return out;
+  out.open(file, std::ios::binary | std::ios::trunc);
+  if (!out) throw std::runtime_error(file + ": cannot be written");
+  return out;
+}
+
+void write_json(std::ofstream& out, const std::string& file, const Report& report) {
+  if (file.empty()) return;
+  out << to_json(report) << std::flush;
+  if (!out) throw std::runtime_error(file + ": writing failed");
+}
+
+int replay(const Options& options) {
+  interrupt_gently();
+  Report report;
+  RunDescription& run = report.run;
+  std::ofstream json = open_json(options.json_file);
+  const Workload workload = load_workload(options, run);
+  choose_capacity(options, workload, run);
+  const StateSpec full = models::find(options.model);
+  run.model = options.model;
+  run.cache = "slots";
+  run.checkpoint = name(options.checkpoint);
+  run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
+  run.full_state = describe(full);
+  run.full_state_bytes = full.slot_bytes();
+
+  const Runtime runtime;
+  run.device = runtime.device().name;
+  DeviceResource memory;
+  const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, run);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, full);
+  Replayer replayer(workload, *cache, *mover, options.checkpoint);
+  const auto requests = static_cast<std::int64_t>(workload.size());
+  const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
+  {
+    ProgressBar progress(wanted);
+    replayer.run([&](std::int64_t served) {
+      progress.show(served);
+      return interrupted == 0 && served < wanted;
+    });
+  }
+  cache->check_invariants();
+  report.replay = replayer.counts();
+  report.replay.interrupted = interrupted != 0;
+  report.cache = cache->counts();
+  report.mover = mover->counts();
+  fmt::print("{}", to_text(report));
+  write_json(json, options.json_file, report);
+  if (report.mover.mismatches > 0) return exit_mismatch;
+  return report.replay.interrupted ? exit_interrupted : 0;
+}
+
+}  // namespace
+}  // namespace stateport::replay
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  const auto options = stateport::replay::parse_options(argc, argv, exit_code);
+  if (!options) return exit_code;
+  try {
+    return stateport::replay::replay(*options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "stateport-replay: {}\n", error.what());
+    return stateport::replay::exit_failed;
+  }
+}

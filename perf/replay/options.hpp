@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <stateport/core/block_hasher.hpp>
+
+#include "checkpoint_mode.hpp"
+#include "generator.hpp"
+
+namespace stateport::replay {
+
+/// KV blocks per slot where the command line says nothing: of the catalogue's models with 512-token blocks, that many
+/// take half to three times the memory of a state.
+inline constexpr std::int64_t blocks_per_slot = 8;
+
+enum class CacheKind : std::uint8_t { slots };
+
+/// What the command line says.
+struct Options {
+  std::string trace;  ///< file; empty: a generated workload
+  bool skip_bad = false;
+  GeneratorOptions generator;     ///< its block size is the trace's too
+  std::int64_t requests_max = 0;  ///< serve only so many; 0: all of a trace, the default number of a workload
+  std::string model = "qwen3-next-80b-a3b";
+  CacheKind cache = CacheKind::slots;
+  BlockHashKind hash = BlockHashKind::sha256;
+  CheckpointMode checkpoint = CheckpointMode::branch;
+  std::int32_t blocks = 0;  ///< 0: blocks_per_slot for each slot
+  std::int32_t slots = 256;
+  bool unlimited = false;
+  std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
+  std::string json_file;                                     ///< empty: none
+  bool plant_wrong_slot = false;
+};
+
+/// Reads the command line. No value: --help or --version was answered, or something was wrong and has been said;
+/// `exit_code` tells which.
+[[nodiscard]] std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+
+}  // namespace stateport::replay
