@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "native_stream.hpp"
+#include "stream_check.hpp"
 #include "stream_state.hpp"
 
 namespace stateport {
@@ -138,8 +139,12 @@ void* Stream::native() const noexcept {
 }
 
 void Stream::synchronize() const {
-  static_cast<void>(execution_space(*this));
+  detail::require_usable(*this);
   detail::synchronize_native_stream(state_->native);
+}
+
+void detail::require_usable(const Stream& stream) {
+  static_cast<void>(execution_space(stream));
 }
 
 const ExecutionSpace& execution_space(const Stream& stream) {

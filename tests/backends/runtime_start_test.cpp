@@ -9,6 +9,7 @@
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/runtime.hpp>
+#include <stateport/backends/transfer.hpp>
 #include <stateport/core/error.hpp>
 
 #include <Kokkos_Core.hpp>
@@ -120,12 +121,18 @@ TEST_CASE("finalize ends every stream; what still names one is inert, and memory
           const Stream own = Stream::create();
           const Stream standard = Stream::default_stream();
           Buffer buffer(device, 100, 256, own);
+          std::optional<Event> event(std::in_place);
           runtime.reset();
           Runtime::finalize();
           Runtime::finalize();
           EXPECT_IN_CHILD(!Runtime::is_running());
           EXPECT_IN_CHILD(throws<BackendError>([&] { own.synchronize(); }));
           EXPECT_IN_CHILD(throws<BackendError>([&] { standard.synchronize(); }));
+          char bytes[2] = {};
+          EXPECT_IN_CHILD(throws<BackendError>([&] { stateport::copy_bytes(own, &bytes[0], &bytes[1], 1); }));
+          EXPECT_IN_CHILD(throws<BackendError>([&] { stateport::fill_bytes(own, bytes, std::byte{1}, 2); }));
+          EXPECT_IN_CHILD(throws<BackendError>([&] { event->record(own); }));
+          EXPECT_IN_CHILD(throws<BackendError>([&] { event->wait(standard); }));
           EXPECT_IN_CHILD(throws<BackendError>([] { static_cast<void>(Stream::default_stream()); }));
           EXPECT_IN_CHILD(throws<BackendError>([] { const Runtime second; }));
           EXPECT_IN_CHILD(own == own && !(own == standard));

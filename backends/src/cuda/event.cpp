@@ -2,6 +2,7 @@
 #include <stateport/backends/event.hpp>
 
 #include "../native_device.hpp"
+#include "../stream_check.hpp"
 #include "check.hpp"
 
 namespace stateport {
@@ -29,10 +30,12 @@ Event::~Event() {
 }
 
 void Event::record(const Stream& stream) {
+  detail::require_usable(stream);
   check(cudaEventRecord(as_event(native_), as_stream(stream)), "cudaEventRecord");
 }
 
 void Event::wait(const Stream& stream) const {
+  detail::require_usable(stream);
   check(cudaStreamWaitEvent(as_stream(stream), as_event(native_), 0), "cudaStreamWaitEvent");
 }
 

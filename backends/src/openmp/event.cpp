@@ -5,6 +5,8 @@
 
 #include <stateport/backends/runtime.hpp>
 
+#include "../stream_check.hpp"
+
 namespace stateport {
 
 // Work is done when the call that enqueues it returns, so every point is reached when it is recorded.
@@ -13,9 +15,11 @@ Event::Event() {
 }
 Event::~Event() = default;
 void Event::record(const Stream& stream) {
-  stream.synchronize();
+  detail::require_usable(stream);
 }
-void Event::wait(const Stream&) const {}
+void Event::wait(const Stream& stream) const {
+  detail::require_usable(stream);
+}
 void Event::synchronize() const {}
 bool Event::query() const {
   return true;

@@ -7,7 +7,8 @@ namespace stateport {
 
 /// Memory of the build's device, straight from the vendor's runtime (cudaMalloc, hipMalloc; aligned host memory in an
 /// OpenMP build). Both calls may take milliseconds and wait for the device: meant for a few large buffers that live
-/// long, and as the upstream of a PoolResource. All DeviceResources are equal.
+/// long, and as the upstream of a PoolResource. Neither may be called while a stream is captured into a graph. All
+/// DeviceResources are equal.
 class DeviceResource final : public MemoryResource {
  public:
   /// Throws BackendError unless a Runtime has started the device.

@@ -21,9 +21,9 @@ enum class MemoryKind : std::uint8_t {
 /// that stream from now on; what `deallocate` takes may still be in use by work enqueued on that stream so far. Use on
 /// another stream is ordered by the caller with an Event.
 ///
-/// Every resource of this library may be called from several threads at once. A resource must outlive the memory it
-/// gave; Debug and sanitizer builds assert that, and that memory is given back to an equal resource with the bytes and
-/// the alignment it was asked with.
+/// Every resource of this library may be called from several threads at once (a CallbackResource as far as its
+/// functions may). A resource must outlive the memory it gave; Debug and sanitizer builds assert that, and that memory
+/// goes back to an equal resource with the bytes and the alignment it was asked with.
 class MemoryResource {
  public:
   static constexpr std::size_t max_alignment = 4096;     ///< the largest alignment that can be asked for
