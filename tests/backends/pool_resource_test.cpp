@@ -76,20 +76,26 @@ TEST_CASE("a pool takes slabs, cuts blocks of 256 bytes and joins what comes bac
   counted.give(whole, 4 * kib, stream);
 }
 
-TEST_CASE("a pool hands out the smallest block of a size that fits") {
+TEST_CASE("a pool hands out the smallest block of a bin that fits") {
   const Stream stream = Stream::default_stream();
+  constexpr std::size_t small_bytes = 33 * 256;
+  constexpr std::size_t large_bytes = 35 * 256;  // of the same bin, which holds 32 to 35 granules
+  constexpr std::size_t rest_bytes = 64 * kib - small_bytes - large_bytes - kib;
   CountedPool counted({.initial_bytes = 64 * kib, .slab_bytes = 64 * kib});
-  void* const large = counted.take(9 * kib, stream);
+  void* const large = counted.take(large_bytes, stream);
   void* const wall = counted.take(kib, stream);
-  void* const small = counted.take(8 * kib + 256, stream);
-  void* const rest = counted.take(64 * kib - 18 * kib - 256, stream);
-  counted.give(small, 8 * kib + 256, stream);
-  counted.give(large, 9 * kib, stream);
-  void* const again = counted.take(8 * kib + 256, stream);
-  CHECK(again == small);
-  counted.give(again, 8 * kib + 256, stream);
+  void* const small = counted.take(small_bytes, stream);
+  void* const rest = counted.take(rest_bytes, stream);
+  for (const bool large_first : {true, false}) {
+    counted.give(large_first ? large : small, large_first ? large_bytes : small_bytes, stream);
+    counted.give(large_first ? small : large, large_first ? small_bytes : large_bytes, stream);
+    CHECK(counted.take(small_bytes, stream) == small);
+    CHECK(counted.take(large_bytes, stream) == large);
+  }
+  counted.give(small, small_bytes, stream);
+  counted.give(large, large_bytes, stream);
   counted.give(wall, kib, stream);
-  counted.give(rest, 64 * kib - 18 * kib - 256, stream);
+  counted.give(rest, rest_bytes, stream);
   counted.pool.check_invariants();
 }
 
