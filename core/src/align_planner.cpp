@@ -318,7 +318,8 @@ AlignStep AlignPlanner::plan_step(std::span<const std::int32_t> request, std::sp
     Group& group = groups_[g];
     for (std::size_t row = 0; row < request.size(); ++row) {
       if (request[row] < 0) continue;
-      const PlannedCopy planned = decide(g, row, static_cast<std::size_t>(request[row]), group.decisions[row]);
+      const auto slot = static_cast<std::size_t>(request[row]);
+      const PlannedCopy planned = decide(g, row, slot, group.decisions[slot]);
       if (!planned.copy) continue;
       const Row blocks(tables[g], row, options_.groups[g].blocks);
       const ColumnCopy resolved = blocks.copy(planned.src_column, planned.dst_column, planned.bias);
@@ -340,7 +341,7 @@ void AlignPlanner::record_forward(std::span<const std::int32_t> request, std::sp
       if (request[row] < 0) continue;
       const auto slot = static_cast<std::size_t>(request[row]);
       const std::int32_t column = group.column[slot];
-      const std::int64_t running = group.decisions[row].running;
+      const std::int64_t running = group.decisions[slot].running;
       const Row blocks(tables[g], row, options_.groups[g].blocks);
       group.publication.wrote_conv(blocks.block(column), running);
       for (std::int32_t j = 0; j <= options_.drafts; ++j)
@@ -356,8 +357,8 @@ void AlignPlanner::commit(std::span<const std::int32_t> request, const AlignStep
     for (std::size_t row = 0; row < request.size(); ++row) {
       if (request[row] < 0) continue;
       const auto slot = static_cast<std::size_t>(request[row]);
-      group.column[slot] = group.decisions[row].column;
-      group.accepted[slot] = group.decisions[row].accepted;
+      group.column[slot] = group.decisions[slot].column;
+      group.accepted[slot] = group.decisions[slot].accepted;
     }
   }
   skipped_parts_ += step.skipped_parts;

@@ -57,13 +57,18 @@ struct Batch {
   Batch(Random& random, const AlignOptions& options) {
     for (std::int32_t slot = 0; slot < options.max_requests; ++slot) {
       if (random.chance(20)) continue;
-      request.push_back(random.chance(10) ? -1 : slot);
-      computed.push_back(random.between32(0, 30));
-      const bool decodes = random.chance(70);
-      drafts.push_back(decodes ? random.between32(0, options.drafts) : 0);
-      scheduled.push_back(drafts.back() + random.between32(1, decodes ? 1 : 20));
-      sampled.push_back(random.between32(0, 1 + drafts.back()));
+      // Padding may make a batch longer than the number of requests.
+      while (random.chance(20)) push(random, options, -1);
+      push(random, options, slot);
     }
+  }
+  void push(Random& random, const AlignOptions& options, std::int32_t slot) {
+    request.push_back(slot);
+    computed.push_back(random.between32(0, 30));
+    const bool decodes = random.chance(70);
+    drafts.push_back(decodes ? random.between32(0, options.drafts) : 0);
+    scheduled.push_back(drafts.back() + random.between32(1, decodes ? 1 : 20));
+    sampled.push_back(random.between32(0, 1 + drafts.back()));
   }
   [[nodiscard]] AlignBatch view() const { return {request, computed, scheduled, drafts}; }
 };

@@ -124,7 +124,7 @@ class AlignPlanner {
     std::vector<std::int32_t> column;    ///< [max_requests]
     std::vector<std::int32_t> accepted;  ///< [max_requests]
     std::vector<SlotCopy> plan;          ///< at most one per row
-    std::vector<Decision> decisions;     ///< [max_requests] per batch row
+    std::vector<Decision> decisions;     ///< [max_requests] of the step, by request slot
     std::vector<std::uint32_t> written;  ///< [blocks] epoch of the last plan that writes the block
     PublicationCheck publication;
   };

@@ -13,6 +13,10 @@ namespace stateport {
 /// (a column and the K after it) lies at the end; columns that the request has passed become null, after their blocks
 /// were handed back. The caller owns the blocks: it gives fresh ids to grow() and gets released ids from release().
 /// A row allocates only when it outgrows its reserve. Not thread-safe.
+///
+/// Growing moves draft columns that the window has left behind, so the state in one of them survives only while the
+/// window moves by at most one column a step: block_size_tokens > drafts, or > 2 * drafts when the counters lag one
+/// step behind and the number of drafts varies. (Block sizes of engines are in the hundreds.)
 class ColumnTable {
  public:
   /// Throws InvalidArgument for block_size_tokens < 1, drafts < 0 and reserve_columns < 0.
