@@ -80,11 +80,12 @@ if(DEFINED Kokkos_DEVICES)
 endif()
 
 if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
-  if(Kokkos_COMPILE_LANGUAGE STREQUAL "CUDA" AND CMAKE_VERSION VERSION_LESS 3.25.2)
-    message(FATAL_ERROR "This Kokkos is compiled with CUDA as a language, which needs CMake 3.25.2 or newer for C++20; "
-      "this is ${CMAKE_VERSION}. PyPI has newer ones: python3 -m pip install cmake")
-  endif()
   enable_language(${Kokkos_COMPILE_LANGUAGE})
+  if(NOT CMAKE_${Kokkos_COMPILE_LANGUAGE}20_STANDARD_COMPILE_OPTION)
+    message(FATAL_ERROR
+      "This Kokkos is compiled with ${Kokkos_COMPILE_LANGUAGE} as a language, and CMake ${CMAKE_VERSION} knows no C++20 "
+      "for it: CUDA needs CMake 3.25.2 or newer. PyPI has one: python3 -m pip install cmake")
+  endif()
 endif()
 
 # stateport_use_kokkos(target [SOURCES a.cpp…]): lets the sources of `target`, or these alone, include Kokkos. Kokkos is
@@ -104,5 +105,9 @@ function(stateport_use_kokkos target)
       ${Kokkos_COMPILE_LANGUAGE}_STANDARD 20 ${Kokkos_COMPILE_LANGUAGE}_STANDARD_REQUIRED ON)
   elseif(Kokkos_ENABLE_CUDA AND COMMAND kokkos_compilation)
     kokkos_compilation(TARGET ${target})
+  endif()
+  if(STATEPORT_BACKEND STREQUAL "CUDA" AND fmt_VERSION VERSION_LESS 11)
+    # Older fmt takes nvcc for a compiler without constexpr, and then cannot check format strings at compile time.
+    target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
   endif()
 endfunction()

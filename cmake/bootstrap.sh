@@ -98,7 +98,8 @@ choose_way() {
     fi
   done
   unlock 9
-  [ -n "$way" ] || fail "the way $STATEPORT_WAY does not work on this machine" "see $cache/logs" "leave STATEPORT_WAY unset"
+  [ -n "$way" ] || fail "the way $STATEPORT_WAY does not work on this machine" "see $cache/logs" \
+    "leave STATEPORT_WAY unset"
 }
 
 explain_refusal() {
@@ -129,7 +130,8 @@ steps() {
 parallel_defaults() {
   local cores
   cores=$(nproc 2>/dev/null || echo 2)
-  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$cores} CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$cores}
+  export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$cores}
+  export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$cores}
   # Two cores are shared by whatever runs beside: threads bound to cores would wait for each other.
   export OMP_PROC_BIND=${OMP_PROC_BIND:-false}
 }

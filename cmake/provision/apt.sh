@@ -35,16 +35,13 @@ complete_kokkos_package() {
   done
 }
 
-# Development links in the prefix point to libraries of packages that the system has: let them point there.
-relink_to_system() {
-  local link target folder
-  find "$1" -xtype l | while read -r link; do
-    target=$(basename "$(readlink "$link")")
-    for folder in "/usr/lib/$(basename "$(dirname "$link")")" /usr/lib "/lib/$(basename "$(dirname "$link")")"; do
-      if [ -e "$folder/$target" ]; then
-        ln -sf "$folder/$target" "$link"
-        break
-      fi
+# Libraries that the system has were not fetched again: they appear in the prefix, beside the development links and
+# CMake files that expect them there, as links to the system's.
+link_system_libraries() {
+  local link library
+  find "$1" -xtype l -name '*.so' | while read -r link; do
+    for library in "/usr/lib/$(basename "$(dirname "$link")")/$(basename "$(readlink "$link")")"*; do
+      [ ! -e "$library" ] || ln -sf "$library" "$(dirname "$link")/"
     done
   done
 }
@@ -71,7 +68,7 @@ prefix_provide() {
     dpkg-deb -x "$archive" "$partial" || return 1
   done
   complete_kokkos_package "$partial"
-  relink_to_system "$partial"
+  link_system_libraries "$partial"
   printf '%s\n' "$recipe" >"$partial/.stateport-complete"
   mv "$partial" "$prefix"
 }

@@ -61,8 +61,8 @@ for argument in "$@"; do
 done
 
 kept=()
-for name in TERM CI NO_COLOR http_proxy https_proxy no_proxy ${!OMP_*} ${!STATEPORT_*} ${!CTEST_*} ${!CMAKE_*} ${!KOKKOS_*} \
-  ${!ASAN_*} ${!UBSAN_*} ${!TSAN_*}; do
+for name in TERM CI NO_COLOR http_proxy https_proxy no_proxy ${!OMP_*} ${!STATEPORT_*} ${!CTEST_*} ${!CMAKE_*} \
+  ${!KOKKOS_*} ${!ASAN_*} ${!UBSAN_*} ${!TSAN_*}; do
   [ -z "${!name+set}" ] || kept+=("$name=${!name}")
 done
 # shellcheck disable=SC2016 # expanded inside the root

@@ -10,8 +10,12 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly library_packages=(libkokkos-dev libfmt-dev robin-map-dev libxxhash-dev libssl-dev
   doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev)
 readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certificates "${library_packages[@]}")
+# Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
+# there they are as private as the chroot's own.
+isolated=(unshare --mount --)
+"${isolated[@]}" true 2>/dev/null || isolated=(unshare --mount --propagation unchanged --)
 # root_enter ROOT FOLDER COMMAND…: runs COMMAND in FOLDER inside ROOT.
-readonly root_enter=(unshare --mount -- bash "$checkout/cmake/provision/enter-root.sh")
+readonly root_enter=("${isolated[@]}" bash "$checkout/cmake/provision/enter-root.sh")
 
 # The archives that the machine's own apt uses, whatever the format of its sources, one a line.
 apt_archives() {
@@ -91,8 +95,9 @@ root_provide() {
   export_proxies
   mkdir -p "$partial"
   say "step 1 of 2: a minimal Debian $suite in $root (its Kokkos is recent), from $mirror: about half a minute"
-  # In its own mount namespace: what debootstrap mounts is gone when it ends.
-  logged debootstrap unshare --mount -- debootstrap --variant=minbase --keyring="$keyring" "$suite" "$partial" "$mirror" ||
+  # Isolated: what debootstrap mounts is gone when it ends.
+  logged debootstrap "${isolated[@]}" debootstrap --variant=minbase --keyring="$keyring" \
+    "$suite" "$partial" "$mirror" ||
     fail "debootstrap failed" "read the lines above; run this again, the half-made root is made anew"
   root_configure "$partial" "$mirror"
   say "step 2 of 2: compiler, CMake, Kokkos and the other dependencies in it: about a minute"

@@ -1,0 +1,119 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# check-vendor-compile.sh cuda|hip KOKKOS_INCLUDE: compiles every source of backends/ and kernels/ to device objects,
+# for sm_90 with nvcc or gfx942 with hipcc, on a machine that has neither the GPU nor a Kokkos built for it. Kokkos' own
+# headers are copied from KOKKOS_INCLUDE (those of a build for any backend) with the five generated configuration
+# headers switched to the vendor; nothing is linked. The sources are those of the CMake targets.
+# Exit code: 0 all compiled; 1 something did not; 77 the toolchain is absent.
+set -euo pipefail
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+readonly vendor=${1:?cuda or hip} headers=${2:?folder of the Kokkos headers}
+readonly build=$checkout/build/vendor-$vendor
+readonly package=$build/kokkos
+
+absent() {
+  printf 'check-vendor-compile: %s: not checked. %s\n' "$vendor" "$1" >&2
+  exit 77
+}
+
+find_toolchain() {
+  case $vendor in
+    cuda)
+      PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+      command -v nvcc >/dev/null || absent "nvcc was not found on PATH, in CUDA_HOME or in /usr/local/cuda/bin"
+      ;;
+    hip)
+      PATH=$PATH:${ROCM_PATH:-/opt/rocm}/bin
+      command -v hipcc >/dev/null || absent "hipcc was not found on PATH, in ROCM_PATH or in /opt/rocm/bin"
+      ;;
+    *)
+      printf 'check-vendor-compile: unknown vendor: %s\n' "$vendor" >&2
+      exit 1
+      ;;
+  esac
+  [ -f "$headers/Kokkos_Core.hpp" ] || {
+    printf 'check-vendor-compile: no Kokkos_Core.hpp in %s\n' "$headers" >&2
+    exit 1
+  }
+}
+
+# define FILE MACRO…: turns the commented #undef of a generated header into a #define.
+define() {
+  local file=$1 macro
+  shift
+  for macro in "$@"; do
+    sed -i "s|^/\* #undef $macro \*/|#define $macro|" "$file"
+    grep -q "^#define $macro$" "$file" || {
+      printf 'check-vendor-compile: %s knows no %s: Kokkos has changed\n' "$file" "$macro" >&2
+      exit 1
+    }
+  done
+}
+
+# switch_headers NAME SETUP ARCH…: NAME as in Kokkos_Fwd_NAME.hpp, SETUP as in Kokkos_Setup_SETUP.hpp.
+switch_headers() {
+  local name=$1 setup=$2 include=$package/include kind folder
+  shift 2
+  mkdir -p "$include"
+  cp -r "$headers/." "$include/"
+  sed -i 's|^#define KOKKOS_ENABLE_OPENMP$|/* #undef KOKKOS_ENABLE_OPENMP */|' "$include/KokkosCore_config.h"
+  define "$include/KokkosCore_config.h" "KOKKOS_ENABLE_$name" KOKKOS_ENABLE_SERIAL "$@"
+  for kind in Declare Fwd; do
+    folder=${kind,,}
+    folder=${folder/declare/decl}
+    # The host space first: the device's headers use it.
+    printf '#pragma once\n#include <%s_SERIAL.hpp>\n#include <%s_%s.hpp>\n' "$folder/Kokkos_$kind" \
+      "$folder/Kokkos_$kind" "$name" >"$include/KokkosCore_Config_${kind}Backend.hpp"
+  done
+  printf '#pragma once\n#include <setup/Kokkos_Setup_%s.hpp>\n' "$setup" >"$include/KokkosCore_Config_SetupBackend.hpp"
+  define "$include/desul/atomics/Config.hpp" "DESUL_ATOMICS_ENABLE_$name"
+}
+
+# write_package DEVICE OPTION…: a CMake package of headers alone, as a Kokkos built for DEVICE as a language would be.
+write_package() {
+  local device=$1
+  shift
+  cat >"$package/KokkosConfig.cmake" <<TEXT
+set(Kokkos_VERSION $(awk '/define KOKKOS_VERSION_MAJOR/ {a = $3} /VERSION_MINOR/ {b = $3} /VERSION_PATCH/ {c = $3}
+  END {print a "." b "." c}' "$package/include/KokkosCore_config.h"))
+set(Kokkos_DEVICES $device SERIAL)
+set(Kokkos_ENABLE_$device ON)
+set(Kokkos_COMPILE_LANGUAGE $device)
+set(Kokkos_launch_compiler_FOUND TRUE)
+set(Kokkos_separable_compilation_FOUND TRUE)
+add_library(Kokkos::kokkos INTERFACE IMPORTED)
+target_include_directories(Kokkos::kokkos INTERFACE "\${CMAKE_CURRENT_LIST_DIR}/include")
+target_compile_options(Kokkos::kokkos INTERFACE $*)
+TEXT
+  printf 'set(PACKAGE_VERSION 99)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n' >"$package/KokkosConfigVersion.cmake"
+}
+
+compile() {
+  local objects
+  cmake -S "$checkout" -B "$build/objects" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKokkos_DIR="$package" \
+    -DSTATEPORT_BUILD_TESTS=OFF -DSTATEPORT_BUILD_PERF=OFF -DSTATEPORT_FETCH_DEPENDENCIES=OFF "$@" \
+    >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log"
+    return 1
+  }
+  mapfile -t objects < <(cmake --build "$build/objects" -- -t targets all |
+    sed -nE 's,^((backends|kernels)/.*\.o): .*,\1,p')
+  [ "${#objects[@]}" -gt 0 ] || { printf 'check-vendor-compile: no sources found\n' >&2 && return 1; }
+  cmake --build "$build/objects" -- -k 0 "${objects[@]}"
+  printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
+}
+
+find_toolchain
+cmake -P "$checkout/cmake/StateportEnvironment.cmake" "$build/objects"
+mkdir -p "$package"
+if [ "$vendor" = cuda ]; then
+  switch_headers CUDA Cuda KOKKOS_ARCH_HOPPER KOKKOS_ARCH_HOPPER90
+  write_package CUDA '$<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda>'
+  # CMake before 3.25.2 does not know that nvcc 12 takes C++20; these two say so.
+  compile -DSTATEPORT_BACKEND=CUDA -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_COMPILER="$(command -v nvcc)" \
+    -DCMAKE_CUDA20_STANDARD_COMPILE_OPTION=-std=c++20 -DCMAKE_CUDA20_EXTENSION_COMPILE_OPTION=-std=c++20
+else
+  switch_headers HIP HIP KOKKOS_ARCH_AMD_GPU KOKKOS_ARCH_AMD_GFX942
+  write_package HIP
+  compile -DSTATEPORT_BACKEND=HIP -DCMAKE_HIP_ARCHITECTURES=gfx942
+fi
