@@ -151,8 +151,9 @@ constexpr std::uint32_t many = 1'000'000;
 constexpr int batch = 4000;
 
 /// An index-linked list, most recent first, with an anchor behind the last entry.
+template <std::size_t entry_bytes>
 struct BareList {
-  struct Link {
+  struct alignas(entry_bytes) Link {
     std::uint32_t previous, next;
   };
   explicit BareList(const std::vector<std::uint32_t>& order) : links(order.size() + 1) {
@@ -206,26 +207,33 @@ struct Leaves {
   std::size_t next = 0;
 };
 
+/// Against a list of bare 8-byte links, and one whose links lie in nodes of one cache line as a tree's would.
 void use(benchmark::State& state) {
   Leaves leaves(many);
-  BareList list(leaves.order);
+  BareList<8> list(leaves.order);
+  BareList<64> node_list(leaves.order);
   std::vector<std::uint32_t> uses = leaves.order;
   std::ranges::shuffle(uses, leaves.random);
+  std::vector<NodeId> ids;
+  for (const std::uint32_t entry : uses) ids.push_back(leaves.ids[entry]);
   const auto at = [&](int round, int i) {
-    return uses[(static_cast<std::size_t>(round) * batch + static_cast<std::size_t>(i)) % uses.size()];
+    return (static_cast<std::size_t>(round) * batch + static_cast<std::size_t>(i)) % uses.size();
+  };
+  const auto on_list = [&](auto& links) {
+    return [&](int round) {
+      for (int i = 0; i < batch; ++i) {
+        links.unlink(uses[at(round, i)]);
+        links.push_front(uses[at(round, i)]);
+      }
+    };
   };
   report(state,
          {{"touch",
            [&](int round) {
-             for (int i = 0; i < batch; ++i) leaves.tree.touch(leaves.ids[at(round, i)]);
+             for (int i = 0; i < batch; ++i) leaves.tree.touch(ids[at(round, i)]);
            }},
-          {"list",
-           [&](int round) {
-             for (int i = 0; i < batch; ++i) {
-               list.unlink(at(round, i));
-               list.push_front(at(round, i));
-             }
-           }}},
+          {"list", on_list(list)},
+          {"list_of_nodes", on_list(node_list)}},
          0, rounds);
   state.counters["bytes_per_node"] = static_cast<double>(leaves.tree.bookkeeping_bytes()) / many;
 }
@@ -233,7 +241,7 @@ void use(benchmark::State& state) {
 void evict_one_insert_one(benchmark::State& state) {
   Leaves leaves(many);
   Leaves locked(many, 99);
-  BareList list(leaves.order);
+  BareList<8> list(leaves.order);
   std::mt19937_64 random(9);
   FlatMap<std::uint64_t, std::uint32_t> map;
   map.reserve(many);

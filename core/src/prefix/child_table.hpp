@@ -54,6 +54,9 @@ class ChildTable {
     buckets_[hole] = {};
   }
 
+  /// The bucket where a search for `hash` begins, to be fetched ahead of it.
+  [[nodiscard]] const void* bucket(std::uint32_t hash) const noexcept { return &buckets_[home(hash)]; }
+
   void clear() noexcept {
     for (Bucket& bucket : buckets_) bucket = {};
   }

@@ -2,6 +2,15 @@
 #include "radix_tree.hpp"
 
 namespace stateport::detail {
+namespace {
+
+void prefetch([[maybe_unused]] const void* address) noexcept {
+#ifdef __GNUC__
+  __builtin_prefetch(address);
+#endif
+}
+
+}  // namespace
 
 bool RadixTree::is_victim_leaf(std::uint32_t node) const noexcept {
   const RadixNode& entry = nodes_[node];
@@ -50,6 +59,13 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   RadixNode& entry = nodes_[node];
   const std::int64_t tokens = tokens_of(entry.pages);
   const KvIndex* kv = arena_.kv(entry.first_page);
+  // A victim has not been used for long: all that it touches is fetched at once, while the heap closes its gap.
+  prefetch(kv);
+  prefetch(arena_.tokens(entry.first_page));
+  prefetch(arena_.run_mark(entry.first_page));
+  prefetch(children_.bucket(entry.hash));
+  leaves_.erase(node);
+  if (const auto next = leaves_.first()) prefetch(&nodes_[*next]);
   freed.kv.insert(freed.kv.end(), kv, kv + tokens);
   if (entry.slot >= 0) remove_state(node, freed, result);
   result.tokens += tokens;
@@ -57,7 +73,6 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   own_indices({kv, static_cast<std::size_t>(tokens)}, false);
   children_.erase(entry.hash, node);
   arena_.release(entry.first_page, entry.pages);
-  leaves_.erase(node);
 
   const NodeId gone = id(node);
   const std::uint32_t parent = entry.parent;

@@ -32,6 +32,7 @@ class TokenArena {
   [[nodiscard]] const Token* tokens(std::uint32_t page) const noexcept { return tokens_.data() + offset(page); }
   [[nodiscard]] KvIndex* kv(std::uint32_t page) noexcept { return kv_.data() + offset(page); }
   [[nodiscard]] const KvIndex* kv(std::uint32_t page) const noexcept { return kv_.data() + offset(page); }
+  [[nodiscard]] const void* run_mark(std::uint32_t page) const noexcept { return free_pages_.data() + page; }
   [[nodiscard]] std::uint32_t capacity_pages() const noexcept { return static_cast<std::uint32_t>(free_pages_.size()); }
 
   /// Throws std::logic_error unless free runs and lists agree and exactly `used[page]` pages are in use. O(pages).

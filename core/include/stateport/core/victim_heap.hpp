@@ -86,6 +86,11 @@ class VictimHeap {
     return std::nullopt;
   }
 
+  /// The smallest entry as the heap last knew it: probably the next top(). None if empty.
+  [[nodiscard]] std::optional<std::uint32_t> first() const noexcept {
+    return entries_.empty() ? std::nullopt : std::optional(entries_.front().index);
+  }
+
   void clear() noexcept {
     for (const Entry& entry : entries_) position_[entry.index] = absent;
     entries_.clear();
@@ -117,6 +122,12 @@ class VictimHeap {
     }
   };
 
+  static void prefetch([[maybe_unused]] const void* address) noexcept {
+#ifdef __GNUC__
+    __builtin_prefetch(address);
+#endif
+  }
+
   void place(std::size_t position, const Entry& entry) {
     entries_[position] = entry;
     position_[entry.index] = static_cast<std::uint32_t>(position);
@@ -138,6 +149,10 @@ class VictimHeap {
     for (;;) {
       const std::size_t first = hole * arity + 1;
       if (first >= entries_.size()) break;
+      // A heap of a million entries is deeper than the caches: the next level comes while this one is compared.
+      const std::size_t grandchildren = first * arity + 1;
+      if (grandchildren < entries_.size())
+        for (std::size_t child = 0; child < arity; ++child) prefetch(&entries_[0] + grandchildren + child * arity);
       const std::size_t last = std::min(first + arity, entries_.size());
       std::size_t smallest = first;
       for (std::size_t child = first + 1; child < last; ++child)
