@@ -30,7 +30,8 @@ std::int64_t slots_for_budget(std::size_t budget_bytes, std::size_t slot_bytes, 
     throw OutOfMemory("state slot budget", scratch + 1 > largest / slot_bytes ? largest : (scratch + 1) * slot_bytes,
                       budget_bytes);
   }
-  return static_cast<std::int64_t>(whole - scratch);
+  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::min(whole - scratch, most));
 }
 
 }  // namespace stateport

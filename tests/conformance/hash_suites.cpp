@@ -3,25 +3,15 @@
 #include <stateport/core/cbor_block_hash.hpp>
 #include <stateport/core/megatron_block_hash.hpp>
 
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "families.hpp"
+#include "hex.hpp"
 
 namespace stateport::conformance {
 namespace {
-
-std::string hex(std::span<const std::uint8_t> bytes) {
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::uint8_t byte : bytes) {
-    text.push_back(digits[byte >> 4]);
-    text.push_back(digits[byte & 15]);
-  }
-  return text;
-}
 
 CborValue cbor_value(const Json& json) {
   if (json.is_null()) return {};
@@ -60,20 +50,20 @@ void sha256_cbor_chain(const Json& value, Report& report) {
       const Json& chain = chains[i];
       CborBlockHasher hasher;
       const BlockDigest root = hasher.root(chain.at("seed_string").get<std::string>());
-      expect_equal(hex(root.bytes), chain.at("none_hash"), "none_hash");
+      expect_equal(test::hex(root.bytes), chain.at("none_hash"), "none_hash");
       BlockDigest parent = root;
       for (const Json& block : chain.at("chain")) {
         parent = cbor_block(hasher, parent, block);
-        expect_equal(hex(parent.bytes), block.at("hash"), "hash");
+        expect_equal(test::hex(parent.bytes), block.at("hash"), "hash");
       }
       if (chain.contains("salted_first_block")) {
         const Json& salted = chain.at("salted_first_block");
-        expect_equal(hex(cbor_block(hasher, root, salted).bytes), salted.at("hash"), "salted_first_block");
+        expect_equal(test::hex(cbor_block(hasher, root, salted).bytes), salted.at("hash"), "salted_first_block");
       }
       if (chain.contains("with_group_id")) {
         const Json& group = chain.at("with_group_id");
-        expect_equal(hex(CborBlockHasher::with_group(parent, group.at("group").get<std::int32_t>())), group.at("key"),
-                     "with_group_id");
+        expect_equal(test::hex(CborBlockHasher::with_group(parent, group.at("group").get<std::int32_t>())),
+                     group.at("key"), "with_group_id");
       }
     });
 }

@@ -6,15 +6,21 @@
 
 namespace {
 thread_local std::uint64_t allocations = 0;
-}
+thread_local std::uint64_t until_failure = 0;
+}  // namespace
 
 std::uint64_t stateport::test::heap_allocations() noexcept {
   return allocations;
 }
 
+void stateport::test::fail_heap_allocation(std::uint64_t n) noexcept {
+  until_failure = n;
+}
+
 // operator new[] and the nothrow forms end here too; the aligned forms are left alone.
 void* operator new(std::size_t bytes) {
   ++allocations;
+  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }

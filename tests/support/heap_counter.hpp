@@ -2,10 +2,33 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 namespace stateport::test {
 
 /// Calls of operator new by this thread so far. Link support/heap_counter.cpp, which replaces operator new.
 [[nodiscard]] std::uint64_t heap_allocations() noexcept;
+
+/// Makes the n-th call of operator new by this thread from now on throw std::bad_alloc, once; 0 = none.
+void fail_heap_allocation(std::uint64_t n) noexcept;
+
+/// Runs `body(attempt)` with its first allocation failing, then its second, and so on until it runs through. `body`
+/// does only what may fail, once per call; `after(attempt)` checks what the failure left behind. Returns the number of
+/// failures, which is the number of allocations of `body`.
+template <class Body, class After>
+std::uint64_t fail_each_allocation(Body&& body, After&& after) {
+  for (std::uint64_t attempt = 1;; ++attempt) {
+    bool failed = false;
+    fail_heap_allocation(attempt);
+    try {
+      body(attempt);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    fail_heap_allocation(0);
+    after(attempt);
+    if (!failed) return attempt - 1;
+  }
+}
 
 }  // namespace stateport::test
