@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DREADME=… -DEXAMPLE=… -P: every part of EXAMPLE between "// readme:" and "// readme end" stands in README.
+file(READ "${README}" readme)
+file(READ "${EXAMPLE}" rest)
+while(rest MATCHES "// readme: [^\n]*\n")
+  string(FIND "${rest}" "${CMAKE_MATCH_0}" begin)
+  string(LENGTH "${CMAKE_MATCH_0}" length)
+  math(EXPR begin "${begin} + ${length}")
+  string(SUBSTRING "${rest}" ${begin} -1 rest)
+  string(FIND "${rest}" "// readme end" end)
+  string(SUBSTRING "${rest}" 0 ${end} part)
+  string(STRIP "${part}" part)
+  string(FIND "${readme}" "${part}" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "README.md does not show this part of ${EXAMPLE}:\n${part}")
+  endif()
+endwhile()
