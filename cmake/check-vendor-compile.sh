@@ -97,7 +97,7 @@ compile() {
     return 1
   }
   mapfile -t objects < <(cmake --build "$build/objects" -- -t targets all |
-    sed -nE 's,^((backends|kernels)/.*\.o): .*,\1,p')
+    sed -nE 's,^((backends|kernels)/.*\.cpp\.o): .*,\1,p')
   [ "${#objects[@]}" -gt 0 ] || { printf 'check-vendor-compile: no sources found\n' >&2 && return 1; }
   cmake --build "$build/objects" -- -k 0 "${objects[@]}"
   printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
