@@ -18,7 +18,7 @@ enum class WorkloadKind : std::uint8_t {
 
 struct GeneratorOptions {
   WorkloadKind kind = WorkloadKind::chat;
-  std::int64_t requests = 2000;
+  std::int64_t requests = 3000;
   std::int64_t block_size_tokens = 512;
   std::uint64_t seed = 1;
 };

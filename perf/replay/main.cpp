@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
+#include <stateport/core/error.hpp>
 #include <stateport/core/models.hpp>
 
 #include "device_states.hpp"
@@ -94,6 +95,30 @@ std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& m
   return states;
 }
 
+/// One pass over the requests. Ctrl-C ends it.
+ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
+                            bool show_progress) {
+  const auto requests = static_cast<std::int64_t>(workload.size());
+  const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
+  Replayer replayer(workload, cache, mover, options.checkpoint);
+  ProgressBar progress(show_progress ? wanted : 0);
+  replayer.run([&](std::int64_t served) {
+    progress.show(served);
+    return interrupted == 0 && served < wanted;
+  });
+  cache.check_invariants();
+  return replayer.counts();
+}
+
+/// Decisions cost what they cost an engine whose states live on a device only if no state passes through this host's
+/// caches in between. They must also be the same decisions.
+ReplayCounts time_bookkeeping(const Options& options, const RunDescription& run, const StateSpec& spec,
+                              const Workload& workload) {
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec);
+  NoStates states;
+  return serve_requests(options, workload, *cache, states, false);
+}
+
 /// Opened before the replay, so that a path that cannot be written does not cost a run.
 std::ofstream open_json(const std::string& file) {
   std::ofstream out;
@@ -124,24 +149,17 @@ int replay(const Options& options) {
   run.full_state = describe(full);
   run.full_state_bytes = full.slot_bytes();
 
+  // Before the runtime starts, whose waiting threads would share the cores.
+  report.bookkeeping = time_bookkeeping(options, run, full, workload);
   const Runtime runtime;
   run.device = runtime.device().name;
   DeviceResource memory;
   const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, run);
   const std::unique_ptr<ReplayCache> cache = make_cache(options, run, full);
-  Replayer replayer(workload, *cache, *mover, options.checkpoint);
-  const auto requests = static_cast<std::int64_t>(workload.size());
-  const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
-  {
-    ProgressBar progress(wanted);
-    replayer.run([&](std::int64_t served) {
-      progress.show(served);
-      return interrupted == 0 && served < wanted;
-    });
-  }
-  cache->check_invariants();
-  report.replay = replayer.counts();
+  report.replay = serve_requests(options, workload, *cache, *mover, true);
   report.replay.interrupted = interrupted != 0;
+  require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
+                    "the two passes decided differently");
   report.cache = cache->counts();
   report.mover = mover->counts();
   fmt::print("{}", to_text(report));

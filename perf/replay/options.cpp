@@ -10,24 +10,31 @@
 namespace stateport::replay {
 namespace {
 
+// Lines short enough for 80 columns, whether this version of CLI11 wraps them or not.
 constexpr const char* description =
-    "Replays a serving workload through a state cache whose states are really made, copied and verified.\n"
-    "Requests are served one at a time, in order. A request continues from the deepest state inside the longest\n"
-    "prefix whose KV is cached; the rest of its prompt is computed by a stand-in for the model.";
+    "Replays a serving workload through a state cache whose states are really\n"
+    "made, copied and verified. Requests are served one at a time, in order. Each\n"
+    "continues from the deepest state inside its longest cached prefix; a stand-in\n"
+    "for the model computes the rest of the prompt.";
 
 constexpr const char* footer =
-    "JSON keys (--json): requests, input_tokens, token_hit_rate (0..1), request_hit_rate, lost_hits {reason: count},\n"
-    "  restores, verified, mismatches, commits, dropped_checkpoints, evictions (of states), bytes_copied (restores "
-    "and\n"
-    "  commits at the model's full state size, read + written), bytes_moved (the same, as really moved), "
-    "copy_gb_per_s\n"
-    "  (really moved), copy_share_of_memcpy (median, memcpy of the same sizes in the same run), bookkeeping_ns_p50 "
-    "and\n"
-    "  _p99 (per request), bookkeeping_ns_per_block_p50, hashing_ns_per_block_p50 (per full block of the prompt), "
-    "wall_s,\n"
-    "  and the settings of the run.\n"
-    "Exit code: 0; 1 when a restored state was wrong; 2 when the run could not be done; 130 when interrupted (Ctrl-C\n"
-    "  prints the summary so far).";
+    "Keys of the JSON file, beside the settings of the run:\n"
+    "  requests, input_tokens, token_hit_rate (0 to 1), request_hit_rate,\n"
+    "  lost_hits {reason: count}, restores, verified, mismatches, commits,\n"
+    "  dropped_checkpoints, evictions (of states),\n"
+    "  bytes_copied   restores and commits at the model's full state size,\n"
+    "                 read + written\n"
+    "  bytes_moved    the same as really moved\n"
+    "  copy_gb_per_s  of bytes_moved\n"
+    "  copy_share_of_memcpy  speed relative to memcpy of the same sizes in the\n"
+    "                 same run (median)\n"
+    "  bookkeeping_ns_p50, bookkeeping_ns_p99  per request\n"
+    "  bookkeeping_ns_per_block_p50, hashing_ns_per_block_p50  per full block\n"
+    "                 (of a pass without states: those empty the host's caches)\n"
+    "  bookkeeping_ns_per_block_beside_copies_p50  of the pass with states\n"
+    "  wall_s\n"
+    "Exit code: 0; 1 when a restored state was wrong; 2 when the run could not be\n"
+    "done; 130 when interrupted (Ctrl-C prints the summary so far).";
 
 std::string known_models() {
   std::string names;
@@ -50,7 +57,7 @@ void add_workload(CLI::App& app, Options& options) {
       ->option_text("chat|agent|shared-prompt [chat]")
       ->excludes(trace);
   app.add_option("--seed", options.generator.seed, "Of the generated workload")->capture_default_str()->excludes(trace);
-  app.add_option("--requests", options.requests_max, "Serve only so many [all of a trace, 2000 generated]")
+  app.add_option("--requests", options.requests_max, "Serve only so many [all of a trace, 3000 generated]")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}));
   app.add_option("--block-size", options.generator.block_size_tokens, "Tokens of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))

@@ -34,6 +34,7 @@ struct RunDescription {
 struct Report {
   RunDescription run;
   ReplayCounts replay;
+  ReplayCounts bookkeeping;  ///< of the same requests through the same kind of cache, with no state made or moved
   CacheCounts cache;
   MoverCounts mover;
 };

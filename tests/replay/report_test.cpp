@@ -19,8 +19,9 @@ Report example() {
   report.replay.input_tokens = 100;
   report.replay.hit_tokens = 25;
   report.replay.lost_hits[0] = 2;
-  report.replay.bookkeeping_ns = {10, 40, 20, 30};
-  report.replay.bookkeeping_ns_per_block = {1, 2, 3};
+  report.bookkeeping.bookkeeping_ns = {10, 40, 20, 30};
+  report.bookkeeping.bookkeeping_ns_per_block = {1, 2, 3};
+  report.replay.bookkeeping_ns_per_block = {7};
   report.mover = {.restores = 1, .verified = 1, .commits = 2, .copy_seconds = 2, .state_bytes = 100};
   report.cache = {.state_evictions = 5, .dropped_checkpoints = 6};
   return report;
@@ -56,6 +57,8 @@ TEST_CASE("the JSON has every promised key, with full-size accounting and the by
   CHECK(json["bytes_moved"] == 600);
   CHECK(json["copy_gb_per_s"] == doctest::Approx(3e-7));
   CHECK(json["bookkeeping_ns_p50"] == 20);
+  CHECK(json["bookkeeping_ns_per_block_p50"] == 2);
+  CHECK(json["bookkeeping_ns_per_block_beside_copies_p50"] == 7);
   CHECK(json["evictions"] == 5);
   CHECK(json["dropped_checkpoints"] == 6);
 }
