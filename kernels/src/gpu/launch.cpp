@@ -11,9 +11,7 @@
 
 #include <stateport/kernels/slot_copier.hpp>
 
-#include "../element_copy.hpp"
-#include "../shifted_copy.hpp"
-#include "byte_copy.hpp"
+#include "copy_tile.hpp"
 #include "plan_staging.hpp"
 
 namespace stateport::kernels {
@@ -28,38 +26,6 @@ Launcher& Launcher::operator=(Launcher&&) noexcept = default;
 Launcher::~Launcher() = default;
 
 namespace {
-
-constexpr int team_lanes = 256;
-constexpr int teams_per_multiprocessor_min = 4;
-/// Rows that one pass of a device-decided launch looks at; their indices lie in shared memory.
-constexpr std::uint32_t rows_per_pass = 1024;
-
-using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, teams_per_multiprocessor_min>>;
-using Team = Policy::member_type;
-
-KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
-                                      const SlotCopy& row, std::uint32_t tile_index) {
-  const Tile tile = table.tiles[tile_index];
-  const TensorRoute& route = table.routes[source * table.tensor_count + tile.tensor];
-  const bool conv = route.kind == StateKind::conv;
-  const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
-  if (src_slot < 0) return;
-  const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
-  std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
-  const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  const auto lanes = static_cast<std::uint32_t>(team.team_size());
-  if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
-                                     [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
-                                       copy_bytes_by_lanes(lane, lanes, to, from, static_cast<std::uint32_t>(bytes));
-                                     });
-  if (src == dst) return;
-  if (route.mode == TensorRoute::Mode::elements)
-    return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
-  const auto element = static_cast<std::uint64_t>(route.element_bytes);
-  copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,
-                      tile.elements * static_cast<std::uint32_t>(element));
-}
 
 /// Rows from the host: all of them have work.
 struct CopyRows {
@@ -154,12 +120,6 @@ struct ClearRows {
   }
 };
 static_assert(sizeof(ClearRows) <= 512);
-
-/// As many teams as the device runs at once, but not more than there are tiles.
-Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
-  const auto resident = static_cast<std::uint64_t>(std::max(1, space.concurrency() / team_lanes));
-  return {space, static_cast<int>(std::min(resident, std::max<std::uint64_t>(items, 1))), team_lanes};
-}
 
 template <class Functor>
 void fill_rows(Functor& functor, std::span<const SlotCopy> rows) {

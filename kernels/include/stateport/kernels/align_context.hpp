@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/align_planner.hpp>
+#include <stateport/core/align_staging.hpp>
+#include <stateport/core/ids.hpp>
+
+namespace stateport {
+
+class StateStore;
+
+/// What a context works on, per group. Slots of the store are block ids; block 0 is null and never touched.
+struct AlignBinding {
+  const StateStore* states = nullptr;         ///< tensors of any layout, padding and alignment
+  const std::int32_t* block_table = nullptr;  ///< [rows, row_stride] in batch order, device memory
+  std::int64_t row_stride = 0;                ///< ids from one row to the next
+  std::int32_t columns = 0;                   ///< ids of a row
+};
+
+/// A batch in device memory, in batch order, read when a kernel runs. Negative requests are skipped.
+struct AlignDeviceBatch {
+  const std::int32_t* request = nullptr;
+  const std::int32_t* computed = nullptr;   ///< post_step_advanced: tokens after the step
+  const std::int32_t* scheduled = nullptr;  ///< not read by post_step_advanced
+  const std::int32_t* drafts = nullptr;     ///< read by post_step alone
+  std::int32_t rows = 0;
+};
+
+/// AlignPlanner's decisions taken on the device: columns and accepted counts live there by request slot, a step reads
+/// device arrays alone, decides, copies and remembers in ONE launch over all groups, requests and tensors. No call
+/// waits for the device, fences or, once bound, allocates; every call may be captured into a graph, which later sees
+/// what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner in align mode;
+/// what it would refuse is skipped and counted here.
+///
+/// Every row is decided from the values before the launch: they are written back after the last row was read.
+/// Calls must come from one thread at a time, and be ordered by their streams.
+class AlignContext {
+ public:
+  /// Throws InvalidArgument as AlignPlanner, and for another mode than align.
+  explicit AlignContext(AlignOptions options);
+  AlignContext(AlignContext&&) noexcept;
+  AlignContext& operator=(AlignContext&&) noexcept;
+  ~AlignContext();
+
+  /// Binds, or binds again after the engine moved its tensors or tables: computes the tile tables and uploads the
+  /// addresses. The only call that allocates; it waits for the upload. The stores must outlive the binding.
+  /// Throws InvalidArgument: another number of bindings than groups, null pointers, a stride below the columns, a store
+  /// with fewer slots than the group has blocks, conv windows shorter than the group's.
+  void bind(std::span<const AlignBinding> groups);
+  void unbind() noexcept;
+  [[nodiscard]] bool bound() const noexcept;
+
+  /// As AlignPlanner::add_request, and forgetting one request. One launch each.
+  void add_request(const Stream& stream, RequestId request, std::int64_t computed);
+  void forget(const Stream& stream, RequestId request);
+
+  /// Copies the batch of an engine whose counters live on the host through pinned memory; the result is valid for work
+  /// on `stream` until the second next call. Throws InvalidArgument as stage_batch and for more rows than max_requests.
+  [[nodiscard]] AlignDeviceBatch stage(const Stream& stream, std::span<const StagedRequest> batch);
+
+  /// One launch each. All throw InvalidArgument when not bound, for null arrays, rows < 0.
+  void pre_step(const Stream& stream, const AlignDeviceBatch& batch);
+  void post_step(const Stream& stream, const AlignDeviceBatch& batch);
+  void post_step_advanced(const Stream& stream, const AlignDeviceBatch& batch);
+  /// accepted = max(sampled, 1) in every group; `sampled` [rows] in device memory, or one value for all rows.
+  void scatter_accepted(const Stream& stream, const std::int32_t* request, const std::int32_t* sampled,
+                        std::int32_t rows);
+  void fill_accepted(const Stream& stream, const std::int32_t* request, std::int32_t sampled, std::int32_t rows);
+
+  /// What decode kernels read, in batch order: accepted counts (1 for skipped rows and rows >= batch.rows) and draft
+  /// counts (-1 there and for rows that do not decode). decode [batch.rows]: not 0 for rows that decode; out arrays:
+  /// [padded_rows]. One launch.
+  void gather_decode(const Stream& stream, std::int32_t group, const AlignDeviceBatch& batch,
+                     const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
+                     std::int32_t* draft_counts);
+
+  /// [max_requests] device arrays of a group, by request slot: what is remembered, and source column and bias of the
+  /// last pre-step.
+  [[nodiscard]] const std::int32_t* columns(std::int32_t group) const;
+  [[nodiscard]] const std::int32_t* accepted(std::int32_t group) const;
+  [[nodiscard]] const std::int32_t* src_columns(std::int32_t group) const;
+  [[nodiscard]] const std::int32_t* src_offsets(std::int32_t group) const;
+  /// Parts of copies skipped so far: one number in device memory.
+  [[nodiscard]] const std::int64_t* skipped_parts() const noexcept;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// out[i] = values[index[i]] for 0 <= index[i] < count, else `fill`; all in device memory, rows entries. One launch.
+void gather_by_index(const Stream& stream, const std::int32_t* index, const std::int32_t* values, std::int32_t count,
+                     std::int32_t fill, std::int32_t* out, std::int32_t rows);
+
+}  // namespace stateport

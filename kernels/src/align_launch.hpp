@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <stateport/backends/stream.hpp>
+
+#include "align_rows.hpp"
+
+/// The launches of AlignContext: a step once for GPUs and once for CPUs, the index kernels once for all.
+namespace stateport::kernels {
+
+/// Counters in device memory.
+struct AlignCounters {
+  std::int64_t skipped_parts = 0;
+  std::uint32_t finished_teams = 0;  ///< 0 between launches
+};
+
+/// Decides every row of every group, copies, and remembers, in one launch.
+class AlignLauncher {
+ public:
+  /// Room for this many rows and groups, so that no step allocates.
+  AlignLauncher(std::int32_t groups, std::int32_t max_rows);
+  AlignLauncher(AlignLauncher&&) noexcept;
+  AlignLauncher& operator=(AlignLauncher&&) noexcept;
+  ~AlignLauncher();
+
+  /// `groups` in host memory and `device_groups` in device memory say the same.
+  void step(const char* label, const Stream& stream, std::span<const AlignGroupView> groups,
+            const AlignGroupView* device_groups, const AlignBatchView& batch, AlignCounters* counters);
+
+ private:
+  class Scratch;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+/// Columns of one request: the seed of `computed` with each group's block size, or forgotten_column for computed < 0.
+void align_set_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                       std::int32_t slot, std::int64_t computed);
+/// sampled == nullptr: `value` for every row.
+void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                            const std::int32_t* request, const std::int32_t* sampled, std::int32_t value,
+                            std::int32_t rows, std::int32_t max_requests);
+/// `accepted_of`: [max_requests] of the group.
+void align_gather_decode(const Stream& stream, const AlignBatchView& batch, const std::int32_t* accepted_of,
+                         const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
+                         std::int32_t* draft_counts);
+
+}  // namespace stateport::kernels
