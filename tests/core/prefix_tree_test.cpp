@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -313,6 +314,37 @@ TEST_CASE("steady eviction and insertion allocate nothing") {
   }
   CHECK(test::heap_allocations() == before);
   tree.check_invariants();
+}
+
+TEST_CASE("an insert or an eviction that runs out of memory changes nothing") {
+  int failures = 0;
+  for (std::uint64_t allocation = 1;; ++allocation) {
+    PrefixTree tree({.slots = 2, .reserve_nodes = 0});
+    insert(tree, {1, 2, 3, 4}, 0);
+    for (KvIndex i = 0; i < 255; ++i) insert(tree, {10 + i}, 10 + i, false);  // the next insert makes room for nodes
+    const Key key{1, 2, 3, 5, 6};
+    const std::vector<KvIndex> kv{300, 301, 302, 303, 304};
+    const std::vector<KvIndex> other_kv{400, 401, 402, 403, 404};
+    const Namespace name{.salt = "a name that does not fit into a small string"};
+    const std::string before = tree.pretty_print();
+    Freed freed;
+    bool inserted = false;
+    test::fail_heap_allocation(allocation);
+    try {
+      tree.insert({.tokens = key, .kv = kv}, freed);
+      inserted = true;
+      tree.insert({.tokens = key, .kv = other_kv, .name_space = name}, freed);
+      tree.evict({.tokens = 6}, freed);
+      test::fail_heap_allocation(0);
+      break;
+    } catch (const std::bad_alloc&) {
+      test::fail_heap_allocation(0);
+      ++failures;
+      if (!inserted) CHECK((tree.pretty_print() == before && freed.kv.empty()));
+      tree.check_invariants();
+    }
+  }
+  CHECK(failures >= 5);
 }
 
 TEST_CASE("a split moves no token") {

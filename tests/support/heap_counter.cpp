@@ -17,16 +17,24 @@ void stateport::test::fail_heap_allocation(std::uint64_t n) noexcept {
   until_failure = n;
 }
 
-// operator new[] and the nothrow forms end here too; the aligned forms are left alone.
+// operator new[] ends here too, but for sanitizers, which have their own; the aligned forms are left alone.
 void* operator new(std::size_t bytes) {
   ++allocations;
   if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  if (until_failure > 0 && --until_failure == 0) return nullptr;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
   std::free(memory);
 }

@@ -64,9 +64,13 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   prefetch(arena_.tokens(entry.first_page));
   prefetch(arena_.run_mark(entry.first_page));
   prefetch(children_.bucket(entry.hash));
+  if (entry.slot >= 0) {  // room for both lists before either tells of this node
+    freed.slots.emplace_back();
+    freed.slots.pop_back();
+  }
+  freed.kv.insert(freed.kv.end(), kv, kv + tokens);
   leaves_.erase(node);
   if (const auto next = leaves_.first()) prefetch(&nodes_[*next]);
-  freed.kv.insert(freed.kv.end(), kv, kv + tokens);
   if (entry.slot >= 0) remove_state(node, freed, result);
   result.tokens += tokens;
   sizes_.evictable_tokens -= tokens;

@@ -123,8 +123,9 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   const std::int64_t prefix_tokens = tokens_of(found.pages);
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
-  freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
   const std::uint32_t name_space = names_.find_or_add(prefix.name_space);
+  if (options_.max_states_per_path >= 0) path_.reserve(found.depth + 2);
+  freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
 
   for (std::uint32_t at = found.node; at != root; at = nodes_[at].parent) count_use(at, prefix);
   touch_path(found.node, found.depth);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -45,7 +46,7 @@ std::vector<NodeInfo> RadixTree::nodes() const {
                    .priority = node.priority});
   }
   // A path grows from parent to child.
-  std::ranges::stable_sort(all, {}, &NodeInfo::end_tokens);
+  std::ranges::sort(all, {}, [](const NodeInfo& node) { return std::pair(node.end_tokens, node.id.index); });
   return all;
 }
 
