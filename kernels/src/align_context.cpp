@@ -11,7 +11,6 @@
 
 #include <array>
 #include <deque>
-#include <limits>
 #include <vector>
 
 #include "align_launch.hpp"

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/kernels/step_committer.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <stateport/backends/buffer.hpp>
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/internal/execution_space.hpp>
+#include <stateport/backends/transfer.hpp>
+#include <stateport/core/error.hpp>
+#include <stateport/core/speculative_rules.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include <vector>
+
+#include "element_copy.hpp"
+
+namespace stateport {
+namespace {
+
+/// Neighbouring destination elements that one thread moves.
+constexpr std::uint64_t unit_elements = 16;
+
+/// One tensor as the kernel sees it.
+struct StepRoute {
+  StepScratch scratch;
+  std::byte* dst = nullptr;
+  std::int64_t dst_stride_bytes = 0;
+  std::int64_t window = 0;
+  std::int64_t dim = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t first_unit = 0;  ///< units of a slot that lie before this tensor
+  ElementType type = ElementType::fp32;
+  StateKind kind = StateKind::recurrent;
+  ConvLayout layout = ConvLayout::sd;
+
+  [[nodiscard]] constexpr std::int64_t source_element(std::uint64_t i) const noexcept {
+    const auto element = static_cast<std::int64_t>(i);
+    if (kind == StateKind::recurrent) return element;
+    const std::int64_t inner = layout == ConvLayout::sd ? dim : window;
+    const std::int64_t outer_index = element / inner;
+    const std::int64_t inner_index = element % inner;
+    const std::int64_t token = layout == ConvLayout::sd ? outer_index : inner_index;
+    const std::int64_t channel = layout == ConvLayout::sd ? inner_index : outer_index;
+    return token * scratch.token_stride + channel * scratch.channel_stride;
+  }
+};
+
+struct CommitStep {
+  const StepRoute* routes;
+  std::uint32_t route_count;
+  std::uint64_t slot_units;
+  std::int32_t slots;
+  std::int32_t steps;
+  StepTargets targets;
+
+  KOKKOS_FUNCTION const StepRoute& route_of(std::uint64_t unit) const {
+    std::uint32_t low = 0;
+    for (std::uint32_t high = route_count; high - low > 1;) {
+      const std::uint32_t middle = (low + high) / 2;
+      (routes[middle].first_unit <= unit ? low : high) = middle;
+    }
+    return routes[low];
+  }
+
+  KOKKOS_FUNCTION void operator()(std::uint64_t item) const {
+    const std::uint64_t entry = item / slot_units;
+    const auto rows = static_cast<std::uint64_t>(targets.rows);
+    const bool live = entry < rows;
+    const std::uint64_t row = live ? entry : entry - rows;
+    const std::int32_t step = live ? targets.last_step[row] : targets.track_step[row];
+    const std::int32_t slot = live ? targets.live_slot[row] : targets.track_slot[row];
+    if (!commits(step, slot, slots) || step >= steps) return;
+    const StepRoute& route = route_of(item % slot_units);
+    const std::byte* const src = route.scratch.base +
+                                 static_cast<std::int64_t>(row) * route.scratch.request_stride_bytes +
+                                 step * route.scratch.step_stride_bytes;
+    std::byte* const dst = route.dst + slot * route.dst_stride_bytes;
+    const std::uint64_t first = (item % slot_units - route.first_unit) * unit_elements;
+    const std::uint64_t last = first + unit_elements < route.elements ? first + unit_elements : route.elements;
+    const std::uint64_t dst_bytes = element_bytes(route.type);
+    const auto src_bytes = static_cast<std::int64_t>(element_bytes(route.scratch.type));
+    for (std::uint64_t i = first; i < last; ++i) {
+      const std::byte* const from = src + route.source_element(i) * src_bytes;
+      std::byte* const to = dst + i * dst_bytes;
+      if (route.type == route.scratch.type)
+        for (std::uint64_t k = 0; k < dst_bytes; ++k) to[k] = from[k];
+      else
+        kernels::convert_range(0, 1, to, route.type, from, route.scratch.type, 1);
+    }
+  }
+};
+static_assert(sizeof(CommitStep) <= 512);
+
+void validate(const StepScratch& scratch, const StateTensorSpec& tensor) {
+  require(scratch.base != nullptr, "base", "nullptr", "must point to the scratch of request 0, step 0");
+  require(scratch.type == tensor.type || (convertible(scratch.type) && convertible(tensor.type)), "type",
+          name(scratch.type), "cannot be converted to the destination's element type");
+  const auto bytes = static_cast<std::int64_t>(element_bytes(scratch.type));
+  for (const std::int64_t stride : {scratch.request_stride_bytes, scratch.step_stride_bytes})
+    require(stride >= 0 && stride % bytes == 0, "stride", stride, "must be a whole number of elements");
+  if (tensor.kind == StateKind::recurrent) return;
+  require(scratch.token_stride >= 1, "token_stride", scratch.token_stride, "must be at least 1");
+  require(scratch.channel_stride >= 1, "channel_stride", scratch.channel_stride, "must be at least 1");
+}
+
+std::vector<StepRoute> routes_of(std::span<const StepScratch> scratch, const StateStore& destination) {
+  require(scratch.size() == destination.tensors().size(), "scratch", scratch.size(),
+          "must have one entry per tensor of the destination");
+  std::vector<StepRoute> routes;
+  std::uint64_t units = 0;
+  for (std::size_t i = 0; i < scratch.size(); ++i) {
+    const StateTensorView& tensor = destination.tensors()[i];
+    validate(scratch[i], tensor.spec);
+    const auto elements = static_cast<std::uint64_t>(tensor.spec.element_count());
+    routes.push_back({.scratch = scratch[i],
+                      .dst = tensor.base,
+                      .dst_stride_bytes = tensor.slot_stride_bytes,
+                      .window = tensor.spec.window(),
+                      .dim = tensor.spec.dim(),
+                      .elements = elements,
+                      .first_unit = units,
+                      .type = tensor.spec.type,
+                      .kind = tensor.spec.kind,
+                      .layout = tensor.spec.conv_layout});
+    units += (elements + unit_elements - 1) / unit_elements;
+  }
+  return routes;
+}
+
+}  // namespace
+
+class StepCommitter::Impl {
+ public:
+  Impl(std::span<const StepScratch> scratch, const StateStore& destination, std::int32_t request_count,
+       std::int32_t step_count)
+      : requests(request_count) {
+    require(requests >= 1, "requests", requests, "must be at least 1");
+    require(step_count >= 1, "steps", step_count, "must be at least 1");
+    const std::vector<StepRoute> host = routes_of(scratch, destination);
+    const Stream stream = Stream::default_stream();
+    routes = Buffer(resource, host.size() * sizeof(StepRoute));
+    copy_bytes(stream, routes.data(), host.data(), host.size() * sizeof(StepRoute));
+    stream.synchronize();
+    const StepRoute& last = host.back();
+    kernel = {.routes = routes.as<StepRoute>(),
+              .route_count = static_cast<std::uint32_t>(host.size()),
+              .slot_units = last.first_unit + (last.elements + unit_elements - 1) / unit_elements,
+              .slots = destination.slots(),
+              .steps = step_count,
+              .targets = {}};
+  }
+
+  std::int32_t requests;
+  DeviceResource resource;
+  Buffer routes;
+  CommitStep kernel{};
+};
+
+StepCommitter::StepCommitter(std::span<const StepScratch> scratch, const StateStore& destination, std::int32_t requests,
+                             std::int32_t steps)
+    : impl_(std::make_unique<Impl>(scratch, destination, requests, steps)) {}
+StepCommitter::StepCommitter(StepCommitter&&) noexcept = default;
+StepCommitter& StepCommitter::operator=(StepCommitter&&) noexcept = default;
+StepCommitter::~StepCommitter() = default;
+
+void StepCommitter::commit_step(const Stream& stream, const StepTargets& targets) {
+  require(targets.rows >= 0 && targets.rows <= impl_->requests, "rows", targets.rows,
+          "must be between 0 and the scratch's requests");
+  if (targets.rows == 0) return;
+  require(targets.last_step != nullptr && targets.live_slot != nullptr, "last_step", "nullptr",
+          "last_step and live_slot must point to rows entries");
+  require((targets.track_step == nullptr) == (targets.track_slot == nullptr), "track_step", "nullptr",
+          "track_step and track_slot come together");
+  CommitStep kernel = impl_->kernel;
+  kernel.targets = targets;
+  const std::uint64_t entries = static_cast<std::uint64_t>(targets.rows) * (targets.track_step != nullptr ? 2 : 1);
+  Kokkos::parallel_for("stateport::commit_step",
+                       Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::uint64_t>>(
+                           execution_space(stream), 0, entries * kernel.slot_units),
+                       kernel);
+}
+
+}  // namespace stateport
