@@ -34,14 +34,15 @@ void finalize_what_was_started() {
 }
 
 int choose_device(int asked) {
+  require(asked >= Runtime::any_device, "device_id", asked, "must be the id of a device, or any_device");
   const detail::DeviceCount present = detail::count_devices();
   const int device_id = asked == Runtime::any_device ? 0 : asked;
   if (present.count == 0) {
     const std::string why = present.reason.empty() ? "" : fmt::format(" ({})", present.reason);
     throw BackendError(fmt::format("{} device {}", backend_info().name, device_id), "no device found" + why);
   }
-  require(asked >= Runtime::any_device && asked < present.count, "device_id", asked,
-          fmt::format("must be below the number of devices, {}, or any_device", present.count));
+  require(asked < present.count, "device_id", asked,
+          fmt::format("must be below the number of devices, {}", present.count));
   return asked == Runtime::any_device ? detail::current_device() : asked;
 }
 

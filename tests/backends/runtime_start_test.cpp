@@ -94,6 +94,7 @@ TEST_CASE("before the first Runtime every use of the device says that there is n
 TEST_CASE("a bad device id starts nothing, and a good one still can") {
   CHECK(in_child([] {
           EXPECT_IN_CHILD(throws<InvalidArgument>([] { const Runtime runtime({.device_id = 1'000}); }));
+          EXPECT_IN_CHILD(throws<InvalidArgument>([] { const Runtime runtime({.device_id = -2}); }));
           EXPECT_IN_CHILD(!Runtime::is_running());
           const Runtime runtime({.device_id = 0});
           EXPECT_IN_CHILD(runtime.device().id == 0);
