@@ -13,6 +13,12 @@ using namespace stateport::replay;
 
 namespace {
 
+#ifdef STATEPORT_ENABLE_ASSERT
+constexpr bool assertions_on = true;
+#else
+constexpr bool assertions_on = false;
+#endif
+
 /// Token hit rate in per cent with a cache that never evicts.
 double unlimited_hit_rate(const Workload& workload, CheckpointMode mode) {
   const std::int64_t distinct = workload.distinct_blocks();
@@ -37,6 +43,10 @@ void check_hit_rates(const char* file, double every, double last, double branch)
     return;
   }
   const Trace trace = read_trace(path);
+  if constexpr (assertions_on) {
+    MESSAGE("read, not replayed: millions of blocks are too slow with assertions and sanitizers");
+    return;
+  }
   const auto near = [](double a, double b) { return std::abs(a - b) <= 0.01; };
   CHECK(near(unlimited_hit_rate(trace.workload, CheckpointMode::every), every));
   CHECK(near(unlimited_hit_rate(trace.workload, CheckpointMode::last), last));
