@@ -305,6 +305,11 @@ TEST_CASE("a block is published only with the token count that it holds") {
   CHECK_FALSE(check.publish(BlockId{1}, 4));
   CHECK(check.published() == 1);
   CHECK(check.refused() == 3);
+  check.wrote_conv(1, 4);
+  check.wrote_recurrent(1, 8);
+  CHECK_FALSE(check.publish(BlockId{1}, 4));
+  CHECK_FALSE(check.publish(BlockId{1}, 8));
+  CHECK(check.tokens(BlockId{1}) == PublicationCheck::unknown);
   CHECK_THROWS_AS(static_cast<void>(check.publish(BlockId{0}, 4)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(check.publish(BlockId{9}, 4)), InvalidArgument);
   CHECK_THROWS_AS(check.wrote(9, 4), InvalidArgument);
