@@ -148,6 +148,8 @@ command_replay() {
 command_test() {
   lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
   say "configure, build and test (preset openmp, way: $way)"
+  # Several test programs share the cores: threads that wait must not spin.
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   steps 'exec cmake --workflow --preset openmp'
 }
 
