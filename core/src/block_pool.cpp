@@ -2,6 +2,7 @@
 #include <stateport/core/block_pool.hpp>
 
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 
 #include <algorithm>
 
@@ -172,6 +173,8 @@ bool BlockPool::choose_victims(std::size_t count) {
   };
   const auto tick_of = [this](std::uint32_t index) { return blocks_[index].tick; };
   while (listed_.size() < count) {
+    // Old blocks are in no cache any more: fetch those that will soon be looked at.
+    if (const auto soon = victims_.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks_[*soon]);
     const auto leaf = victims_.top(eligible, tick_of);
     if (!leaf) {
       for (const BlockId id : listed_)
@@ -238,6 +241,10 @@ std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<
     if (!out[i].valid()) return i;
   }
   return hashes.size();
+}
+
+void BlockPool::prefetch(BlockId block) const noexcept {
+  if (block.valid() && block.index() < blocks_.size()) detail::prefetch(&blocks_[block.index()]);
 }
 
 void BlockPool::reset() {

@@ -2,6 +2,7 @@
 #include <stateport/core/slot_allocator.hpp>
 
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 
 #include <algorithm>
 
@@ -108,11 +109,21 @@ void SlotAllocator::choose_victims(std::size_t count) {
   };
   const auto key = [this](std::uint32_t index) { return key_of(BlockId{static_cast<std::int32_t>(index)}); };
   while (chosen_.size() < count) {
+    prefetch_victims();
     const auto victim = victims_.top(eligible, key);
     if (!victim) return;
     victims_.erase(*victim);
     chosen_.push_back(BlockId{static_cast<std::int32_t>(*victim)});
   }
+}
+
+/// Old blocks are in no cache any more: their entries are fetched early, what the entries name a little later.
+void SlotAllocator::prefetch_victims() const noexcept {
+  if (const auto later = victims_.upcoming(2 * detail::prefetch_distance)) {
+    detail::prefetch(&entries_[*later]);
+    blocks_.prefetch(BlockId{static_cast<std::int32_t>(*later)});
+  }
+  if (const auto soon = victims_.upcoming(detail::prefetch_distance)) slots_.prefetch(entries_[*soon].slot);
 }
 
 void SlotAllocator::assign_slots() {

@@ -2,6 +2,7 @@
 #include <stateport/core/slot_pool.hpp>
 
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 
 namespace stateport {
 
@@ -66,6 +67,10 @@ void SlotPool::unlock(SlotId slot) {
 
 std::int32_t SlotPool::lock_count(SlotId slot) const {
   return owned(slot).locks;
+}
+
+void SlotPool::prefetch(SlotId slot) const noexcept {
+  if (slot.valid() && slot.index() < slots_.size()) detail::prefetch(&slots_[slot.index()]);
 }
 
 bool SlotPool::is_free(SlotId slot) const noexcept {

@@ -48,6 +48,9 @@ class BlockDirectory {
   /// to the first hash that no block has.
   [[nodiscard]] virtual std::size_t find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const = 0;
 
+  /// A hint that the block will soon be asked for. Any id is allowed.
+  virtual void prefetch(BlockId) const noexcept {}
+
   /// A listener is called until it is removed. It must outlive its registration.
   virtual void add_listener(BlockListener& listener) = 0;
   virtual void remove_listener(BlockListener& listener) noexcept = 0;

@@ -8,7 +8,7 @@
 
 #include <stateport/core/block_directory.hpp>
 #include <stateport/core/flat_map.hpp>
-#include <stateport/core/victim_heap.hpp>
+#include <stateport/core/victim_queue.hpp>
 
 namespace stateport {
 
@@ -96,6 +96,7 @@ class BlockPool final : public BlockDirectory {
   /// The free stack, bottom to top. For tests and dumps.
   [[nodiscard]] std::span<const BlockId> free_list() const noexcept { return free_; }
 
+  void prefetch(BlockId block) const noexcept override;
   void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
   void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
 
@@ -133,7 +134,7 @@ class BlockPool final : public BlockDirectory {
   std::vector<Block> blocks_;
   std::vector<BlockId> free_;
   detail::BlockHashMap hash_to_block_;
-  VictimHeap<std::int64_t> victims_;  ///< every cached block without children; others are dropped when seen
+  VictimQueue victims_;  ///< every cached block without children; others are dropped when seen
   std::vector<BlockListener*> listeners_;
   // Scratch of one call, with room for every block.
   std::vector<BlockId> listed_;

@@ -13,7 +13,7 @@
 #include <stateport/core/ids.hpp>
 #include <stateport/core/slot_pool.hpp>
 #include <stateport/core/state_tag.hpp>
-#include <stateport/core/victim_heap.hpp>
+#include <stateport/core/victim_queue.hpp>
 
 namespace stateport {
 
@@ -143,6 +143,7 @@ class SlotAllocator final : public BlockListener {
   void offer(BlockId block);
   void mark_batch(std::span<const BlockId> blocks);
   void choose_victims(std::size_t count);
+  void prefetch_victims() const noexcept;
   void assign_slots();
   void forget_hash(BlockId block);
   void detach(BlockId block);
@@ -152,8 +153,8 @@ class SlotAllocator final : public BlockListener {
   SlotAllocatorOptions options_;
   std::vector<Entry> entries_;  ///< by block
   detail::BlockHashMap hash_to_block_;
-  VictimHeap<std::int64_t> victims_;  ///< every evictable block with a slot; others are dropped when seen
-  std::vector<bool> orphans_;         ///< by slot: pinned after its block lost it
+  VictimQueue victims_;        ///< every evictable block with a slot; others are dropped when seen
+  std::vector<bool> orphans_;  ///< by slot: pinned after its block lost it
   std::int64_t evictions_ = 0;
   std::uint32_t batch_ = 0;
   // Scratch of one call.

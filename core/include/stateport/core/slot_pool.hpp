@@ -53,6 +53,8 @@ class SlotPool {
   void unlock(SlotId slot);
   [[nodiscard]] std::int32_t lock_count(SlotId slot) const;
 
+  /// A hint that the slot will soon be asked for. Any id is allowed.
+  void prefetch(SlotId slot) const noexcept;
   /// False for a slot out of range.
   [[nodiscard]] bool is_free(SlotId slot) const noexcept;
   /// The free slots, next one to be handed out last for a stack, first for a queue. For tests and dumps.
