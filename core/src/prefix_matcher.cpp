@@ -33,10 +33,10 @@ PrefixMatcher::PrefixMatcher(const BlockDirectory& blocks, const SlotAllocator* 
           "must be at least 1: the forward needs a token");
 }
 
-PrefixMatch PrefixMatcher::match(const MatchQuery& query, std::span<BlockId> matched) const {
+BlockMatch PrefixMatcher::match(const MatchQuery& query, std::span<BlockId> matched) const {
   check(query, matched, options_.block_size_tokens);
   const std::int64_t block_size = options_.block_size_tokens;
-  PrefixMatch match;
+  BlockMatch match;
   match.first_block = static_cast<std::int32_t>(ceil_div(query.finished_tokens, block_size));
   match.required_blocks = static_cast<std::int32_t>(ceil_div(query.finished_tokens + query.chunk_tokens, block_size));
   const auto first = std::min(query.keys.size(), static_cast<std::size_t>(match.first_block));
@@ -50,7 +50,7 @@ PrefixMatch PrefixMatcher::match(const MatchQuery& query, std::span<BlockId> mat
   return match;
 }
 
-void PrefixMatcher::skip_attention_only(const MatchQuery& query, PrefixMatch& match) const {
+void PrefixMatcher::skip_attention_only(const MatchQuery& query, BlockMatch& match) const {
   if (match.matched_blocks == 0) return;
   const std::int64_t block_size = options_.block_size_tokens;
   const std::int64_t end = query.finished_tokens + query.chunk_tokens - options_.min_remaining_tokens;
@@ -61,7 +61,7 @@ void PrefixMatcher::skip_attention_only(const MatchQuery& query, PrefixMatch& ma
   if (match.lost_tokens > 0) match.lost = LostHit::too_few_tokens;
 }
 
-void PrefixMatcher::skip_hybrid(const MatchQuery& query, std::span<const BlockId> matched, PrefixMatch& match) const {
+void PrefixMatcher::skip_hybrid(const MatchQuery& query, std::span<const BlockId> matched, BlockMatch& match) const {
   const std::int64_t block_size = options_.block_size_tokens;
   const std::int64_t usable_end = query.chunk_tokens - options_.min_remaining_tokens;
   bool evicted = false;

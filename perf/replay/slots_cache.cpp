@@ -56,7 +56,7 @@ void SlotsCache::prepare(std::span<const BlockIdentity> identities, std::int64_t
 Hit SlotsCache::begin() {
   pool_.advance_tick();
   blocks_.resize(full_blocks());
-  const PrefixMatch match =
+  const BlockMatch match =
       matcher_.match({.chunk_tokens = input_tokens_, .keys = hashes_.keys, .prefixes = hashes_.prefixes}, blocks_);
   remember_recency(match);
   take_blocks(static_cast<std::size_t>(match.matched_blocks));
@@ -72,7 +72,7 @@ Hit SlotsCache::begin() {
 /// Pinning makes every matched block the most recent, and its state with it. A state is only as recent as the request
 /// that last used it, so the ones that this request passes over keep their place. So does the block where the prompt
 /// merely continues a cached one: a state made there is superseded at once by the one at the end.
-void SlotsCache::remember_recency(const PrefixMatch& match) {
+void SlotsCache::remember_recency(const BlockMatch& match) {
   kept_recency_.clear();
   const auto hit_blocks = static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens);
   for (std::int32_t depth = 1; depth <= match.matched_blocks; ++depth) {

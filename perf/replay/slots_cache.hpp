@@ -63,7 +63,7 @@ class SlotsCache final : public ReplayCache {
   [[nodiscard]] std::size_t full_blocks() const noexcept { return hashes_.keys.size(); }
   [[nodiscard]] StateTag tag_at(std::int32_t depth_blocks) const;
   [[nodiscard]] bool holds_state(std::int32_t depth_blocks) const;
-  void remember_recency(const PrefixMatch& match);
+  void remember_recency(const BlockMatch& match);
   void take_blocks(std::size_t matched);
 
   SlotsCacheOptions options_;

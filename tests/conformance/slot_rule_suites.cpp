@@ -119,11 +119,11 @@ Json our_match(const Json& row, std::int32_t min_remaining) {
                                .min_remaining_tokens = min_remaining,
                                .hybrid = hybrid});
   std::vector<BlockId> matched(hashes.keys.size());
-  const PrefixMatch match = matcher.match({.finished_tokens = row.at("finished").get<std::int64_t>(),
-                                           .chunk_tokens = row.at("chunk_len").get<std::int64_t>(),
-                                           .keys = hashes.keys,
-                                           .prefixes = hashes.prefixes},
-                                          matched);
+  const BlockMatch match = matcher.match({.finished_tokens = row.at("finished").get<std::int64_t>(),
+                                          .chunk_tokens = row.at("chunk_len").get<std::int64_t>(),
+                                          .keys = hashes.keys,
+                                          .prefixes = hashes.prefixes},
+                                         matched);
   matched.resize(static_cast<std::size_t>(match.matched_blocks));
   const bool looked = hybrid && enabled && row.at("finished").get<std::int64_t>() == 0;
   return {{"matched_blocks", ids_json(matched)},

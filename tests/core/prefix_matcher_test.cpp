@@ -51,7 +51,7 @@ struct Fixture {
     states.set_tag(block, {.token_count = (i + 1) * block_size, .prefix = prefix_of(i)});
     states.register_hashes({&block, 1}, {&hash, 1});
   }
-  PrefixMatch match(std::int64_t chunk, std::int32_t min_remaining = 1, std::int64_t finished = 0, bool hybrid = true) {
+  BlockMatch match(std::int64_t chunk, std::int32_t min_remaining = 1, std::int64_t finished = 0, bool hybrid = true) {
     const PrefixMatcher matcher(
         blocks, &states, {.block_size_tokens = block_size, .min_remaining_tokens = min_remaining, .hybrid = hybrid});
     std::vector<BlockId> out(keys.size());
@@ -71,7 +71,7 @@ struct Fixture {
 TEST_CASE("a skip ends where a state is, and says what was lost and why") {
   Fixture f;
   f.cache_blocks(5);
-  const PrefixMatch none = f.match(320);
+  const BlockMatch none = f.match(320);
   CHECK(none.matched_blocks == 5);
   CHECK(none.new_blocks() == 15);
   CHECK(none.skip_tokens == 0);
@@ -79,7 +79,7 @@ TEST_CASE("a skip ends where a state is, and says what was lost and why") {
   CHECK(none.lost_tokens == 80);
   f.store(2);
   f.store(7);  // outside the KV match
-  const PrefixMatch some = f.match(320);
+  const BlockMatch some = f.match(320);
   CHECK(some.skip_tokens == 48);
   CHECK(some.state_blocks == 3);
   REQUIRE(some.state);
@@ -88,7 +88,7 @@ TEST_CASE("a skip ends where a state is, and says what was lost and why") {
   CHECK(f.states.restore_to_live(some.state->block, SlotId{0}, some.wanted));
   CHECK(some.lost_tokens == 32);
   f.store(4);
-  const PrefixMatch all = f.match(320);
+  const BlockMatch all = f.match(320);
   CHECK(all.skip_tokens == 80);
   CHECK_FALSE(all.lost);
 }
@@ -114,7 +114,7 @@ TEST_CASE("a state that was evicted is named as the reason") {
   SlotId slot;
   const BlockId other{30};
   f.states.allocate({&other, 1}, {&slot, 1});
-  const PrefixMatch match = f.match(320);
+  const BlockMatch match = f.match(320);
   CHECK(match.skip_tokens == 48);
   CHECK(match.lost == LostHit::evicted);
 }
@@ -132,7 +132,7 @@ TEST_CASE("a continuation chunk of a hybrid model skips nothing, one of an atten
   Fixture f;
   f.cache_blocks(8);
   f.store(5);
-  const PrefixMatch hybrid = f.match(100, 1, 64);
+  const BlockMatch hybrid = f.match(100, 1, 64);
   CHECK(hybrid.first_block == 4);
   CHECK(hybrid.matched_blocks == 4);
   CHECK(hybrid.skip_tokens == 0);
@@ -147,7 +147,7 @@ TEST_CASE("without a state cache a hybrid model shares KV and skips nothing") {
   f.cache_blocks(3);
   const PrefixMatcher matcher(f.blocks, nullptr, {.block_size_tokens = block_size});
   std::vector<BlockId> out(f.keys.size());
-  const PrefixMatch match = matcher.match({.chunk_tokens = 320, .keys = f.keys, .prefixes = f.prefixes}, out);
+  const BlockMatch match = matcher.match({.chunk_tokens = 320, .keys = f.keys, .prefixes = f.prefixes}, out);
   CHECK(match.matched_blocks == 3);
   CHECK(match.skip_tokens == 0);
   CHECK(match.lost == LostHit::no_checkpoint);
@@ -186,7 +186,7 @@ TEST_CASE("random matches agree with the rule read literally, and allocate nothi
     const PrefixMatcher matcher(f.blocks, &f.states,
                                 {.block_size_tokens = block_size, .min_remaining_tokens = min_remaining});
     std::array<BlockId, 20> out;
-    const PrefixMatch match = matcher.match(
+    const BlockMatch match = matcher.match(
         {.finished_tokens = finished, .chunk_tokens = chunk, .keys = f.keys, .prefixes = f.prefixes}, out);
     REQUIRE(test::heap_allocations() == before);
 

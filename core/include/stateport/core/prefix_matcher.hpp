@@ -27,7 +27,7 @@ struct MatchQuery {
   std::span<const PrefixHash> prefixes;  ///< as many as keys
 };
 
-struct PrefixMatch {
+struct BlockMatch {
   std::int32_t first_block = 0;      ///< of the chunk; the request holds the blocks before it already
   std::int32_t required_blocks = 0;  ///< that the prompt touches up to the end of the chunk
   std::int32_t matched_blocks = 0;   ///< from first_block on, found in the KV cache
@@ -60,11 +60,11 @@ class PrefixMatcher {
 
   /// Writes the matched blocks into `matched` (room for keys.size() blocks, the first matched_blocks are set). Throws
   /// InvalidArgument for negative counts, lists of different lengths and too small a `matched`.
-  [[nodiscard]] PrefixMatch match(const MatchQuery& query, std::span<BlockId> matched) const;
+  [[nodiscard]] BlockMatch match(const MatchQuery& query, std::span<BlockId> matched) const;
 
  private:
-  void skip_attention_only(const MatchQuery& query, PrefixMatch& match) const;
-  void skip_hybrid(const MatchQuery& query, std::span<const BlockId> matched, PrefixMatch& match) const;
+  void skip_attention_only(const MatchQuery& query, BlockMatch& match) const;
+  void skip_hybrid(const MatchQuery& query, std::span<const BlockId> matched, BlockMatch& match) const;
   [[nodiscard]] std::optional<FoundState> usable_state(const MatchQuery& query, std::int32_t blocks,
                                                        StateTag& wanted) const;
 
