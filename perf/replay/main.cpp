@@ -24,6 +24,7 @@
 #include "scaled_spec.hpp"
 #include "slots_cache.hpp"
 #include "trace.hpp"
+#include "tree_cache.hpp"
 
 namespace stateport::replay {
 namespace {
@@ -70,6 +71,12 @@ void choose_capacity(const Options& options, const Workload& workload, RunDescri
   run.slots = states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
 }
 
+void describe_cache(const Options& options, RunDescription& run) {
+  const bool tree = options.cache == CacheKind::tree;
+  run.cache = tree ? "tree" : "slots";
+  run.hash = tree ? "none" : options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
+}
+
 std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec) {
   switch (options.cache) {
     case CacheKind::slots:
@@ -78,6 +85,11 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                                                             .block_size_tokens = run.block_size_tokens,
                                                             .hash = options.hash,
                                                             .layout_fingerprint = spec.fingerprint()});
+    case CacheKind::tree:
+      return std::make_unique<TreeCache>(TreeCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
+                                                          .slots = static_cast<std::int32_t>(run.slots),
+                                                          .block_size_tokens = run.block_size_tokens,
+                                                          .layout_fingerprint = spec.fingerprint()});
   }
   throw std::logic_error("a cache without an implementation");
 }
@@ -143,9 +155,8 @@ int replay(const Options& options) {
   choose_capacity(options, workload, run);
   const StateSpec full = models::find(options.model);
   run.model = options.model;
-  run.cache = "slots";
+  describe_cache(options, run);
   run.checkpoint = name(options.checkpoint);
-  run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
   run.full_state = describe(full);
   run.full_state_bytes = full.slot_bytes();
 

@@ -66,20 +66,21 @@ void add_workload(CLI::App& app, Options& options) {
 
 void add_cache(CLI::App& app, Options& options) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  static const std::map<std::string, CacheKind> caches = {{"slots", CacheKind::slots}};
+  static const std::map<std::string, CacheKind> caches = {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}};
   static const std::map<std::string, BlockHashKind> hashes = {{"sha256", BlockHashKind::sha256},
                                                               {"xxh3_128", BlockHashKind::xxh3_128}};
   static const std::map<std::string, CheckpointMode> modes = {
       {"every", CheckpointMode::every}, {"last", CheckpointMode::last}, {"branch", CheckpointMode::branch}};
-  app.add_option("--cache", options.cache, "Index: slots = BlockPool and SlotAllocator, by block hash")
+  app.add_option("--cache", options.cache,
+                 "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens")
       ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
-      ->option_text("slots");
+      ->option_text("slots|tree [slots]");
   app.add_option("--checkpoint", options.checkpoint,
                  "Where states are kept: after every block; after the last full block; there and where the prompt "
                  "left a cached prefix")
       ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case))
       ->option_text("every|last|branch [branch]");
-  app.add_option("--hash", options.hash, "Block hash")
+  app.add_option("--hash", options.hash, "Block hash of the slots index")
       ->transform(CLI::CheckedTransformer(hashes, CLI::ignore_case))
       ->option_text("sha256|xxh3_128 [sha256]");
   auto* blocks = app.add_option("--blocks", options.blocks, "KV blocks that can be cached")

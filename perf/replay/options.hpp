@@ -17,7 +17,7 @@ namespace stateport::replay {
 /// take half to three times the memory of a state.
 inline constexpr std::int64_t blocks_per_slot = 8;
 
-enum class CacheKind : std::uint8_t { slots };
+enum class CacheKind : std::uint8_t { slots, tree };
 
 /// What the command line says.
 struct Options {

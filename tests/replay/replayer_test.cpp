@@ -8,6 +8,7 @@
 
 #include "generator.hpp"
 #include "slots_cache.hpp"
+#include "tree_cache.hpp"
 
 using namespace stateport::replay;
 
@@ -38,8 +39,9 @@ class RememberedStates final : public StateMover {
   MoverCounts counts_;
 };
 
+template <class Cache>
 ReplayCounts replay(const Workload& workload, CheckpointMode mode, std::int32_t slots, StateMover& states) {
-  SlotsCache cache({.blocks = 8 * slots + 400, .slots = slots});
+  Cache cache({.blocks = 8 * slots + 400, .slots = slots});
   Replayer replayer(workload, cache, states, mode);
   replayer.run([](std::int64_t) { return true; });
   cache.check_invariants();
@@ -50,13 +52,14 @@ constexpr CheckpointMode modes[] = {CheckpointMode::every, CheckpointMode::last,
 
 }  // namespace
 
-TEST_CASE("every restored state is the one that the prompt needs, however often slots change hands") {
+TEST_CASE_TEMPLATE("every restored state is the one that the prompt needs, however often slots change hands", Cache,
+                   SlotsCache, TreeCache) {
   for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt}) {
     const Workload workload = generate_workload({.kind = kind, .requests = 300});
     for (const CheckpointMode mode : modes) {
       for (const std::int32_t slots : {1, 7, 64}) {
         RememberedStates states;
-        const ReplayCounts counts = replay(workload, mode, slots, states);
+        const ReplayCounts counts = replay<Cache>(workload, mode, slots, states);
         CHECK(counts.requests == 300);
         CHECK(counts.first_mismatch.empty());
         CHECK(states.counts().mismatches == 0);
@@ -74,7 +77,7 @@ TEST_CASE("with more slots the hit rate grows, and few slots are best spent on b
       std::map<CheckpointMode, double> rate;
       for (const CheckpointMode mode : modes) {
         NoStates states;
-        rate[mode] = replay(workload, mode, slots, states).token_hit_rate();
+        rate[mode] = replay<SlotsCache>(workload, mode, slots, states).token_hit_rate();
         CHECK(rate[mode] >= before[mode]);
       }
       if (slots <= 128) {

@@ -72,7 +72,7 @@ struct PrefixInsert {
   /// state_tag of the whole pages of `tokens`.
   SlotId slot;
   Namespace name_space;
-  /// kv[0, prev_tokens) are the tree's own indices (whole pages, held by a lock since the match that gave them).
+  /// kv[0, prev_tokens) are the tree's own indices (whole pages, locked since the match that gave them); not read.
   std::int64_t prev_tokens = 0;
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
   bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
