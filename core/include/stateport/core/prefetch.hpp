@@ -15,4 +15,11 @@ inline void prefetch([[maybe_unused]] const void* address) noexcept {
 #endif
 }
 
+/// Makes the compiler work out `value` although nobody uses it: a lookup made for its cache misses alone.
+inline void keep([[maybe_unused]] std::size_t value) noexcept {
+#ifdef __GNUC__
+  asm volatile("" : : "r"(value));
+#endif
+}
+
 }  // namespace stateport::detail
