@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <stateport/core/table.hpp>
+
 namespace stateport::detail {
 
 /// The children of all nodes: a set of node indices found by a hash of (parent, first page); the caller compares.
@@ -18,7 +20,7 @@ class ChildTable {
   void reserve(std::size_t nodes) {
     const std::size_t wanted = nodes + nodes / 4 + 8;
     if (wanted <= buckets_.size()) return;
-    std::vector<Bucket> old(wanted);
+    Table<Bucket> old(wanted);
     old.swap(buckets_);
     for (const Bucket& bucket : old)
       if (bucket.node != none) insert(bucket.hash, bucket.node);
@@ -87,7 +89,7 @@ class ChildTable {
     return at;
   }
 
-  std::vector<Bucket> buckets_;
+  Table<Bucket> buckets_;
 };
 
 }  // namespace stateport::detail

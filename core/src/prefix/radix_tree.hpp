@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/table.hpp>
 #include <stateport/core/victim_heap.hpp>
 
 #include "child_table.hpp"
@@ -145,7 +146,7 @@ class RadixTree {
   PrefixTree::Options options_;
   std::int64_t grid_ = 1;
   SlotPool pool_;
-  std::vector<RadixNode> nodes_;  ///< reserved to node_capacity_
+  Table<RadixNode> nodes_;  ///< reserved to node_capacity_
   std::size_t node_capacity_ = 0;
   std::size_t live_nodes_ = 0;
   std::uint32_t free_head_ = none;

@@ -8,6 +8,7 @@
 
 #include <stateport/core/block_directory.hpp>
 #include <stateport/core/flat_map.hpp>
+#include <stateport/core/table.hpp>
 #include <stateport/core/victim_queue.hpp>
 
 namespace stateport {
@@ -131,7 +132,7 @@ class BlockPool final : public BlockDirectory {
   BlockPolicy policy_;
   std::int64_t tick_ = 0;
   std::int32_t cached_count_ = 0;
-  std::vector<Block> blocks_;
+  Table<Block> blocks_;
   std::vector<BlockId> free_;
   detail::BlockHashMap hash_to_block_;
   VictimQueue victims_;  ///< every cached block without children; others are dropped when seen

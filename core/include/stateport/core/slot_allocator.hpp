@@ -13,6 +13,7 @@
 #include <stateport/core/ids.hpp>
 #include <stateport/core/slot_pool.hpp>
 #include <stateport/core/state_tag.hpp>
+#include <stateport/core/table.hpp>
 #include <stateport/core/victim_queue.hpp>
 
 namespace stateport {
@@ -151,7 +152,7 @@ class SlotAllocator final : public BlockListener {
   SlotPool& slots_;
   BlockDirectory& blocks_;
   SlotAllocatorOptions options_;
-  std::vector<Entry> entries_;  ///< by block
+  Table<Entry> entries_;  ///< by block
   detail::BlockHashMap hash_to_block_;
   VictimQueue victims_;        ///< every evictable block with a slot; others are dropped when seen
   std::vector<bool> orphans_;  ///< by slot: pinned after its block lost it

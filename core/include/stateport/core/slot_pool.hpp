@@ -8,6 +8,7 @@
 
 #include <stateport/core/ids.hpp>
 #include <stateport/core/state_tag.hpp>
+#include <stateport/core/table.hpp>
 
 namespace stateport {
 
@@ -77,7 +78,7 @@ class SlotPool {
   [[nodiscard]] const Slot& owned(SlotId slot) const;
   [[nodiscard]] Slot& owned(SlotId slot) { return const_cast<Slot&>(std::as_const(*this).owned(slot)); }
 
-  std::vector<Slot> slots_;
+  Table<Slot> slots_;
   std::vector<SlotId> ring_;  ///< free slots at positions [first_, first_ + free_count_) modulo its size
   std::int32_t first_ = 0;
   std::int32_t free_count_ = 0;

@@ -9,6 +9,7 @@
 
 #include <stateport/core/assert.hpp>
 #include <stateport/core/error.hpp>
+#include <stateport/core/table.hpp>
 
 namespace stateport {
 
@@ -164,8 +165,8 @@ class VictimHeap {
     place(hole, moving);
   }
 
-  std::vector<Entry> entries_;
-  std::vector<std::uint32_t> position_;
+  Table<Entry> entries_;
+  Table<std::uint32_t> position_;
 };
 
 }  // namespace stateport

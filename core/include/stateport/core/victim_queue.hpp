@@ -10,6 +10,7 @@
 
 #include <stateport/core/error.hpp>
 #include <stateport/core/prefetch.hpp>
+#include <stateport/core/table.hpp>
 #include <stateport/core/victim_heap.hpp>
 
 namespace stateport {
@@ -196,9 +197,9 @@ class VictimQueue {
     head_ = 0;
   }
 
-  VictimHeap<Key> heap_;      ///< what was pushed out of order
-  std::vector<Entry> queue_;  ///< ascending in key from head_ on; an entry is dead unless its position says so
-  std::vector<std::uint32_t> position_;  ///< of an index in queue_, or absent, or in_heap
+  VictimHeap<Key> heap_;           ///< what was pushed out of order
+  Table<Entry> queue_;             ///< ascending in key from head_ on; an entry is dead unless its position says so
+  Table<std::uint32_t> position_;  ///< of an index in queue_, or absent, or in_heap
   std::size_t head_ = 0;
   std::size_t sorted_end_ = 0;  ///< the head's group ends here and is sorted by index, if it is past head_
   std::size_t room_ = 0;
