@@ -103,7 +103,8 @@ void BlockPool::collect_unreferenced(std::span<const BlockId> blocks) {
 
 void BlockPool::offer(BlockId id) {
   const Block& block = raw(id);
-  if (block.is_cached() && block.children == 0) victims_.push(static_cast<std::uint32_t>(id.value()), block.tick);
+  // An entry of an earlier time may carry a later tick: set_last_use and retain may both set an older one.
+  if (block.is_cached() && block.children == 0) victims_.update(static_cast<std::uint32_t>(id.value()), block.tick);
 }
 
 void BlockPool::tell_unreferenced(std::span<const BlockId> blocks) {

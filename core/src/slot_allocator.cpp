@@ -57,7 +57,8 @@ bool SlotAllocator::evictable(BlockId block) const {
 }
 
 void SlotAllocator::offer(BlockId block) {
-  if (evictable(block)) victims_.push(static_cast<std::uint32_t>(block.value()), key_of(block));
+  // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
+  if (evictable(block)) victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
 }
 
 SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots) {
