@@ -27,12 +27,12 @@ TEST_CASE("fingerprints tell layouts, types and shapes apart") {
 }
 
 TEST_CASE("a spec refuses shapes that cannot exist") {
-  CHECK_THROWS_AS(StateSpec({}), InvalidArgument);
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(0, {}, {.shape = {1, 1, 1}}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(1, {}, {}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(1, {.window = 3, .dim = 0}, {}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(1, {.window = -1, .dim = 4}, {}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(1, {}, {.shape = {1LL << 30, 1LL << 30, 1}}), InvalidArgument);
-  CHECK_THROWS_AS(StateSpec({{.layer = -1}}), InvalidArgument);
-  CHECK_THROWS_AS(StateSpec({{.group = -1}}), InvalidArgument);
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.layer = -1}}), InvalidArgument);
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.group = -1}}), InvalidArgument);
 }
