@@ -218,7 +218,7 @@ void AlignPlanner::fill_retention(std::int32_t group, std::int64_t start_column,
   fill_retention_mask(spec.retention, spec.block_size_tokens, start_column, boundaries, keep);
 }
 
-PrefillCheckpoint AlignPlanner::checkpoint_in(std::int32_t group, PrefillChunk chunk) const {
+PrefillCheckpoint AlignPlanner::checkpoint_in(std::int32_t group, PrefillCheckpointQuery chunk) const {
   static_cast<void>(group_at(group));
   require(chunk.hash_block >= 1, "hash_block", chunk.hash_block, "must be at least 1");
   require(chunk.alignment >= 0, "alignment", chunk.alignment, "must not be negative");

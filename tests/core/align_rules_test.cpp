@@ -167,10 +167,10 @@ TEST_CASE("a decode step is never split") {
 
 TEST_CASE("a checkpoint inside a chunk lies on the hash grid and in a column that the chunk passes") {
   test::for_each_seed(20000, [](Random& random, std::uint64_t) {
-    PrefillChunk chunk{.start = random.between(0, 40),
-                       .hash_block = random.between(1, 6),
-                       .state_block = random.between(1, 10),
-                       .alignment = random.between(0, 4)};
+    PrefillCheckpointQuery chunk{.start = random.between(0, 40),
+                                 .hash_block = random.between(1, 6),
+                                 .state_block = random.between(1, 10),
+                                 .alignment = random.between(0, 4)};
     chunk.end = chunk.start + random.between(0, 40);
     chunk.position = prefill_checkpoint_position(chunk.end, chunk.hash_block, random.chance(50), random.chance(50));
     REQUIRE(chunk.position % chunk.hash_block == 0);

@@ -105,7 +105,7 @@ class AlignPlanner {
   /// A checkpoint inside a prefill chunk of this group, by the predicate that the kernel uses. `state_block` of the
   /// chunk is replaced by the group's. When it is valid, the caller has the forward store it and reports it with
   /// publication(group).wrote(block, position).
-  [[nodiscard]] PrefillCheckpoint checkpoint_in(std::int32_t group, PrefillChunk chunk) const;
+  [[nodiscard]] PrefillCheckpoint checkpoint_in(std::int32_t group, PrefillCheckpointQuery chunk) const;
 
   [[nodiscard]] const AlignOptions& options() const noexcept { return options_; }
   [[nodiscard]] std::int32_t groups() const noexcept { return static_cast<std::int32_t>(groups_.size()); }

@@ -16,7 +16,8 @@ struct PrefillCheckpoint {
   friend constexpr bool operator==(const PrefillCheckpoint&, const PrefillCheckpoint&) noexcept = default;
 };
 
-struct PrefillChunk {
+/// A prefill chunk and the position at which a checkpoint is wanted, in tokens.
+struct PrefillCheckpointQuery {
   std::int64_t start = 0;
   std::int64_t end = 0;
   std::int64_t position = 0;     ///< of the wanted checkpoint
@@ -35,7 +36,7 @@ struct PrefillChunk {
 
 /// Whether the chunk can store state@position, and where. The column is the one before the running column, provided
 /// that the chunk passes over it. Precondition: hash_block > 0, state_block > 0, alignment >= 0.
-[[nodiscard]] constexpr PrefillCheckpoint prefill_checkpoint(const PrefillChunk& chunk) noexcept {
+[[nodiscard]] constexpr PrefillCheckpoint prefill_checkpoint(const PrefillCheckpointQuery& chunk) noexcept {
   const std::int64_t column = ceil_div(chunk.end, chunk.state_block) - 2;
   const bool fits = chunk.alignment > 0 && floor_to(chunk.start, chunk.hash_block) == chunk.start &&
                     column > floor_div(chunk.start - 1, chunk.state_block) &&
