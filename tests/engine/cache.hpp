@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <stateport/core/ids.hpp>
+#include <stateport/core/prefix_types.hpp>
+
+#include "model.hpp"
+
+namespace stateport::engine {
+
+/// A request while it runs.
+struct Sequence {
+  std::int32_t id = 0;          ///< of the request
+  std::int32_t slot = -1;       ///< request slot in [0, max_running), its own while it runs
+  std::vector<Token> tokens;    ///< prompt and output so far
+  std::int64_t prefill = 0;     ///< tokens known when it started, or started again
+  std::int64_t computed = 0;    ///< tokens whose KV and state are there
+  std::int64_t end_tokens = 0;  ///< the request is complete with so many
+  std::vector<KvIndex> kv;      ///< where the KV of each token lies, at least of the computed ones
+
+  [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
+  [[nodiscard]] bool prefilling() const noexcept { return computed < prefill; }
+};
+
+/// What one pass computes for one sequence: tokens [start, start + scheduled), the last `drafts` of them proposed.
+struct Row {
+  Sequence* sequence = nullptr;
+  std::int32_t index = 0;  ///< in the batch
+  std::int64_t start = 0;
+  std::int64_t scheduled = 0;
+  std::int64_t drafts = 0;
+  std::int64_t sampled = 0;  ///< tokens that the pass added; 0: a chunk before the prompt's last
+
+  [[nodiscard]] bool prefilling() const noexcept { return start < sequence->prefill; }
+  /// Tokens computed when the pass is over. Needs `sampled`.
+  [[nodiscard]] std::int64_t end() const noexcept {
+    return start + scheduled - drafts + (sampled > 1 ? sampled - 1 : 0);
+  }
+};
+
+struct CacheCounts {
+  std::int64_t lookup_tokens = 0;  ///< asked for
+  std::int64_t hit_tokens = 0;     ///< not computed again
+  std::int64_t copies = 0;         ///< states copied by the library: restores, checkpoints, moves
+  std::int64_t evictions = 0;      ///< states that lost their place
+};
+
+struct CacheOptions {
+  std::int32_t max_running = 2;
+  std::int32_t max_tokens = 1;   ///< of one sequence, drafts included
+  std::int32_t drafts = 0;       ///< K, at most
+  std::int32_t block_size = 4;   ///< tokens of a KV block, or of a page
+  std::int32_t kv_tokens = 64;   ///< room for KV, at least max_tokens and a block
+  std::int32_t checkpoints = 2;  ///< states that can be kept beside the running ones
+  std::int32_t alignment = 1;    ///< the scan can save a state every so many tokens
+  ConvLayout conv_layout = ConvLayout::sd;
+};
+
+/// What a scheduler asks of a cache of KV and states. One row's life in a step:
+///
+///     chunk ─► reserve ─► before_forward ─► read_state, wrote_state (each token) ─► after_forward
+///
+/// Between reserve and after_forward a row's sequence is not stopped.
+class EngineCache {
+ public:
+  virtual ~EngineCache() = default;
+
+  /// Finds what is cached of sequence.tokens and sets `computed`; at least one token is left. False: no room now.
+  [[nodiscard]] virtual bool start(Sequence& sequence) = 0;
+  /// How many of `tokens` tokens of the prompt to run now; 0: it waits for a larger budget.
+  [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
+  /// Makes room for the row and names its KV. False: no room; the row does not run.
+  [[nodiscard]] virtual bool reserve(const Row& row) = 0;
+  virtual void before_forward(std::span<const Row> rows) = 0;
+  /// The state after row.start tokens; any sequence that is computed so far may be asked for between two passes.
+  virtual void read_state(const Row& row, ModelState& state) = 0;
+  /// `state` is the one after row.start + done tokens.
+  virtual void wrote_state(const Row& row, std::int64_t done, const ModelState& state) = 0;
+  /// Tokens are sampled: sequences have their new tokens and counts.
+  virtual void after_forward(std::span<const Row> rows) = 0;
+  /// The sequence is complete, preempted (it starts again later) or aborted.
+  virtual void stop(Sequence& sequence, bool aborted) = 0;
+  /// Forgets everything. No sequence runs.
+  virtual void reset() = 0;
+
+  [[nodiscard]] virtual std::size_t kv_indices() const = 0;
+  [[nodiscard]] virtual CacheCounts counts() const = 0;
+  virtual void check_invariants() const = 0;
+};
+
+}  // namespace stateport::engine

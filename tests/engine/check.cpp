@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check.hpp"
+
+#include <exception>
+#include <sstream>
+#include <stdexcept>
+
+#include "no_cache.hpp"
+#include "scheduler.hpp"
+#include "slots_cache.hpp"
+
+namespace stateport::engine {
+namespace {
+
+/// Leaves out requests and events as long as the schedule still fails.
+Schedule shrink(Schedule schedule, const std::vector<Answer>& answers, std::string_view cache) {
+  const auto drop_from = [&](auto Schedule::*list) {
+    bool dropped = false;
+    for (std::size_t i = (schedule.*list).size(); i-- > 0;) {
+      Schedule shorter = schedule;
+      (shorter.*list).erase((shorter.*list).begin() + static_cast<std::ptrdiff_t>(i));
+      if (!difference(shorter, answers, cache)) continue;
+      schedule = std::move(shorter);
+      dropped = true;
+    }
+    return dropped;
+  };
+  while (drop_from(&Schedule::requests) || drop_from(&Schedule::events)) {
+  }
+  return schedule;
+}
+
+std::optional<std::string> difference(const Answer& answer, const Answer& expected) {
+  for (std::size_t i = 0; i < answer.tokens.size(); ++i)
+    if (i >= expected.tokens.size() || answer.tokens[i] != expected.tokens[i])
+      return "token " + std::to_string(i) + " differs";
+  if (answer.complete && answer.tokens.size() != expected.tokens.size()) return "tokens are missing";
+  if (answer.complete && answer.state != expected.state) return "the final state differs";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<std::string_view> cache_names() {
+  return {"none", "slots"};
+}
+
+std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
+  if (name == "none") return std::make_unique<NoCache>(options);
+  if (name == "slots") return std::make_unique<SlotsCache>(options);
+  throw std::invalid_argument("no cache has the name " + std::string(name));
+}
+
+Served serve(const Schedule& schedule, std::string_view cache_name, std::ostream* log) {
+  const std::unique_ptr<EngineCache> cache = make_cache(cache_name, schedule.cache);
+  std::optional<Model> draft;
+  if (schedule.cache.drafts > 0) draft.emplace(draft_model(schedule));
+  Scheduler scheduler(schedule, target_model(schedule.seed), draft ? &*draft : nullptr, *cache, log);
+  std::vector<Answer> answers = scheduler.run();
+  return {.answers = std::move(answers), .counts = cache->counts()};
+}
+
+std::optional<std::string> difference(const Schedule& schedule, const std::vector<Answer>& answers,
+                                      std::string_view cache, CacheCounts* counts) {
+  try {
+    const Served served = serve(schedule, cache);
+    if (counts != nullptr) {
+      counts->lookup_tokens += served.counts.lookup_tokens;
+      counts->hit_tokens += served.counts.hit_tokens;
+      counts->copies += served.counts.copies;
+      counts->evictions += served.counts.evictions;
+    }
+    for (const PlannedRequest& request : schedule.requests) {
+      const auto id = static_cast<std::size_t>(request.id);
+      if (const auto found = difference(served.answers[id], answers[id]))
+        return "request " + std::to_string(id) + ": " + *found;
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> check_seed(std::uint64_t seed, std::string_view cache, CacheCounts& counts) {
+  const Problem problem = draw_problem(seed);
+  if (!difference(problem.schedule, problem.answers, cache, &counts)) return std::nullopt;
+  const Schedule shortest = shrink(problem.schedule, problem.answers, cache);
+  std::ostringstream told;
+  told << "cache " << cache << ", " << shortest;
+  const auto found = difference(shortest, problem.answers, cache);
+  try {
+    static_cast<void>(serve(shortest, cache, &told));
+  } catch (const std::exception&) {
+    // It is what was found.
+  }
+  told << "  " << found.value_or("it fails only now and then") << '\n';
+  return told.str();
+}
+
+}  // namespace stateport::engine

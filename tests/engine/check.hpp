@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cache.hpp"
+#include "schedule.hpp"
+
+namespace stateport::engine {
+
+/// The ways to keep states that the engine can be run with.
+[[nodiscard]] std::vector<std::string_view> cache_names();
+/// Throws std::invalid_argument for another name.
+[[nodiscard]] std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options);
+
+/// What a run gave.
+struct Served {
+  std::vector<Answer> answers;  ///< by request id
+  CacheCounts counts;
+};
+[[nodiscard]] Served serve(const Schedule& schedule, std::string_view cache, std::ostream* log = nullptr);
+
+/// Serves the schedule and compares with the oracle: tokens and final states bit for bit. The first difference in
+/// words, or none. `counts` is added to if given.
+[[nodiscard]] std::optional<std::string> difference(const Schedule& schedule, const std::vector<Answer>& answers,
+                                                    std::string_view cache, CacheCounts* counts = nullptr);
+
+/// Checks one seed; a failure is cut down to a short schedule and told with its log.
+[[nodiscard]] std::optional<std::string> check_seed(std::uint64_t seed, std::string_view cache, CacheCounts& counts);
+
+}  // namespace stateport::engine

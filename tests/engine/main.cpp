@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// stateport-tiny-engine: serves a random schedule with a tiny hybrid model and one of the library's caches.
+#include <stateport/backends/runtime.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "check.hpp"
+
+namespace {
+
+using namespace stateport::engine;
+
+struct Arguments {
+  std::string cache = "slots";
+  std::uint64_t seed = 1;
+  std::uint64_t seeds = 0;
+  std::int32_t drafts = -1;
+  bool ids_only = false;
+};
+
+void print(const Schedule& schedule, const Served& served, bool ids_only) {
+  for (const PlannedRequest& request : schedule.requests) {
+    const Answer& answer = served.answers[static_cast<std::size_t>(request.id)];
+    if (!answer.complete) continue;  // how far an aborted request got depends on the cache
+    if (!ids_only) std::printf("request %d:", request.id);
+    for (std::size_t i = request.prompt.size(); i < answer.tokens.size(); ++i) std::printf(" %d", answer.tokens[i]);
+    std::printf("\n");
+  }
+  if (ids_only) return;
+  const CacheCounts& counts = served.counts;
+  std::printf("hit rate %.3f, copies %lld, evictions %lld\n",
+              static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
+              static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
+}
+
+/// Compares seeds seed … seed + seeds - 1 with the oracle, with every cache or the one named.
+int check_seeds(const Arguments& arguments, bool every_cache) {
+  CacheCounts counts;
+  int failures = 0;
+  for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed)
+    for (const std::string_view cache : cache_names()) {
+      if (!every_cache && cache != arguments.cache) continue;
+      const auto failure = check_seed(seed, cache, counts);
+      if (!failure) continue;
+      ++failures;
+      std::printf("%s\n", failure->c_str());
+    }
+  std::printf("%llu seeds, %d differences, hit rate %.3f, copies %lld, evictions %lld\n",
+              static_cast<unsigned long long>(arguments.seeds), failures,
+              static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
+              static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Serves a random schedule of requests with a tiny hybrid model, and prints what it generates.");
+  std::vector<std::string> names;
+  for (const std::string_view name : cache_names()) names.emplace_back(name);
+  const auto* cache = app.add_option("--cache", arguments.cache, "how states are kept")->check(CLI::IsMember(names));
+  app.add_option("--seed", arguments.seed, "of the schedule and the model")->capture_default_str();
+  app.add_option("--draft", arguments.drafts, "draft tokens of a step (default: drawn)")->check(CLI::Range(0, 4));
+  app.add_flag("--ids-only", arguments.ids_only, "generated ids alone, one request a line");
+  app.add_option("--seeds", arguments.seeds, "compare so many schedules from --seed on with the oracle instead");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const stateport::Runtime runtime({.host_threads = 1});
+    if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
+    const Problem problem = draw_problem(
+        arguments.seed, arguments.drafts < 0 ? std::nullopt : std::optional<std::int32_t>(arguments.drafts));
+    print(problem.schedule, serve(problem.schedule, arguments.cache), arguments.ids_only);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "stateport-tiny-engine: %s\n", error.what());
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include <stateport/core/prefix_types.hpp>
+#include <stateport/core/state_spec.hpp>
+
+#include "attention_layer.hpp"
+#include "delta_net_layer.hpp"
+#include "mamba2_layer.hpp"
+
+namespace stateport::engine {
+
+/// The state of one sequence on the host, as the layer maths uses it: per recurrent layer the last three inputs of its
+/// convolution, oldest first, and its recurrent state. All zero before the first token.
+struct ModelState {
+  struct Layer {
+    std::vector<float> conv;       ///< [3, dim]
+    std::vector<float> recurrent;  ///< [shape of the layer]
+    friend bool operator==(const Layer&, const Layer&) = default;
+  };
+  std::vector<Layer> layers;
+
+  /// Bit for bit; NaN is never equal.
+  friend bool operator==(const ModelState&, const ModelState&) = default;
+};
+
+struct ModelOptions {
+  std::uint64_t seed = 1;
+  float noise = 0.0f;  ///< > 0: a draft model, near the model of the same seed
+};
+
+/// How states lie in a store.
+struct StateLayout {
+  std::int64_t conv_window = static_cast<std::int64_t>(conv_history);  ///< inputs kept; more than three for drafts
+  ConvLayout conv_layout = ConvLayout::sd;
+};
+
+/// A hybrid language model: embedding, then Mamba-2, gated delta net and attention in turn, twice, each followed by an
+/// MLP, greedy sampling. Plain float32, one token after the other in a fixed order of sums: a sequence gives the same
+/// bits however it is cut into chunks. Thread-safe: it does not change.
+class Model {
+ public:
+  static constexpr std::size_t state_layers = 4;
+  static constexpr std::size_t attention_layers = 2;
+
+  explicit Model(const ModelOptions& options = {});
+
+  [[nodiscard]] static ModelState empty_state();
+  /// Layers of group 0, or with `groups` 2: the delta nets are group 1. Only the layers of `group`, -1: all.
+  [[nodiscard]] static StateSpec state_spec(const StateLayout& layout, std::span<const std::size_t> layers);
+
+  /// Feeds one token. `row` names the KV of every token up to this one. Returns what sample() reads.
+  [[nodiscard]] Hidden feed(Token token, ModelState& state, KvStore& kv, std::span<const KvIndex> row) const;
+  /// The most likely next token, the smallest id on a tie.
+  [[nodiscard]] Token sample(const Hidden& hidden) const;
+
+ private:
+  static constexpr std::size_t mlp_size = 24;
+  using Mixer = std::variant<Mamba2Layer, DeltaNetLayer, AttentionLayer>;
+  struct Layer {
+    Mixer mixer;
+    Matrix<2 * mlp_size, hidden_size> mlp_in;
+    Matrix<hidden_size, mlp_size> mlp_out;
+  };
+  [[nodiscard]] static Layer make_layer(std::size_t index, WeightSource& source);
+
+  WeightSource source_;  ///< before the weights that come from it
+  Matrix<vocabulary, hidden_size> embedding_;
+  std::vector<Layer> layers_;
+  Matrix<vocabulary, hidden_size> head_;
+};
+
+}  // namespace stateport::engine

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <ostream>
+
+#include "random_numbers.hpp"
+
+namespace stateport::engine {
+namespace {
+
+constexpr std::uint64_t model_count = 4;
+constexpr std::int32_t prompt_tokens_max = 44;
+constexpr std::int32_t new_tokens_max = 16;
+
+/// A prompt that begins as an earlier one, or goes on after its answer, or stands alone.
+std::vector<Token> draw_prompt(test::Random& random, const Problem& problem) {
+  std::vector<Token> prompt;
+  if (!problem.answers.empty() && random.chance(75)) {
+    const std::int64_t last = std::ssize(problem.answers) - 1;
+    prompt = problem.answers[static_cast<std::size_t>(random.between(0, last))].tokens;
+    if (random.chance(60)) prompt.resize(static_cast<std::size_t>(random.between(1, std::ssize(prompt))));
+    if (std::ssize(prompt) > prompt_tokens_max) prompt.resize(prompt_tokens_max);
+  }
+  const std::int64_t own = random.between(prompt.empty() ? 1 : 0, random.chance(70) ? 8 : 20);
+  for (std::int64_t i = 0; i < own; ++i) prompt.push_back(random.between32(0, static_cast<Token>(vocabulary) - 1));
+  return prompt;
+}
+
+CacheOptions draw_cache(test::Random& random, std::int32_t drafts) {
+  CacheOptions options{.max_running = random.between32(1, 4), .drafts = drafts};
+  options.block_size = random.between32(std::max(2, drafts + 1), 8);
+  options.checkpoints = random.between32(1, 6);
+  options.alignment = random.chance(60) ? 1 : random.chance(50) ? options.block_size : 2;
+  options.conv_layout = random.chance(50) ? ConvLayout::sd : ConvLayout::ds;
+  return options;
+}
+
+void draw_events(test::Random& random, Schedule& schedule) {
+  const auto requests = static_cast<std::int32_t>(schedule.requests.size());
+  for (std::int64_t count = random.between(0, 6); count > 0; --count) {
+    PlannedEvent event{.step = random.between32(0, 12 * requests), .request = random.between32(0, requests - 1)};
+    event.kind = random.chance(65)   ? PlannedEvent::Kind::preempt
+                 : random.chance(50) ? PlannedEvent::Kind::abort
+                                     : PlannedEvent::Kind::reset;
+    schedule.events.push_back(event);
+  }
+}
+
+const char* name(PlannedEvent::Kind kind) {
+  switch (kind) {
+    case PlannedEvent::Kind::preempt:
+      return "preempt";
+    case PlannedEvent::Kind::abort:
+      return "abort";
+    default:
+      return "reset";
+  }
+}
+
+}  // namespace
+
+const Model& target_model(std::uint64_t seed) {
+  static const std::array<Model, model_count> models = {Model({.seed = 1}), Model({.seed = 2}), Model({.seed = 3}),
+                                                        Model({.seed = 4})};
+  return models[seed % model_count];
+}
+
+Model draft_model(const Schedule& schedule) {
+  return Model({.seed = schedule.seed % model_count + 1, .noise = schedule.draft_noise});
+}
+
+Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::int32_t new_tokens) {
+  Answer answer{.tokens = prompt, .state = Model::empty_state(), .complete = true};
+  const std::size_t end = prompt.size() + static_cast<std::size_t>(new_tokens);
+  KvStore kv(end, Model::attention_layers);
+  std::vector<KvIndex> row(end);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t fed = 0; answer.tokens.size() < end; ++fed) {
+    const Hidden hidden = model.feed(answer.tokens[fed], answer.state, kv, std::span(row).first(fed + 1));
+    if (fed + 1 == answer.tokens.size()) answer.tokens.push_back(model.sample(hidden));
+  }
+  return answer;
+}
+
+Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts) {
+  test::Random random(seed);
+  Problem problem;
+  Schedule& schedule = problem.schedule;
+  schedule.seed = seed;
+  const std::int32_t drawn = random.chance(25) ? 0 : random.between32(1, 4);
+  schedule.cache = draw_cache(random, drafts.value_or(drawn));
+  schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
+  const std::int32_t count = random.between32(2, 8);
+  std::int32_t longest = 0;
+  for (std::int32_t id = 0; id < count; ++id) {
+    PlannedRequest request{.id = id, .arrival_step = random.between32(0, 10 * id), .prompt = {}};
+    request.prompt = draw_prompt(random, problem);
+    request.new_tokens = random.between32(1, new_tokens_max);
+    longest = std::max(longest, static_cast<std::int32_t>(request.prompt.size()) + request.new_tokens);
+    problem.answers.push_back(answer_alone(target_model(seed), request.prompt, request.new_tokens));
+    schedule.requests.push_back(std::move(request));
+  }
+  CacheOptions& cache = schedule.cache;
+  cache.max_tokens = longest + cache.drafts;
+  cache.kv_tokens = cache.max_tokens + 2 * cache.block_size + random.between32(0, 2 * cache.max_tokens);
+  schedule.budget_tokens = random.between32(std::max(cache.block_size, cache.drafts + 1), 32);
+  draw_events(random, schedule);
+  return problem;
+}
+
+std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
+  const CacheOptions& cache = schedule.cache;
+  out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
+      << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
+      << cache.alignment << ", budget " << schedule.budget_tokens << ", noise " << schedule.draft_noise << '\n';
+  for (const PlannedRequest& request : schedule.requests) {
+    out << "  request " << request.id << " at step " << request.arrival_step << ", " << request.new_tokens
+        << " new tokens after";
+    for (const Token token : request.prompt) out << ' ' << token;
+    out << '\n';
+  }
+  for (const PlannedEvent& event : schedule.events) {
+    out << "  step " << event.step << ": " << name(event.kind);
+    if (event.kind != PlannedEvent::Kind::reset) out << " request " << event.request;
+    out << '\n';
+  }
+  return out;
+}
+
+}  // namespace stateport::engine

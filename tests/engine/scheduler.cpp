@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler.hpp"
+
+#include <algorithm>
+#include <ostream>
+#include <stdexcept>
+
+namespace stateport::engine {
+namespace {
+
+constexpr std::int32_t steps_max = 20000;
+
+std::size_t count_of_ids(const Schedule& schedule) {
+  std::int32_t last = -1;
+  for (const PlannedRequest& request : schedule.requests) last = std::max(last, request.id);
+  return static_cast<std::size_t>(last + 1);
+}
+
+/// A number that depends on the schedule, the step and the request alone.
+std::uint64_t mixed(std::uint64_t seed, std::int32_t step, std::int32_t id) {
+  std::uint64_t x = seed * 0x9e3779b97f4a7c15u;
+  x += static_cast<std::uint32_t>(step * 64 + id);
+  x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+  return x ^ (x >> 29);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Schedule& schedule, const Model& target, const Model* draft, EngineCache& cache,
+                     std::ostream* log)
+    : schedule_(schedule),
+      target_(target),
+      draft_(draft),
+      cache_(cache),
+      log_(log),
+      kv_(cache.kv_indices(), Model::attention_layers),
+      answers_(count_of_ids(schedule)) {
+  for (const PlannedRequest& request : schedule.requests) {
+    Sequence sequence{.id = request.id, .tokens = request.prompt};
+    sequence.end_tokens = sequence.known() + request.new_tokens;
+    waiting_.push_back(std::move(sequence));
+  }
+  for (std::int32_t slot = schedule.cache.max_running; slot > 0; --slot) free_slots_.push_back(slot - 1);
+}
+
+template <class... Parts>
+void Scheduler::note(const Parts&... parts) {
+  if (log_ == nullptr) return;
+  *log_ << "  step " << step_ << ": ";
+  (*log_ << ... << parts) << '\n';
+}
+
+std::vector<Answer> Scheduler::run() {
+  for (; !waiting_.empty() || !running_.empty(); ++step_) {
+    if (step_ > steps_max) throw std::logic_error("Scheduler: nothing gets on");
+    apply_events();
+    admit();
+    plan_step();
+    cache_.before_forward(rows_);
+    for (Row& row : rows_) forward(row);
+    cache_.after_forward(rows_);
+    finish_rows();
+    cache_.check_invariants();
+  }
+  return std::move(answers_);
+}
+
+Sequence* Scheduler::running(std::int32_t id) {
+  for (const auto& sequence : running_)
+    if (sequence->id == id) return sequence.get();
+  return nullptr;
+}
+
+void Scheduler::apply_events() {
+  for (const PlannedEvent& event : schedule_.events) {
+    if (event.step != step_) continue;
+    if (event.kind == PlannedEvent::Kind::reset) {
+      note("reset");
+      while (!running_.empty()) remove(*running_.back(), true);
+      cache_.reset();
+    } else if (Sequence* sequence = running(event.request)) {
+      note(event.kind == PlannedEvent::Kind::abort ? "abort request " : "preempt request ", event.request);
+      remove(*sequence, event.kind == PlannedEvent::Kind::preempt);
+    }
+  }
+}
+
+void Scheduler::admit() {
+  const auto arrived = [&](const Sequence& sequence) {
+    const auto planned = std::ranges::find(schedule_.requests, sequence.id, &PlannedRequest::id);
+    return planned->arrival_step <= step_;
+  };
+  while (!free_slots_.empty()) {
+    const auto next = std::ranges::find_if(waiting_, arrived);
+    if (next == waiting_.end()) return;
+    next->slot = free_slots_.back();
+    next->prefill = next->known();
+    next->kv.clear();
+    if (!cache_.start(*next)) {
+      note("no room for request ", next->id);
+      if (running_.empty()) throw std::logic_error("Scheduler: an empty engine has no room for a request");
+      return;
+    }
+    note("start request ", next->id, " with ", next->computed, " of ", next->known(), " tokens cached");
+    free_slots_.pop_back();
+    running_.push_back(std::make_unique<Sequence>(std::move(*next)));
+    waiting_.erase(next);
+  }
+}
+
+Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
+  Row row{.sequence = &sequence, .index = static_cast<std::int32_t>(rows_.size()), .start = sequence.computed};
+  if (sequence.prefilling()) {
+    row.scheduled = cache_.chunk(sequence, std::min(sequence.prefill - sequence.computed, budget));
+    return row;
+  }
+  // Not every step has all drafts.
+  const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
+  const std::int64_t wanted = draw % 4 == 0 ? static_cast<std::int64_t>(draw / 4 % 4) : schedule_.cache.drafts;
+  if (draft_ != nullptr) row.drafts = std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1});
+  row.scheduled = 1 + row.drafts;
+  return row;
+}
+
+void Scheduler::plan_step() {
+  rows_.clear();
+  std::int64_t budget = schedule_.budget_tokens;
+  for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    const Row row = next_row(sequence, budget);
+    if (row.scheduled == 0) continue;
+    bool room = cache_.reserve(row);
+    while (!room && i + 1 < running_.size()) {
+      note("request ", running_.back()->id, " gives way");
+      remove(*running_.back(), true);
+      room = cache_.reserve(row);
+    }
+    if (!room) {
+      if (i == 0) throw std::logic_error("Scheduler: no room for a request alone");
+      note("request ", sequence.id, " waits for room");
+      remove(sequence, true);
+      return;
+    }
+    budget -= row.scheduled;
+    rows_.push_back(row);
+  }
+}
+
+/// The draft model goes on from the target's own state and KV; what it writes at the positions of drafts is
+/// overwritten when the target checks them.
+void Scheduler::propose(const Row& row, std::vector<Token>& fed) {
+  ModelState state = Model::empty_state();
+  cache_.read_state(row, state);
+  const std::span<const KvIndex> kv(row.sequence->kv);
+  for (std::int64_t i = 0; i < row.drafts; ++i) {
+    const Hidden hidden = draft_->feed(fed.back(), state, kv_, kv.first(static_cast<std::size_t>(row.start + i + 1)));
+    fed.push_back(draft_->sample(hidden));
+  }
+}
+
+void Scheduler::forward(Row& row) {
+  Sequence& sequence = *row.sequence;
+  const std::int64_t given = row.scheduled - row.drafts;
+  const auto first = sequence.tokens.begin() + row.start;
+  std::vector<Token> fed(first, first + given);
+  if (row.drafts > 0) propose(row, fed);
+
+  ModelState state = Model::empty_state();
+  if (row.start > 0) cache_.read_state(row, state);
+  const std::span<const KvIndex> kv(sequence.kv);
+  const bool samples = row.start + given == sequence.known();
+  bool accepts = samples;
+  for (std::int64_t i = 0; i < row.scheduled; ++i) {
+    const auto position = static_cast<std::size_t>(row.start + i + 1);
+    const Hidden hidden = target_.feed(fed[static_cast<std::size_t>(i)], state, kv_, kv.first(position));
+    cache_.wrote_state(row, i + 1, state);
+    if (!accepts || i + 1 < given || sequence.known() == sequence.end_tokens) continue;
+    sequence.tokens.push_back(target_.sample(hidden));
+    ++row.sampled;
+    accepts = i + 1 < row.scheduled && fed[static_cast<std::size_t>(i + 1)] == sequence.tokens.back();
+  }
+  sequence.computed = row.end();
+  note("request ", sequence.id, " computes ", row.start, " + ", row.scheduled, " tokens, ", row.drafts,
+       " drafts, keeps ", row.sampled);
+}
+
+void Scheduler::finish_rows() {
+  for (const Row& row : rows_)
+    if (row.sequence->known() == row.sequence->end_tokens) {
+      note("request ", row.sequence->id, " is complete");
+      remove(*row.sequence, false);
+    }
+}
+
+void Scheduler::stop(Sequence& sequence, bool aborted) {
+  cache_.stop(sequence, aborted);
+  free_slots_.push_back(sequence.slot);
+  sequence.slot = -1;
+  sequence.computed = 0;
+}
+
+/// `again`: it waits to be started again, before all others.
+void Scheduler::remove(Sequence& sequence, bool again) {
+  const auto at = std::ranges::find(running_, &sequence, &std::unique_ptr<Sequence>::get);
+  const std::unique_ptr<Sequence> removed = std::move(*at);
+  running_.erase(at);
+  const bool complete = removed->known() == removed->end_tokens;
+  Answer& answer = answers_[static_cast<std::size_t>(removed->id)];
+  if (!again) {
+    answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete};
+    if (complete) cache_.read_state({.sequence = removed.get(), .start = removed->computed}, answer.state);
+  }
+  stop(*removed, !again && !complete);
+  if (again) waiting_.push_front(std::move(*removed));
+}
+
+}  // namespace stateport::engine

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/backends/stream.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include "model.hpp"
+
+namespace stateport::engine {
+
+/// Carries states between a store, which may lie in a device's memory, and the layer maths on the host. A store may
+/// hold some of the layers; the others stay as they are. Every call waits for the stream.
+class StateIo {
+ public:
+  StateIo(const StateStore& store, const Stream& stream) : store_(&store), stream_(stream) {}
+
+  /// Conv inputs [bias, bias + 3) of one slot, the recurrent state of another.
+  void read(SlotId conv_slot, std::int64_t bias, SlotId recurrent_slot, ModelState& state);
+  /// Conv inputs [0, 3) and the recurrent state.
+  void write(SlotId slot, const ModelState& state) { write_step(slot, slot, 0, state); }
+  /// The state `step` tokens after one that write() left in conv_slot: conv inputs [step, step + 3) and a recurrent
+  /// state in a slot of its own.
+  void write_step(SlotId conv_slot, SlotId recurrent_slot, std::int64_t step, const ModelState& state);
+  /// Fills the whole store with NaN: what was never written is noticed when read.
+  void poison() const;
+
+ private:
+  void load(const StateTensorView& tensor, SlotId slot);
+  void save(const StateTensorView& tensor, SlotId slot);
+
+  const StateStore* store_;
+  Stream stream_;
+  std::vector<float> staging_;  ///< one tensor of one slot
+};
+
+}  // namespace stateport::engine
