@@ -3,6 +3,7 @@
 #include <stateport/core/request_cache.hpp>
 
 #include <algorithm>
+#include <utility>
 
 #include <stateport/core/error.hpp>
 
@@ -183,6 +184,7 @@ RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, 
   const bool copies = options_.style == CheckpointStyle::copy_live;
   Cached cached{.protected_tokens = request.protected_tokens};
   if (request.live_state_pending || (!copies && !request.tracked)) return cached;
+  drop_decode_plan(request, freed);
   SlotId fresh;
   if (!take_slots({&fresh, 1}, freed)) {
     ++dropped_checkpoints_;
@@ -208,26 +210,59 @@ RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, 
   return cached;
 }
 
-std::optional<RequestCache::DecodePlan> RequestCache::decode(RequestId id, Token token, Freed& freed) {
+std::optional<RequestCache::DecodePlan> RequestCache::plan_decode(RequestId id, std::int64_t drafts, Freed& freed) {
   Request& request = checked(id);
-  const auto prompt = static_cast<std::int64_t>(request.prompt_tokens);
-  require(request.computed() >= prompt, "request", id, "has not computed its prompt");
-  const auto fed = static_cast<std::int64_t>(request.tokens.size());  // all but the new token
-  DecodePlan plan;
-  if (fed > prompt) {
-    if (!grow_row(request, fed, freed)) return std::nullopt;
-    plan.kv = request.row.back();
-    if (options_.style == CheckpointStyle::donate_tracked && fed % options_.track_interval == 0) {
-      plan.track = Track{.position = fed, .slot = {}};
-      note_track(request, *plan.track);
-    }
-  }
-  request.tokens.push_back(token);
+  require(drafts >= 0, "drafts", drafts, "must not be negative");
+  drop_decode_plan(request, freed);
+  const std::int64_t start = request.computed();
+  require(start >= static_cast<std::int64_t>(request.prompt_tokens) &&
+              start + 1 == static_cast<std::int64_t>(request.tokens.size()),
+          "request", id, "has no output token to feed");
+  if (!grow_row(request, start + 1 + drafts, freed)) return std::nullopt;
+  request.planned = 1 + drafts;
+  DecodePlan plan{.kv = std::span(request.row).subspan(static_cast<std::size_t>(start)), .track = std::nullopt};
+  const std::int64_t position = (start / options_.track_interval + 1) * options_.track_interval;
+  if (options_.style == CheckpointStyle::donate_tracked && position <= request.computed())
+    plan.track = Track{.position = position, .slot = request.tracks[request.next_track]};
+  request.decode_track = plan.track;
   return plan;
+}
+
+bool RequestCache::append(RequestId id, std::span<const Token> sampled, Freed& freed) {
+  Request& request = checked(id);
+  const auto count = static_cast<std::int64_t>(sampled.size());
+  const bool first = request.planned == 0 && request.computed() >= static_cast<std::int64_t>(request.prompt_tokens) &&
+                     request.computed() == static_cast<std::int64_t>(request.tokens.size());
+  require(first || request.planned > 0, "request", id, "has run no pass that samples");
+  require(count >= 1 && count <= (first ? 1 : request.planned), "sampled", count,
+          "must be at least one token and no more than the pass fed");
+  request.tokens.insert(request.tokens.end(), sampled.begin(), sampled.end());
+  if (first) return false;
+  shrink_row(request, request.computed() - request.planned + count, freed);
+  request.planned = 0;
+  const bool tracked = request.decode_track && request.decode_track->position <= request.computed();
+  if (tracked) note_track(request, *request.decode_track);
+  request.decode_track.reset();
+  return tracked;
+}
+
+/// Gives back the pages that lie beyond `upto` as a whole.
+void RequestCache::shrink_row(Request& request, std::int64_t upto, Freed& freed) {
+  const std::int64_t page = kv_.page_size();
+  const auto kept = static_cast<std::size_t>((upto + page - 1) / page * page);
+  if (kept < request.row.size()) release_kv(std::span(request.row).subspan(kept), freed);
+  request.row.resize(static_cast<std::size_t>(upto));
+}
+
+void RequestCache::drop_decode_plan(Request& request, Freed& freed) {
+  shrink_row(request, request.computed() - request.planned, freed);
+  request.planned = 0;
+  request.decode_track.reset();
 }
 
 void RequestCache::finish(RequestId id, Freed& freed) {
   Request& request = checked(id);
+  drop_decode_plan(request, freed);
   const bool copies = options_.style == CheckpointStyle::copy_live;
   const std::int64_t length = copies ? request.computed() : request.tracked.value_or(0);
   SlotId donated = copies ? request.live : request.tracks[request.kept_track];
@@ -240,6 +275,7 @@ void RequestCache::finish(RequestId id, Freed& freed) {
 
 void RequestCache::abort(RequestId id, Freed& freed) {
   Request& request = checked(id);
+  drop_decode_plan(request, freed);
   end(request, {}, request.protected_tokens, freed);
   free_requests_.push_back(id);
 }
@@ -257,7 +293,8 @@ void RequestCache::check_invariants() const {
   constexpr const char* structure = "RequestCache";
   for (const Request& request : requests_) {
     if (!request.running) continue;
-    require_invariant(request.protected_tokens <= request.computed() && request.row.size() <= request.tokens.size(),
+    const std::int64_t computed = request.computed() - request.planned;
+    require_invariant(request.protected_tokens <= computed && std::cmp_less_equal(computed, request.tokens.size()),
                       structure, "a request holds more than it computed");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
     for (const SlotId slot : {request.live, request.tracks[0], request.tracks[1]})

@@ -116,10 +116,14 @@ Json RequestReplay::decode(const Json& op) {
   const RequestId request = requests_.at(op.at("rid"));
   Json tracked = Json::array();
   for (const Json& token : op.at("tokens")) {
+    const Token sampled = token;
     Freed freed;
-    const auto plan = cache_.decode(request, token, freed);
-    report(freed);
+    // The first output token comes from the pass over the prompt.
+    std::optional<RequestCache::DecodePlan> plan(std::in_place);
+    if (cache_.tokens(request).size() > cache_.kv_row(request).size()) plan = cache_.plan_decode(request, 0, freed);
     if (!plan) throw std::runtime_error("no KV for a request");
+    cache_.append(request, {&sampled, 1}, freed);
+    report(freed);
     const auto computed = static_cast<std::int64_t>(cache_.kv_row(request).size());
     states_[cache_.live_slot(request)] = state_at(request, computed);
     if (!plan->track) continue;

@@ -126,6 +126,7 @@ class Engine {
     REQUIRE(state == prefix(live.id, plan->start));  // the pass begins from the right state
     REQUIRE(plan->kv.size() == static_cast<std::size_t>(upto - plan->start));
     state = prefix(live.id, upto);
+    if (plan->track) REQUIRE((plan->track->position >= live.computed && plan->track->position <= upto));
     live.computed = upto;
     note(plan->track, live.id);
     if (random_.chance(20)) return;
@@ -134,13 +135,30 @@ class Engine {
       states_[SlotId{cached.checkpoint->dst_slot}] = states_.at(SlotId{cached.checkpoint->src_slot});
   }
 
+  /// A pass over the last output token and drafts, of which some are kept; now and then it does not run.
   void decode(Live& live) {
-    const auto plan = cache_.decode(live.id, random_.between32(0, 2), freed_);
-    if (!plan) return;
-    if (!plan->kv) return;
-    ++live.computed;
+    if (static_cast<std::int64_t>(cache_.tokens(live.id).size()) == live.computed) {
+      REQUIRE_FALSE(cache_.append(live.id, random_tokens(1), freed_));
+      return;
+    }
+    const std::int64_t drafts = random_.chance(50) ? 0 : random_.between(1, 4);
+    const auto plan = cache_.plan_decode(live.id, drafts, freed_);
+    if (!plan) REQUIRE(static_cast<std::int64_t>(cache_.kv_row(live.id).size()) == live.computed);
+    if (!plan || random_.chance(5)) return;
+    REQUIRE(static_cast<std::int64_t>(plan->kv.size()) == 1 + drafts);
+    const std::int64_t kept = random_.between(1, 1 + drafts);
+    const bool tracked = cache_.append(live.id, random_tokens(kept), freed_);
+    live.computed += kept;
+    REQUIRE(static_cast<std::int64_t>(cache_.kv_row(live.id).size()) == live.computed);
+    REQUIRE(tracked == (plan->track && plan->track->position <= live.computed));
     states_[cache_.live_slot(live.id)] = prefix(live.id, live.computed);
-    note(plan->track, live.id);
+    if (tracked) note(plan->track, live.id);
+  }
+
+  Tokens random_tokens(std::int64_t count) {
+    Tokens tokens;
+    while (std::ssize(tokens) < count) tokens.push_back(random_.between32(0, 2));
+    return tokens;
   }
 
   void end() {
@@ -178,8 +196,9 @@ TEST_CASE("a second turn starts from the end of the first") {
   const auto cached = cache.cache_unfinished(first->request, false, freed);
   CHECK(cached.protected_tokens == 10);
   CHECK(cached.adopted);
-  CHECK(cache.decode(first->request, 10, freed)->kv == std::nullopt);
-  CHECK(cache.decode(first->request, 11, freed)->kv.has_value());
+  CHECK_FALSE(cache.append(first->request, Tokens{10}, freed));
+  CHECK(cache.plan_decode(first->request, 0, freed)->kv.size() == 1);
+  CHECK_FALSE(cache.append(first->request, Tokens{11}, freed));
   cache.finish(first->request, freed);
 
   const auto second = cache.start(iota_tokens(15), {}, freed);
@@ -189,6 +208,39 @@ TEST_CASE("a second turn starts from the end of the first") {
   CHECK(cache.extend(second->request, 15, freed)->restore == second->restore);
   cache.abort(second->request, freed);
   cache.check_invariants();
+}
+
+TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what is kept does not count") {
+  Pools pools(4, 40, 4);
+  RequestCache cache(pools.tree, pools.kv, {.track_interval = 8});
+  Freed freed;
+  const auto started = cache.start(iota_tokens(6), {}, freed);
+  REQUIRE(cache.extend(started->request, 6, freed));
+  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{6, 7}, freed), InvalidArgument);
+  CHECK_FALSE(cache.append(started->request, Tokens{6}, freed));
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{7}, freed), InvalidArgument);  // nothing was fed
+  CHECK_THROWS_AS(cache.plan_decode(started->request, -1, freed), InvalidArgument);
+
+  const auto plan = cache.plan_decode(started->request, 4, freed);
+  REQUIRE(plan);
+  CHECK(plan->kv.size() == 5);
+  REQUIRE(plan->track);
+  CHECK(plan->track->position == 8);
+  CHECK(pools.kv.available() == 40 - 12);
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{}, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.append(started->request, Tokens(6, 1), freed), InvalidArgument);
+  CHECK_FALSE(cache.append(started->request, Tokens{7}, freed));
+  CHECK(cache.kv_row(started->request).size() == 7);
+  CHECK(pools.kv.available() == 40 - 8);
+
+  REQUIRE(cache.plan_decode(started->request, 1, freed)->track);
+  CHECK(cache.append(started->request, Tokens{8, 9}, freed));
+  cache.check_invariants();
+  REQUIRE(cache.plan_decode(started->request, 3, freed));
+  cache.finish(started->request, freed);  // that pass did not run
+  CHECK(pools.tree.sizes() == TreeSizes{8, 0, 1, 0});
+  CHECK(pools.kv.available() == 40 - 8);
 }
 
 TEST_CASE("a request that cannot have its slots does not start") {
@@ -212,6 +264,17 @@ TEST_CASE("a request that cannot have its KV stays where it is") {
   CHECK_FALSE(cache.extend(started->request, 9, freed));
   cache.abort(started->request, freed);
   CHECK(pools.kv.available() == 8);
+}
+
+TEST_CASE("a chunk that is shorter than the grid tracks the state that it begins with") {
+  Pools pools(6, 40, 4, 6);  // grid 12
+  RequestCache cache(pools.tree, pools.kv, {.track_interval = 4});
+  Freed freed;
+  const auto started = cache.start(iota_tokens(20), {}, freed);
+  CHECK(cache.extend(started->request, 8, freed)->track->position == 0);
+  CHECK_FALSE(cache.cache_unfinished(started->request, true, freed).adopted);
+  CHECK(cache.extend(started->request, 16, freed)->track->position == 8);
+  CHECK(cache.cache_unfinished(started->request, true, freed).protected_tokens == 8);
 }
 
 TEST_CASE("a checkpoint without a slot is dropped and counted") {
@@ -256,7 +319,8 @@ TEST_CASE("a request cache refuses bad input") {
   const auto started = cache.start(iota_tokens(8), {}, freed);
   CHECK_THROWS_AS(cache.extend(started->request, 0, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.extend(started->request, 9, freed), InvalidArgument);
-  CHECK_THROWS_AS(cache.decode(started->request, 1, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{1}, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.finish(RequestId{1}, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.finish(RequestId{}, freed), InvalidArgument);
   cache.finish(started->request, freed);

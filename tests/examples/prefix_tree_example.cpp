@@ -81,10 +81,12 @@ void serve(stateport::RequestCache& requests, Engine& engine, const std::vector<
   const auto cached = requests.cache_unfinished(request, false, freed);
   if (cached.checkpoint && cached.adopted) engine.copy(*cached.checkpoint);
 
-  Token fed = 0;
-  for (const Token token : answer) {
-    if (requests.decode(request, token, freed)->kv) engine.forward(started->live_slot, {&fed, 1});
-    fed = token;
+  // The pass over the prompt has sampled the first token; each further pass feeds the last one.
+  requests.append(request, std::span(answer).first(1), freed);
+  for (std::size_t i = 1; i < answer.size(); ++i) {
+    if (!requests.plan_decode(request, 0, freed)) throw std::runtime_error("no KV: finish or preempt a request");
+    engine.forward(started->live_slot, std::span(answer).subspan(i - 1, 1));
+    requests.append(request, std::span(answer).subspan(i, 1), freed);
   }
   requests.finish(request, freed);
 }

@@ -25,8 +25,8 @@ enum class CheckpointStyle : std::uint8_t {
 
 /// What happens to KV and slots in the life of a request: which it takes, donates to the prefix tree, and gives back.
 ///
-///     start ──► extend ──► cache_unfinished ──► … ──► decode … ──► finish or abort
-///                  ▲──────────── chunks ─────────┘
+///     start ──► extend ──► cache_unfinished ──► … ──► append ──► plan_decode ──► append ──► … ──► finish or abort
+///                  ▲──────────── chunks ─────────┘                  ▲──── passes ────┘
 ///
 /// Nothing moves here: a plan says which states the engine copies or clears before the forward pass and where the
 /// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
@@ -39,7 +39,8 @@ class RequestCache {
     std::int64_t track_interval = 256;  ///< donate_tracked: decoding tracks at multiples of it; whole pages
   };
 
-  /// Where the forward pass writes the state after `position` tokens.
+  /// Where the forward pass writes the state after `position` tokens. A chunk that is shorter than the grid tracks the
+  /// state that it begins with.
   struct Track {
     std::int64_t position = 0;
     SlotId slot;
@@ -65,9 +66,10 @@ class RequestCache {
     std::optional<Track> track;
   };
 
+  /// Before a pass that feeds the last output token and drafts after it.
   struct DecodePlan {
-    std::optional<KvIndex> kv;  ///< of the token that the next pass feeds; none for the first output token
-    std::optional<Track> track;
+    std::span<const KvIndex> kv;  ///< of what the pass feeds; valid until the next call
+    std::optional<Track> track;   ///< with drafts: if the pass keeps tokens up to there, see append()
   };
 
   struct Cached {
@@ -91,9 +93,14 @@ class RequestCache {
   /// there is a checkpoint. If no slot can be had the checkpoint is dropped and counted.
   Cached cache_unfinished(RequestId request, bool chunked, Freed& freed);
 
-  /// Adds an output token. The pass that produced the first one fed the prompt alone; each further token means that
-  /// the one before was fed. None if KV is short.
-  std::optional<DecodePlan> decode(RequestId request, Token token, Freed& freed);
+  /// Takes KV for a pass that feeds the last output token and `drafts` proposed ones. None if KV is short. A plan whose
+  /// pass did not run is replaced by the next one.
+  std::optional<DecodePlan> plan_decode(RequestId request, std::int64_t drafts, Freed& freed);
+
+  /// Adds what a pass sampled: one token after the pass over the prompt; else the kept ones, at most one for each that
+  /// was fed, and the KV of drafts that were not kept goes back. True if the plan's track lies within what is kept:
+  /// from now on its slot counts as written.
+  bool append(RequestId request, std::span<const Token> sampled, Freed& freed);
 
   /// Keeps what was computed as far as there is a checkpoint, and gives back the rest. A preempted request is
   /// finished too: it starts again with tokens() and hits what was kept.
@@ -125,6 +132,8 @@ class RequestCache {
     PrefixLock lock;
     SlotId live;
     std::array<SlotId, 2> tracks;
+    std::int64_t planned = 0;           ///< tokens of the pass that plan_decode took KV for
+    std::optional<Track> decode_track;  ///< of that pass
     std::size_t next_track = 0;
     std::size_t kept_track = 1;
     std::optional<std::int64_t> tracked;  ///< tracks[kept_track] holds the state at this position
@@ -146,6 +155,8 @@ class RequestCache {
   [[nodiscard]] bool grow_row(Request& request, std::int64_t upto, Freed& freed);
   [[nodiscard]] std::optional<Track> plan_track(const Request& request, std::int64_t upto) const;
   void note_track(Request& request, Track& track);
+  void shrink_row(Request& request, std::int64_t upto, Freed& freed);
+  void drop_decode_plan(Request& request, Freed& freed);
   InsertResult donate(const Request& request, SlotId slot, std::int64_t tokens, bool chunked, Freed& freed);
   void end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed);
 
