@@ -8,6 +8,7 @@
 #include "no_cache.hpp"
 #include "scheduler.hpp"
 #include "slots_cache.hpp"
+#include "tree_cache.hpp"
 
 namespace stateport::engine {
 namespace {
@@ -42,12 +43,14 @@ std::optional<std::string> difference(const Answer& answer, const Answer& expect
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
-  return {"none", "slots"};
+  return {"none", "slots", "tree", "tree-copy"};
 }
 
 std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
   if (name == "none") return std::make_unique<NoCache>(options);
   if (name == "slots") return std::make_unique<SlotsCache>(options);
+  if (name == "tree") return std::make_unique<TreeCache>(options, CheckpointStyle::donate_tracked);
+  if (name == "tree-copy") return std::make_unique<TreeCache>(options, CheckpointStyle::copy_live);
   throw std::invalid_argument("no cache has the name " + std::string(name));
 }
 
