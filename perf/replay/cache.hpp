@@ -34,6 +34,8 @@ struct CacheCounts {
   std::int64_t uncached_blocks = 0;      ///< of prompts longer than the whole block pool
   std::int64_t resident_blocks = 0;
   std::int64_t resident_states = 0;
+  std::int64_t victims = 0;         ///< under a budget: how often something was chosen to go
+  std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
 };
 
 /// The index under test: one request at a time goes through prepare, begin, place and finish. A new index is one more
@@ -42,6 +44,8 @@ class ReplayCache {
  public:
   virtual ~ReplayCache() = default;
 
+  /// Time of the request that comes next, for indexes that decide by it. Never goes back.
+  virtual void set_clock(double /*now_s*/) {}
   /// Turns a prompt into the index's own keys (hashes). Timed apart from the three calls that follow.
   virtual void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) = 0;
   /// Matches the prompt, pins what it found, and makes room for the KV of the rest.

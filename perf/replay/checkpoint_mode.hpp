@@ -9,9 +9,10 @@ namespace stateport::replay {
 
 /// At which depths a request leaves states, given its p, j and n (see Hit; n: full blocks of the prompt).
 enum class CheckpointMode : std::uint8_t {
-  every,  ///< all depths in (p, n]
-  last,   ///< n
-  branch  ///< n, and where the request left the shared prefix: j, if j > p
+  every,   ///< all depths in (p, n]
+  last,    ///< n
+  branch,  ///< n, and where the request left the shared prefix: j, if j > p
+  rungs    ///< those, and n - 4, n - 2 and n - 1 if > j: for the next request, which shares all but the last blocks
 };
 
 [[nodiscard]] std::string_view name(CheckpointMode mode) noexcept;

@@ -18,11 +18,13 @@
 
 #include "device_states.hpp"
 #include "options.hpp"
+#include "policy_kind.hpp"
 #include "progress.hpp"
 #include "replayer.hpp"
 #include "report.hpp"
 #include "scaled_spec.hpp"
 #include "slots_cache.hpp"
+#include "sweep.hpp"
 #include "trace.hpp"
 #include "tree_cache.hpp"
 
@@ -59,7 +61,22 @@ Workload load_workload(const Options& options, RunDescription& run) {
   return std::move(trace.workload);
 }
 
-void choose_capacity(const Options& options, const Workload& workload, RunDescription& run) {
+/// Throws for a model of which the catalogue does not know the KV.
+Budget make_budget(const Options& options, const StateSpec& spec, std::int64_t bytes) {
+  const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
+  require(kv_bytes.has_value(), "model", options.model, "its KV bytes per token are not known: a budget needs them");
+  return {.bytes = bytes,
+          .state_bytes = static_cast<std::int64_t>(spec.slot_bytes()),
+          .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
+          .block_size_tokens = options.generator.block_size_tokens};
+}
+
+void choose_capacity(const Options& options, const Workload& workload, const StateSpec& spec, RunDescription& run) {
+  if (options.budget_bytes > 0) {
+    run.budget_bytes = options.budget_bytes;
+    run.slots = slots_max(make_budget(options, spec, options.budget_bytes), workload, options.policy);
+    return;
+  }
   run.slots = options.slots;
   run.blocks = options.blocks > 0 ? options.blocks
                                   : std::clamp(blocks_per_slot * run.slots, workload.longest_blocks(),
@@ -72,12 +89,23 @@ void choose_capacity(const Options& options, const Workload& workload, RunDescri
 }
 
 void describe_cache(const Options& options, RunDescription& run) {
+  run.checkpoint = name(options.checkpoint);
+  if (options.budget_bytes > 0) {
+    run.cache = fmt::format("budget, {}", name(options.policy));
+    run.hash = "none";
+    run.checkpoint = name(checkpoint_mode(options.policy));
+    return;
+  }
   const bool tree = options.cache == CacheKind::tree;
   run.cache = tree ? "tree" : "slots";
   run.hash = tree ? "none" : options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
 }
 
-std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec) {
+std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec,
+                                        const Workload& workload) {
+  if (options.budget_bytes > 0)
+    return make_budget_cache(options.policy, make_budget(options, spec, options.budget_bytes),
+                             compute_cost(options.model), workload);
   switch (options.cache) {
     case CacheKind::slots:
       return std::make_unique<SlotsCache>(SlotsCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
@@ -112,7 +140,8 @@ ReplayCounts serve_requests(const Options& options, const Workload& workload, Re
                             bool show_progress) {
   const auto requests = static_cast<std::int64_t>(workload.size());
   const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
-  Replayer replayer(workload, cache, mover, options.checkpoint);
+  Replayer replayer(workload, cache, mover,
+                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint);
   ProgressBar progress(show_progress ? wanted : 0);
   replayer.run([&](std::int64_t served) {
     progress.show(served);
@@ -126,7 +155,7 @@ ReplayCounts serve_requests(const Options& options, const Workload& workload, Re
 /// caches in between. They must also be the same decisions.
 ReplayCounts time_bookkeeping(const Options& options, const RunDescription& run, const StateSpec& spec,
                               const Workload& workload) {
-  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec, workload);
   NoStates states;
   return serve_requests(options, workload, *cache, states, false);
 }
@@ -140,10 +169,21 @@ std::ofstream open_json(const std::string& file) {
   return out;
 }
 
-void write_json(std::ofstream& out, const std::string& file, const Report& report) {
+void write_json(std::ofstream& out, const std::string& file, const std::string& json) {
   if (file.empty()) return;
-  out << to_json(report) << std::flush;
+  out << json << std::flush;
   if (!out) throw std::runtime_error(file + ": writing failed");
+}
+
+/// Every policy with each budget, states not made.
+int run_sweep(const Options& options, const StateSpec& spec, const Workload& workload, std::ofstream& json) {
+  const auto requests = static_cast<std::int64_t>(workload.size());
+  const auto cells =
+      sweep(workload, options.requests_max > 0 ? options.requests_max : requests, make_budget(options, spec, 1),
+            options.sweep_bytes, all_policies, compute_cost(options.model), [] { return interrupted == 0; });
+  fmt::print("{}", to_table(cells));
+  write_json(json, options.json_file, to_json(cells));
+  return interrupted == 0 ? 0 : exit_interrupted;
 }
 
 int replay(const Options& options) {
@@ -152,11 +192,11 @@ int replay(const Options& options) {
   RunDescription& run = report.run;
   std::ofstream json = open_json(options.json_file);
   const Workload workload = load_workload(options, run);
-  choose_capacity(options, workload, run);
-  const StateSpec full = models::find(options.model);
+  const StateSpec full = models::find(options.model, {.recurrent_type = options.recurrent_type});
+  if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
+  choose_capacity(options, workload, full, run);
   run.model = options.model;
   describe_cache(options, run);
-  run.checkpoint = name(options.checkpoint);
   run.full_state = describe(full);
   run.full_state_bytes = full.slot_bytes();
 
@@ -166,7 +206,7 @@ int replay(const Options& options) {
   run.device = runtime.device().name;
   DeviceResource memory;
   const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, run);
-  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, full);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, full, workload);
   report.replay = serve_requests(options, workload, *cache, *mover, true);
   report.replay.interrupted = interrupted != 0;
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
@@ -174,7 +214,7 @@ int replay(const Options& options) {
   report.cache = cache->counts();
   report.mover = mover->counts();
   fmt::print("{}", to_text(report));
-  write_json(json, options.json_file, report);
+  write_json(json, options.json_file, to_json(report));
   if (report.mover.mismatches > 0) return exit_mismatch;
   return report.replay.interrupted ? exit_interrupted : 0;
 }

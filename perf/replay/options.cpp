@@ -94,8 +94,40 @@ void add_cache(CLI::App& app, Options& options) {
       ->excludes(slots);
 }
 
+void add_budget(CLI::App& app, Options& options) {
+  static const std::map<std::string, PolicyKind> policies = [] {
+    std::map<std::string, PolicyKind> names;
+    for (const PolicyKind policy : all_policies) names.emplace(name(policy), policy);
+    return names;
+  }();
+  auto* budget = app.add_option("--budget", options.budget_bytes,
+                                "One memory for KV and states (64GiB, …), instead of --blocks and --slots")
+                     ->transform(CLI::AsSizeValue(false))
+                     ->check(CLI::PositiveNumber)
+                     ->option_text("BYTES");
+  for (const char* other : {"--blocks", "--slots", "--unlimited", "--cache", "--checkpoint"})
+    budget->excludes(app.get_option(other));
+  app.add_option("--policy", options.policy,
+                 "With a budget, what is kept: every, last, branch = least recently used blocks and states, placed as "
+                 "by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = without "
+                 "sampling")
+      ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case))
+      ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]")
+      ->needs(budget);
+  app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber)
+      ->delimiter(',')
+      ->option_text("BYTES,…")
+      ->excludes(budget);
+}
+
 void add_states(CLI::App& app, Options& options) {
   app.add_option("--model", options.model, "Whose states: " + known_models())->capture_default_str();
+  static const std::map<std::string, ElementType> types = {{"f32", ElementType::fp32}, {"bf16", ElementType::bf16}};
+  app.add_option("--recurrent-dtype", options.recurrent_type, "Of the recurrent states, instead of the catalogue's")
+      ->transform(CLI::CheckedTransformer(types, CLI::ignore_case))
+      ->option_text("f32|bf16");
   app.add_option("--materialize", options.materialize_bytes,
                  "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
                  "bookkeeping alone, nothing is moved or verified")
@@ -111,6 +143,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.footer(footer);
   add_workload(app, options);
   add_cache(app, options);
+  add_budget(app, options);
   add_states(app, options);
   app.add_option("--json", options.json_file, "Also write the summary to this file")->option_text("FILE");
   std::string plant;

@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <stateport/core/block_hasher.hpp>
+#include <stateport/core/element_type.hpp>
 
 #include "checkpoint_mode.hpp"
 #include "generator.hpp"
+#include "policy_kind.hpp"
 
 namespace stateport::replay {
 
@@ -32,6 +35,10 @@ struct Options {
   std::int32_t blocks = 0;  ///< 0: blocks_per_slot for each slot
   std::int32_t slots = 256;
   bool unlimited = false;
+  std::int64_t budget_bytes = 0;  ///< > 0: one memory for KV and states, instead of blocks and slots
+  PolicyKind policy = PolicyKind::hix;
+  std::vector<std::int64_t> sweep_bytes;                     ///< not empty: every policy with each of these budgets
+  std::optional<ElementType> recurrent_type;                 ///< instead of the catalogue's
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   bool plant_wrong_slot = false;

@@ -53,6 +53,8 @@ void Replayer::serve(std::size_t index) {
   const std::span<const BlockIdentity> identities = workload_.blocks(index);
   const auto full_blocks = static_cast<std::int32_t>(identities.size());
   name_contents(identities);
+  constexpr double ms_of_second = 1000;
+  cache_.set_clock(static_cast<double>(request.arrival_ms) / ms_of_second);
 
   const Clock::time_point t0 = Clock::now();
   cache_.prepare(identities, request.input_tokens);

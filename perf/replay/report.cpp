@@ -61,8 +61,12 @@ void add_run(Lines& lines, const RunDescription& run) {
   lines.heading("run");
   lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
             run.bad_lines == 0 ? "" : fmt::format(", {} malformed lines skipped", run.bad_lines));
-  lines.add("cache", "{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots,
-            run.unlimited ? " (unlimited)" : "", run.checkpoint, run.hash);
+  if (run.budget_bytes > 0)
+    lines.add("cache", "{}, {} for KV and states, checkpoint {}", run.cache,
+              human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
+  else
+    lines.add("cache", "{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots,
+              run.unlimited ? " (unlimited)" : "", run.checkpoint, run.hash);
   lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
             run.full_state);
 }
@@ -95,6 +99,7 @@ void add_hits(Lines& lines, const Report& report) {
   lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
   lines.add("evictions", "{} states, {} blocks; {} checkpoints dropped", report.cache.state_evictions,
             report.cache.block_evictions, report.cache.dropped_checkpoints);
+  if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
   lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
   if (report.cache.uncached_blocks > 0)
     lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);
@@ -178,6 +183,7 @@ std::string to_json(const Report& report) {
       {"blocks", run.blocks},
       {"slots", run.slots},
       {"unlimited", run.unlimited},
+      {"budget_bytes", run.budget_bytes},
       {"interrupted", replay.interrupted},
       {"skipped_lines", run.bad_lines},
       {"requests", replay.requests},
@@ -193,6 +199,8 @@ std::string to_json(const Report& report) {
       {"commits", report.mover.commits},
       {"dropped_checkpoints", report.cache.dropped_checkpoints},
       {"evictions", report.cache.state_evictions},
+      {"victims", report.cache.victims},
+      {"metadata_bytes", report.cache.metadata_bytes},
       {"block_evictions", report.cache.block_evictions},
       {"uncached_blocks", report.cache.uncached_blocks},
       {"resident_states", report.cache.resident_states},

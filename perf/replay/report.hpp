@@ -25,6 +25,7 @@ struct RunDescription {
   std::int64_t blocks = 0;
   std::int64_t slots = 0;
   bool unlimited = false;
+  std::int64_t budget_bytes = 0;  ///< 0: blocks and slots
   std::int64_t bad_lines = 0;
   std::size_t full_state_bytes = 0;  ///< what one state counts for, whatever it is in memory
   std::size_t memory_bytes = 0;      ///< really used for states

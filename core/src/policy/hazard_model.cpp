@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hazard_model.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include <stateport/core/assert.hpp>
+#include <stateport/core/error.hpp>
+
+namespace stateport {
+namespace {
+
+constexpr int buckets_of_doubling = 3;
+constexpr std::int64_t fit_requests = 50;    // between two fits
+constexpr double half_life_requests = 8192;  // of what was learned
+constexpr double class_strength = 8;         // how many hits the pooled hazard counts for in a class
+constexpr double factor_strength = 10;       // the same for the factor 1
+constexpr double pooled_strength = 1;        // the same for the prior
+constexpr double prior_hazard_per_s = 0.03;  // of ends
+constexpr double other_prior = 0.1;          // of branch points and rungs, relative to it
+constexpr double least_hazard_per_s = 1e-9;
+constexpr double negligible_hazard = 1e-12;
+constexpr double negligible_survival = 1e-4;
+constexpr double weight_max = 8;  // of a hit deep in a long prompt, relative to the mean prompt
+constexpr int neutral_level = 8;  // multiplier 1; two levels are a factor of 2
+constexpr int repeat_class = 5;   // of ends: the prompt had been served before
+constexpr int generation_max = 4;
+constexpr double cube_root_of_2 = 1.259921049894873165;
+constexpr double cube_root_of_4 = 1.587401051968199475;
+constexpr double rounding_doubt = 1e-12;  // relative: far more than log2 errs
+
+constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
+  return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
+}
+
+std::uint32_t hash(PositionKey key) noexcept {
+  return static_cast<std::uint32_t>(((key ^ (key >> 32)) * 0x9E3779B97F4A7C15U) >> 32);
+}
+
+}  // namespace
+
+HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
+  entries_.reserve(positions);
+  table_.reserve(positions);
+  for (int b = 0; b < buckets; ++b)
+    bucket_start_s_[static_cast<std::size_t>(b)] = std::pow(2.0, b / double{buckets_of_doubling}) - 1;
+  bucket_end_s_ = std::pow(2.0, buckets / double{buckets_of_doubling}) - 1;
+  for (int level = 0; level < levels; ++level)
+    multiplier_[static_cast<std::size_t>(level)] = std::pow(2.0, (level - neutral_level) / 2.0);
+  fit();
+}
+
+int HazardModel::bucket(double age_s) noexcept {
+  // floor(3 · log2(1 + age)), from the exponent and two thresholds. Close to a threshold, where the logarithm may be
+  // rounded up to it, the logarithm itself decides.
+  const double grown = 1 + std::max(age_s, 0.0);
+  const auto bits = std::bit_cast<std::uint64_t>(grown);
+  const int doublings = static_cast<int>(bits >> 52) - 1023;
+  const auto rest = std::bit_cast<double>((bits & 0x000F'FFFF'FFFF'FFFFU) | 0x3FF0'0000'0000'0000U);
+  const int thirds = int{rest >= cube_root_of_2} + int{rest >= cube_root_of_4};
+  const double above = thirds == 0 ? cube_root_of_2 : thirds == 1 ? cube_root_of_4 : 2.0;
+  const double below = thirds == 0 ? 1.0 : thirds == 1 ? cube_root_of_2 : cube_root_of_4;
+  if (above - rest < rounding_doubt || rest - below < rounding_doubt)
+    return std::min(static_cast<int>(buckets_of_doubling * std::log2(grown)), buckets - 1);
+  return std::min(doublings * buckets_of_doubling + thirds, buckets - 1);
+}
+
+double HazardModel::factor(std::uint8_t index) const noexcept {
+  return (factor_hits_[index] + factor_strength) / (factor_exposure_[index] + factor_strength);
+}
+
+void HazardModel::account(Entry& entry) noexcept {
+  const double from_s = entry.accounted_s;
+  const double to_s = current_.now_s - entry.used_s;
+  if (to_s <= from_s) return;
+  const double multiplier = multiplier_[entry.level];
+  Histogram& exposure = exposure_[entry.hazard_class];
+  const Histogram& hazard = hazard_[entry.hazard_class];
+  const auto first = static_cast<std::size_t>(bucket(from_s));
+  const auto last = static_cast<std::size_t>(bucket(to_s));
+  double expected_hits = 0;
+  for (std::size_t b = first; b <= last; ++b) {
+    const double low = std::max(from_s, bucket_start_s_[b]);
+    const double high = b == buckets - 1 ? to_s : std::min(to_s, bucket_start_s_[b + 1]);
+    if (high <= low) continue;
+    exposure[b] += (high - low) * multiplier * entry.weight;
+    expected_hits += (high - low) * hazard[b];
+  }
+  if (entry.factor != no_factor)
+    factor_exposure_[entry.factor] += expected_hits * (multiplier * entry.weight) / factor(entry.factor);
+  entry.accounted_s = to_s;
+}
+
+void HazardModel::set_level(Entry& entry) noexcept {
+  const double multiplier = entry.factor == no_factor ? 1.0 : factor(entry.factor);
+  const int level = static_cast<int>(std::floor(2 * std::log2(multiplier) + 0.5)) + neutral_level;
+  entry.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
+}
+
+void HazardModel::fit() noexcept {
+  for (Entry& entry : entries_) account(entry);
+  const double fall = std::pow(2.0, -1.0 / buckets_of_doubling);
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    const std::size_t begin = kind * classes_of_kind;
+    const std::size_t end = begin + classes_of_kind;
+    // An age that was never seen inherits a hazard that falls as 1 / age.
+    double prior = (kind == 0 ? 1.0 : other_prior) * prior_hazard_per_s;
+    for (std::size_t b = 0; b < buckets; ++b) {
+      double hits = 0;
+      double exposure = 0;
+      for (std::size_t c = begin; c < end; ++c) hits += hits_[c][b];
+      for (std::size_t c = begin; c < end; ++c) exposure += exposure_[c][b];
+      const double pooled = (hits + pooled_strength) / (exposure + pooled_strength / prior);
+      for (std::size_t c = begin; c < end; ++c)
+        hazard_[c][b] =
+            (hits_[c][b] + class_strength) / (exposure_[c][b] + class_strength / std::max(pooled, least_hazard_per_s));
+      prior = pooled * fall;
+    }
+  }
+  for (Histogram& row : index_) row.fill(-1);
+}
+
+void HazardModel::decay() noexcept {
+  const double kept = std::pow(0.5, double{fit_requests} / half_life_requests);
+  for (auto* table : {&hits_, &exposure_})
+    for (Histogram& of_class : *table)
+      for (double& value : of_class) value *= kept;
+  for (auto* table : {&factor_hits_, &factor_exposure_})
+    for (double& value : *table) value *= kept;
+}
+
+double HazardModel::compute_index(int hazard_class, int level, int from) const noexcept {
+  const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
+  const double multiplier = multiplier_[static_cast<std::size_t>(level)];
+  double survival = 1;
+  double used = 0;       // chance of a use within the horizon
+  double waiting_s = 0;  // expected time until then
+  double best = 0;
+  for (int b = from; b < buckets; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    double width_s = (b + 1 < buckets ? bucket_start_s_[at + 1] : bucket_end_s_) - bucket_start_s_[at];
+    if (b == from) width_s *= 0.5;
+    const double hazard = hazards[at] * multiplier;
+    const double chance = 1 - std::exp(-hazard * width_s);
+    used += survival * chance;
+    waiting_s += survival * (hazard > negligible_hazard ? chance / hazard : width_s);
+    survival *= 1 - chance;
+    best = std::max(best, used / waiting_s);
+    if (survival < negligible_survival) break;
+  }
+  return best;
+}
+
+double HazardModel::index(const Demand& demand) const noexcept {
+  if (!demand.known()) return 0;
+  const int from = bucket(current_.now_s - demand.used_s);
+  // Only ends have a factor, so only they have other levels than the neutral one.
+  const int row = demand.hazard_class < classes_of_kind ? demand.hazard_class * levels + demand.level
+                                                        : classes_of_kind * (levels - 1) + demand.hazard_class;
+  double& known = index_[static_cast<std::size_t>(row)][static_cast<std::size_t>(from)];
+  if (known < 0) known = compute_index(demand.hazard_class, demand.level, from);
+  return known;
+}
+
+HazardModel::Demand HazardModel::demand(Position position) const noexcept {
+  if (position == none) return {};
+  const Entry& entry = entries_[position];
+  return {.used_s = entry.used_s, .hazard_class = entry.hazard_class, .level = entry.level};
+}
+
+void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks) {
+  const auto blocks = static_cast<std::int32_t>(keys.size());
+  current_ = {.now_s = std::max(now_s, current_.now_s), .keys = keys};
+  blocks_seen_ += blocks;
+  requests_seen_ += 1;
+  std::int32_t depth = std::min(blocks, usable_blocks);
+  Position position = none;
+  while (depth > 0 && (position = find(keys[static_cast<std::size_t>(depth) - 1])) == none) --depth;
+  if (depth == 0) return;
+
+  Entry& entry = entries_[position];
+  account(entry);
+  hits_[entry.hazard_class][static_cast<std::size_t>(bucket(current_.now_s - entry.used_s))] += entry.weight;
+  if (entry.factor != no_factor) factor_hits_[entry.factor] += entry.weight;
+  current_.known_blocks = depth;
+  current_.repeat = depth == blocks;
+  // A prompt that shares little of its length with the chain begins a chain of its own.
+  if (current_.repeat)
+    current_.generation = entry.generation;
+  else if (4 * depth >= blocks)
+    current_.generation = saturating_next(entry.generation);
+  entry.uses = saturating_next(entry.uses);
+  entry.used_s = current_.now_s;
+  entry.accounted_s = 0;
+  entry.hazard_class = static_cast<std::uint8_t>(static_cast<int>(Kind::inner) * classes_of_kind +
+                                                 std::min(entry.uses - 1, classes_of_kind - 1));
+  entry.factor = no_factor;
+  set_level(entry);
+  make_newest(position);
+}
+
+void HazardModel::finish_request() {
+  current_.keys = {};
+  if (++requests_ % fit_requests != 0) return;
+  fit();
+  decay();
+}
+
+HazardModel::Position HazardModel::find(PositionKey key) const noexcept {
+  return table_.find(hash(key), [&](Position position) { return entries_[position].key == key; });
+}
+
+HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
+  Position position = find(key);
+  if (position != none) {
+    account(entries_[position]);
+    make_newest(position);
+    return position;
+  }
+  if (entries_.size() < capacity_) {
+    position = static_cast<Position>(entries_.size());
+    entries_.emplace_back();
+  } else {
+    position = oldest_;
+    if (position == none) return none;
+    account(entries_[position]);
+    leave_list(position);
+    table_.erase(hash(entries_[position].key), position);
+    entries_[position] = {};
+  }
+  entries_[position].key = key;
+  table_.insert(hash(key), position);
+  make_newest(position);
+  return position;
+}
+
+std::uint8_t HazardModel::matched_fraction() const noexcept {
+  const std::int64_t known = current_.known_blocks;
+  const auto blocks = static_cast<std::int64_t>(current_.keys.size());
+  if (known == 0) return 0;
+  if (4 * known < blocks) return 1;
+  if (2 * known < blocks) return 2;
+  return 8 * known < 7 * blocks ? 3 : 4;
+}
+
+void HazardModel::touch(Entry& entry, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept {
+  entry.used_s = current_.now_s;
+  entry.accounted_s = 0;
+  entry.weight = std::min(weight_max, depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
+  entry.hazard_class = static_cast<std::uint8_t>(static_cast<int>(kind) * classes_of_kind + class_of_kind);
+  entry.factor = kind == Kind::end ? matched_fraction() : no_factor;
+  set_level(entry);
+}
+
+HazardModel::Position HazardModel::remember_end() {
+  if (current_.keys.empty()) return none;
+  const Position position = find_or_add(current_.keys.back());
+  if (position == none) return none;
+  Entry& entry = entries_[position];
+  entry.generation = current_.generation;
+  entry.uses = 0;
+  touch(entry, static_cast<std::int32_t>(current_.keys.size()), Kind::end,
+        current_.repeat ? repeat_class : std::min<int>(current_.generation, generation_max));
+  return position;
+}
+
+HazardModel::Position HazardModel::remember_branch(std::int32_t depth_blocks) {
+  const PositionKey key = current_.keys[static_cast<std::size_t>(depth_blocks) - 1];
+  if (const Position known = find(key); known != none) return known;
+  const Position position = find_or_add(key);
+  if (position == none) return none;
+  entries_[position].uses = 1;
+  touch(entries_[position], depth_blocks, Kind::inner, 1);
+  return position;
+}
+
+HazardModel::Position HazardModel::remember_rung(std::int32_t depth_blocks, int rung_class) {
+  STATEPORT_ASSERT(rung_class >= 0 && rung_class < classes_of_kind);
+  const PositionKey key = current_.keys[static_cast<std::size_t>(depth_blocks) - 1];
+  if (const Position known = find(key); known != none) return known;
+  const Position position = find_or_add(key);
+  if (position == none) return none;
+  entries_[position].uses = static_cast<std::uint8_t>(rung_class);
+  touch(entries_[position], depth_blocks, Kind::rung, rung_class);
+  return position;
+}
+
+void HazardModel::pin(Position position) noexcept {
+  if (position == none || entries_[position].pinned) return;
+  leave_list(position);
+  entries_[position].pinned = true;
+}
+
+void HazardModel::unpin(Position position) noexcept {
+  if (position == none || !entries_[position].pinned) return;
+  entries_[position].pinned = false;
+  entries_[position].newer = entries_[position].older = none;
+  make_newest(position);
+}
+
+void HazardModel::make_newest(Position position) noexcept {
+  Entry& entry = entries_[position];
+  if (entry.pinned || newest_ == position) return;
+  leave_list(position);
+  entry.older = newest_;
+  if (newest_ != none) entries_[newest_].newer = position;
+  newest_ = position;
+  if (oldest_ == none) oldest_ = position;
+}
+
+void HazardModel::leave_list(Position position) noexcept {
+  Entry& entry = entries_[position];
+  if (entry.newer != none) entries_[entry.newer].older = entry.older;
+  if (entry.older != none) entries_[entry.older].newer = entry.newer;
+  if (newest_ == position) newest_ = entry.older;
+  if (oldest_ == position) oldest_ = entry.newer;
+  entry.newer = entry.older = none;
+}
+
+std::size_t HazardModel::bytes() const noexcept {
+  return sizeof(*this) + entries_.capacity() * sizeof(Entry) + table_.bytes();
+}
+
+void HazardModel::check_invariants() const {
+  const auto check = [](bool ok, const char* what) { require_invariant(ok, "HazardModel", what); };
+  check(entries_.size() <= capacity_, "more positions than there is room for");
+  std::size_t pinned = 0;
+  for (Position position = 0; position < entries_.size(); ++position) {
+    const Entry& entry = entries_[position];
+    check(find(entry.key) == position, "a position is not found by its key");
+    check(entry.hazard_class < classes && entry.level < levels, "a class or level is out of range");
+    check(entry.weight > 0 && entry.weight <= weight_max, "a weight is out of range");
+    pinned += entry.pinned;
+  }
+  check(table_.count() == entries_.size(), "the table has another number of positions");
+  std::size_t listed = 0;
+  Position newer = none;
+  for (Position position = newest_; position != none && listed <= entries_.size();
+       position = entries_[position].older) {
+    check(entries_[position].newer == newer && !entries_[position].pinned, "the list of ages is broken");
+    newer = position;
+    ++listed;
+  }
+  check(oldest_ == newer && listed + pinned == entries_.size(), "a position is neither pinned nor in the list of ages");
+  for (std::size_t c = 0; c < classes; ++c)
+    for (std::size_t b = 0; b < buckets; ++b)
+      check(hits_[c][b] >= 0 && exposure_[c][b] >= 0 && hazard_[c][b] > 0, "a histogram is negative");
+}
+
+}  // namespace stateport

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <stateport/core/budget_policy.hpp>
+#include <stateport/core/table.hpp>
+
+#include "prefix/child_table.hpp"
+
+namespace stateport {
+
+/// Learns how soon the positions of prompts are used again. What it remembers of a position outlives the position's
+/// eviction, so that what the cache evicts does not bias what it learns.
+///
+/// Time to the next use is not memoryless (a chat has a dead time, a peak and a long tail), so the hazard is learned
+/// per class of position and per age: hits / exposure in buckets of a third of a doubling of 1 + age in seconds. An
+/// item's index is then Gittins': the best ratio, over all horizons, of the chance of a use to the time until it.
+///
+/// All is deterministic; nothing allocates after construction. Floating-point operations are in a fixed order: every
+/// rank of a group learns the same.
+class HazardModel {
+ public:
+  enum class Kind : std::uint8_t {
+    end,    ///< where a prompt ended
+    inner,  ///< where one continued or branched
+    rung    ///< a few blocks before an end
+  };
+  using Position = std::uint32_t;
+  static constexpr Position none = UINT32_MAX;
+
+  /// What an index depends on.
+  struct Demand {
+    double used_s = 0;
+    std::uint8_t hazard_class = no_class;
+    std::uint8_t level = 0;
+    [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
+  };
+
+  explicit HazardModel(std::size_t positions);
+
+  /// Learns from a request: the deepest position that is known and usable was used now, whether cached or not.
+  void start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks);
+  /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
+  void finish_request();
+
+  [[nodiscard]] Position find(PositionKey key) const noexcept;
+  /// The prompt of the request ends here.
+  Position remember_end();
+  /// Others are remembered where they are not known: the request branched off here, or left a rung of class 0 to 5.
+  Position remember_branch(std::int32_t depth_blocks);
+  Position remember_rung(std::int32_t depth_blocks, int rung_class);
+
+  /// A pinned position is not forgotten.
+  void pin(Position position) noexcept;
+  void unpin(Position position) noexcept;
+
+  [[nodiscard]] Demand demand(Position position) const noexcept;
+  /// Uses per second that a demand promises from now on. Not known: 0.
+  [[nodiscard]] double index(const Demand& demand) const noexcept;
+
+  [[nodiscard]] std::size_t bytes() const noexcept;
+  void check_invariants() const;
+
+ private:
+  static constexpr int kinds = 3;
+  static constexpr int classes_of_kind = 6;
+  static constexpr int classes = kinds * classes_of_kind;
+  static constexpr int buckets = 60;
+  static constexpr int levels = 17;
+  static constexpr int factors = 5;
+  static constexpr std::uint8_t no_class = UINT8_MAX;
+  static constexpr std::uint8_t no_factor = UINT8_MAX;
+  using Histogram = std::array<double, buckets>;
+
+  struct Entry {
+    PositionKey key = 0;
+    double used_s = 0;
+    double accounted_s = 0;  ///< age up to which exposure was counted
+    double weight = 1;
+    Position newer = none;  ///< among those that may be forgotten
+    Position older = none;
+    std::uint8_t hazard_class = 0;
+    std::uint8_t level = 8;
+    std::uint8_t factor = no_factor;
+    std::uint8_t generation = 0;
+    std::uint8_t uses = 0;
+    bool pinned = false;
+  };
+
+  /// The request being served.
+  struct Current {
+    double now_s = 0;
+    std::span<const PositionKey> keys;
+    std::int32_t known_blocks = 0;  ///< depth of the deepest position that was known and usable
+    std::uint8_t generation = 0;    ///< how often the chain that it extends was extended
+    bool repeat = false;
+  };
+
+  [[nodiscard]] static int bucket(double age_s) noexcept;
+  [[nodiscard]] double factor(std::uint8_t index) const noexcept;
+  [[nodiscard]] double compute_index(int hazard_class, int level, int from) const noexcept;
+  void account(Entry& entry) noexcept;
+  void set_level(Entry& entry) noexcept;
+  void fit() noexcept;
+  void decay() noexcept;
+  Position find_or_add(PositionKey key) noexcept;
+  void touch(Entry& entry, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept;
+  [[nodiscard]] std::uint8_t matched_fraction() const noexcept;
+  void make_newest(Position position) noexcept;
+  void leave_list(Position position) noexcept;
+
+  std::size_t capacity_;
+  Table<Entry> entries_;
+  detail::ChildTable table_;  ///< position by key
+  Position newest_ = none;
+  Position oldest_ = none;
+
+  Current current_;
+  double blocks_seen_ = 0;
+  double requests_seen_ = 0;
+  std::int64_t requests_ = 0;
+
+  std::array<Histogram, classes> hits_{};
+  std::array<Histogram, classes> exposure_{};
+  std::array<Histogram, classes> hazard_{};
+  std::array<double, factors> factor_hits_{};
+  std::array<double, factors> factor_exposure_{};
+  Histogram bucket_start_s_{};
+  double bucket_end_s_ = 0;  ///< of the last bucket
+  std::array<double, levels> multiplier_{};
+  /// Of an end's class and level, or another class; filled on demand, emptied by fit(): < 0 is empty.
+  mutable std::array<Histogram, classes_of_kind * levels + classes - classes_of_kind> index_{};
+};
+
+}  // namespace stateport

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy_kind.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include <stateport/core/budget_policy.hpp>
+#include <stateport/core/error.hpp>
+
+#include "item_cache.hpp"
+#include "node_cache.hpp"
+
+namespace stateport::replay {
+namespace {
+
+/// What one request leaves at most without `every`: its end, a branch point and three rungs.
+constexpr std::int64_t states_of_request = 5;
+
+std::unique_ptr<BudgetPolicy> make_policy(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                          const Workload& workload, std::size_t nodes) {
+  switch (policy) {
+    case PolicyKind::node_lru:
+      return make_node_lru(nodes);
+    case PolicyKind::gdsf:
+      return make_gdsf(budget, cost, nodes);
+    case PolicyKind::hix:
+      return make_hix(budget, {.reserve_nodes = nodes});
+    case PolicyKind::hix_exact:
+      return make_hix(budget, {.positions = std::max<std::size_t>(states_of_request * workload.size(), 1),
+                               .samples = 0,
+                               .reserve_nodes = nodes});
+    case PolicyKind::every:
+    case PolicyKind::last:
+    case PolicyKind::branch:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view name(PolicyKind policy) noexcept {
+  switch (policy) {
+    case PolicyKind::every:
+      return "every";
+    case PolicyKind::last:
+      return "last";
+    case PolicyKind::branch:
+      return "branch";
+    case PolicyKind::node_lru:
+      return "node-lru";
+    case PolicyKind::gdsf:
+      return "gdsf";
+    case PolicyKind::hix:
+      return "hix";
+    case PolicyKind::hix_exact:
+      return "hix-exact";
+  }
+  return "?";
+}
+
+CheckpointMode checkpoint_mode(PolicyKind policy) noexcept {
+  switch (policy) {
+    case PolicyKind::every:
+      return CheckpointMode::every;
+    case PolicyKind::last:
+      return CheckpointMode::last;
+    case PolicyKind::branch:
+    case PolicyKind::node_lru:
+    case PolicyKind::gdsf:
+      return CheckpointMode::branch;
+    case PolicyKind::hix:
+    case PolicyKind::hix_exact:
+      break;
+  }
+  return CheckpointMode::rungs;
+}
+
+ComputeCost compute_cost(std::string_view model) {
+  // Linear: 2 FLOPs for each active parameter. Quadratic: 4 · attention layers · query heads · head size, halved
+  // because a token attends to those before it.
+  if (model == "qwen3-next-80b-a3b") return {.linear = 2 * 3e9, .quadratic = 12 * 2 * 16 * 256};
+  if (model == "nemotron-h-8b-base") return {.linear = 2 * 8.1e9, .quadratic = 4 * 2 * 32 * 128};
+  return {};
+}
+
+std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy) {
+  const std::int64_t of_request = policy == PolicyKind::every ? workload.longest_blocks() : states_of_request;
+  const std::int64_t of_workload = states_max(checkpoint_mode(policy), static_cast<std::int64_t>(workload.size()),
+                                              std::max<std::int64_t>(workload.distinct_blocks(), 1));
+  return std::min(of_workload, budget.bytes / budget.state_bytes + of_request);
+}
+
+std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                               const Workload& workload) {
+  check_budget(budget);
+  const std::int64_t slots = slots_max(budget, workload, policy);
+  require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
+          "holds too many states to number");
+  if (policy == PolicyKind::every || policy == PolicyKind::last || policy == PolicyKind::branch)
+    return std::make_unique<ItemCache>(budget, static_cast<std::int32_t>(slots));
+  const auto nodes = static_cast<std::size_t>(slots);  // forks without a state are fewer than the KV's share of bytes
+  return std::make_unique<NodeCache>(budget, make_policy(policy, budget, cost, workload, nodes),
+                                     static_cast<std::int32_t>(slots), nodes);
+}
+
+}  // namespace stateport::replay
