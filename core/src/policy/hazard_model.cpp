@@ -2,7 +2,6 @@
 #include "hazard_model.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -12,7 +11,6 @@
 namespace stateport {
 namespace {
 
-constexpr int buckets_of_doubling = 3;
 constexpr std::int64_t fit_requests = 50;    // between two fits
 constexpr double half_life_requests = 8192;  // of what was learned
 constexpr double class_strength = 8;         // how many hits the pooled hazard counts for in a class
@@ -27,9 +25,6 @@ constexpr double weight_max = 8;  // of a hit deep in a long prompt, relative to
 constexpr int neutral_level = 8;  // multiplier 1; two levels are a factor of 2
 constexpr int repeat_class = 5;   // of ends: the prompt had been served before
 constexpr int generation_max = 4;
-constexpr double cube_root_of_2 = 1.259921049894873165;
-constexpr double cube_root_of_4 = 1.587401051968199475;
-constexpr double rounding_doubt = 1e-12;  // relative: far more than log2 errs
 
 constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
   return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
@@ -50,21 +45,6 @@ HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
   for (int level = 0; level < levels; ++level)
     multiplier_[static_cast<std::size_t>(level)] = std::pow(2.0, (level - neutral_level) / 2.0);
   fit();
-}
-
-int HazardModel::bucket(double age_s) noexcept {
-  // floor(3 · log2(1 + age)), from the exponent and two thresholds. Close to a threshold, where the logarithm may be
-  // rounded up to it, the logarithm itself decides.
-  const double grown = 1 + std::max(age_s, 0.0);
-  const auto bits = std::bit_cast<std::uint64_t>(grown);
-  const int doublings = static_cast<int>(bits >> 52) - 1023;
-  const auto rest = std::bit_cast<double>((bits & 0x000F'FFFF'FFFF'FFFFU) | 0x3FF0'0000'0000'0000U);
-  const int thirds = int{rest >= cube_root_of_2} + int{rest >= cube_root_of_4};
-  const double above = thirds == 0 ? cube_root_of_2 : thirds == 1 ? cube_root_of_4 : 2.0;
-  const double below = thirds == 0 ? 1.0 : thirds == 1 ? cube_root_of_2 : cube_root_of_4;
-  if (above - rest < rounding_doubt || rest - below < rounding_doubt)
-    return std::min(static_cast<int>(buckets_of_doubling * std::log2(grown)), buckets - 1);
-  return std::min(doublings * buckets_of_doubling + thirds, buckets - 1);
 }
 
 double HazardModel::factor(std::uint8_t index) const noexcept {
@@ -151,23 +131,6 @@ double HazardModel::compute_index(int hazard_class, int level, int from) const n
     if (survival < negligible_survival) break;
   }
   return best;
-}
-
-double HazardModel::index(const Demand& demand) const noexcept {
-  if (!demand.known()) return 0;
-  const int from = bucket(current_.now_s - demand.used_s);
-  // Only ends have a factor, so only they have other levels than the neutral one.
-  const int row = demand.hazard_class < classes_of_kind ? demand.hazard_class * levels + demand.level
-                                                        : classes_of_kind * (levels - 1) + demand.hazard_class;
-  double& known = index_[static_cast<std::size_t>(row)][static_cast<std::size_t>(from)];
-  if (known < 0) known = compute_index(demand.hazard_class, demand.level, from);
-  return known;
-}
-
-HazardModel::Demand HazardModel::demand(Position position) const noexcept {
-  if (position == none) return {};
-  const Entry& entry = entries_[position];
-  return {.used_s = entry.used_s, .hazard_class = entry.hazard_class, .level = entry.level};
 }
 
 void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,6 +41,7 @@ class HazardModel {
     std::uint8_t hazard_class = no_class;
     std::uint8_t level = 0;
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
+    friend bool operator==(const Demand&, const Demand&) noexcept = default;
   };
 
   explicit HazardModel(std::size_t positions);
@@ -70,6 +74,9 @@ class HazardModel {
   static constexpr int classes_of_kind = 6;
   static constexpr int classes = kinds * classes_of_kind;
   static constexpr int buckets = 60;
+  static constexpr int buckets_of_doubling = 3;
+  static constexpr double cube_root_of_2 = 1.259921049894873165;
+  static constexpr double cube_root_of_4 = 1.587401051968199475;
   static constexpr int levels = 17;
   static constexpr int factors = 5;
   static constexpr std::uint8_t no_class = UINT8_MAX;
@@ -135,5 +142,44 @@ class HazardModel {
   /// Of an end's class and level, or another class; filled on demand, emptied by fit(): < 0 is empty.
   mutable std::array<Histogram, classes_of_kind * levels + classes - classes_of_kind> index_{};
 };
+
+// A victim is chosen among 80 candidates: these run for each.
+
+inline int HazardModel::bucket(double age_s) noexcept {
+  // floor(3 · log2(1 + age)), from the exponent and two thresholds of the mantissa. Close to a threshold, where the
+  // logarithm may be rounded up to it, the logarithm itself decides.
+  constexpr std::uint64_t mantissa_bits = (std::uint64_t{1} << 52) - 1;
+  constexpr std::uint64_t third = std::bit_cast<std::uint64_t>(cube_root_of_2) & mantissa_bits;
+  constexpr std::uint64_t two_thirds = std::bit_cast<std::uint64_t>(cube_root_of_4) & mantissa_bits;
+  constexpr std::uint64_t doubt = 4096;  // ulp: far more than log2 errs
+  const double grown = 1 + std::max(age_s, 0.0);
+  const auto bits = std::bit_cast<std::uint64_t>(grown);
+  const std::uint64_t mantissa = bits & mantissa_bits;
+  const auto near = [&](std::uint64_t threshold) {
+    return ((mantissa - threshold + doubt) & mantissa_bits) < 2 * doubt;
+  };
+  if ((int{near(0)} | int{near(third)} | int{near(two_thirds)}) != 0) [[unlikely]]
+    return std::min(static_cast<int>(buckets_of_doubling * std::log2(grown)), buckets - 1);
+  const int doublings = static_cast<int>(bits >> 52) - 1023;
+  const int thirds = int{mantissa >= third} + int{mantissa >= two_thirds};
+  return std::min(doublings * buckets_of_doubling + thirds, buckets - 1);
+}
+
+inline HazardModel::Demand HazardModel::demand(Position position) const noexcept {
+  if (position == none) return {};
+  const Entry& entry = entries_[position];
+  return {.used_s = entry.used_s, .hazard_class = entry.hazard_class, .level = entry.level};
+}
+
+inline double HazardModel::index(const Demand& demand) const noexcept {
+  if (!demand.known()) return 0;
+  const int from = bucket(current_.now_s - demand.used_s);
+  // Only ends have a factor, so only they have other levels than the neutral one.
+  const int row = demand.hazard_class < classes_of_kind ? demand.hazard_class * levels + demand.level
+                                                        : classes_of_kind * (levels - 1) + demand.hazard_class;
+  double& known = index_[static_cast<std::size_t>(row)][static_cast<std::size_t>(from)];
+  if (known < 0) known = compute_index(demand.hazard_class, demand.level, from);
+  return known;
+}
 
 }  // namespace stateport

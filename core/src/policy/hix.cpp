@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,7 @@ class Hix final : public BudgetPolicy {
  private:
   struct Worth {
     HazardModel::Position position = HazardModel::none;  ///< of the node's end, pinned; none: unknown
+    std::uint32_t drawn = 0;                             ///< number of the last draw
     HazardModel::Demand inherited;                       ///< of what will hit here now, though it ended elsewhere
   };
   struct Ranked {
@@ -92,6 +94,7 @@ class Hix final : public BudgetPolicy {
   std::int32_t blocks_ = 0;
   std::int32_t matched_blocks_ = 0;
   std::uint64_t random_;
+  std::uint32_t draw_ = 0;
   std::vector<Ranked> drawn_;
   std::array<Index, leftovers_max> leftovers_{};
   std::size_t leftover_count_ = 0;
@@ -126,11 +129,12 @@ void Hix::removed(const CheckpointNodes& nodes, Index node) {
 
 double Hix::rank(const CheckpointNodes& nodes, Index node) const noexcept {
   const CheckpointNodes::Node& entry = nodes[node];
-  double hits_per_s = model_.index(model_.demand(worth_[node].position));
+  const HazardModel::Demand own = model_.demand(worth_[node].position);
+  double hits_per_s = model_.index(own);
   const auto state_bytes = static_cast<double>(budget_.state_bytes);
   if (!entry.is_leaf()) return hits_per_s * benefit(nodes.ancestor_state_blocks(node), entry.end_blocks) / state_bytes;
 
-  hits_per_s = std::max(hits_per_s, model_.index(worth_[node].inherited));
+  if (worth_[node].inherited != own) hits_per_s = std::max(hits_per_s, model_.index(worth_[node].inherited));
   // What only this leaf needs goes with it sooner or later: the best of the chain above counts.
   double best = 0;
   for (Index top = node;; top = nodes[top].parent) {
@@ -157,7 +161,8 @@ std::optional<Hix::Index> Hix::least_of_all(const CheckpointNodes& nodes) const 
 }
 
 void Hix::draw(const CheckpointNodes& nodes, Index node) {
-  if (!nodes.contains(node) || !nodes[node].has_state) return;
+  if (!nodes.contains(node) || !nodes[node].has_state || worth_[node].drawn == draw_) return;
+  worth_[node].drawn = draw_;
   drawn_.push_back({rank(nodes, node), node});
 }
 
@@ -165,6 +170,7 @@ std::optional<Hix::Index> Hix::least_of_drawn(const CheckpointNodes& nodes) {
   const auto live = nodes.live();
   if (live.size() <= static_cast<std::size_t>(options_.samples)) return least_of_all(nodes);
   drawn_.clear();
+  ++draw_;
   for (std::size_t i = 0; i < leftover_count_; ++i) draw(nodes, leftovers_[i]);
   for (std::int32_t i = 0; i < options_.samples; ++i) {
     random_ += 0x9E3779B97F4A7C15U;  // SplitMix64
@@ -175,14 +181,13 @@ std::optional<Hix::Index> Hix::least_of_drawn(const CheckpointNodes& nodes) {
   }
   leftover_count_ = 0;
   if (drawn_.empty()) return least_of_all(nodes);
-  const std::size_t wanted = std::min(drawn_.size(), 2 * leftovers_max);
-  std::partial_sort(drawn_.begin(), drawn_.begin() + static_cast<std::ptrdiff_t>(wanted), drawn_.end());
-  const Index least = drawn_.front().node;
-  Index before = least;  // a node may have been drawn twice
-  for (std::size_t i = 1; i < wanted && leftover_count_ < leftovers_max; ++i) {
-    if (drawn_[i].node != before) leftovers_[leftover_count_++] = drawn_[i].node;
-    before = drawn_[i].node;
-  }
+  // The victim and the best of the rest, in no order: O(drawn).
+  const std::size_t kept = std::min(drawn_.size(), leftovers_max + 1);
+  std::nth_element(drawn_.begin(), drawn_.begin() + static_cast<std::ptrdiff_t>(kept - 1), drawn_.end());
+  const auto best = std::span(drawn_).first(kept);
+  const Index least = std::min_element(best.begin(), best.end())->node;
+  for (const Ranked& candidate : best)
+    if (candidate.node != least) leftovers_[leftover_count_++] = candidate.node;
   return least;
 }
 
