@@ -52,15 +52,24 @@ struct CacheCounts {
   std::int64_t evictions = 0;      ///< states that lost their place
 };
 
+/// Planted mistakes, which the comparison with the oracle must find.
+enum class Fault : std::uint8_t {
+  none,
+  older_split,  ///< align: chunks may pass a block boundary, and what lies below one is published unasked
+  wrong_shift,  ///< align: copies shift conv windows by one token too many or too few
+};
+
 struct CacheOptions {
   std::int32_t max_running = 2;
-  std::int32_t max_tokens = 1;   ///< of one sequence, drafts included
-  std::int32_t drafts = 0;       ///< K, at most
-  std::int32_t block_size = 4;   ///< tokens of a KV block, or of a page
-  std::int32_t kv_tokens = 64;   ///< room for KV, at least max_tokens and a block
-  std::int32_t checkpoints = 2;  ///< states that can be kept beside the running ones
-  std::int32_t alignment = 1;    ///< the scan can save a state every so many tokens
+  std::int32_t max_tokens = 1;    ///< of one sequence, drafts included
+  std::int32_t drafts = 0;        ///< K, at most
+  std::int32_t block_size = 4;    ///< tokens of a KV block, or of a page
+  std::int32_t kv_tokens = 64;    ///< room for KV, at least max_tokens and a block
+  std::int32_t checkpoints = 2;   ///< states that can be kept beside the running ones
+  std::int32_t alignment = 1;     ///< the scan can save a state every so many tokens
+  std::int32_t state_groups = 1;  ///< block tables of states, 1 or 2 (align and all mode)
   ConvLayout conv_layout = ConvLayout::sd;
+  Fault fault = Fault::none;
 };
 
 /// What a scheduler asks of a cache of KV and states. One row's life in a step:
@@ -76,6 +85,8 @@ class EngineCache {
   [[nodiscard]] virtual bool start(Sequence& sequence) = 0;
   /// How many of `tokens` tokens of the prompt to run now; 0: it waits for a larger budget.
   [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
+  /// How many of `drafts` drafts to check in a step.
+  [[nodiscard]] virtual std::int64_t drafts(std::int64_t drafts) { return drafts; }
   /// Makes room for the row and names its KV. False: no room; the row does not run.
   [[nodiscard]] virtual bool reserve(const Row& row) = 0;
   virtual void before_forward(std::span<const Row> rows) = 0;

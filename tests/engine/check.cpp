@@ -5,6 +5,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "align_cache.hpp"
 #include "no_cache.hpp"
 #include "scheduler.hpp"
 #include "slots_cache.hpp"
@@ -43,7 +44,7 @@ std::optional<std::string> difference(const Answer& answer, const Answer& expect
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
-  return {"none", "slots", "tree", "tree-copy"};
+  return {"none", "slots", "tree", "tree-copy", "align", "align-device"};
 }
 
 std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
@@ -51,6 +52,8 @@ std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOption
   if (name == "slots") return std::make_unique<SlotsCache>(options);
   if (name == "tree") return std::make_unique<TreeCache>(options, CheckpointStyle::donate_tracked);
   if (name == "tree-copy") return std::make_unique<TreeCache>(options, CheckpointStyle::copy_live);
+  if (name == "align") return std::make_unique<AlignCache>(options, false);
+  if (name == "align-device") return std::make_unique<AlignCache>(options, true);
   throw std::invalid_argument("no cache has the name " + std::string(name));
 }
 

@@ -22,3 +22,29 @@ TEST_CASE("every cache gives the oracle's tokens and final states under random s
     CHECK(counts.evictions > 300);
   }
 }
+
+namespace {
+
+/// The first of 300 seeds whose schedule shows the fault; 0: none does.
+std::uint64_t found_at(Fault fault, std::string_view cache) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    Problem problem = draw_problem(seed);
+    problem.schedule.cache.fault = fault;
+    if (difference(problem.schedule, problem.answers, cache)) return seed;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("the comparison finds blocks that the older chunk split poisons") {
+  const std::uint64_t seed = found_at(Fault::older_split, "align");
+  MESSAGE("found at seed " << seed);
+  CHECK(seed > 0);
+}
+
+TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {
+  const std::uint64_t seed = found_at(Fault::wrong_shift, "align");
+  MESSAGE("found at seed " << seed);
+  CHECK(seed > 0);
+}

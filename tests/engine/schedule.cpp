@@ -34,6 +34,7 @@ CacheOptions draw_cache(test::Random& random, std::int32_t drafts) {
   options.block_size = random.between32(std::max(2, drafts + 1), 8);
   options.checkpoints = random.between32(1, 6);
   options.alignment = random.chance(60) ? 1 : random.chance(50) ? options.block_size : 2;
+  options.state_groups = random.between32(1, 2);
   options.conv_layout = random.chance(50) ? ConvLayout::sd : ConvLayout::ds;
   return options;
 }
@@ -106,7 +107,7 @@ Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts) {
   CacheOptions& cache = schedule.cache;
   cache.max_tokens = longest + cache.drafts;
   cache.kv_tokens = cache.max_tokens + 2 * cache.block_size + random.between32(0, 2 * cache.max_tokens);
-  schedule.budget_tokens = random.between32(std::max(cache.block_size, cache.drafts + 1), 32);
+  schedule.budget_tokens = random.between32(2 * cache.block_size, 32);
   draw_events(random, schedule);
   return problem;
 }
@@ -115,7 +116,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   const CacheOptions& cache = schedule.cache;
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
-      << cache.alignment << ", budget " << schedule.budget_tokens << ", noise " << schedule.draft_noise << '\n';
+      << cache.alignment << ", groups " << cache.state_groups << ", budget " << schedule.budget_tokens << ", noise "
+      << schedule.draft_noise << '\n';
   for (const PlannedRequest& request : schedule.requests) {
     out << "  request " << request.id << " at step " << request.arrival_step << ", " << request.new_tokens
         << " new tokens after";

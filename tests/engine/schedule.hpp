@@ -30,7 +30,7 @@ struct Schedule {
   std::uint64_t seed = 0;
   CacheOptions cache;
   float draft_noise = 0.0f;
-  std::int32_t budget_tokens = 1;  ///< of a step
+  std::int32_t budget_tokens = 1;  ///< of a step, at least two blocks
   std::vector<PlannedRequest> requests;
   std::vector<PlannedEvent> events;
 };

@@ -117,7 +117,8 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   // Not every step has all drafts.
   const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
   const std::int64_t wanted = draw % 4 == 0 ? static_cast<std::int64_t>(draw / 4 % 4) : schedule_.cache.drafts;
-  if (draft_ != nullptr) row.drafts = std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1});
+  if (draft_ != nullptr)
+    row.drafts = cache_.drafts(std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1}));
   row.scheduled = 1 + row.drafts;
   return row;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slots_cache.hpp"
 
-#include <algorithm>
+#include "kv_blocks.hpp"
 
 namespace stateport::engine {
 namespace {
@@ -10,14 +10,6 @@ std::vector<SlotId> take(SlotPool& slots, std::int32_t count) {
   std::vector<SlotId> taken(static_cast<std::size_t>(count));
   static_cast<void>(slots.allocate(taken));
   return taken;
-}
-
-/// Two requests that compute one prefix at the same time both keep their blocks. Once the first has gone, each of its
-/// blocks may still be the parent of a block of the second, and is not evicted before that: so much more room is needed
-/// to run a request alone.
-std::int32_t pool_blocks(const CacheOptions& options) {
-  constexpr std::int32_t dummy = 1;
-  return (options.kv_tokens + options.max_tokens) / options.block_size + dummy;
 }
 
 std::int32_t scratch_states(const CacheOptions& options) {
@@ -29,7 +21,7 @@ std::int32_t scratch_states(const CacheOptions& options) {
 SlotsCache::SlotsCache(const CacheOptions& options)
     : options_(options),
       hasher_({.kind = BlockHashKind::xxh3_128, .block_size_tokens = options.block_size}),
-      blocks_({.blocks = pool_blocks(options)}),
+      blocks_({.blocks = kv_pool_blocks(options)}),
       slots_(options.max_running + options.checkpoints),
       live_(take(slots_, options.max_running)),
       allocator_(slots_, blocks_),
@@ -71,24 +63,8 @@ bool SlotsCache::start(Sequence& sequence) {
 }
 
 bool SlotsCache::reserve(const Row& row) {
-  Request& r = request(*row.sequence);
-  const std::int64_t tokens = row.start + row.scheduled;
-  const std::size_t held = r.blocks.size();
-  const auto needed = static_cast<std::size_t>((tokens + options_.block_size - 1) / options_.block_size);
-  if (needed > held) {
-    r.blocks.resize(needed);
-    if (!blocks_.allocate(std::span(r.blocks).subspan(held))) {
-      r.blocks.resize(held);
-      return false;
-    }
-  }
-  std::vector<KvIndex>& kv = row.sequence->kv;
-  while (std::ssize(kv) < tokens) {
-    const std::size_t block = kv.size() / static_cast<std::size_t>(options_.block_size);
-    kv.push_back(r.blocks[block].value() * options_.block_size +
-                 static_cast<std::int32_t>(kv.size()) % options_.block_size);
-  }
-  return true;
+  return grow_kv(blocks_, row.start + row.scheduled, options_.block_size, request(*row.sequence).blocks,
+                 row.sequence->kv);
 }
 
 void SlotsCache::before_forward(std::span<const Row> rows) {
@@ -173,11 +149,7 @@ void SlotsCache::register_blocks(const Sequence& sequence) {
   const auto full = static_cast<std::size_t>(sequence.computed / options_.block_size);
   if (full <= r.registered) return;
   hasher_.hash_prompt(sequence.tokens, {}, r.hashes);
-  std::vector<BlockHash> parents;
-  for (std::size_t i = r.registered; i < full; ++i) parents.push_back(i == 0 ? root_hash : r.hashes.keys[i - 1]);
-  const std::size_t count = full - r.registered;
-  blocks_.register_hashes(std::span(r.blocks).subspan(r.registered, count),
-                          std::span(r.hashes.keys).subspan(r.registered, count), parents);
+  register_chain(blocks_, r.blocks, r.hashes.keys, r.registered, full);
   r.registered = full;
 }
 
