@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "align_cache.hpp"
+#include "all_cache.hpp"
 #include "no_cache.hpp"
 #include "scheduler.hpp"
 #include "slots_cache.hpp"
@@ -44,7 +45,7 @@ std::optional<std::string> difference(const Answer& answer, const Answer& expect
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
-  return {"none", "slots", "tree", "tree-copy", "align", "align-device"};
+  return {"none", "slots", "tree", "tree-copy", "align", "align-device", "all"};
 }
 
 std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
@@ -54,6 +55,7 @@ std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOption
   if (name == "tree-copy") return std::make_unique<TreeCache>(options, CheckpointStyle::copy_live);
   if (name == "align") return std::make_unique<AlignCache>(options, false);
   if (name == "align-device") return std::make_unique<AlignCache>(options, true);
+  if (name == "all") return std::make_unique<AllCache>(options);
   throw std::invalid_argument("no cache has the name " + std::string(name));
 }
 
