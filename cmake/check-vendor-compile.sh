@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check-vendor-compile.sh cuda|hip KOKKOS_INCLUDE: compiles every source of backends/ and kernels/ to device objects,
-# for sm_90 with nvcc or gfx942 with hipcc, on a machine that has neither the GPU nor a Kokkos built for it. Kokkos' own
-# headers are copied from KOKKOS_INCLUDE (those of a build for any backend) with the five generated configuration
-# headers switched to the vendor; nothing is linked. The sources are those of the CMake targets.
+# check-vendor-compile.sh cuda|hip KOKKOS_INCLUDE: compiles every source of backends/ and kernels/, and every other
+# device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a machine that has neither the GPU nor a
+# Kokkos built for it. Kokkos' own headers are copied from KOKKOS_INCLUDE (those of a build for any backend) with the
+# five generated configuration headers switched to the vendor; nothing is linked. The sources are those of the CMake
+# targets.
 # Exit code: 0 all compiled; 1 something did not; 77 the toolchain is absent.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -91,13 +92,13 @@ TEXT
 compile() {
   local objects
   cmake -S "$checkout" -B "$build/objects" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKokkos_DIR="$package" \
-    -DSTATEPORT_BUILD_TESTS=OFF -DSTATEPORT_BUILD_PERF=OFF -DSTATEPORT_FETCH_DEPENDENCIES=OFF "$@" \
+    -DSTATEPORT_BUILD_TESTS=ON -DSTATEPORT_BUILD_PERF=ON -DSTATEPORT_FETCH_DEPENDENCIES=OFF "$@" \
     >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log"
     return 1
   }
   mapfile -t objects < <(cmake --build "$build/objects" -- -t targets all |
-    sed -nE 's,^((backends|kernels)/.*\.cpp\.o): .*,\1,p')
+    sed -nE 's,^((backends|kernels)/.*\.cpp\.o): .*,\1,p; t; s,^(.*\.cpp\.o): (CUDA|HIP)_COMPILER.*,\1,p')
   [ "${#objects[@]}" -gt 0 ] || { printf 'check-vendor-compile: no sources found\n' >&2 && return 1; }
   cmake --build "$build/objects" -- -k 0 "${objects[@]}"
   printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
