@@ -94,7 +94,9 @@ inline StateSpec random_spec(Random& random) {
     if (random.chance(50)) {
       tensor.kind = StateKind::conv;
       tensor.conv_layout = random.chance(50) ? ConvLayout::sd : ConvLayout::ds;
-      tensor.shape = {random.between(1, 6), random.between(1, long_extent), 1};
+      const bool long_window = random.chance(15);
+      tensor.shape = {long_window ? random.between(7, 40) : random.between(1, 6),
+                      random.between(1, long_window ? 60 : long_extent), 1};
     } else {
       tensor.shape = {random.between(1, 5), random.between(1, 5), random.between(1, long_extent)};
     }

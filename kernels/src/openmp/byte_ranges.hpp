@@ -10,6 +10,8 @@
 
 #include "../element_copy.hpp"
 #include "../shifted_copy.hpp"
+#include "convert_copy.hpp"
+#include "row_shift.hpp"
 #include "stream_copy.hpp"
 
 /// Work of a CPU launch: the destination bytes of all rows, cut into one range per thread.
@@ -66,18 +68,37 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
   });
 }
 
+/// The rows of a range of a ds conv state. False, and nothing done, for what copy_shifted_conv does as well.
+inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::int64_t shift,
+                       const ElementRange& range) {
+  const auto element = static_cast<std::uint64_t>(route.element_bytes);
+  const auto window = static_cast<std::uint64_t>(route.window);
+  const std::uint64_t row_bytes = window * element;
+  if (route.dst_layout != ConvLayout::ds || route.mode == TensorRoute::Mode::elements || shift >= route.window ||
+      row_bytes > short_row_bytes_max)
+    return false;
+  const std::uint64_t begin = range.first / window * row_bytes;
+  const std::uint64_t end = (range.first + range.count) / window * row_bytes;
+  shift_short_rows(dst + begin, src + begin, end - begin, row_bytes, static_cast<std::uint64_t>(shift) * element);
+  return true;
+}
+
 inline void copy_range(const TensorRoute& route, const SlotCopy& row, const ElementRange& range) {
   const bool conv = route.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
   const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
   std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
+  if (conv && row.conv_shift != 0 && shift_rows(route, dst, src, row.conv_shift, range)) return;
   if (conv && row.conv_shift != 0)
     return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,
                                             &stream_copy);
   if (src == dst) return;
-  if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
   const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
+  if (route.mode == TensorRoute::Mode::elements && route.src_layout == route.dst_layout)
+    return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
+                        route.src_type, range.count);
+  if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
   stream_copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes);
 }
 

@@ -33,12 +33,9 @@ void stream_lines_sse2(std::byte* dst, const std::byte* src, std::size_t lines) 
 
 }  // namespace
 
-void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
-  if (bytes < nontemporal_bytes_min) {
-    std::memcpy(dst, src, bytes);
-    return;
-  }
-  const std::size_t head = (line_bytes - reinterpret_cast<std::uintptr_t>(dst) % line_bytes) % line_bytes;
+void stream_piece(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
+  const std::size_t to_line = (line_bytes - reinterpret_cast<std::uintptr_t>(dst) % line_bytes) % line_bytes;
+  const std::size_t head = std::min(to_line, bytes);
   const std::size_t lines = (bytes - head) / line_bytes;
   const std::size_t tail = bytes - head - lines * line_bytes;
   std::memcpy(dst, src, head);
@@ -51,10 +48,17 @@ void finish_stream_copies() noexcept {
   _mm_sfence();
 }
 #else
-void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
+void stream_piece(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
   std::memcpy(dst, src, bytes);
 }
 void finish_stream_copies() noexcept {}
 #endif
+
+void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
+  if (bytes < nontemporal_bytes_min)
+    std::memcpy(dst, src, bytes);
+  else
+    stream_piece(dst, src, bytes);
+}
 
 }  // namespace stateport::kernels

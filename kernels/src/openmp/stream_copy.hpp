@@ -13,6 +13,9 @@ inline constexpr std::size_t nontemporal_bytes_min = std::size_t{128} << 10;
 /// finish_stream_copies() before it tells anyone that its copies are done.
 void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept;
 
+/// As stream_copy, with non-temporal stores for any length: for one of many pieces of a long range.
+void stream_piece(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept;
+
 /// Orders the non-temporal stores of this thread before everything that follows.
 void finish_stream_copies() noexcept;
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <stateport/core/element_type.hpp>
+
+namespace stateport::kernels {
+
+/// Converts src[0, count) → dst[0, count) on the calling thread, with the widest vectors that the processor has and,
+/// for long ranges, with non-temporal stores (see stream_copy). fp32, fp16 and bf16; any alignment; no overlap.
+void convert_copy(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type,
+                  std::uint64_t count) noexcept;
+
+}  // namespace stateport::kernels
