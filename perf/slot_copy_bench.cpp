@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // C1, C2, C3: does copying many states at once run at the speed of the memory? Peers in the same run and over the same
 // slots: std::memcpy per chunk on the same threads, Kokkos::deep_copy per chunk; limit: one contiguous copy of as many
-// bytes (non-temporal for C1, memcpy for C2).
+// bytes (non-temporal for C1, memcpy for C2). C3 is `mix` of two runs, with one thread and with all.
 #include <Kokkos_Core.hpp>
 
 #include <stateport/backends/device_resource.hpp>
@@ -10,78 +10,16 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <random>
+#include <string>
 #include <vector>
 
 #include "comparison.hpp"
+#include "slot_workload.hpp"
 
 namespace stateport::perf {
 namespace {
-
-constexpr std::size_t pool_bytes = std::size_t{2} << 30;
-
-struct Chunk {
-  std::byte* dst;
-  const std::byte* src;
-  std::size_t bytes;
-};
-
-/// A store of 2 GiB of random data and, per round, a plan over slots that no recent round touched.
-class Workload {
- public:
-  Workload(const StateSpec& spec, std::int32_t requests)
-      : store_(resource_, spec, {.slots = static_cast<std::int32_t>(pool_bytes / spec.slot_bytes())}) {
-    std::mt19937_64 random(1);
-    for (const StateTensorView& tensor : store_.tensors()) {
-      auto* const words = reinterpret_cast<std::uint64_t*>(tensor.base);
-      const auto count =
-          static_cast<std::size_t>(tensor.slot_stride_bytes) * static_cast<std::size_t>(store_.slots()) / 8;
-      std::uint64_t value = random();
-      for (std::size_t i = 0; i < count; ++i) words[i] = value = value * 6364136223846793005u + 1442695040888963407u;
-    }
-    std::vector<std::int32_t> order(static_cast<std::size_t>(store_.slots()));
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), random);
-    for (std::size_t next = 0; next + 2 * static_cast<std::size_t>(requests) <= order.size();) {
-      std::vector<SlotCopy> plan;
-      for (std::int32_t i = 0; i < requests; ++i, next += 2)
-        plan.push_back(SlotCopy::whole(order[next], order[next + 1]));
-      plans_.push_back(std::move(plan));
-    }
-  }
-
-  [[nodiscard]] const std::vector<SlotCopy>& plan(int round) const {
-    return plans_[static_cast<std::size_t>(round) % plans_.size()];
-  }
-  [[nodiscard]] std::vector<Chunk> chunks(int round) const {
-    std::vector<Chunk> result;
-    for (const SlotCopy& copy : plan(round))
-      for (const StateTensorView& tensor : store_.tensors())
-        result.push_back({tensor.slot_data(SlotId{copy.dst_slot}), tensor.slot_data(SlotId{copy.src_slot}),
-                          tensor.spec.natural_bytes()});
-    return result;
-  }
-  [[nodiscard]] const StateStore& store() const { return store_; }
-  [[nodiscard]] double moved_bytes() const {
-    return 2.0 * static_cast<double>(plan(0).size()) * static_cast<double>(store_.spec().slot_bytes());
-  }
-
-  /// Poisons a round's destinations, copies, and says whether every byte arrived.
-  [[nodiscard]] bool copies_exactly() const {
-    for (const Chunk& chunk : chunks(0)) std::memset(chunk.dst, 0xA5, chunk.bytes);
-    store_.copy(Stream::default_stream(), plan(0));
-    for (const Chunk& chunk : chunks(0))
-      if (std::memcmp(chunk.dst, chunk.src, chunk.bytes) != 0) return false;
-    return true;
-  }
-
- private:
-  DeviceResource resource_;
-  StateStore store_;
-  std::vector<std::vector<SlotCopy>> plans_;
-};
 
 using Space = Kokkos::DefaultExecutionSpace;
 
@@ -136,32 +74,38 @@ class ContiguousCopy {
   std::vector<StateStore> store_;
 };
 
-void fail_unless_exact(benchmark::State& state, const Workload& workload) {
+void fail_unless_exact(benchmark::State& state, const CopyWorkload& workload) {
   if (!workload.copies_exactly()) state.SkipWithError("a destination differs from its source");
 }
 
 /// C1: recurrent states of 1 MiB and more. Goal: >= 1.3x memcpy (fail below 1.1), >= 0.92 of the limit.
 void large_chunks(benchmark::State& state) {
   const models::ModelInfo& model = models::info("qwen3.5-9b");
-  const Workload workload(StateSpec::uniform(model.state_layers, {}, model.recurrent),
-                          static_cast<std::int32_t>(state.range(0)));
+  const CopyWorkload workload(StateSpec::uniform(model.state_layers, {}, model.recurrent),
+                              static_cast<std::int32_t>(state.range(0)));
   const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report(state,
-         {{"ours", [&](int round) { workload.store().copy(Stream::default_stream(), workload.plan(round)); }},
+         {{"ours", [&](int round) { workload.run(round); }},
           {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
           {"contiguous_nontemporal", [&](int round) { contiguous.nontemporal(round); }}},
          workload.moved_bytes());
   fail_unless_exact(state, workload);
 }
-BENCHMARK(large_chunks)->Name("C1")->Arg(1)->Arg(4)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
+BENCHMARK(large_chunks)
+    ->Name("C1")
+    ->RangeMultiplier(2)
+    ->Range(1, 8)
+    ->UseManualTime()
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
 
 /// C2: conv states and small recurrent states, 10 … 80 KiB. Goal: >= 1.0x memcpy, >= 1.2x deep_copy per chunk.
 void small_chunks(benchmark::State& state) {
   const std::int64_t dim = state.range(0) * 1024 / 6;  // window 3, 2 bytes
-  const Workload workload(StateSpec::uniform(48, {.window = 3, .dim = dim}, {}), 16);
+  const CopyWorkload workload(StateSpec::uniform(48, {.window = 3, .dim = dim}, {}), 16);
   const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report(state,
-         {{"ours", [&](int round) { workload.store().copy(Stream::default_stream(), workload.plan(round)); }},
+         {{"ours", [&](int round) { workload.run(round); }},
           {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
           {"deep_copy", [&](int round) { deep_copy_per_chunk(workload.chunks(round)); }},
           {"contiguous_memcpy", [&](int round) { contiguous.memcpy_by_threads(round); }}},
@@ -178,6 +122,37 @@ BENCHMARK(small_chunks)
     ->UseManualTime()
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
+
+/// Whole states of a model, conv and recurrent chunks together.
+void whole_states(benchmark::State& state, const char* model) {
+  const StateSpec spec = models::find(model);
+  const CopyWorkload workload(spec, std::clamp(slots_in_pool(spec) / 8, 1, 16));
+  const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
+  report(state,
+         {{"ours", [&](int round) { workload.run(round); }},
+          {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
+          {"contiguous_nontemporal", [&](int round) { contiguous.nontemporal(round); }}},
+         workload.moved_bytes());
+  fail_unless_exact(state, workload);
+}
+
+/// A step in which no request needs a copy, as planned for 512 requests and all tensors of a model.
+void nothing_to_copy(benchmark::State& state) {
+  DeviceResource resource;
+  const StateStore store(resource, models::find("qwen3-next-80b-a3b"), {.slots = 4});
+  const std::vector<SlotCopy> plan(512);
+  report(state, {{"ours", [&](int) { store.copy(Stream::default_stream(), plan); }}}, 0, 101);
+}
+BENCHMARK(nothing_to_copy)->Name("noop")->UseManualTime()->Iterations(1);
+
+const bool registered = [] {
+  for (const char* model : {"qwen3-next-80b-a3b", "qwen3.5-9b", "nemotron-h-8b-base", "nemotron-3-super-120b-a12b"})
+    benchmark::RegisterBenchmark(std::string("mix/") + model, whole_states, model)
+        ->UseManualTime()
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
+  return true;
+}();
 
 }  // namespace
 }  // namespace stateport::perf

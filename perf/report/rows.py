@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of the report: which figure of which benchmark answers which performance goal.
+
+A figure is named (program, benchmark, counter). Every ratio is above 1 when this library is faster."""
+from dataclasses import dataclass
+from typing import Optional
+
+
+@dataclass(frozen=True)
+class Figure:
+    program: str
+    benchmark: str
+    counter: str
+    threads: Optional[int] = None  # None: as many as the machine lets the program use
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The bounds that a row must keep; None: there is no such bound."""
+
+    ratio: Optional[float] = None  # peer / ours at least
+    limit_share: Optional[float] = None  # limit / ours at least
+    ns: Optional[float] = None  # ours at most
+
+    def __str__(self):
+        bounds = []
+        if self.ratio is not None:
+            bounds.append(f"ratio >= {self.ratio:.3g}")
+        if self.limit_share is not None:
+            bounds.append(f">= {self.limit_share:.2f} of limit")
+        if self.ns is not None:
+            bounds.append(f"<= {self.ns / 1000:g} us")
+        return ", ".join(bounds) or "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times of ours, a peer and a limit, all in ns, from one run of one program."""
+
+    id: str
+    metric: str
+    ours: Figure
+    peer: Optional[Figure] = None
+    limit: Optional[Figure] = None
+    goal: Goal = Goal()
+
+    def figures(self):
+        return [figure for figure in (self.ours, self.peer, self.limit) if figure]
+
+    def measure(self, value):
+        """Returns (ours, peer, limit, ratio), ratio = peer / ours. `value` gives a figure's number."""
+        ours = value(self.ours)
+        peer = value(self.peer) if self.peer else None
+        limit = value(self.limit) if self.limit else None
+        return ours, peer, limit, peer / ours if peer else None
+
+
+@dataclass(frozen=True)
+class SpeedupRow:
+    """How much faster all threads are than one; ours and peer are speedups, and ratio = ours / peer."""
+
+    id: str
+    metric: str
+    one: Figure
+    all: Figure
+    peer_one: Figure
+    peer_all: Figure
+    goal: Goal
+
+    def figures(self):
+        return [self.one, self.all, self.peer_one, self.peer_all]
+
+    @property
+    def ours(self):
+        return self.all
+
+    def measure(self, value):
+        ours = value(self.one) / value(self.all)
+        peer = value(self.peer_one) / value(self.peer_all)
+        return ours, peer, None, ours / peer
+
+
+def row(id, metric, program, benchmark, ours, peer=None, limit=None, peer_benchmark=None, **goal):
+    """A row whose figures come from one benchmark; the peer's may come from `peer_benchmark` of the same program."""
+
+    def figure(counter, name=benchmark):
+        return Figure(program, name, counter) if counter else None
+
+    return Row(id, metric, figure(ours), figure(peer, peer_benchmark or benchmark), figure(limit), Goal(**goal))
+
+
+def copy_rows():
+    manual = "/iterations:1/manual_time"
+    for requests in (1, 2, 4, 8):
+        yield row("C1", f"copy, chunks >= 1 MiB, {requests} requests | memcpy per chunk", "slot_copy_bench",
+                  f"C1/{requests}{manual}", "ours_ns", "memcpy_ns", "contiguous_nontemporal_ns",
+                  ratio=1.3, limit_share=0.92)
+    for kib in (10, 20, 48, 80):
+        name = f"C2/KiB:{kib}{manual}"
+        yield row("C2", f"copy, {kib} KiB chunks | memcpy per chunk", "slot_copy_bench", name, "ours_ns", "memcpy_ns",
+                  "contiguous_memcpy_ns", ratio=1.0)
+        yield row("C2", f"copy, {kib} KiB chunks | deep_copy per chunk", "slot_copy_bench", name, "ours_ns",
+                  "deep_copy_ns", ratio=1.2)
+    for model in ("qwen3-next-80b-a3b", "qwen3.5-9b", "nemotron-h-8b-base",
+                  "nemotron-3-super-120b-a12b"):
+        yield row("mix", f"whole states, {model} | memcpy per chunk", "slot_copy_bench", f"mix/{model}{manual}",
+                  "ours_ns", "memcpy_ns")
+    for name in ("sd", "ds"):
+        yield row("shift", f"in-place conv shift by 1, {name} | memmove per row", "conv_shift_bench",
+                  f"shift/{name}{manual}", "ours_ns", "memmove_ns")
+    yield row("convert", "fp32 -> bf16 slot copy | scalar loop, same threads", "slot_convert_bench",
+              f"fp32_to_bf16{manual}", "ours_ns", "loop_ns", "copy_ns")
+    yield row("noop", "plan without a copy, 512 requests", "slot_copy_bench", f"noop{manual}", "ours_ns")
+
+
+def scaling_rows():
+    def figure(counter, threads):
+        return Figure("slot_copy_bench", "mix/qwen3.5-9b/iterations:1/manual_time", counter, threads)
+
+    yield SpeedupRow("C3", "all threads against 1, whole states | the same of a contiguous copy",
+                     figure("ours_ns", 1), figure("ours_ns", None),
+                     figure("contiguous_nontemporal_ns", 1), figure("contiguous_nontemporal_ns", None),
+                     Goal(ratio=0.9))
+
+
+def bookkeeping_rows():
+    manual = "/iterations:1/manual_time"
+    for kind in ("sha256", "xxh3_128"):
+        yield row("B1", f"prefix lookup, {kind}, 2,048 blocks | the same hash + flat-map find", "block_lookup_bench",
+                  f"lookup/{kind}{manual}", "ours_ns", "loop_ns", "hash_ns", ratio=1 / 1.2)
+    for nodes in ("1000", "1000000"):
+        yield row("B2", f"match, 32k tokens in 8 edges, {nodes} nodes | memcmp", "prefix_tree_bench",
+                  f"match_in_8_edges/{nodes}{manual}", "match_ns", "memcmp_ns", ratio=1 / 4)
+    yield row("B2", "match, 2,048 one-page nodes | chain of flat-map finds", "prefix_tree_bench",
+              f"match_in_pages{manual}", "match_ns", "chain_ns", ratio=1 / 1.5)
+    yield row("B2", "match, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
+              f"match_in_tree_of/1000000{manual}", "match_ns", "match_ns",
+              peer_benchmark=f"match_in_tree_of/1000{manual}", ratio=1 / 2.5)
+    yield row("B3", "LRU touch, 10^6 nodes | list of nodes of one cache line", "prefix_tree_bench", f"use{manual}",
+              "touch_ns", "list_of_nodes_ns", ratio=1 / 1.3)
+    yield row("B3", "LRU touch, 10^6 nodes | bare list", "prefix_tree_bench", f"use{manual}", "touch_ns", "list_ns")
+    yield row("B3", "evict one, insert one, 10^6 nodes | flat map + list", "prefix_tree_bench",
+              f"evict_one_insert_one{manual}", "tree_ns", "bare_ns", ratio=1 / 2)
+    yield row("B3", "the same with 99 % locked | none locked", "prefix_tree_bench",
+              f"evict_one_insert_one{manual}", "tree_99_locked_ns", "tree_ns")
+    yield row("evict", "block pool, 10^6 blocks: evict, allocate | flat-map erase + insert", "slot_allocator_bench",
+              f"block_pool_evict/1000000{manual}", "ours_ns", "flat_map_ns", ratio=1 / 3)
+    yield row("evict", "slot allocator, 10^6 slots | flat-map erase + insert", "slot_allocator_bench",
+              f"slot_allocate_evict/1000000{manual}", "ours_ns", "flat_map_ns", ratio=1 / 3)
+    for groups in (1, 4):
+        for crossing, what in ((0, "no boundary"), (1, "all cross")):
+            yield row("B4", f"align plan, 512 requests, {groups} groups, {what}", "align_plan_bench",
+                      f"plan_step/groups:{groups}/crossing:{crossing}", "real_time", ns=50_000)
+
+
+ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows()]

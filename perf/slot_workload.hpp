@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+namespace stateport::perf {
+
+/// Memory of one workload's states: larger than any cache.
+inline constexpr std::size_t pool_bytes = std::size_t{2} << 30;
+
+/// Slots of `spec` that fit into pool_bytes.
+[[nodiscard]] std::int32_t slots_in_pool(const StateSpec& spec);
+
+/// All slots of a store, shuffled, for plans over slots that no recent plan touched.
+[[nodiscard]] std::vector<std::int32_t> shuffled_slots(const StateStore& store);
+
+/// Fills all tensors of a store that the host can read with random bits.
+void fill_randomly(const StateStore& store);
+
+struct Chunk {
+  std::byte* dst;
+  const std::byte* src;
+  std::size_t bytes;
+};
+
+/// A store of random data and, per round, a plan that copies `requests` whole states over slots that no recent round
+/// touched. A round's chunks are the same copies, one per state and tensor.
+class CopyWorkload {
+ public:
+  /// Throws InvalidArgument if pool_bytes do not hold two states a request.
+  CopyWorkload(const StateSpec& spec, std::int32_t requests);
+
+  void run(int round) const { store_.copy(Stream::default_stream(), plan(round)); }
+  [[nodiscard]] std::vector<Chunk> chunks(int round) const;
+  /// Read + written by one round.
+  [[nodiscard]] double moved_bytes() const;
+  /// Poisons a round's destinations, copies, and says whether every byte arrived.
+  [[nodiscard]] bool copies_exactly() const;
+
+ private:
+  [[nodiscard]] const std::vector<SlotCopy>& plan(int round) const {
+    return plans_[static_cast<std::size_t>(round) % plans_.size()];
+  }
+  DeviceResource resource_;
+  StateStore store_;
+  std::vector<std::vector<SlotCopy>> plans_;
+};
+
+}  // namespace stateport::perf
