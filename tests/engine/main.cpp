@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "check.hpp"
 
@@ -26,7 +29,6 @@ struct Arguments {
 void print(const Schedule& schedule, const Served& served, bool ids_only) {
   for (const PlannedRequest& request : schedule.requests) {
     const Answer& answer = served.answers[static_cast<std::size_t>(request.id)];
-    if (!answer.complete) continue;  // how far an aborted request got depends on the cache
     if (!ids_only) std::printf("request %d:", request.id);
     for (std::size_t i = request.prompt.size(); i < answer.tokens.size(); ++i) std::printf(" %d", answer.tokens[i]);
     std::printf("\n");
@@ -73,9 +75,11 @@ int main(int argc, char** argv) {
   try {
     const stateport::Runtime runtime({.host_threads = 1});
     if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
-    const Problem problem = draw_problem(
-        arguments.seed, arguments.drafts < 0 ? std::nullopt : std::optional<std::int32_t>(arguments.drafts));
-    print(problem.schedule, serve(problem.schedule, arguments.cache), arguments.ids_only);
+    const std::optional<std::int32_t> drawn;
+    Schedule schedule = draw_problem(arguments.seed, arguments.drafts < 0 ? drawn : arguments.drafts).schedule;
+    // How far an aborted request gets depends on the cache; what is printed must not.
+    std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
+    print(schedule, serve(schedule, arguments.cache), arguments.ids_only);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "stateport-tiny-engine: %s\n", error.what());
     return 2;

@@ -52,7 +52,7 @@ class Model {
   explicit Model(const ModelOptions& options = {});
 
   [[nodiscard]] static ModelState empty_state();
-  /// Layers of group 0, or with `groups` 2: the delta nets are group 1. Only the layers of `group`, -1: all.
+  /// Of these state layers: even ones are Mamba-2, odd ones delta nets.
   [[nodiscard]] static StateSpec state_spec(const StateLayout& layout, std::span<const std::size_t> layers);
 
   /// Feeds one token. `row` names the KV of every token up to this one. Returns what sample() reads.
