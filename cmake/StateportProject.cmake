@@ -28,6 +28,26 @@ if(STATEPORT_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_compile_definitions(stateport_options INTERFACE STATEPORT_ENABLE_ASSERT)
 endif()
 
+# Shared libraries export versioned symbols of stateport alone. Not where Kokkos is a static library: then each of ours
+# has a part of it, and they find each other's only while all is visible.
+function(stateport_restrict_exports target)
+  get_target_property(type ${target} TYPE)
+  if(NOT type STREQUAL "SHARED_LIBRARY" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    return()
+  endif()
+  if(TARGET Kokkos::kokkoscore)
+    get_target_property(kokkos_type Kokkos::kokkoscore TYPE)
+    if(NOT kokkos_type STREQUAL "SHARED_LIBRARY")
+      message(STATUS "${target}: all symbols stay visible, because Kokkos is a static library")
+      return()
+    endif()
+  endif()
+  set(map "${PROJECT_BINARY_DIR}/stateport.map")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/stateport.map.in" "${map}" @ONLY)
+  target_link_options(${target} PRIVATE "LINKER:--version-script=${map}")
+  set_target_properties(${target} PROPERTIES LINK_DEPENDS "${map}" VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
 # stateport_add_module(core HEADERS a.hpp… SOURCES b.cpp…): the library stateport_core, alias stateport::core, whose
 # public headers are checked to be self-contained.
 function(stateport_add_module name)
@@ -41,7 +61,10 @@ function(stateport_add_module name)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stateport_options>)
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name} OUTPUT_NAME stateport-${name} VERIFY_INTERFACE_HEADER_SETS ON
-    POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}  # before 1.0 a minor version may break its users
+    INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}")  # an installed library finds those that it needs beside it
+  stateport_restrict_exports(${target})
   install(TARGETS ${target} EXPORT stateport-targets FILE_SET HEADERS)
 endfunction()
 
