@@ -31,6 +31,12 @@ if(NOT STATEPORT_CORE_ONLY AND STATEPORT_BACKEND STREQUAL "OPENMP" AND TARGET Ko
   endif()
 endif()
 
+# Told by the package as stateport_MODULES. C++ users of the umbrella target do not link the C interface.
+set(stateport_all_modules ${stateport_modules})
+if(NOT STATEPORT_CORE_ONLY)
+  list(APPEND stateport_all_modules c)
+endif()
+
 set(stateport_cmake_folder "${CMAKE_INSTALL_LIBDIR}/cmake/stateport")
 configure_package_config_file(cmake/stateportConfig.cmake.in "${PROJECT_BINARY_DIR}/stateportConfig.cmake"
   INSTALL_DESTINATION "${stateport_cmake_folder}"
@@ -44,19 +50,32 @@ if(STATEPORT_BUNDLES_ROBIN_MAP)
   install(DIRECTORY "${stateport_tsl-robin-map_source}/include/tsl" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
 
-# pkg-config: users first, the used last, which is the order that static linking wants.
-set(stateport_pc_libraries "")
-foreach(module IN LISTS stateport_modules)
-  string(PREPEND stateport_pc_libraries "-lstateport-${module} ")
-endforeach()
-string(STRIP "${stateport_pc_libraries}" stateport_pc_libraries)
-list(JOIN stateport_kokkos_files " " stateport_pc_kokkos)
-set(stateport_pc_static "-lfmt -lcrypto ${stateport_pc_kokkos}")
-if(stateport_library_type STREQUAL "STATIC")
-  # Without shared libraries to remember their own needs, plain `pkg-config --libs` must say them all.
-  string(APPEND stateport_pc_libraries " ${stateport_pc_static}")
-  set(stateport_pc_static "")
+# pkg-config: users first, the used last, which is the order that static linking wants. stateport-c also names what C++
+# code needs, so that a C compiler can link.
+set(stateport_pc_cxx "-lstdc++")
+if("c++" IN_LIST CMAKE_CXX_IMPLICIT_LINK_LIBRARIES)
+  set(stateport_pc_cxx "-lc++")
 endif()
 file(RELATIVE_PATH stateport_pc_prefix "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
-configure_file(cmake/stateport.pc.in "${PROJECT_BINARY_DIR}/stateport.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/stateport.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# stateport_write_pc(stateport-c ", for C" MODULES core… NEEDS -lfmt…)
+function(stateport_write_pc stateport_pc_name stateport_pc_language)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "MODULES;NEEDS")
+  list(REVERSE arg_MODULES)
+  list(TRANSFORM arg_MODULES PREPEND "-lstateport-")
+  list(JOIN arg_MODULES " " stateport_pc_libraries)
+  list(JOIN arg_NEEDS " " stateport_pc_static)
+  if(stateport_library_type STREQUAL "STATIC")
+    # Without shared libraries to remember their own needs, plain `pkg-config --libs` must say them all.
+    string(APPEND stateport_pc_libraries " ${stateport_pc_static}")
+    set(stateport_pc_static "")
+  endif()
+  configure_file(cmake/stateport.pc.in "${PROJECT_BINARY_DIR}/${stateport_pc_name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${stateport_pc_name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endfunction()
+
+set(stateport_pc_needs -lfmt -lcrypto ${stateport_kokkos_files})
+stateport_write_pc(stateport "" MODULES ${stateport_modules} NEEDS ${stateport_pc_needs})
+if(NOT STATEPORT_CORE_ONLY)
+  stateport_write_pc(stateport-c ", for C" MODULES ${stateport_modules} c NEEDS ${stateport_pc_needs} ${stateport_pc_cxx})
+endif()

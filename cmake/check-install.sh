@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check-install.sh: installs build/openmp and uses it from a project outside of the build tree: static and shared, by
-# find_package, pkg-config and add_subdirectory, with every compiler of g++ and clang++ that is here.
+# check-install.sh: installs build/openmp and uses it from a project outside of the build tree, from C++ and from C:
+# static and shared, by find_package, pkg-config and add_subdirectory, with every compiler of g++ and clang++ that is
+# here. Looks at what the shared libraries export.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 folder=$(mktemp -d)
@@ -24,28 +25,57 @@ quietly() {
   }
 }
 
+# c_compiler NAME: the C compiler that belongs to g++ or clang++.
+c_compiler() {
+  case $1 in
+    g++) printf gcc ;;
+    *) printf '%s' "${1%++}" ;;
+  esac
+}
+
 # use_package KIND PREFIX
 use_package() {
   local kind=$1 prefix=$2 compiler build
   for compiler in "${compilers[@]}"; do
     build=$folder/$kind-$compiler
     quietly cmake -S "$checkout/tests/install" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
-      -DCMAKE_PREFIX_PATH="$prefix"
+      -DCMAKE_C_COMPILER="$(c_compiler "$compiler")" -DCMAKE_PREFIX_PATH="$prefix"
     quietly cmake --build "$build"
     printf 'check-install: find_package, %s, %s: ' "$kind" "$compiler"
     "$build/consumer"
+    "$build/consumer_c"
   done
 }
 
 # use_pkg_config KIND PREFIX
 use_pkg_config() {
-  local kind=$1 prefix=$2 compiler flags library_folder
+  local kind=$1 prefix=$2 compiler flags library_folder program=$folder/pkg-config-$1
   library_folder=$(dirname "$(dirname "$(find "$prefix" -name stateport.pc)")")
+  export PKG_CONFIG_PATH=$library_folder/pkgconfig
   for compiler in "${compilers[@]}"; do
-    read -ra flags <<<"$(PKG_CONFIG_PATH=$library_folder/pkgconfig pkg-config --cflags --libs stateport)"
-    quietly "$compiler" -std=c++20 "$checkout/tests/install/main.cpp" -o "$folder/pkg-config-$kind" "${flags[@]}"
+    read -ra flags <<<"$(pkg-config --cflags --libs stateport)"
+    quietly "$compiler" -std=c++20 "$checkout/tests/install/main.cpp" -o "$program" "${flags[@]}"
     printf 'check-install: pkg-config, %s, %s: ' "$kind" "$compiler"
-    LD_LIBRARY_PATH=$library_folder "$folder/pkg-config-$kind"
+    LD_LIBRARY_PATH=$library_folder "$program"
+    read -ra flags <<<"$(pkg-config --cflags --libs stateport-c)"
+    quietly "$(c_compiler "$compiler")" -std=c11 "$checkout/tests/install/main.c" -o "$program" "${flags[@]}"
+    LD_LIBRARY_PATH=$library_folder "$program"
+  done
+}
+
+# check_exports PREFIX: every symbol that a shared library defines for others is stateport's, and has a version.
+check_exports() {
+  local library symbols strange
+  for library in "$1"/lib*/libstateport-*.so; do
+    symbols=$(nm --dynamic --defined-only --demangle "$library" | cut -d ' ' -f 3- | grep -v '^STATEPORT_[0-9.]*$')
+    strange=$(grep -vE '^((typeinfo( name)?|vtable|VTT|guard variable) for |(non-)?virtual thunk to )?stateport(::|_).*@@STATEPORT_[0-9.]+$' \
+      <<<"$symbols" || true)
+    if [ -n "$strange" ]; then
+      printf 'check-install: %s exports more than versioned symbols of stateport:\n%s\n' "$library" "$strange" >&2
+      return 1
+    fi
+    printf 'check-install: %s: %s symbols, all of stateport, all versioned\n' "$(basename "$library")" \
+      "$(wc -l <<<"$symbols")"
   done
 }
 
@@ -58,6 +88,8 @@ quietly cmake -S "$checkout/tests/install" -B "$folder/subproject" -G Ninja -DCM
 quietly cmake --build "$folder/subproject"
 printf 'check-install: add_subdirectory, shared: '
 "$folder/subproject/consumer"
+"$folder/subproject/consumer_c"
 quietly cmake --install "$folder/subproject" --prefix "$folder/shared"
 use_package shared "$folder/shared"
 use_pkg_config shared "$folder/shared"
+check_exports "$folder/shared"

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_PREFIX_TREE_H
+#define STATEPORT_C_PREFIX_TREE_H
+
+#include <stateport/c/store.h>
+
+/// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport.h, the rules in the C++
+/// header.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// A radix tree over tokens. It owns KV indices (numbers of the caller) and slots 0 … slots - 1.
+typedef struct stateport_tree stateport_tree;
+/// A pin on a path of a tree and the state at its end.
+typedef struct stateport_tree_lock stateport_tree_lock;
+
+typedef enum stateport_eviction {
+  STATEPORT_EVICT_LRU = 0,
+  STATEPORT_EVICT_LFU,
+  STATEPORT_EVICT_FIFO,
+  STATEPORT_EVICT_SLRU,
+  STATEPORT_EVICT_PRIORITY,
+  STATEPORT_EVICT_MRU,
+  STATEPORT_EVICT_FILO
+} stateport_eviction;
+
+typedef struct stateport_tree_options {
+  size_t size;
+  int32_t page_size;  ///< tokens; 0: 1
+  int32_t slots;
+  int32_t chunk_size;           ///< tokens of a prefill chunk; 0: 1
+  int32_t max_states_per_path;  ///< 0: no limit
+  int32_t eviction;             ///< stateport_eviction
+  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint
+  int64_t kv_indices;           ///< > 0: KV indices are below this, and one that the tree owns already is refused
+  uint64_t hash_seed;           ///< a secret where tenants are not trusted
+} stateport_tree_options;
+
+/// Keys of different namespaces never share a prefix. A null key is none; one of 0 bytes is a name.
+typedef struct stateport_namespace {
+  size_t size;
+  const void* extra_key;  ///< for example the adapter
+  size_t extra_key_bytes;
+  const void* salt;  ///< for example the tenant
+  size_t salt_bytes;
+} stateport_namespace;
+
+typedef enum stateport_lost_hit {
+  STATEPORT_LOST_NOTHING = 0,
+  STATEPORT_LOST_NO_CHECKPOINT,
+  STATEPORT_LOST_OFF_GRID,
+  STATEPORT_LOST_EVICTED,
+  STATEPORT_LOST_TOO_FEW_TOKENS,
+  STATEPORT_LOST_LOCKED_POOL
+} stateport_lost_hit;
+
+typedef struct stateport_match {
+  size_t size;
+  uint64_t node;               ///< for stateport_tree_lock_node; 0: the root, nothing is usable
+  int64_t tokens;              ///< usable tokens
+  int64_t walked_tokens;       ///< tokens whose KV is there
+  int64_t branching_position;  ///< where a checkpoint would make the next request hit; 0: nowhere
+  int32_t slot;                ///< state@tokens, or STATEPORT_NONE
+  int32_t live_slot;           ///< where to copy it, if asked for
+  int32_t lost;                ///< stateport_lost_hit: why not all of walked_tokens is usable
+  uint64_t prefix[2];          ///< of the slot's tag
+} stateport_match;
+
+typedef struct stateport_insert {
+  size_t size;
+  const int32_t* tokens;
+  const int32_t* kv;  ///< [count]; [0, prev_tokens) are not read
+  size_t count;       ///< only whole pages are kept
+  const stateport_namespace* name_space;
+  int64_t prev_tokens;  ///< tokens of a match, still locked, at the front
+  int32_t slot;  ///< checkpoint to donate, tagged with the whole pages of `tokens`, or STATEPORT_NONE; 0 is a slot
+  int32_t priority;
+  int32_t chunked;  ///< not 0: a chunk of a prompt, which counts as no use
+} stateport_insert;
+
+typedef struct stateport_insert_result {
+  size_t size;
+  int64_t prefix_tokens;  ///< in the tree before; kv[prev_tokens, prefix_tokens) are freed
+  uint64_t node;
+  int32_t state_exists;  ///< not 0: the slot stays the caller's
+} stateport_insert_result;
+
+typedef struct stateport_tree_sizes {
+  size_t size;
+  int64_t evictable_tokens;
+  int64_t protected_tokens;
+  int64_t evictable_states;
+  int64_t protected_states;
+  int32_t free_slots;
+} stateport_tree_sizes;
+
+stateport_status stateport_tree_create(const stateport_tree_options* options, stateport_tree** out);
+/// Locks may be destroyed later; the KV indices are the caller's again.
+stateport_status stateport_tree_destroy(stateport_tree* tree);
+stateport_status stateport_tree_describe(stateport_tree* tree, stateport_tree_sizes* out);
+
+/// The deepest prefix with a state. kv_out: null, or [count], gets the KV indices of the usable tokens.
+stateport_status stateport_tree_match(stateport_tree* tree, const int32_t* tokens, size_t count,
+                                      const stateport_namespace* name_space, int32_t* kv_out, stateport_match* out);
+/// The same for a request that starts from the state, in `live_slot`, or in one that is taken if it is STATEPORT_NONE.
+stateport_status stateport_tree_match_with_live_slot(stateport_tree* tree, const int32_t* tokens, size_t count,
+                                                     const stateport_namespace* name_space, int32_t* kv_out,
+                                                     int32_t live_slot, stateport_match* out);
+/// How the slot of a match compares with what it held then: it matches while the match is locked.
+stateport_status stateport_tree_check_restore(stateport_tree* tree, const stateport_match* match, int32_t* check);
+/// Keeps a prefix.
+stateport_status stateport_tree_insert(stateport_tree* tree, const stateport_insert* prefix,
+                                       stateport_insert_result* out);
+/// Frees at least what is asked for, or all that is not locked; what was freed into the outputs (or null).
+stateport_status stateport_tree_evict(stateport_tree* tree, int64_t tokens, int64_t states, int64_t* tokens_freed,
+                                      int64_t* states_freed);
+/// KV indices that left the tree, oldest first, and are the caller's again: at most `capacity` of them, each told once.
+/// They wait here until they are taken: ask after match_with_live_slot, insert, evict and reset.
+stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out, size_t capacity, size_t* count);
+
+/// Pins the path to a node of a match or an insert. Refuses a node that has been evicted.
+stateport_status stateport_tree_lock_node(stateport_tree* tree, uint64_t node, stateport_tree_lock** out);
+/// Unpins.
+stateport_status stateport_tree_lock_destroy(stateport_tree_lock* lock);
+
+/// Free slots for the caller; all, or STATEPORT_NO_CAPACITY.
+stateport_status stateport_tree_allocate_slots(stateport_tree* tree, int32_t* out, size_t count);
+stateport_status stateport_tree_release_slots(stateport_tree* tree, const int32_t* slots, size_t count);
+/// Says that a slot of the caller holds the state after exactly these tokens, once the copy into it was enqueued.
+stateport_status stateport_tree_tag_slot(stateport_tree* tree, int32_t slot, const int32_t* tokens, size_t count,
+                                         const stateport_namespace* name_space);
+/// Forgets everything: slots of the tree are free, locks hold nothing.
+stateport_status stateport_tree_reset(stateport_tree* tree);
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+stateport_status stateport_tree_check(stateport_tree* tree);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

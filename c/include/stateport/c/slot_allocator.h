@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_SLOT_ALLOCATOR_H
+#define STATEPORT_C_SLOT_ALLOCATOR_H
+
+#include <stateport/c/store.h>
+
+/// Checkpoints found by block hash: stateport::SlotAllocator over a stateport::BlockPool. The conventions are told in
+/// stateport.h, the rules in the C++ header.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct stateport_hash_options {
+  size_t size;
+  int32_t block_size_tokens;
+  int32_t fast;      ///< not 0: xxh3_128, for a single tenant; 0: sha256
+  const void* salt;  ///< of the tenant
+  size_t salt_bytes;
+  const void* adapter;
+  size_t adapter_bytes;
+} stateport_hash_options;
+
+/// The chained hashes of the count / block_size_tokens full blocks of a prompt: keys [blocks] for the maps, prefixes
+/// [blocks, 2] for the tags (or null).
+stateport_status stateport_hash_blocks(const stateport_hash_options* options, const int32_t* tokens, size_t count,
+                                       int64_t* keys, uint64_t* prefixes);
+
+/// A pool of KV blocks, and the slots that some of them have for the state at their end. Calls that name a block or a
+/// slot refuse one out of range.
+typedef struct stateport_slot_allocator stateport_slot_allocator;
+
+typedef enum stateport_block_policy {
+  STATEPORT_BLOCK_LRU = 0,  ///< a registered block stays cached without references
+  STATEPORT_BLOCK_REF_ZERO  ///< it is dropped with the last reference
+} stateport_block_policy;
+
+typedef struct stateport_slot_allocator_options {
+  size_t size;
+  int32_t blocks;  ///< at least 1; the last one is never handed out
+  int32_t slots;
+  int32_t policy;  ///< stateport_block_policy
+} stateport_slot_allocator_options;
+
+typedef struct stateport_slot_allocator_info {
+  size_t size;
+  int32_t free_blocks;
+  int32_t cached_blocks;  ///< registered and without references: can be evicted
+  int32_t free_slots;
+  int32_t registered_states;  ///< found by hash
+  int64_t evictions;          ///< slots taken from a block for another one
+} stateport_slot_allocator_info;
+
+typedef struct stateport_found_state {
+  size_t size;
+  int64_t index;  ///< of the hash that has a state; -1: none has
+  int32_t block;
+  int32_t slot;
+} stateport_found_state;
+
+typedef struct stateport_restore {
+  size_t size;
+  int32_t check;             ///< stateport_tag_check; the copy is a plan only for STATEPORT_TAG_MATCH
+  stateport_slot_copy copy;  ///< from the block's slot to a slot of the store of live states
+} stateport_restore;
+
+stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_options* options,
+                                                 stateport_slot_allocator** out);
+stateport_status stateport_slot_allocator_destroy(stateport_slot_allocator* allocator);
+stateport_status stateport_slot_allocator_describe(stateport_slot_allocator* allocator,
+                                                   stateport_slot_allocator_info* out);
+
+/// Blocks with one reference each, evicting cached ones if needed; all, or STATEPORT_NO_CAPACITY.
+stateport_status stateport_slot_allocator_allocate_blocks(stateport_slot_allocator* allocator, int32_t* out,
+                                                          size_t count);
+/// One reference more, or less, for each occurrence. retain refuses free blocks; release, more than there are.
+stateport_status stateport_slot_allocator_retain_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                        size_t count);
+stateport_status stateport_slot_allocator_release_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                         size_t count);
+/// Makes the KV of full blocks findable. parents[i]: the hash of the block before it, 0 for none; null: all 0.
+stateport_status stateport_slot_allocator_register_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                          const int64_t* hashes, const int64_t* parents, size_t count);
+/// The blocks of the leading hashes, up to the first that no block has; their number into `found`.
+stateport_status stateport_slot_allocator_find_blocks(stateport_slot_allocator* allocator, const int64_t* hashes,
+                                                      size_t count, int32_t* blocks, size_t* found);
+/// Advances the clock of last use, once per step of the engine.
+stateport_status stateport_slot_allocator_advance_tick(stateport_slot_allocator* allocator);
+
+/// Gives every block a slot, by eviction if needed; all, or STATEPORT_NO_CAPACITY. Blocks that have one keep it.
+stateport_status stateport_slot_allocator_allocate_slots(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                         size_t count, int32_t* slots);
+/// STATEPORT_NONE if the block has none.
+stateport_status stateport_slot_allocator_slot_of(stateport_slot_allocator* allocator, int32_t block, int32_t* slot);
+/// Says what the slot of a block holds, once the copy into it was enqueued.
+stateport_status stateport_slot_allocator_set_tag(stateport_slot_allocator* allocator, int32_t block,
+                                                  const stateport_tag* tag);
+/// Makes states findable; hashes <= 0 are skipped. Tag them first.
+stateport_status stateport_slot_allocator_register_states(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                          const int64_t* hashes, size_t count);
+/// The last of the hashes that has a state.
+stateport_status stateport_slot_allocator_find_state(stateport_slot_allocator* allocator, const int64_t* hashes,
+                                                     size_t count, stateport_found_state* out);
+/// Checks the tag of a block's slot and plans the copy into a live slot.
+stateport_status stateport_slot_allocator_restore(stateport_slot_allocator* allocator, int32_t block, int32_t live_slot,
+                                                  const stateport_tag* wanted, stateport_restore* out);
+/// Hides a state before its slot is written again; the slot stays.
+stateport_status stateport_slot_allocator_withdraw(stateport_slot_allocator* allocator, int32_t block);
+/// Gives the slots of blocks back.
+stateport_status stateport_slot_allocator_invalidate(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                     size_t count);
+/// Forbids eviction while a copy is in flight. Every pin needs an unpin of the slot.
+stateport_status stateport_slot_allocator_pin(stateport_slot_allocator* allocator, int32_t block, int32_t* slot);
+stateport_status stateport_slot_allocator_unpin(stateport_slot_allocator* allocator, int32_t slot);
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+stateport_status stateport_slot_allocator_check(stateport_slot_allocator* allocator);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

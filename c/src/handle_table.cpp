@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "handle_table.hpp"
+
+#include <limits>
+#include <string_view>
+
+#include "guard.hpp"
+
+namespace stateport::c {
+namespace {
+
+constexpr unsigned index_bits = 24;
+constexpr unsigned generation_bits = 32;
+constexpr std::size_t index_max = (std::size_t{1} << index_bits) - 1;
+static_assert(sizeof(void*) == sizeof(std::uint64_t), "a handle needs 64 bits");
+
+std::string_view name(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::none:
+      break;
+    case Kind::runtime:
+      return "runtime";
+    case Kind::spec:
+      return "spec";
+    case Kind::store:
+      return "store";
+    case Kind::copier:
+      return "copier";
+    case Kind::slot_allocator:
+      return "slot allocator";
+    case Kind::tree:
+      return "tree";
+    case Kind::tree_lock:
+      return "tree lock";
+    case Kind::align:
+      return "align context";
+  }
+  return "?";
+}
+
+}  // namespace
+
+HandleTable& HandleTable::instance() {
+  static auto* const table = new HandleTable;
+  return *table;
+}
+
+void* HandleTable::add(std::shared_ptr<Object> object) {
+  const std::unique_lock lock(mutex_);
+  if (free_.empty()) {
+    if (entries_.size() > index_max) throw NoCapacity("handles", 1, 0);
+    entries_.emplace_back();
+    free_.reserve(entries_.capacity());  // remove() must not fail
+    free_.push_back(entries_.size() - 1);
+  }
+  const std::size_t index = free_.back();
+  free_.pop_back();
+  Entry& entry = entries_[index];
+  const auto kind = static_cast<std::uintptr_t>(object->kind());
+  entry.object = std::move(object);
+  const std::uintptr_t handle =
+      kind << (index_bits + generation_bits) | static_cast<std::uintptr_t>(entry.generation) << index_bits | index;
+  return reinterpret_cast<void*>(handle);
+}
+
+std::size_t HandleTable::index_of(const void* handle, Kind kind, const char* argument) const {
+  if (handle == nullptr) throw InvalidHandle(argument, "null", name(kind));
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  const auto held = static_cast<Kind>(number >> (index_bits + generation_bits));
+  const auto generation = static_cast<std::uint32_t>(number >> index_bits);
+  const std::size_t index = number & index_max;
+  const bool made = index < entries_.size() && generation >= 1 && generation <= entries_[index].generation &&
+                    held > Kind::none && held <= Kind::align;
+  if (!made) throw InvalidHandle(argument, "no handle", name(kind));
+  const Entry& entry = entries_[index];
+  if (entry.object == nullptr || generation != entry.generation)
+    throw InvalidHandle(argument, "a handle that was destroyed", name(kind));
+  if (held != entry.object->kind()) throw InvalidHandle(argument, "no handle", name(kind));
+  if (held != kind) throw InvalidHandle(argument, name(held), name(kind));
+  return index;
+}
+
+std::shared_ptr<Object> HandleTable::find(const void* handle, Kind kind, const char* argument) const {
+  const std::shared_lock lock(mutex_);
+  return entries_[index_of(handle, kind, argument)].object;
+}
+
+std::shared_ptr<Object> HandleTable::remove(const void* handle, Kind kind, const char* argument) {
+  const std::unique_lock lock(mutex_);
+  const std::size_t index = index_of(handle, kind, argument);
+  Entry& entry = entries_[index];
+  std::shared_ptr<Object> object = std::move(entry.object);
+  entry.object.reset();
+  if (entry.generation < std::numeric_limits<std::uint32_t>::max()) {
+    ++entry.generation;
+    free_.push_back(index);
+  }
+  return object;
+}
+
+}  // namespace stateport::c

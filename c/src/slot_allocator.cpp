@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints found by block hash.
+#include <stateport/c/slot_allocator.h>
+
+#include <stateport/core/block_hasher.hpp>
+#include <stateport/core/block_pool.hpp>
+#include <stateport/core/slot_allocator.hpp>
+#include <stateport/core/slot_pool.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "arguments.hpp"
+#include "guard.hpp"
+#include "handle_table.hpp"
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace {
+
+static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(BlockPolicy::lru) &&
+              STATEPORT_BLOCK_REF_ZERO == static_cast<int>(BlockPolicy::ref_zero));
+
+struct AllocatorObject final : Object {
+  static constexpr Kind kind = Kind::slot_allocator;
+  AllocatorObject(std::int32_t block_count, std::int32_t slot_count, BlockPolicy policy)
+      : Object(kind),
+        blocks({.blocks = block_count, .policy = policy}),
+        slots(slot_count),
+        allocator(slots, blocks, {.policy = policy}) {}
+
+  BlockPool blocks;
+  SlotPool slots;
+  SlotAllocator allocator;
+  std::vector<BlockId> named_blocks;
+  std::vector<SlotId> given_slots;
+};
+
+/// What a call on the blocks of an allocator needs.
+struct Call {
+  Held<AllocatorObject> held;
+  explicit Call(stateport_slot_allocator* handle) : held(handle, "allocator") {}
+
+  [[nodiscard]] AllocatorObject* operator->() const noexcept { return held.operator->(); }
+  [[nodiscard]] std::span<const BlockId> blocks(const std::int32_t* data, std::size_t count) const {
+    return read_ids(data, count, "blocks", held->named_blocks);
+  }
+};
+
+StateTag from_c(const stateport_tag* tag, const char* argument) {
+  const auto given = read_struct<stateport_tag>(tag, argument);
+  return {given.token_count, {{given.prefix[0], given.prefix[1]}}, given.layout_fingerprint};
+}
+
+std::string_view text(const void* data, std::size_t bytes, const char* argument) {
+  const auto characters = array(static_cast<const char*>(data), bytes, argument);
+  return {characters.data(), characters.size()};
+}
+
+}  // namespace
+
+stateport_status stateport_hash_blocks(const stateport_hash_options* options, const int32_t* tokens, size_t count,
+                                       int64_t* keys, uint64_t* prefixes) {
+  return guarded([&] {
+    const auto given = read_struct<stateport_hash_options>(options, "options");
+    BlockHasher hasher({.kind = given.fast != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
+                        .block_size_tokens = given.block_size_tokens});
+    std::vector<ExtraKey> extra;
+    if (given.salt != nullptr)
+      extra.push_back({ExtraKey::Kind::tenant_salt, text(given.salt, given.salt_bytes, "salt")});
+    if (given.adapter != nullptr)
+      extra.push_back({ExtraKey::Kind::adapter, text(given.adapter, given.adapter_bytes, "adapter")});
+    PromptHashes hashes;
+    hasher.hash_prompt(array(tokens, count, "tokens"), extra, hashes);
+    static_cast<void>(array(keys, hashes.keys.size(), "keys"));
+    std::ranges::copy(hashes.keys, keys);
+    if (prefixes == nullptr) return;
+    for (const PrefixHash& prefix : hashes.prefixes) prefixes = std::ranges::copy(prefix.words, prefixes).out;
+  });
+}
+
+stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_options* options,
+                                                 stateport_slot_allocator** out) {
+  return guarded([&] {
+    create(out, [&] {
+      const auto given = read_struct<stateport_slot_allocator_options>(options, "options");
+      return std::make_shared<AllocatorObject>(given.blocks, given.slots,
+                                               enumerator(given.policy, BlockPolicy::ref_zero, "policy"));
+    });
+  });
+}
+
+stateport_status stateport_slot_allocator_destroy(stateport_slot_allocator* allocator) {
+  return guarded([&] { destroy<AllocatorObject>(allocator, "allocator"); });
+}
+
+stateport_status stateport_slot_allocator_describe(stateport_slot_allocator* allocator,
+                                                   stateport_slot_allocator_info* out) {
+  return guarded([&] {
+    const Call call(allocator);
+    Out(out, "out")
+        .write({.free_blocks = call->blocks.free_blocks(),
+                .cached_blocks = call->blocks.cached_blocks(),
+                .free_slots = call->slots.free_slots(),
+                .registered_states = static_cast<std::int32_t>(call->allocator.registered_count()),
+                .evictions = call->allocator.evictions()});
+  });
+}
+
+stateport_status stateport_slot_allocator_allocate_blocks(stateport_slot_allocator* allocator, int32_t* out,
+                                                          size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    const BlockPool& blocks = call->blocks;
+    const std::int64_t available = std::int64_t{blocks.free_blocks()} + blocks.cached_blocks();
+    const auto room = array(out, count, "out");
+    if (std::cmp_greater(count, available)) throw NoCapacity("blocks", static_cast<std::int64_t>(count), available);
+    call->named_blocks.assign(room.size(), BlockId{});
+    if (!call->blocks.allocate(call->named_blocks))
+      throw NoCapacity("blocks", static_cast<std::int64_t>(count), available);
+    write_ids<BlockId>(call->named_blocks, out);
+  });
+}
+
+stateport_status stateport_slot_allocator_retain_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                        size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->blocks.retain(call.blocks(blocks, count));
+  });
+}
+
+stateport_status stateport_slot_allocator_release_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                         size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->blocks.release(call.blocks(blocks, count));
+  });
+}
+
+stateport_status stateport_slot_allocator_register_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                          const int64_t* hashes, const int64_t* parents, size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->blocks.register_hashes(call.blocks(blocks, count), array(hashes, count, "hashes"),
+                                 array(parents, parents == nullptr ? 0 : count, "parents"));
+  });
+}
+
+stateport_status stateport_slot_allocator_find_blocks(stateport_slot_allocator* allocator, const int64_t* hashes,
+                                                      size_t count, int32_t* blocks, size_t* found) {
+  return guarded([&] {
+    const Call call(allocator);
+    static_cast<void>(array(blocks, count, "blocks"));
+    std::size_t& result = checked(found, "found");
+    call->named_blocks.assign(array(hashes, count, "hashes").size(), BlockId{});
+    result = call->blocks.find_prefix({hashes, count}, call->named_blocks);
+    write_ids<BlockId>(std::span(call->named_blocks).first(result), blocks);
+  });
+}
+
+stateport_status stateport_slot_allocator_advance_tick(stateport_slot_allocator* allocator) {
+  return guarded([&] { Call(allocator)->blocks.advance_tick(); });
+}
+
+stateport_status stateport_slot_allocator_allocate_slots(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                         size_t count, int32_t* slots) {
+  return guarded([&] {
+    const Call call(allocator);
+    const auto named = call.blocks(blocks, count);
+    call->given_slots.assign(array(slots, count, "slots").size(), SlotId{});
+    call->allocator.allocate(named, call->given_slots);
+    write_ids<SlotId>(call->given_slots, slots);
+  });
+}
+
+stateport_status stateport_slot_allocator_slot_of(stateport_slot_allocator* allocator, int32_t block, int32_t* slot) {
+  return guarded([&] {
+    const Call call(allocator);
+    checked(slot, "slot") = call->allocator.slot_of(BlockId{block}).value();
+  });
+}
+
+stateport_status stateport_slot_allocator_set_tag(stateport_slot_allocator* allocator, int32_t block,
+                                                  const stateport_tag* tag) {
+  return guarded([&] { Call(allocator)->allocator.set_tag(BlockId{block}, from_c(tag, "tag")); });
+}
+
+stateport_status stateport_slot_allocator_register_states(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                          const int64_t* hashes, size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->allocator.register_hashes(call.blocks(blocks, count), array(hashes, count, "hashes"));
+  });
+}
+
+stateport_status stateport_slot_allocator_find_state(stateport_slot_allocator* allocator, const int64_t* hashes,
+                                                     size_t count, stateport_found_state* out) {
+  return guarded([&] {
+    const Call call(allocator);
+    const Out result(out, "out");
+    const auto found = call->allocator.find_longest_state(array(hashes, count, "hashes"));
+    if (found)
+      result.write({.index = static_cast<std::int64_t>(found->index),
+                    .block = found->block.value(),
+                    .slot = found->slot.value()});
+    else
+      result.write({.index = -1, .block = STATEPORT_NONE, .slot = STATEPORT_NONE});
+  });
+}
+
+stateport_status stateport_slot_allocator_restore(stateport_slot_allocator* allocator, int32_t block, int32_t live_slot,
+                                                  const stateport_tag* wanted, stateport_restore* out) {
+  return guarded([&] {
+    const Call call(allocator);
+    const Out result(out, "out");
+    const auto plan = call->allocator.restore_to_live(BlockId{block}, SlotId{live_slot}, from_c(wanted, "wanted"));
+    const SlotCopy& copy = plan.copy;
+    result.write({.check = static_cast<std::int32_t>(plan.check),
+                  .copy = {copy.src_slot, copy.dst_slot, copy.conv_shift, copy.recurrent_src_slot}});
+  });
+}
+
+stateport_status stateport_slot_allocator_withdraw(stateport_slot_allocator* allocator, int32_t block) {
+  return guarded([&] { Call(allocator)->allocator.withdraw(BlockId{block}); });
+}
+
+stateport_status stateport_slot_allocator_invalidate(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                     size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->allocator.invalidate(call.blocks(blocks, count));
+  });
+}
+
+stateport_status stateport_slot_allocator_pin(stateport_slot_allocator* allocator, int32_t block, int32_t* slot) {
+  return guarded([&] {
+    const Call call(allocator);
+    std::int32_t& result = checked(slot, "slot");
+    result = call->allocator.pin(BlockId{block}).value();
+  });
+}
+
+stateport_status stateport_slot_allocator_unpin(stateport_slot_allocator* allocator, int32_t slot) {
+  return guarded([&] { Call(allocator)->allocator.unpin(SlotId{slot}); });
+}
+
+stateport_status stateport_slot_allocator_check(stateport_slot_allocator* allocator) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->blocks.check_invariants();
+    call->slots.check_invariants();
+    call->allocator.check_invariants();
+  });
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// State specs and the model catalogue.
+#include <stateport/c/store.h>
+
+#include <stateport/core/models.hpp>
+
+#include "arguments.hpp"
+#include "guard.hpp"
+#include "store_object.hpp"
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace {
+
+// C counts element types from 1, so that 0 can mean none.
+ElementType element_type(std::int32_t value) {
+  return enumerator(value - 1, ElementType::int8, "type");
+}
+std::int32_t to_c(ElementType type) noexcept {
+  return static_cast<std::int32_t>(type) + 1;
+}
+static_assert(STATEPORT_FP32 == static_cast<int>(ElementType::fp32) + 1 &&
+              STATEPORT_FP16 == static_cast<int>(ElementType::fp16) + 1 &&
+              STATEPORT_BF16 == static_cast<int>(ElementType::bf16) + 1 &&
+              STATEPORT_FP64 == static_cast<int>(ElementType::fp64) + 1 &&
+              STATEPORT_FP8 == static_cast<int>(ElementType::fp8) + 1 &&
+              STATEPORT_INT8 == static_cast<int>(ElementType::int8) + 1);
+static_assert(STATEPORT_CONV == static_cast<int>(StateKind::conv) &&
+              STATEPORT_RECURRENT == static_cast<int>(StateKind::recurrent) &&
+              STATEPORT_SD == static_cast<int>(ConvLayout::sd) && STATEPORT_DS == static_cast<int>(ConvLayout::ds));
+
+StateTensorSpec from_c(const stateport_tensor_spec& tensor) {
+  return {.layer = tensor.layer,
+          .group = tensor.group,
+          .kind = enumerator(tensor.kind, StateKind::recurrent, "kind"),
+          .type = element_type(tensor.type),
+          .conv_layout = enumerator(tensor.conv_layout, ConvLayout::ds, "conv_layout"),
+          .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
+}
+
+stateport_tensor_spec to_c(const StateTensorSpec& tensor) noexcept {
+  return {.size = sizeof(stateport_tensor_spec),
+          .layer = tensor.layer,
+          .group = tensor.group,
+          .kind = static_cast<std::int32_t>(tensor.kind),
+          .type = to_c(tensor.type),
+          .conv_layout = static_cast<std::int32_t>(tensor.conv_layout),
+          .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
+}
+
+}  // namespace
+
+const char* stateport_model_name(size_t index) {
+  const auto models = models::all();
+  return index < models.size() ? models[index].name.data() : nullptr;  // of a literal
+}
+
+stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out) {
+  return guarded([&] {
+    create(out, [&] {
+      require(model != nullptr, "model", "null", "must be the name of a model");
+      const auto given = read_optional_struct(options, "options");
+      models::SpecOptions wanted{.drafts = given.drafts,
+                                 .conv_layout = enumerator(given.conv_layout, ConvLayout::ds, "conv_layout")};
+      if (given.recurrent_type != STATEPORT_DEFAULT_TYPE) wanted.recurrent_type = element_type(given.recurrent_type);
+      return std::make_shared<SpecObject>(models::find(model, wanted));
+    });
+  });
+}
+
+stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, size_t count, stateport_spec** out) {
+  return guarded([&] {
+    create(out, [&] {
+      std::vector<StateTensorSpec> wanted;
+      for (const stateport_tensor_spec& tensor : read_structs(tensors, count, "tensors"))
+        wanted.push_back(from_c(tensor));
+      return std::make_shared<SpecObject>(StateSpec(std::move(wanted)));
+    });
+  });
+}
+
+stateport_status stateport_spec_destroy(stateport_spec* spec) {
+  return guarded([&] { destroy<SpecObject>(spec, "spec"); });
+}
+
+stateport_status stateport_spec_describe(stateport_spec* spec, stateport_spec_info* out) {
+  return guarded([&] {
+    const Held<SpecObject> held(spec, "spec");
+    const StateSpec& known = held->spec;
+    Out(out, "out")
+        .write(
+            {.tensors = known.tensors().size(), .slot_bytes = known.slot_bytes(), .fingerprint = known.fingerprint()});
+  });
+}
+
+stateport_status stateport_spec_tensor(stateport_spec* spec, size_t index, stateport_tensor_spec* out) {
+  return guarded([&] {
+    const Held<SpecObject> held(spec, "spec");
+    const auto tensors = held->spec.tensors();
+    require(index < tensors.size(), "index", index, "must be below the number of tensors");
+    Out(out, "out").write(to_c(tensors[index]));
+  });
+}

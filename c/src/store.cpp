@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores and copiers.
+#include <stateport/c/store.h>
+
+#include <stateport/backends/callback_resource.hpp>
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+
+#include "arguments.hpp"
+#include "guard.hpp"
+#include "store_object.hpp"
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace {
+
+static_assert(STATEPORT_LAYER_MAJOR == static_cast<int>(StoreLayout::layer_major) &&
+              STATEPORT_SLOT_MAJOR == static_cast<int>(StoreLayout::slot_major));
+static_assert(sizeof(stateport_slot_copy) == sizeof(SlotCopy), "device memory may hold either");
+
+struct CopierObject final : Object {
+  static constexpr Kind kind = Kind::copier;
+  CopierObject(std::shared_ptr<StoreObject> from, std::shared_ptr<StoreObject> to)
+      : Object(kind), source(std::move(from)), destination(std::move(to)), copier(source->store, destination->store) {}
+
+  std::shared_ptr<StoreObject> source;
+  std::shared_ptr<StoreObject> destination;
+  SlotCopier copier;
+  std::vector<SlotCopy> plan;
+};
+
+std::unique_ptr<MemoryResource> resource_of(const stateport_store_options& options) {
+  if (options.allocate == nullptr && options.deallocate == nullptr) return std::make_unique<DeviceResource>();
+  return std::make_unique<CallbackResource>(CallbackResource::Callbacks{
+      .allocate = options.allocate, .deallocate = options.deallocate, .context = options.context});
+}
+
+std::vector<StateTensorView> views_of(const StateSpec& spec, const stateport_tensor_memory* tensors,
+                                      std::size_t count) {
+  require(count == spec.tensors().size(), "count", count, "must be the number of tensors of the spec");
+  std::vector<StateTensorView> views;
+  for (const stateport_tensor_memory& memory : read_structs(tensors, count, "tensors"))
+    views.push_back({spec.tensors()[views.size()], static_cast<std::byte*>(memory.base), memory.slot_stride_bytes});
+  return views;
+}
+
+}  // namespace
+
+stateport_status stateport_store_create(stateport_spec* spec, const stateport_store_options* options, void* stream,
+                                        stateport_store** out) {
+  return guarded([&] {
+    create(out, [&] {
+      const Held<SpecObject> held(spec, "spec");
+      const auto given = read_struct<stateport_store_options>(options, "options");
+      const StoreOptions wanted{.slots = given.slots,
+                                .layout = enumerator(given.layout, StoreLayout::slot_major, "layout")};
+      return std::make_shared<StoreObject>(resource_of(given), held->spec, wanted, Stream::from_native(stream));
+    });
+  });
+}
+
+stateport_status stateport_store_view(stateport_spec* spec, const stateport_tensor_memory* tensors, size_t count,
+                                      int32_t slots, stateport_store** out) {
+  return guarded([&] {
+    create(out, [&] {
+      const Held<SpecObject> held(spec, "spec");
+      return std::make_shared<StoreObject>(StateStore::view(views_of(held->spec, tensors, count), slots));
+    });
+  });
+}
+
+stateport_status stateport_store_destroy(stateport_store* store) {
+  return guarded([&] { destroy<StoreObject>(store, "store"); });
+}
+
+stateport_status stateport_store_tensor(stateport_store* store, size_t index, stateport_tensor_memory* out) {
+  return guarded([&] {
+    const Held<StoreObject> held(store, "store");
+    const auto tensors = held->store.tensors();
+    require(index < tensors.size(), "index", index, "must be below the number of tensors");
+    Out(out, "out").write({.base = tensors[index].base, .slot_stride_bytes = tensors[index].slot_stride_bytes});
+  });
+}
+
+stateport_status stateport_store_copy(stateport_store* store, void* stream, const stateport_slot_copy* copies,
+                                      size_t count) {
+  return guarded([&] {
+    const Held<StoreObject> held(store, "store");
+    held->store.copy(Stream::from_native(stream), read_plan(copies, count, held->plan));
+  });
+}
+
+stateport_status stateport_store_clear(stateport_store* store, void* stream, const int32_t* slots, size_t count) {
+  return guarded([&] {
+    const Held<StoreObject> held(store, "store");
+    held->store.clear(Stream::from_native(stream), read_ids(slots, count, "slots", held->slots));
+  });
+}
+
+stateport_status stateport_copier_create(stateport_store* source, stateport_store* destination,
+                                         stateport_copier** out) {
+  return guarded([&] {
+    create(out, [&] {
+      auto from = find<StoreObject>(source, "source");
+      return std::make_shared<CopierObject>(std::move(from), find<StoreObject>(destination, "destination"));
+    });
+  });
+}
+
+stateport_status stateport_copier_destroy(stateport_copier* copier) {
+  return guarded([&] { destroy<CopierObject>(copier, "copier"); });
+}
+
+stateport_status stateport_copier_copy(stateport_copier* copier, void* stream, const stateport_slot_copy* copies,
+                                       size_t count) {
+  return guarded([&] {
+    const Held<CopierObject> held(copier, "copier");
+    held->copier.copy_slots(Stream::from_native(stream), read_plan(copies, count, held->plan));
+  });
+}
+
+stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* stream,
+                                               const stateport_slot_copy* copies, size_t count) {
+  return guarded([&] {
+    const Held<CopierObject> held(copier, "copier");
+    held->copier.copy_shifted(Stream::from_native(stream), read_plan(copies, count, held->plan));
+  });
+}

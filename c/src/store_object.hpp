@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <stateport/c/store.h>
+#include <stateport/backends/memory_resource.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include "arguments.hpp"
+#include "handle_table.hpp"
+
+namespace stateport::c {
+
+struct SpecObject final : Object {
+  static constexpr Kind kind = Kind::spec;
+  explicit SpecObject(StateSpec&& made) : Object(kind), spec(std::move(made)) {}
+
+  StateSpec spec;
+};
+
+/// Copies of a caller's array, in storage that is used again.
+[[nodiscard]] inline CopyPlan read_plan(const stateport_slot_copy* copies, std::size_t count,
+                                        std::vector<SlotCopy>& storage) {
+  storage.clear();
+  for (const stateport_slot_copy& copy : array(copies, count, "copies"))
+    storage.push_back({copy.src_slot, copy.dst_slot, copy.conv_shift, copy.recurrent_src_slot});
+  return storage;
+}
+
+struct StoreObject final : Object {
+  static constexpr Kind kind = Kind::store;
+  StoreObject(std::unique_ptr<MemoryResource> memory, const StateSpec& spec, const StoreOptions& options,
+              const Stream& stream)
+      : Object(kind), resource(std::move(memory)), store(*resource, spec, options, stream) {}
+  explicit StoreObject(StateStore&& view) : Object(kind), store(std::move(view)) {}
+
+  std::unique_ptr<MemoryResource> resource;  ///< null for a view
+  StateStore store;
+  std::vector<SlotCopy> plan;
+  std::vector<SlotId> slots;
+};
+
+}  // namespace stateport::c

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the C interface share: checks that count, and a small model.
+#ifndef STATEPORT_TESTS_C_CHECK_H
+#define STATEPORT_TESTS_C_CHECK_H
+
+#include <stateport.h>
+
+#include <stdbool.h>
+
+/// Prints and counts a failure unless `ok`.
+void check(bool ok, const char* what, const char* file, int line);
+/// A status other than the wanted one, or a last error without `text`, is a failure.
+void check_status(stateport_status status, stateport_status wanted, const char* text, const char* what,
+                  const char* file, int line);
+
+#define CHECK(condition) check((condition), #condition, __FILE__, __LINE__)
+#define CHECK_OK(call) check_status((call), STATEPORT_OK, NULL, #call, __FILE__, __LINE__)
+/// `text` is a part of what stateport_last_error() says.
+#define CHECK_REFUSED(call, status, text) check_status((call), (status), (text), #call, __FILE__, __LINE__)
+
+enum { conv_window = 4, conv_dim = 6, recurrent_elements = 40, small_tensors = 4 };
+
+/// Two layers, each a conv [4, 6] in bf16 and a recurrent [5, 8] in fp32.
+stateport_spec* small_spec(void);
+/// The host's copy of a slot of one tensor; `bytes` are those of the tensor without padding.
+void read_slot(stateport_store* store, size_t tensor, int32_t slot, void* to, size_t bytes);
+void write_slot(stateport_store* store, size_t tensor, int32_t slot, const void* from, size_t bytes);
+size_t tensor_bytes(size_t tensor);
+/// Fills every tensor of a slot with bytes that depend on `seed`, the tensor and the position.
+void fill_slot(stateport_store* store, int32_t slot, unsigned seed);
+bool slot_holds(stateport_store* store, int32_t slot, unsigned seed);
+
+/// Device memory that holds a copy of host bytes: the only slot of a store of bytes.
+typedef struct device_bytes {
+  stateport_store* store;
+  void* data;
+} device_bytes;
+device_bytes to_device(const void* from, size_t bytes);
+
+void test_specs(void);
+void test_stores(void);
+void test_copiers(void);
+void test_block_hashes(void);
+void test_slot_allocator(void);
+void test_slot_allocator_refusals(void);
+void test_tree(void);
+void test_tree_refusals(void);
+void test_align(void);
+void test_align_refusals(void);
+void test_handles(void);
+void test_struct_sizes(void);
+void test_threads(void);
+
+#endif

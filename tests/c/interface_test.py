@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the C interface from Python's standard library: interface_test.py LIBRARY."""
+
+import ctypes
+import sys
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+
+OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR = range(6)
+NONE = -1
+SKIPPED = 77
+INT32S = POINTER(c_int32)
+
+
+def struct(name, **members):
+    """A struct of stateport.h: `size` first, set by itself."""
+
+    def init(self, **values):
+        ctypes.Structure.__init__(self, size=sizeof(type(self)), **values)
+
+    return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *members.items()], "__init__": init})
+
+
+class SlotCopy(ctypes.Structure):
+    _fields_ = [("src", c_int32), ("dst", c_int32), ("conv_shift", c_int32), ("recurrent_src", c_int32)]
+
+
+TensorSpec = struct("TensorSpec", layer=c_int32, group=c_int32, kind=c_int32, type=c_int32, conv_layout=c_int32,
+                    shape=c_int64 * 3)
+SpecInfo = struct("SpecInfo", tensors=c_size_t, slot_bytes=c_uint64, fingerprint=c_uint64)
+StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32, allocate=c_void_p, deallocate=c_void_p,
+                      context=c_void_p)
+TensorMemory = struct("TensorMemory", base=c_void_p, stride=c_int64)
+Tag = struct("Tag", token_count=c_int64, prefix=c_uint64 * 2, layout_fingerprint=c_uint64)
+AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32)
+FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
+Restore = struct("Restore", check=c_int32, copy=SlotCopy)
+TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
+                     eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64)
+Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
+               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2)
+Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,
+                slot=c_int32, priority=c_int32, chunked=c_int32)
+InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
+AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32)
+AlignOptions = struct("AlignOptions", drafts=c_int32, max_requests=c_int32, groups=POINTER(AlignGroup),
+                      group_count=c_size_t)
+AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
+AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
+                    rows=c_int32)
+
+
+class Library:
+    """stateport.name(...) calls stateport_name. Integers become size_t or 64-bit: wrap int32 arguments in I."""
+
+    def __init__(self, path):
+        self._library = ctypes.CDLL(path)
+        for name in ("last_error", "version", "backend"):
+            getattr(self._library, f"stateport_{name}").restype = c_char_p
+
+    def text(self, name):
+        return getattr(self._library, f"stateport_{name}")().decode()
+
+    def status(self, name, *arguments):
+        wide = [c_size_t(value) if isinstance(value, int) else value for value in arguments]
+        return getattr(self._library, f"stateport_{name}")(*wide)
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            status = self.status(name, *arguments)
+            assert status == OK, f"stateport_{name}: status {status}: {self.text('last_error')}"
+
+        return call
+
+    def make(self, name, *arguments):
+        handle = c_void_p()
+        getattr(self, name)(*arguments, byref(handle))
+        return handle
+
+    def refuses(self, wanted, part, name, *arguments):
+        status = self.status(name, *arguments)
+        assert status == wanted, f"stateport_{name}: status {status}, wanted {wanted}"
+        assert part in self.text("last_error"), self.text("last_error")
+
+
+I = c_int32
+
+
+def int32s(*values):
+    return (c_int32 * len(values))(*values)
+
+
+def spec_of_bytes(stateport, count):
+    tensor = TensorSpec(kind=1, type=6, shape=(count, 1, 1))
+    return stateport.make("spec_create", byref(tensor), 1)
+
+
+def base_of(stateport, store):
+    memory = TensorMemory()
+    stateport.store_tensor(store, 0, byref(memory))
+    return memory.base, memory.stride
+
+
+def write(stateport, store, slot, data):
+    base, stride = base_of(stateport, store)
+    stateport.copy_bytes(None, c_void_p(base + slot * stride), data, len(data))
+    stateport.stream_synchronize(None)
+
+
+def read(stateport, store, slot, count):
+    base, stride = base_of(stateport, store)
+    room = ctypes.create_string_buffer(count)
+    stateport.copy_bytes(None, room, c_void_p(base + slot * stride), count)
+    stateport.stream_synchronize(None)
+    return room.raw
+
+
+def test_stores(stateport):
+    spec = stateport.make("spec_find", b"qwen3-next-80b-a3b", None)
+    info = SpecInfo()
+    stateport.spec_describe(spec, byref(info))
+    assert info.tensors == 72 and info.slot_bytes == 36 * 2 * (3 * 8192 + 32 * 128 * 128)
+    stateport.spec_destroy(spec)
+
+    spec = spec_of_bytes(stateport, 10)
+    store = stateport.make("store_create", spec, byref(StoreOptions(slots=3)), None)
+    write(stateport, store, 0, b"stateport!")
+    stateport.store_copy(store, None, byref(SlotCopy(0, 2, 0, 0)), 1)
+    assert read(stateport, store, 2, 10) == b"stateport!"
+    base, stride = base_of(stateport, store)
+    view = stateport.make("store_view", spec, byref(TensorMemory(base=base, stride=stride)), 1, I(3))
+    copier = stateport.make("copier_create", view, store)
+    stateport.store_clear(view, None, int32s(0), 1)
+    stateport.copier_copy(copier, None, byref(SlotCopy(2, 1, 0, 2)), 1)
+    assert read(stateport, store, 0, 10) == bytes(10) and read(stateport, view, 1, 10) == b"stateport!"
+    stateport.refuses(INVALID_ARGUMENT, "3", "store_copy", store, None, byref(SlotCopy(3, 0, 0, 3)), 1)
+    for handle, end in (copier, "copier_destroy"), (view, "store_destroy"), (store, "store_destroy"):
+        getattr(stateport, end)(handle)
+    stateport.spec_destroy(spec)
+
+
+def test_slot_allocator(stateport):
+    allocator = stateport.make("slot_allocator_create", byref(AllocatorOptions(blocks=4, slots=2)))
+    blocks, slot = int32s(0, 0), c_int32()
+    stateport.slot_allocator_allocate_blocks(allocator, blocks, 2)
+    stateport.slot_allocator_allocate_slots(allocator, byref(blocks, 4), 1, byref(slot))
+    tag = Tag(token_count=8, prefix=(5, 6), layout_fingerprint=7)
+    stateport.slot_allocator_set_tag(allocator, I(blocks[1]), byref(tag))
+    hashes = (c_int64 * 2)(21, 22)
+    stateport.slot_allocator_register_states(allocator, byref(blocks, 4), byref(hashes, 8), 1)
+    found = FoundState()
+    stateport.slot_allocator_find_state(allocator, hashes, 2, byref(found))
+    assert (found.index, found.block, found.slot) == (1, blocks[1], slot.value)
+    restore = Restore()
+    stateport.slot_allocator_restore(allocator, I(blocks[1]), I(9), byref(tag), byref(restore))
+    assert restore.check == 0 and restore.copy.src == slot.value and restore.copy.dst == 9
+    stateport.refuses(NO_CAPACITY, "required 2, available 1", "slot_allocator_allocate_blocks", allocator, blocks, 2)
+    stateport.slot_allocator_check(allocator)
+    stateport.slot_allocator_destroy(allocator)
+
+
+def test_tree(stateport):
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=2)))
+    tokens, kv, slot = int32s(1, 2, 3, 4), int32s(10, 11, 12, 13), c_int32()
+    stateport.tree_allocate_slots(tree, byref(slot), 1)
+    stateport.tree_tag_slot(tree, slot, tokens, 4, None)
+    prefix = Insert(tokens=tokens, kv=kv, count=4, slot=slot.value)
+    kept, hit, row = InsertResult(), Match(), int32s(0, 0, 0, 0)
+    stateport.tree_insert(tree, byref(prefix), byref(kept))
+    stateport.tree_match(tree, tokens, 4, None, row, byref(hit))
+    assert hit.tokens == 4 and hit.slot == slot.value and hit.node == kept.node and row[:] == kv[:]
+    lock = stateport.make("tree_lock_node", tree, c_uint64(hit.node))
+    stateport.tree_evict(tree, c_int64(4), c_int64(1), None, None)
+    stateport.tree_lock_destroy(lock)
+    stateport.tree_evict(tree, c_int64(4), c_int64(1), None, None)
+    freed, count = int32s(0, 0, 0, 0, 0), c_size_t()
+    stateport.tree_take_freed_kv(tree, freed, 5, byref(count))
+    assert freed[: count.value] == kv[:]
+    stateport.tree_check(tree)
+    stateport.refuses(INVALID_ARGUMENT, "evicted", "tree_lock_node", tree, c_uint64(hit.node), byref(c_void_p()))
+    stateport.tree_destroy(tree)
+
+
+def test_align(stateport):
+    spec = spec_of_bytes(stateport, 12)  # room for a block table too
+    store = stateport.make("store_create", spec, byref(StoreOptions(slots=4)), None)
+    table = stateport.make("store_create", spec, byref(StoreOptions(slots=1)), None)
+    write(stateport, table, 0, bytes(int32s(1, 3, 0)))
+    group = AlignGroup(block_size_tokens=4, blocks=4)
+    align = stateport.make("align_create", byref(AlignOptions(max_requests=1, groups=ctypes.pointer(group),
+                                                              group_count=1)))
+    binding = AlignBinding(store=store, block_table=base_of(stateport, table)[0], row_stride=3, columns=3)
+    stateport.align_bind(align, byref(binding), 1)
+    write(stateport, store, 1, b"state @ 4...")
+    stateport.align_add_request(align, None, I(0), c_int64(4))
+    request, computed, scheduled = int32s(0), int32s(4), int32s(1)
+    host = AlignBatch(request=ctypes.addressof(request), computed=ctypes.addressof(computed),
+                      scheduled=ctypes.addressof(scheduled), rows=1)
+    batch = AlignBatch()
+    stateport.align_stage(align, None, byref(host), byref(batch))
+    stateport.align_pre_step(align, None, byref(batch))
+    assert read(stateport, store, 3, 12) == b"state @ 4..."
+    for handle, end in (align, "align_destroy"), (store, "store_destroy"), (table, "store_destroy"):
+        getattr(stateport, end)(handle)
+    stateport.spec_destroy(spec)
+
+
+def test_misuse(stateport):
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=2)))
+    for wrong in (None, c_void_p(8), c_void_p(tree.value ^ 1 << 30), c_void_p(2**64 - 1)):
+        stateport.refuses(INVALID_HANDLE, "must be the handle of a tree", "tree_check", wrong)
+    stateport.refuses(INVALID_HANDLE, "store = tree", "store_clear", tree, None, None, 0)
+    stateport.tree_destroy(tree)
+    stateport.refuses(INVALID_HANDLE, "destroyed", "tree_check", tree)
+    stateport.refuses(INVALID_HANDLE, "destroyed", "tree_destroy", tree)
+    options = TreeOptions(slots=2)
+    for size in (0, 7, 5000):
+        options.size = size
+        stateport.refuses(INVALID_ARGUMENT, "size", "tree_create", byref(options), byref(tree))
+
+
+def main():
+    stateport = Library(sys.argv[1])
+    runtime = c_void_p()
+    if stateport.status("runtime_create", None, byref(runtime)) == BACKEND_ERROR:
+        print("skipped:", stateport.text("last_error"))
+        return SKIPPED
+    assert runtime.value, stateport.text("last_error")
+    tests = (test_stores, test_slot_allocator, test_tree, test_align, test_misuse)
+    for test in tests:
+        test(stateport)
+    stateport.runtime_destroy(runtime)
+    print(f"stateport {stateport.text('version')} for {stateport.text('backend')}, from Python: "
+          f"{len(tests)} tests passed")
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+void test_specs(void) {
+  size_t models = 0;
+  while (stateport_model_name(models) != NULL) {
+    stateport_spec* spec = NULL;
+    CHECK_OK(stateport_spec_find(stateport_model_name(models), NULL, &spec));
+    CHECK_OK(stateport_spec_destroy(spec));
+    ++models;
+  }
+  CHECK(models > 10);
+
+  const stateport_spec_options options = {
+      .size = sizeof options, .drafts = 3, .conv_layout = STATEPORT_DS, .recurrent_type = STATEPORT_BF16};
+  stateport_spec* spec = NULL;
+  CHECK_OK(stateport_spec_find("Qwen3-Next-80B-A3B", &options, &spec));
+  stateport_spec_info info = {.size = sizeof info};
+  CHECK_OK(stateport_spec_describe(spec, &info));
+  CHECK(info.tensors == 72 && info.size == sizeof info);
+  stateport_tensor_spec tensor = {.size = sizeof tensor};
+  CHECK_OK(stateport_spec_tensor(spec, 0, &tensor));
+  CHECK(tensor.kind == STATEPORT_CONV && tensor.conv_layout == STATEPORT_DS && tensor.shape[0] == 3 + 3);
+  CHECK_OK(stateport_spec_tensor(spec, 1, &tensor));
+  CHECK(tensor.kind == STATEPORT_RECURRENT && tensor.type == STATEPORT_BF16);
+  CHECK_REFUSED(stateport_spec_tensor(spec, 72, &tensor), STATEPORT_INVALID_ARGUMENT, "index = 72");
+  CHECK_OK(stateport_spec_destroy(spec));
+
+  CHECK_REFUSED(stateport_spec_find("gpt-2", NULL, &spec), STATEPORT_INVALID_ARGUMENT, "gpt-2");
+  CHECK_REFUSED(stateport_spec_find(NULL, NULL, &spec), STATEPORT_INVALID_ARGUMENT, "model = null");
+  CHECK_REFUSED(stateport_spec_find("gpt-2", NULL, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  stateport_spec_options wrong = options;
+  wrong.drafts = -1;
+  CHECK_REFUSED(stateport_spec_find("qwen3-next-80b-a3b", &wrong, &spec), STATEPORT_INVALID_ARGUMENT, "drafts");
+  wrong = options;
+  wrong.recurrent_type = 7;
+  CHECK_REFUSED(stateport_spec_find("qwen3-next-80b-a3b", &wrong, &spec), STATEPORT_INVALID_ARGUMENT, "type");
+
+  stateport_spec* own = small_spec();
+  CHECK_OK(stateport_spec_describe(own, &info));
+  CHECK(info.tensors == small_tensors && info.slot_bytes == 2 * (tensor_bytes(0) + tensor_bytes(1)));
+  CHECK_OK(stateport_spec_destroy(own));
+  tensor.type = STATEPORT_DEFAULT_TYPE;
+  CHECK_REFUSED(stateport_spec_create(&tensor, 1, &own), STATEPORT_INVALID_ARGUMENT, "type");
+  CHECK_REFUSED(stateport_spec_create(NULL, 0, &own), STATEPORT_INVALID_ARGUMENT, "tensors");
+  CHECK_REFUSED(stateport_spec_create(NULL, 1, &own), STATEPORT_INVALID_ARGUMENT, "tensors = null");
+}
+
+static void test_view(stateport_spec* spec, stateport_store* owned) {
+  // A view of the owned store's memory sees the same states.
+  stateport_tensor_memory memory[small_tensors];
+  for (size_t i = 0; i < small_tensors; ++i) {
+    memory[i].size = sizeof memory[i];
+    CHECK_OK(stateport_store_tensor(owned, i, &memory[i]));
+  }
+  stateport_store* view = NULL;
+  CHECK_OK(stateport_store_view(spec, memory, small_tensors, 4, &view));
+  CHECK(slot_holds(view, 3, 1));
+  const stateport_slot_copy copy = {3, 1, 0, 3};
+  CHECK_OK(stateport_store_copy(view, NULL, &copy, 1));
+  CHECK(slot_holds(owned, 1, 1));
+  CHECK_OK(stateport_store_destroy(view));
+
+  CHECK_REFUSED(stateport_store_view(spec, memory, 3, 4, &view), STATEPORT_INVALID_ARGUMENT, "count = 3");
+  CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 0, &view), STATEPORT_INVALID_ARGUMENT, "slots = 0");
+  CHECK_REFUSED(stateport_store_view(spec, NULL, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "null");
+  memory[2].slot_stride_bytes = 1;
+  CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "stride");
+  memory[2].base = NULL;
+  CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "base");
+}
+
+void test_stores(void) {
+  stateport_spec* spec = small_spec();
+  const stateport_store_options options = {.size = sizeof options, .slots = 4, .layout = STATEPORT_SLOT_MAJOR};
+  stateport_store* store = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &store));
+  fill_slot(store, 0, 1);
+  fill_slot(store, 2, 2);
+  const stateport_slot_copy copies[] = {{0, 3, 0, 0}, {2, 1, 0, 2}, {-1, -1, 0, -1}};
+  CHECK_OK(stateport_store_copy(store, NULL, copies, 3));
+  CHECK_OK(stateport_store_copy(store, NULL, NULL, 0));
+  CHECK(slot_holds(store, 3, 1) && slot_holds(store, 1, 2));
+
+  const int32_t cleared[] = {2, -1};
+  CHECK_OK(stateport_store_clear(store, NULL, cleared, 2));
+  unsigned char byte = 1;
+  read_slot(store, 1, 2, &byte, 1);
+  CHECK(byte == 0 && slot_holds(store, 3, 1));
+
+  const stateport_slot_copy behind = {0, 4, 0, 0};
+  CHECK_REFUSED(stateport_store_copy(store, NULL, &behind, 1), STATEPORT_INVALID_ARGUMENT, "4");
+  const stateport_slot_copy chain[] = {{0, 1, 0, 0}, {1, 2, 0, 1}};
+  CHECK_REFUSED(stateport_store_copy(store, NULL, chain, 2), STATEPORT_INVALID_ARGUMENT, "slot");
+  CHECK_REFUSED(stateport_store_copy(store, NULL, NULL, 1), STATEPORT_INVALID_ARGUMENT, "copies = null");
+  CHECK_REFUSED(stateport_store_copy(store, NULL, copies, SIZE_MAX), STATEPORT_INVALID_ARGUMENT, "copies");
+  const int32_t out_of_range = 4;
+  CHECK_REFUSED(stateport_store_clear(store, NULL, &out_of_range, 1), STATEPORT_INVALID_ARGUMENT, "slots = 4");
+  CHECK(slot_holds(store, 3, 1) && slot_holds(store, 1, 2));
+  stateport_tensor_memory memory = {.size = sizeof memory};
+  CHECK_REFUSED(stateport_store_tensor(store, small_tensors, &memory), STATEPORT_INVALID_ARGUMENT, "index");
+  if (strcmp(stateport_backend(), "OpenMP") == 0)
+    CHECK_REFUSED(stateport_store_copy(store, &byte, copies, 3), STATEPORT_INVALID_ARGUMENT, "native");
+
+  test_view(spec, store);
+  CHECK_OK(stateport_store_destroy(store));
+  stateport_store_options wrong = options;
+  wrong.layout = 2;
+  CHECK_REFUSED(stateport_store_create(spec, &wrong, NULL, &store), STATEPORT_INVALID_ARGUMENT, "layout = 2");
+  wrong = options;
+  wrong.slots = 0;
+  CHECK_REFUSED(stateport_store_create(spec, &wrong, NULL, &store), STATEPORT_INVALID_ARGUMENT, "slots = 0");
+  CHECK_REFUSED(stateport_store_create(spec, NULL, NULL, &store), STATEPORT_INVALID_ARGUMENT, "options = null");
+  CHECK_OK(stateport_spec_destroy(spec));
+}
+
+typedef struct {
+  int allocations;
+  int deallocations;
+  bool exhausted;
+} counting_allocator;
+
+static void* counted_allocate(size_t bytes, size_t alignment, void* stream, void* context) {
+  counting_allocator* const counts = context;
+  (void)stream;
+  if (counts->exhausted) return NULL;
+  ++counts->allocations;
+  return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+static void counted_deallocate(void* memory, size_t bytes, size_t alignment, void* stream, void* context) {
+  counting_allocator* const counts = context;
+  (void)bytes, (void)alignment, (void)stream;
+  ++counts->deallocations;
+  free(memory);
+}
+
+static void test_engines_allocator(stateport_spec* spec) {
+  counting_allocator counts = {0, 0, false};
+  stateport_store_options options = {.size = sizeof options,
+                                     .slots = 2,
+                                     .allocate = counted_allocate,
+                                     .deallocate = counted_deallocate,
+                                     .context = &counts};
+  stateport_store* store = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &store));
+  CHECK(counts.allocations == 1);
+  CHECK_OK(stateport_store_destroy(store));
+  CHECK(counts.deallocations == 1);
+  counts.exhausted = true;
+  CHECK_REFUSED(stateport_store_create(spec, &options, NULL, &store), STATEPORT_OUT_OF_MEMORY, "out of memory");
+  options.deallocate = NULL;
+  CHECK_REFUSED(stateport_store_create(spec, &options, NULL, &store), STATEPORT_INVALID_ARGUMENT, "deallocate");
+}
+
+void test_copiers(void) {
+  stateport_spec* spec = small_spec();
+  stateport_store_options options = {.size = sizeof options, .slots = 2};
+  stateport_store* source = NULL;
+  stateport_store* destination = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &source));
+  options.slots = 3;
+  options.layout = STATEPORT_SLOT_MAJOR;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &destination));
+  stateport_copier* copier = NULL;
+  CHECK_OK(stateport_copier_create(source, destination, &copier));
+  fill_slot(source, 1, 9);
+  fill_slot(destination, 0, 5);
+
+  const stateport_slot_copy whole = {1, 2, 0, 1};
+  CHECK_OK(stateport_copier_copy(copier, NULL, &whole, 1));
+  CHECK(slot_holds(destination, 2, 9));
+
+  // Tokens [1, 4) of the conv state move to [0, 3); the last token of the destination stays.
+  const stateport_slot_copy shifted = {1, 0, 1, 1};
+  CHECK_OK(stateport_copier_copy_shifted(copier, NULL, &shifted, 1));
+  const size_t token_bytes = (size_t)conv_dim * 2;
+  unsigned char from[conv_window * conv_dim * 2];
+  unsigned char to[sizeof from];
+  read_slot(source, 0, 1, from, sizeof from);
+  read_slot(destination, 0, 0, to, sizeof to);
+  CHECK(memcmp(to, from + token_bytes, 3 * token_bytes) == 0);
+  fill_slot(destination, 2, 5);
+  read_slot(destination, 0, 2, from, sizeof from);
+  CHECK(memcmp(to + 3 * token_bytes, from + 3 * token_bytes, token_bytes) == 0);
+
+  CHECK_REFUSED(stateport_copier_copy(copier, NULL, &shifted, 1), STATEPORT_INVALID_ARGUMENT, "conv_shift");
+  const stateport_slot_copy too_far = {1, 0, conv_window, 1};
+  CHECK_REFUSED(stateport_copier_copy_shifted(copier, NULL, &too_far, 1), STATEPORT_INVALID_ARGUMENT, "conv_shift");
+  if (strcmp(stateport_backend(), "OpenMP") == 0) test_engines_allocator(spec);
+
+  // The stores go first, and the copier keeps what it needs.
+  CHECK_OK(stateport_store_destroy(source));
+  CHECK_OK(stateport_store_destroy(destination));
+  CHECK_OK(stateport_copier_copy(copier, NULL, &whole, 1));
+  CHECK_REFUSED(stateport_copier_create(source, destination, &copier), STATEPORT_INVALID_HANDLE,
+                "source = a handle that was destroyed");
+  CHECK_OK(stateport_copier_destroy(copier));
+  CHECK_OK(stateport_spec_destroy(spec));
+}
