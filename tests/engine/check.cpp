@@ -4,6 +4,7 @@
 #include <exception>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "align_cache.hpp"
 #include "all_cache.hpp"
@@ -14,24 +15,6 @@
 
 namespace stateport::engine {
 namespace {
-
-/// Leaves out requests and events as long as the schedule still fails.
-Schedule shrink(Schedule schedule, const std::vector<Answer>& answers, std::string_view cache) {
-  const auto drop_from = [&](auto Schedule::*list) {
-    bool dropped = false;
-    for (std::size_t i = (schedule.*list).size(); i-- > 0;) {
-      Schedule shorter = schedule;
-      (shorter.*list).erase((shorter.*list).begin() + static_cast<std::ptrdiff_t>(i));
-      if (!difference(shorter, answers, cache)) continue;
-      schedule = std::move(shorter);
-      dropped = true;
-    }
-    return dropped;
-  };
-  while (drop_from(&Schedule::requests) || drop_from(&Schedule::events)) {
-  }
-  return schedule;
-}
 
 std::optional<std::string> difference(const Answer& answer, const Answer& expected) {
   for (std::size_t i = 0; i < answer.tokens.size(); ++i)
@@ -68,19 +51,18 @@ Served serve(const Schedule& schedule, std::string_view cache_name, std::ostream
   return {.answers = std::move(answers), .counts = cache->counts()};
 }
 
-std::optional<std::string> difference(const Schedule& schedule, const std::vector<Answer>& answers,
-                                      std::string_view cache, CacheCounts* counts) {
+std::optional<std::string> difference(const Problem& problem, std::string_view cache, CacheCounts* counts) {
   try {
-    const Served served = serve(schedule, cache);
+    const Served served = serve(problem.schedule, cache);
     if (counts != nullptr) {
       counts->lookup_tokens += served.counts.lookup_tokens;
       counts->hit_tokens += served.counts.hit_tokens;
       counts->copies += served.counts.copies;
       counts->evictions += served.counts.evictions;
     }
-    for (const PlannedRequest& request : schedule.requests) {
+    for (const PlannedRequest& request : problem.schedule.requests) {
       const auto id = static_cast<std::size_t>(request.id);
-      if (const auto found = difference(served.answers[id], answers[id]))
+      if (const auto found = difference(served.answers[id], problem.answers[id]))
         return "request " + std::to_string(id) + ": " + *found;
     }
   } catch (const std::exception& error) {
@@ -89,15 +71,32 @@ std::optional<std::string> difference(const Schedule& schedule, const std::vecto
   return std::nullopt;
 }
 
-std::optional<std::string> check_seed(std::uint64_t seed, std::string_view cache, CacheCounts& counts) {
-  const Problem problem = draw_problem(seed);
-  if (!difference(problem.schedule, problem.answers, cache, &counts)) return std::nullopt;
-  const Schedule shortest = shrink(problem.schedule, problem.answers, cache);
+Problem shrink(Problem problem, std::string_view cache) {
+  const auto drop_from = [&](auto Schedule::*list) {
+    bool dropped = false;
+    for (std::size_t i = (problem.schedule.*list).size(); i-- > 0;) {
+      Problem shorter = problem;
+      auto& items = shorter.schedule.*list;
+      items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!difference(shorter, cache)) continue;
+      problem = std::move(shorter);
+      dropped = true;
+    }
+    return dropped;
+  };
+  while (drop_from(&Schedule::requests) || drop_from(&Schedule::events)) {
+  }
+  return problem;
+}
+
+std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts) {
+  if (!difference(problem, cache, &counts)) return std::nullopt;
+  const Problem shortest = shrink(problem, cache);
   std::ostringstream told;
-  told << "cache " << cache << ", " << shortest;
-  const auto found = difference(shortest, problem.answers, cache);
+  told << "cache " << cache << ", " << shortest.schedule;
+  const auto found = difference(shortest, cache);
   try {
-    static_cast<void>(serve(shortest, cache, &told));
+    static_cast<void>(serve(shortest.schedule, cache, &told));
   } catch (const std::exception&) {
     // It is what was found.
   }

@@ -27,10 +27,13 @@ struct Served {
 
 /// Serves the schedule and compares with the oracle: tokens and final states bit for bit. The first difference in
 /// words, or none. `counts` is added to if given.
-[[nodiscard]] std::optional<std::string> difference(const Schedule& schedule, const std::vector<Answer>& answers,
-                                                    std::string_view cache, CacheCounts* counts = nullptr);
+[[nodiscard]] std::optional<std::string> difference(const Problem& problem, std::string_view cache,
+                                                    CacheCounts* counts = nullptr);
 
-/// Checks one seed; a failure is cut down to a short schedule and told with its log.
-[[nodiscard]] std::optional<std::string> check_seed(std::uint64_t seed, std::string_view cache, CacheCounts& counts);
+/// Leaves out requests and events as long as the schedule still fails.
+[[nodiscard]] Problem shrink(Problem problem, std::string_view cache);
+
+/// difference(), told with the shortest schedule that fails and its log.
+[[nodiscard]] std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts);
 
 }  // namespace stateport::engine

@@ -26,6 +26,11 @@ struct Arguments {
   bool ids_only = false;
 };
 
+std::optional<std::int32_t> given(const Arguments& arguments) {
+  if (arguments.drafts < 0) return std::nullopt;
+  return arguments.drafts;
+}
+
 void print(const Schedule& schedule, const Served& served, bool ids_only) {
   for (const PlannedRequest& request : schedule.requests) {
     const Answer& answer = served.answers[static_cast<std::size_t>(request.id)];
@@ -44,14 +49,16 @@ void print(const Schedule& schedule, const Served& served, bool ids_only) {
 int check_seeds(const Arguments& arguments, bool every_cache) {
   CacheCounts counts;
   int failures = 0;
-  for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed)
+  for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
+    const Problem problem = draw_problem(seed, given(arguments));
     for (const std::string_view cache : cache_names()) {
       if (!every_cache && cache != arguments.cache) continue;
-      const auto failure = check_seed(seed, cache, counts);
+      const auto failure = check(problem, cache, counts);
       if (!failure) continue;
       ++failures;
       std::printf("%s\n", failure->c_str());
     }
+  }
   std::printf("%llu seeds, %d differences, hit rate %.3f, copies %lld, evictions %lld\n",
               static_cast<unsigned long long>(arguments.seeds), failures,
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
@@ -75,8 +82,7 @@ int main(int argc, char** argv) {
   try {
     const stateport::Runtime runtime({.host_threads = 1});
     if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
-    const std::optional<std::int32_t> drawn;
-    Schedule schedule = draw_problem(arguments.seed, arguments.drafts < 0 ? drawn : arguments.drafts).schedule;
+    Schedule schedule = draw_problem(arguments.seed, given(arguments)).schedule;
     // How far an aborted request gets depends on the cache; what is printed must not.
     std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
     print(schedule, serve(schedule, arguments.cache), arguments.ids_only);
