@@ -8,23 +8,29 @@
 
 namespace stateport {
 
-BlockPool::BlockPool(const BlockPoolOptions& options) : policy_(options.policy) {
-  require(options.blocks >= 1, "blocks", options.blocks, "must be at least 1: the last block is a dummy");
-  const auto count = static_cast<std::size_t>(options.blocks);
-  blocks_.resize(count);
+namespace {
+
+std::size_t checked_count(std::int32_t blocks) {
+  require(blocks >= 1, "blocks", blocks, "must be at least 1: the last block is a dummy");
+  return static_cast<std::size_t>(blocks);
+}
+
+BlockId id_of(std::uint32_t index) noexcept {
+  return BlockId{static_cast<std::int32_t>(index)};
+}
+
+}  // namespace
+
+BlockPool::BlockPool(const BlockPoolOptions& options)
+    : policy_(options.policy), blocks_(checked_count(options.blocks)), hash_to_block_(blocks_.size()) {
+  const std::size_t count = blocks_.size();
   free_.reserve(count);
-  hash_to_block_.reserve(count);
   victims_.reserve(count);
   listed_.reserve(count);
   unreferenced_.reserve(count);
   hashes_.reserve(count);
   fresh_.reserve(count);
   for (std::int32_t block = 0; block + 1 < options.blocks; ++block) free_.push_back(BlockId{block});
-}
-
-const BlockPool::Block& BlockPool::at(BlockId block) const {
-  require(block.valid() && block.value() < block_count(), "block", block, "is out of range");
-  return blocks_[block.index()];
 }
 
 bool BlockPool::can_allocate(std::int32_t count, std::int32_t matched) const {
@@ -41,10 +47,13 @@ bool BlockPool::allocate(std::span<BlockId> out) {
   }
   std::copy(free_.end() - static_cast<std::ptrdiff_t>(out.size()), free_.end(), out.begin());
   free_.resize(free_.size() - out.size());
-  for (const BlockId block : out) {
-    raw(block).ref_count = 1;
-    raw(block).tick = tick_;
-  }
+  detail::for_each_prefetched(
+      out.size(), [&](std::size_t i) { prefetch(out[i]); },
+      [&](std::size_t i) {
+        Block& block = raw(out[i]);
+        block.ref_count = 1;
+        block.tick = tick_;
+      });
   return true;
 }
 
@@ -60,7 +69,8 @@ void BlockPool::retain(std::span<const BlockId> blocks) {
 
 void BlockPool::release(std::span<const BlockId> blocks) {
   take_references(blocks);
-  collect_unreferenced(blocks);
+  cached_count_ += static_cast<std::int32_t>(unreferenced_.size());
+  for (const BlockId id : unreferenced_) offer(id);
   if (!unreferenced_.empty()) tell_unreferenced(unreferenced_);
   if (!listed_.empty()) {
     std::ranges::sort(listed_);
@@ -68,36 +78,20 @@ void BlockPool::release(std::span<const BlockId> blocks) {
   }
 }
 
-/// All or nothing: what was taken before the first block that has no reference left is given back.
+/// Sorts the blocks that reach ref 0 into those that stay cached (unreferenced_) and those to free (listed_). All or
+/// nothing: what was taken before the first block that has no reference left is given back.
 void BlockPool::take_references(std::span<const BlockId> blocks) {
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const bool in_range = blocks[i].valid() && blocks[i].value() < block_count();
-    if (in_range && raw(blocks[i]).ref_count > 0) {
-      --raw(blocks[i]).ref_count;
-      continue;
-    }
-    for (std::size_t k = 0; k < i; ++k) ++raw(blocks[k]).ref_count;
-    require(in_range, "block", blocks[i], "is out of range");
-    require(false, "block", blocks[i], "is released more often than it is held");
-  }
-}
-
-/// Sorts the blocks at ref 0 into those that stay cached (unreferenced_) and those to free (listed_), each once. A
-/// count of -1 marks the ones that are already listed.
-void BlockPool::collect_unreferenced(std::span<const BlockId> blocks) {
   unreferenced_.clear();
   listed_.clear();
-  for (const BlockId id : blocks) {
-    Block& block = raw(id);
-    if (block.ref_count != 0) continue;
-    block.ref_count = -1;
-    (block.hash > 0 && policy_ == BlockPolicy::lru ? unreferenced_ : listed_).push_back(id);
-  }
-  for (const BlockId id : listed_) raw(id).ref_count = 0;
-  for (const BlockId id : unreferenced_) {
-    raw(id).ref_count = 0;
-    ++cached_count_;
-    offer(id);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (!in_range(blocks[i]) || raw(blocks[i]).ref_count == 0) {
+      for (std::size_t k = 0; k < i; ++k) ++raw(blocks[k]).ref_count;
+      require(in_range(blocks[i]), "block", blocks[i], "is out of range");
+      require(false, "block", blocks[i], "is released more often than it is held");
+    }
+    Block& block = raw(blocks[i]);
+    if (--block.ref_count > 0) continue;
+    (block.hash > 0 && policy_ == BlockPolicy::lru ? unreferenced_ : listed_).push_back(blocks[i]);
   }
 }
 
@@ -122,35 +116,29 @@ void BlockPool::register_hashes(std::span<const BlockId> blocks, std::span<const
     Block& block = raw(blocks[i]);
     if (hashes[i] <= 0 || block.hash == hashes[i]) continue;
     if (block.hash > 0) {
-      for (const std::size_t k : fresh_) raw(blocks[k]).hash = hash_not_computed;
+      for (const std::uint32_t k : fresh_) raw(blocks[k]).hash = hash_not_computed;
       require(false, "hashes", hashes[i], "differs from the hash that the block has");
     }
     block.hash = hashes[i];
-    fresh_.push_back(i);
+    fresh_.push_back(static_cast<std::uint32_t>(i));
   }
-  // Lookups that depend on nothing overlap their cache misses; the insertions then find their buckets at hand.
-  std::size_t known = 0;
-  for (const std::size_t i : fresh_) known += hash_to_block_.count(hashes[i]);
-  detail::keep(known);
-  listed_.clear();
-  hashes_.clear();
-  for (const std::size_t i : fresh_) {
-    hash_to_block_[hashes[i]] = blocks[i];
-    listed_.push_back(blocks[i]);
-    hashes_.push_back(parents.empty() ? root_hash : parents[i]);
-  }
-  if (policy_ == BlockPolicy::lru) link_parents(hashes_);
+  detail::for_each_prefetched(
+      fresh_.size(), [&](std::size_t k) { hash_to_block_.prefetch(hashes[fresh_[k]]); },
+      [&](std::size_t k) { hash_to_block_.assign(hashes[fresh_[k]], blocks[fresh_[k]], hash_of()); });
+  if (policy_ == BlockPolicy::lru && !parents.empty()) link_parents(blocks, hashes, parents);
 }
 
-/// Links listed_[i] to the block that has parents[i]. A link that would close a cycle (only nonsense input makes one)
+/// Links the fresh blocks of a batch to their parents. A link that would close a cycle (only nonsense input makes one)
 /// is left out, because a cycle could never be evicted.
-void BlockPool::link_parents(std::span<const BlockHash> parents) {
-  for (std::size_t i = 0; i < listed_.size(); ++i) {
-    const BlockId parent = parents[i] > 0 ? find(parents[i]) : BlockId{};
+void BlockPool::link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
+                             std::span<const BlockHash> parents) {
+  for (const std::uint32_t i : fresh_) {
+    if (parents[i] <= 0) continue;
+    const BlockId parent = i > 0 && hashes[i - 1] == parents[i] ? blocks[i - 1] : find(parents[i]);
     if (!parent.valid()) continue;
     // Blocks get their parents in batch order, so in a sane batch the walk ends at once: a fresh block has no children.
-    if (parent == listed_[i] || (raw(listed_[i]).children > 0 && is_ancestor(listed_[i], parent))) continue;
-    raw(listed_[i]).parent = parent;
+    if (parent == blocks[i] || (raw(blocks[i]).children > 0 && is_ancestor(blocks[i], parent))) continue;
+    raw(blocks[i]).parent = parent;
     ++raw(parent).children;
   }
 }
@@ -169,51 +157,67 @@ bool BlockPool::evict_lru(std::int32_t count) {
   return true;
 }
 
-/// Peels leaves into listed_. Each leaves its parent's count of children, which may make the parent the next leaf. If
-/// the leaves run out (a live block below a cached one), the counts are put back.
+/// Peels leaves into listed_. If they run out (a live block below a cached one), everything is put back.
 bool BlockPool::choose_victims(std::size_t count) {
   listed_.clear();
-  const auto eligible = [this](std::uint32_t index) {
-    return blocks_[index].is_cached() && blocks_[index].children == 0;
+  const auto next_victim = [this] {
+    return victims_.top([this](std::uint32_t index) { return blocks_[index].is_leaf(); },
+                        [this](std::uint32_t index) { return blocks_[index].tick; });
   };
-  const auto tick_of = [this](std::uint32_t index) { return blocks_[index].tick; };
   while (listed_.size() < count) {
     // Old blocks are in no cache any more: fetch those that will soon be looked at.
     if (const auto soon = victims_.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks_[*soon]);
-    const auto leaf = victims_.top(eligible, tick_of);
-    if (!leaf) {
+    const auto victim = next_victim();
+    if (!victim) {
       for (const BlockId id : listed_)
         if (raw(id).parent.valid()) ++raw(raw(id).parent).children;
       for (const BlockId id : listed_) offer(id);
       return false;
     }
-    victims_.erase(*leaf);
-    const BlockId id{static_cast<std::int32_t>(*leaf)};
-    listed_.push_back(id);
-    if (const BlockId parent = raw(id).parent; parent.valid()) {
-      --raw(parent).children;
-      offer(parent);
+    BlockId leaf = peel(id_of(*victim));
+    if (!leaf.valid()) continue;
+    // A prompt goes from its end to its beginning without being queued block by block, until an older leaf is met.
+    if (listed_.size() < count) {
+      const auto rival = next_victim();
+      while (leaf.valid() && listed_.size() < count && !(rival && precedes(id_of(*rival), leaf))) leaf = peel(leaf);
     }
+    if (leaf.valid()) offer(leaf);
   }
   for (const BlockId id : listed_) raw(id).parent = BlockId{};
   return true;
 }
 
+/// Adds a leaf to listed_ and takes it out of its parent's count of children. Returns the parent if that made it a
+/// leaf that can be evicted.
+BlockId BlockPool::peel(BlockId leaf) {
+  victims_.erase(static_cast<std::uint32_t>(leaf.value()));
+  listed_.push_back(leaf);
+  const BlockId parent = raw(leaf).parent;
+  if (!parent.valid()) return parent;
+  --raw(parent).children;
+  return raw(parent).is_leaf() ? parent : BlockId{};
+}
+
+/// The order of eviction.
+bool BlockPool::precedes(BlockId a, BlockId b) const noexcept {
+  const std::int64_t tick_a = blocks_[a.index()].tick;
+  const std::int64_t tick_b = blocks_[b.index()].tick;
+  return tick_a != tick_b ? tick_a < tick_b : a < b;
+}
+
 /// Makes unreferenced blocks free and tells the listeners. Their parent links are gone already.
 void BlockPool::free_listed(std::span<const BlockId> blocks) {
   hashes_.clear();
-  for (const BlockId id : blocks) {
-    Block& block = raw(id);
-    hashes_.push_back(block.hash);
-    if (block.hash > 0) {
-      // Another block may have taken over the entry.
-      const auto entry = hash_to_block_.find(block.hash);
-      if (entry != hash_to_block_.end() && entry->second == id) hash_to_block_.erase(entry);
-      block.hash = hash_not_computed;
-      block.tick = 0;
-    }
-    free_.push_back(id);
-  }
+  for (const BlockId id : blocks) hashes_.push_back(raw(id).hash);
+  detail::for_each_prefetched(
+      blocks.size(), [&](std::size_t i) { hash_to_block_.prefetch(hashes_[i]); },
+      [&](std::size_t i) {
+        free_.push_back(blocks[i]);
+        if (hashes_[i] <= 0) return;
+        hash_to_block_.erase(hashes_[i], blocks[i]);
+        raw(blocks[i]).hash = hash_not_computed;
+        raw(blocks[i]).tick = 0;
+      });
   if (blocks.empty()) return;
   for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, hashes_);
 }
@@ -235,21 +239,36 @@ void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick)
 }
 
 BlockId BlockPool::find(BlockHash hash) const {
-  const auto entry = hash_to_block_.find(hash);
-  return entry == hash_to_block_.end() ? BlockId{} : entry->second;
+  return hash_to_block_.find(hash, hash_of());
 }
 
 std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const {
   require(out.size() >= hashes.size(), "out", out.size(), "must be at least as long as hashes");
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    out[i] = find(hashes[i]);
-    if (!out[i].valid()) return i;
+  // Chunk by chunk, so that the misses of a chunk overlap: its buckets, which are also those where hashes that are not
+  // found will soon be registered, then the records of the blocks that are probably meant.
+  constexpr std::size_t chunk = 2 * detail::prefetch_distance;
+  const auto prefetch_chunk = [&](std::size_t begin) {
+    for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i) hash_to_block_.prefetch(hashes[i]);
+  };
+  prefetch_chunk(0);
+  for (std::size_t begin = 0; begin < hashes.size(); begin += chunk) {
+    prefetch_chunk(begin + chunk);
+    const std::size_t end = std::min(begin + chunk, hashes.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      out[i] = hash_to_block_.guess(hashes[i]);
+      if (!out[i].valid()) break;
+      prefetch(out[i]);
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      if (out[i].valid() && raw(out[i]).hash != hashes[i]) out[i] = find(hashes[i]);
+      if (!out[i].valid()) return i;
+    }
   }
   return hashes.size();
 }
 
 void BlockPool::prefetch(BlockId block) const noexcept {
-  if (block.valid() && block.index() < blocks_.size()) detail::prefetch(&blocks_[block.index()]);
+  if (in_range(block)) detail::prefetch(&blocks_[block.index()]);
 }
 
 void BlockPool::reset() {
@@ -307,8 +326,11 @@ void BlockPool::check_invariants() const {
     if (const BlockId parent = blocks_[leaves[next]].parent; parent.valid() && --children[parent.index()] == 0)
       leaves.push_back(parent.index());
   require_invariant(leaves.size() == blocks_.size(), structure, "a block is its own ancestor");
-  for (const auto& [hash, block] : hash_to_block_)
-    require_invariant(blocks_[block.index()].hash == hash, structure, "the map names a block with another hash");
+  hash_to_block_.check_invariants(hash_of());
+  std::size_t found = 0;
+  for (std::size_t index = 0; index < blocks_.size(); ++index)
+    found += blocks_[index].hash > 0 && find(blocks_[index].hash) == id_of(static_cast<std::uint32_t>(index));
+  require_invariant(found == hash_to_block_.size(), structure, "the index names a block that it does not find");
   require_invariant(cached == cached_count_, structure, "the count of cached blocks is wrong");
   victims_.check_invariants();
 }

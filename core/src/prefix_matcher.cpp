@@ -2,6 +2,7 @@
 #include <stateport/core/prefix_matcher.hpp>
 
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -66,7 +67,14 @@ void PrefixMatcher::skip_hybrid(const MatchQuery& query, std::span<const BlockId
   const std::int64_t usable_end = query.chunk_tokens - options_.min_remaining_tokens;
   bool evicted = false;
   bool too_few = false;
+  const auto prefetch = [&](std::int32_t blocks) {
+    if (blocks > 0) states_->prefetch(query.keys[static_cast<std::size_t>(blocks - 1)]);
+  };
+  constexpr auto ahead = static_cast<std::int32_t>(detail::prefetch_distance);
+  for (std::int32_t blocks = match.matched_blocks; states_ && blocks > match.matched_blocks - ahead; --blocks)
+    prefetch(blocks);
   for (std::int32_t blocks = match.matched_blocks; states_ && blocks > 0; --blocks) {
+    prefetch(blocks - ahead);
     StateTag wanted;
     const auto state = usable_state(query, blocks, wanted);
     if (!state) {
@@ -92,13 +100,12 @@ void PrefixMatcher::skip_hybrid(const MatchQuery& query, std::span<const BlockId
 std::optional<FoundState> PrefixMatcher::usable_state(const MatchQuery& query, std::int32_t blocks,
                                                       StateTag& wanted) const {
   const auto index = static_cast<std::size_t>(blocks - 1);
-  const BlockId block = states_->find(query.keys[index]);
-  if (!block.valid()) return std::nullopt;
   wanted = {.token_count = std::int64_t{blocks} * options_.block_size_tokens,
             .prefix = query.prefixes[index],
             .layout_fingerprint = options_.layout_fingerprint};
-  if (check_tag(states_->tag(block), wanted) != TagCheck::match) return std::nullopt;
-  return FoundState{index, block, states_->slot_of(block)};
+  auto state = states_->find_tagged(query.keys[index], wanted);
+  if (state) state->index = index;
+  return state;
 }
 
 }  // namespace stateport

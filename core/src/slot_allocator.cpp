@@ -9,16 +9,16 @@
 namespace stateport {
 
 SlotAllocator::SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const SlotAllocatorOptions& options)
-    : slots_(slots), blocks_(blocks), options_(options) {
-  const auto slot_count = static_cast<std::size_t>(slots.capacity_slots());
-  const auto block_count = static_cast<std::size_t>(blocks.block_count());
-  entries_.resize(block_count);
-  hash_to_block_.reserve(slot_count);
-  victims_.reserve(block_count);
-  orphans_.resize(slot_count, false);
-  fresh_.reserve(slot_count);
-  chosen_.reserve(slot_count);
-  given_.reserve(slot_count);
+    : slots_(slots),
+      blocks_(blocks),
+      options_(options),
+      slot_of_(static_cast<std::size_t>(blocks.block_count())),
+      held_(static_cast<std::size_t>(slots.capacity_slots())),
+      hash_to_slot_(held_.size()) {
+  victims_.reserve(slot_of_.size());
+  fresh_.reserve(held_.size());
+  chosen_.reserve(held_.size());
+  given_.reserve(held_.size());
   blocks_.add_listener(*this);
 }
 
@@ -26,25 +26,11 @@ SlotAllocator::~SlotAllocator() {
   blocks_.remove_listener(*this);
 }
 
-void SlotAllocator::require_block(BlockId block) const {
-  require(block.valid() && block.index() < entries_.size(), "block", block, "is out of range");
-}
-
-const SlotAllocator::Entry& SlotAllocator::with_slot(BlockId block) const {
+SlotId SlotAllocator::with_slot(BlockId block) const {
   require_block(block);
-  const Entry& entry = entries_[block.index()];
-  require(entry.slot.valid(), "block", block, "has no state");
-  return entry;
-}
-
-SlotId SlotAllocator::slot_of(BlockId block) const {
-  require_block(block);
-  return entries_[block.index()].slot;
-}
-
-bool SlotAllocator::was_evicted(BlockId block) const {
-  require_block(block);
-  return entries_[block.index()].evicted;
+  const SlotId slot = slot_of_[block.index()];
+  require(slot.valid(), "block", block, "has no state");
+  return slot;
 }
 
 std::int64_t SlotAllocator::key_of(BlockId block) const {
@@ -52,8 +38,8 @@ std::int64_t SlotAllocator::key_of(BlockId block) const {
 }
 
 bool SlotAllocator::evictable(BlockId block) const {
-  const Entry& entry = entries_[block.index()];
-  return entry.slot.valid() && blocks_.ref_count(block) == 0 && slots_.lock_count(entry.slot) == 0;
+  const SlotId slot = slot_of_[block.index()];
+  return slot.valid() && blocks_.ref_count(block) == 0 && slots_.lock_count(slot) == 0;
 }
 
 void SlotAllocator::offer(BlockId block) {
@@ -72,8 +58,9 @@ SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::spa
   const SlotDemand demand{static_cast<std::int64_t>(required), static_cast<std::int64_t>(free + chosen_.size())};
   if (demand.met()) {
     assign_slots();
-    for (std::size_t i = 0; i < blocks.size(); ++i) slots[i] = entries_[blocks[i].index()].slot;
+    for (std::size_t i = 0; i < blocks.size(); ++i) slots[i] = slot_of_[blocks[i].index()];
   } else {
+    for (const Fresh& fresh : fresh_) slot_of_[fresh.block.index()] = fresh.before;
     for (const BlockId victim : chosen_) offer(victim);
   }
   // The search for victims dropped the members of this batch that it met.
@@ -87,26 +74,31 @@ void SlotAllocator::allocate(std::span<const BlockId> blocks, std::span<SlotId> 
   if (!demand.met()) throw SlotCapacityError(demand.required, demand.available);
 }
 
-/// Numbers the batch and collects its blocks without a slot, each once, in fresh_.
+/// Marks the batch: the slots that its blocks have with a new number, blocks without one as pending, each once in
+/// fresh_.
 void SlotAllocator::mark_batch(std::span<const BlockId> blocks) {
   fresh_.clear();
-  fresh_.reserve(std::min(blocks.size(), entries_.size()));
+  fresh_.reserve(std::min(blocks.size(), slot_of_.size()));
   if (++batch_ == 0) {
-    for (Entry& entry : entries_) entry.batch = 0;
+    for (Held& held : held_) held.batch = 0;
     batch_ = 1;
   }
   for (const BlockId block : blocks) {
-    Entry& entry = entries_[block.index()];
-    if (entry.batch == batch_) continue;
-    entry.batch = batch_;
-    if (!entry.slot.valid()) fresh_.push_back(block);
+    SlotId& slot = slot_of_[block.index()];
+    if (slot.valid()) {
+      held_[slot.index()].batch = batch_;
+    } else if (slot != pending_slot) {
+      fresh_.push_back({block, slot});
+      slot = pending_slot;
+    }
   }
 }
 
 /// Takes up to `count` victims off the heap into chosen_, in order of eviction. They keep their slots for now.
 void SlotAllocator::choose_victims(std::size_t count) {
   const auto eligible = [this](std::uint32_t index) {
-    return entries_[index].batch != batch_ && evictable(BlockId{static_cast<std::int32_t>(index)});
+    const SlotId slot = slot_of_[index];
+    return slot.valid() && held_[slot.index()].batch != batch_ && evictable(BlockId{static_cast<std::int32_t>(index)});
   };
   const auto key = [this](std::uint32_t index) { return key_of(BlockId{static_cast<std::int32_t>(index)}); };
   while (chosen_.size() < count) {
@@ -121,10 +113,15 @@ void SlotAllocator::choose_victims(std::size_t count) {
 /// Old blocks are in no cache any more: their entries are fetched early, what the entries name a little later.
 void SlotAllocator::prefetch_victims() const noexcept {
   if (const auto later = victims_.upcoming(2 * detail::prefetch_distance)) {
-    detail::prefetch(&entries_[*later]);
+    detail::prefetch(&slot_of_[*later]);
     blocks_.prefetch(BlockId{static_cast<std::int32_t>(*later)});
   }
-  if (const auto soon = victims_.upcoming(detail::prefetch_distance)) slots_.prefetch(entries_[*soon].slot);
+  if (const auto soon = victims_.upcoming(detail::prefetch_distance)) {
+    if (const SlotId slot = slot_of_[*soon]; slot.valid()) {
+      detail::prefetch(&held_[slot.index()]);
+      slots_.prefetch(slot);
+    }
+  }
 }
 
 void SlotAllocator::assign_slots() {
@@ -133,43 +130,39 @@ void SlotAllocator::assign_slots() {
   STATEPORT_ASSERT(enough);
   static_cast<void>(enough);
   for (const BlockId victim : chosen_) {
-    Entry& entry = entries_[victim.index()];
-    given_.push_back(entry.slot);
-    slots_.set_tag(entry.slot, {});
-    forget_hash(victim);
-    entry.slot = SlotId{};
-    entry.evicted = true;
+    const SlotId slot = slot_of_[victim.index()];
+    given_.push_back(slot);
+    slots_.set_tag(slot, {});
+    forget_hash(slot);
+    slot_of_[victim.index()] = lost_slot;
   }
   evictions_ += static_cast<std::int64_t>(chosen_.size());
   for (std::size_t i = 0; i < fresh_.size(); ++i) {
-    Entry& entry = entries_[fresh_[i].index()];
-    entry.slot = given_[i];
-    entry.evicted = false;
-    slots_.set_owner(given_[i], fresh_[i].value());
-    offer(fresh_[i]);
+    const BlockId block = fresh_[i].block;
+    slot_of_[block.index()] = given_[i];
+    slots_.set_owner(given_[i], block.value());
+    offer(block);
   }
 }
 
 /// The entry of a hash belongs to the block that registered it last: only that block takes it away.
-void SlotAllocator::forget_hash(BlockId block) {
-  Entry& entry = entries_[block.index()];
-  if (entry.hash <= 0) return;
-  const auto found = hash_to_block_.find(entry.hash);
-  if (found != hash_to_block_.end() && found->second == block) hash_to_block_.erase(found);
-  entry.hash = hash_not_computed;
+void SlotAllocator::forget_hash(SlotId slot) noexcept {
+  BlockHash& hash = held_[slot.index()].hash;
+  if (hash <= 0) return;
+  hash_to_slot_.erase(hash, slot);
+  hash = hash_not_computed;
 }
 
 void SlotAllocator::detach(BlockId block) {
-  Entry& entry = entries_[block.index()];
-  const SlotId slot = entry.slot;
+  const SlotId slot = slot_of_[block.index()];
   if (!slot.valid()) return;
-  forget_hash(block);
+  forget_hash(slot);
   victims_.erase(static_cast<std::uint32_t>(block.value()));
-  entry.slot = SlotId{};
+  slot_of_[block.index()] = SlotId{};
   if (slots_.lock_count(slot) == 0) return slots_.release(slot);
   slots_.set_tag(slot, {});
   slots_.set_owner(slot, SlotPool::caller);
-  orphans_[slot.index()] = true;
+  held_[slot.index()].orphan = true;
 }
 
 void SlotAllocator::invalidate(std::span<const BlockId> blocks) {
@@ -180,16 +173,16 @@ void SlotAllocator::invalidate(std::span<const BlockId> blocks) {
 void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   require(hashes.size() == blocks.size(), "hashes", hashes.size(), "must be as many as blocks");
   for (const BlockId block : blocks) require_block(block);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    detach(blocks[i]);
-    entries_[blocks[i].index()].evicted = false;
+  for (const BlockId block : blocks) {
+    if (slot_of_[block.index()].valid()) detach(block);
+    slot_of_[block.index()] = SlotId{};
   }
 }
 
 void SlotAllocator::on_blocks_unreferenced(std::span<const BlockId> blocks) {
   for (const BlockId block : blocks) require_block(block);
   for (const BlockId block : blocks)
-    if (evictable(block)) victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
+    if (slot_of_[block.index()].valid()) offer(block);
 }
 
 void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
@@ -198,43 +191,63 @@ void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<c
     require_block(blocks[i]);
     if (hashes[i] > 0) static_cast<void>(with_slot(blocks[i]));
   }
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Entry& entry = entries_[blocks[i].index()];
-    if (hashes[i] <= 0) continue;
-    if (entry.hash != hashes[i]) forget_hash(blocks[i]);
-    entry.hash = hashes[i];
-    hash_to_block_[hashes[i]] = blocks[i];
-  }
+  detail::for_each_prefetched(
+      blocks.size(), [&](std::size_t i) { prefetch(hashes[i]); },
+      [&](std::size_t i) {
+        if (hashes[i] <= 0) return;
+        const SlotId slot = slot_of_[blocks[i].index()];
+        if (held_[slot.index()].hash != hashes[i]) forget_hash(slot);
+        held_[slot.index()].hash = hashes[i];
+        hash_to_slot_.assign(hashes[i], slot, hash_of());
+      });
 }
 
 BlockId SlotAllocator::find(BlockHash hash) const {
-  const auto entry = hash_to_block_.find(hash);
-  return entry == hash_to_block_.end() ? BlockId{} : entry->second;
+  const SlotId slot = hash_to_slot_.find(hash, hash_of());
+  return slot.valid() ? BlockId{slots_.owner(slot)} : BlockId{};
+}
+
+BlockHash SlotAllocator::registered_hash(BlockId block) const {
+  return held_[with_slot(block).index()].hash;
+}
+
+std::optional<FoundState> SlotAllocator::find_tagged(BlockHash hash, const StateTag& wanted) const {
+  // A tag says more than the hash that finds it: one that matches spares the look at the hash.
+  SlotId slot = hash_to_slot_.guess(hash);
+  if (slot.valid() && check_tag(slots_.tag(slot), wanted) != TagCheck::match) {
+    slot = hash_to_slot_.find(hash, hash_of());
+    if (slot.valid() && check_tag(slots_.tag(slot), wanted) != TagCheck::match) return std::nullopt;
+  }
+  if (!slot.valid()) return std::nullopt;
+  const BlockId block{slots_.owner(slot)};
+  victims_.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
+  return FoundState{0, block, slot};
 }
 
 std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const BlockHash> hashes) const {
   for (std::size_t index = hashes.size(); index-- > 0;)
-    if (const BlockId block = find(hashes[index]); block.valid())
-      return FoundState{index, block, entries_[block.index()].slot};
+    if (const SlotId slot = hash_to_slot_.find(hashes[index], hash_of()); slot.valid())
+      return FoundState{index, BlockId{slots_.owner(slot)}, slot};
   return std::nullopt;
 }
 
 void SlotAllocator::set_tag(BlockId block, const StateTag& tag) {
-  slots_.set_tag(with_slot(block).slot, tag);
+  slots_.set_tag(with_slot(block), tag);
 }
 
 const StateTag& SlotAllocator::tag(BlockId block) const {
-  return slots_.tag(with_slot(block).slot);
+  return slots_.tag(with_slot(block));
 }
 
 void SlotAllocator::withdraw(BlockId block) {
-  slots_.set_tag(with_slot(block).slot, {});
-  forget_hash(block);
+  const SlotId slot = with_slot(block);
+  slots_.set_tag(slot, {});
+  forget_hash(slot);
 }
 
 SlotCopy SlotAllocator::store_from(BlockId block, SlotId source) const {
   require(source.valid(), "source", source, "must not be negative");
-  return SlotCopy::whole(source.value(), with_slot(block).slot.value());
+  return SlotCopy::whole(source.value(), with_slot(block).value());
 }
 
 void SlotAllocator::store_from_live(std::span<const SlotId> slots, std::span<const SlotId> live_slots,
@@ -256,7 +269,7 @@ RestorePlan SlotAllocator::restore_to_live(BlockId block, SlotId live_slot, cons
 }
 
 SlotId SlotAllocator::pin(BlockId block) {
-  const SlotId slot = with_slot(block).slot;
+  const SlotId slot = with_slot(block);
   slots_.lock(slot);
   return slot;
 }
@@ -264,8 +277,8 @@ SlotId SlotAllocator::pin(BlockId block) {
 void SlotAllocator::unpin(SlotId slot) {
   slots_.unlock(slot);
   if (slots_.lock_count(slot) > 0) return;
-  if (orphans_[slot.index()]) {
-    orphans_[slot.index()] = false;
+  if (held_[slot.index()].orphan) {
+    held_[slot.index()].orphan = false;
     slots_.release(slot);
   } else if (slots_.owner(slot) != SlotPool::caller) {
     offer(BlockId{slots_.owner(slot)});
@@ -275,15 +288,15 @@ void SlotAllocator::unpin(SlotId slot) {
 void SlotAllocator::reset() {
   for (std::int32_t index = 0; index < slots_.capacity_slots(); ++index) {
     const SlotId slot{index};
-    if (slots_.is_free(slot) || (slots_.owner(slot) == SlotPool::caller && !orphans_[slot.index()])) continue;
+    if (slots_.is_free(slot) || (slots_.owner(slot) == SlotPool::caller && !held_[slot.index()].orphan)) continue;
     while (slots_.lock_count(slot) > 0) slots_.unlock(slot);
     slots_.release(slot);
   }
   if (slots_.free_slots() == slots_.capacity_slots()) slots_.reset();
-  orphans_.assign(orphans_.size(), false);
-  for (Entry& entry : entries_) entry = {};
+  std::ranges::fill(held_, Held{});
+  std::ranges::fill(slot_of_, SlotId{});
   batch_ = 0;
-  hash_to_block_.clear();
+  hash_to_slot_.clear();
   victims_.clear();
 }
 
@@ -291,29 +304,33 @@ void SlotAllocator::check_invariants() const {
   constexpr const char* structure = "SlotAllocator";
   slots_.check_invariants();
   victims_.check_invariants();
+  hash_to_slot_.check_invariants(hash_of());
   std::int32_t with_slots = 0;
-  for (std::size_t index = 0; index < entries_.size(); ++index) {
-    const Entry& entry = entries_[index];
+  for (std::size_t index = 0; index < slot_of_.size(); ++index) {
+    const SlotId slot = slot_of_[index];
     const BlockId block{static_cast<std::int32_t>(index)};
-    require_invariant(entry.slot.valid() || entry.hash <= 0, structure, "a block without a slot has a hash");
-    if (!entry.slot.valid()) continue;
+    require_invariant(slot.valid() || slot == SlotId{} || slot == lost_slot, structure,
+                      "a block still waits for a slot");
+    if (!slot.valid()) continue;
     ++with_slots;
-    require_invariant(slots_.owner(entry.slot) == block.value(), structure, "a slot has another owner");
-    require_invariant(!entry.evicted, structure, "a block with a slot counts as evicted");
+    require_invariant(slots_.owner(slot) == block.value(), structure, "a slot has another owner");
     require_invariant(!evictable(block) || victims_.contains(static_cast<std::uint32_t>(index)), structure,
                       "an evictable block is not offered");
   }
   std::int32_t owned = 0;
+  std::size_t found = 0;
   for (std::int32_t index = 0; index < slots_.capacity_slots(); ++index) {
     const SlotId slot{index};
+    const Held& held = held_[slot.index()];
     const bool ours = !slots_.is_free(slot) && slots_.owner(slot) != SlotPool::caller;
     owned += ours;
-    require_invariant(!orphans_[slot.index()] || (!slots_.is_free(slot) && !ours && slots_.lock_count(slot) > 0),
-                      structure, "an orphan slot is free, owned or not pinned");
+    found += held.hash > 0 && hash_to_slot_.find(held.hash, hash_of()) == slot;
+    require_invariant(ours || held.hash <= 0, structure, "a slot without a block has a hash");
+    require_invariant(!held.orphan || (!slots_.is_free(slot) && !ours && slots_.lock_count(slot) > 0), structure,
+                      "an orphan slot is free, owned or not pinned");
   }
   require_invariant(owned == with_slots, structure, "the number of slots with an owner is wrong");
-  for (const auto& [hash, block] : hash_to_block_)
-    require_invariant(entries_[block.index()].hash == hash, structure, "the map names a block with another hash");
+  require_invariant(found == hash_to_slot_.size(), structure, "the index names a slot that it does not find");
 }
 
 }  // namespace stateport

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "colliding_hashes.hpp"
 #include "heap_counter.hpp"
 #include "random.hpp"
 
@@ -261,6 +262,35 @@ TEST_CASE("find_prefix stops at the first hash that no block has") {
   CHECK(pool.find_prefix(Hashes{10, 99, 30}, out) == 1);
   CHECK(pool.find_prefix({}, {}) == 0);
   CHECK_THROWS_AS(static_cast<void>(pool.find_prefix(Hashes{10, 20, 30, 40}, out)), InvalidArgument);
+}
+
+TEST_CASE("find_prefix is right at every length, and where hashes differ only in what the index does not keep") {
+  constexpr std::size_t length = 40;
+  const Hashes all = test::colliding_hashes(0xffffffffu, length + 1);
+  BlockPool pool({.blocks = length + 1});
+  const Blocks blocks = take(pool, length);
+  Blocks out(length);
+  for (std::size_t known = 0; known <= length; ++known) {
+    CHECK(pool.find_prefix(std::span(all).first(length), out) == known);
+    CHECK(std::equal(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(known), out.begin()));
+    if (known < length) pool.register_hashes({&blocks[known], 1}, {&all[known], 1});
+  }
+  Hashes stranger = all;
+  std::swap(stranger[17], stranger[length]);
+  CHECK(pool.find_prefix(std::span(stranger).first(length), out) == 17);
+  pool.check_invariants();
+}
+
+TEST_CASE("the block before it in the batch is a block's parent, though a later one has the same hash") {
+  BlockPool pool({.blocks = 5});
+  const Blocks blocks = take(pool, 4);
+  pool.register_hashes(blocks, Hashes{10, 20, 10, 20}, Hashes{0, 10, 0, 10});
+  CHECK(pool.parent(blocks[1]) == blocks[0]);
+  CHECK(pool.parent(blocks[3]) == blocks[2]);
+  CHECK(pool.find(20) == blocks[3]);
+  pool.release(blocks);
+  CHECK(pool.evict_lru(4));
+  pool.check_invariants();
 }
 
 TEST_CASE("a block pool refuses bad input and stays as it was") {

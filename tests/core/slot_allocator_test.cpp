@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "colliding_hashes.hpp"
 #include "heap_counter.hpp"
 #include "random.hpp"
 
@@ -173,6 +174,28 @@ TEST_CASE("find_longest_state searches right to left") {
   CHECK(found->slot == f.states.slot_of(BlockId{2}));
   CHECK_FALSE(f.states.find_longest_state(Hashes{11, 13}));
   CHECK_FALSE(f.states.find_longest_state({}));
+}
+
+TEST_CASE("a state is found by hash and tag, also beside one whose hash the index cannot tell from it") {
+  Fixture f(4, 3);
+  const Hashes hashes = test::colliding_hashes(7, 3);
+  const Slots slots = f.allocate(block_ids({0, 1}));
+  f.states.register_hashes(block_ids({0, 1}), std::span(hashes).first(2));
+  StateTag tag_b = tag_a;
+  tag_b.prefix.words[0] = 9;
+  f.states.set_tag(BlockId{0}, tag_a);
+  f.states.set_tag(BlockId{1}, tag_b);
+  const auto found = f.states.find_tagged(hashes[1], tag_b);
+  REQUIRE(found);
+  CHECK(found->block == BlockId{1});
+  CHECK(found->slot == slots[1]);
+  CHECK(f.states.find_tagged(hashes[0], tag_a)->block == BlockId{0});
+  StateTag wanted = tag_b;
+  wanted.token_count = 32;
+  CHECK_FALSE(f.states.find_tagged(hashes[1], wanted));
+  CHECK_FALSE(f.states.find_tagged(hashes[2], wanted));
+  CHECK(f.states.registered_hash(BlockId{1}) == hashes[1]);
+  CHECK_THROWS_AS(static_cast<void>(f.states.registered_hash(BlockId{2})), InvalidArgument);
 }
 
 TEST_CASE("a restore names why it refuses, and then copies nothing") {

@@ -298,6 +298,7 @@ void HazardModel::check_invariants() const {
     pinned += entry.pinned;
   }
   check(table_.count() == entries_.size(), "the table has another number of positions");
+  table_.check_invariants([this](Position position) { return hash(entries_[position].key); });
   std::size_t listed = 0;
   Position newer = none;
   for (Position position = newest_; position != none && listed <= entries_.size();

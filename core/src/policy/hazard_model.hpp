@@ -10,9 +10,8 @@
 #include <span>
 
 #include <stateport/core/budget_policy.hpp>
+#include <stateport/core/hash_index.hpp>
 #include <stateport/core/table.hpp>
-
-#include "prefix/child_table.hpp"
 
 namespace stateport {
 
@@ -122,7 +121,7 @@ class HazardModel {
 
   std::size_t capacity_;
   Table<Entry> entries_;
-  detail::ChildTable table_;  ///< position by key
+  detail::HashIndex table_{80};  ///< position by key
   Position newest_ = none;
   Position oldest_ = none;
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <stateport/core/hash_index.hpp>
 #include <stateport/core/prefix_tree.hpp>
 #include <stateport/core/table.hpp>
 #include <stateport/core/victim_heap.hpp>
 
-#include "child_table.hpp"
 #include "namespace_table.hpp"
 #include "token_arena.hpp"
 
@@ -152,7 +152,7 @@ class RadixTree {
   std::uint32_t free_head_ = none;
   std::uint64_t tick_ = 0;
   TokenArena arena_;
-  ChildTable children_;
+  HashIndex children_{80};  ///< nodes by a hash of (parent, namespace, first page): 10 bytes a node
   NamespaceTable names_;
   TreeSizes sizes_;
   bool keys_may_shrink_ = false;

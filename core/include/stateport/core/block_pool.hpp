@@ -7,7 +7,8 @@
 #include <vector>
 
 #include <stateport/core/block_directory.hpp>
-#include <stateport/core/flat_map.hpp>
+#include <stateport/core/block_hash_index.hpp>
+#include <stateport/core/error.hpp>
 #include <stateport/core/table.hpp>
 #include <stateport/core/victim_queue.hpp>
 
@@ -20,17 +21,6 @@ struct BlockPoolOptions {
   std::int32_t blocks = 1;  ///< the last one is a dummy that is never handed out
   BlockPolicy policy = BlockPolicy::lru;
 };
-
-namespace detail {
-/// Keys may come from any encoding: the map's low bits get something of every bit.
-struct BlockHashMix {
-  std::size_t operator()(BlockHash hash) const noexcept {
-    const std::uint64_t mixed = static_cast<std::uint64_t>(hash) * 0x9e3779b97f4a7c15ull;
-    return static_cast<std::size_t>(mixed ^ (mixed >> 32));
-  }
-};
-using BlockHashMap = FlatMap<BlockHash, BlockId, BlockHashMix>;
-}  // namespace detail
 
 /// Bookkeeping of KV blocks, after Megatron-LM's block allocator:
 ///
@@ -72,9 +62,10 @@ class BlockPool final : public BlockDirectory {
   void release(std::span<const BlockId> blocks);
 
   /// Makes full blocks findable. hashes[i] <= 0 is skipped, as is a block that already has that hash. parents[i] is
-  /// the hash before it (root_hash for none; `parents` may be empty); it is found among registered blocks, this batch
-  /// included; unknown counts as root. A hash that two blocks have finds the one registered last. Also throws for
-  /// lists of different lengths, a free block, and a block that has another hash.
+  /// the hash before it (root_hash for none; `parents` may be empty): the block before it in the batch if that has it,
+  /// else the one that is found by it, this batch included; unknown counts as root. A hash that two blocks have finds
+  /// the one registered last. Also throws for lists of different lengths, a free block, and a block that has another
+  /// hash.
   void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                        std::span<const BlockHash> parents = {});
   /// Frees `count` cached blocks, leaves first. False, and nothing changed, if there are not enough.
@@ -115,16 +106,27 @@ class BlockPool final : public BlockDirectory {
     std::int32_t children = 0;
 
     [[nodiscard]] bool is_cached() const noexcept { return ref_count == 0 && hash > 0; }
+    [[nodiscard]] bool is_leaf() const noexcept { return is_cached() && children == 0; }
     [[nodiscard]] bool is_free() const noexcept { return ref_count == 0 && hash <= 0; }
   };
 
-  [[nodiscard]] const Block& at(BlockId block) const;
+  [[nodiscard]] bool in_range(BlockId block) const noexcept { return block.valid() && block.index() < blocks_.size(); }
+  [[nodiscard]] const Block& at(BlockId block) const {
+    require(in_range(block), "block", block, "is out of range");
+    return raw(block);
+  }
+  [[nodiscard]] const Block& raw(BlockId block) const noexcept { return blocks_[block.index()]; }
   [[nodiscard]] Block& raw(BlockId block) noexcept { return blocks_[block.index()]; }
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](BlockId block) { return raw(block).hash; };
+  }
   void take_references(std::span<const BlockId> blocks);
-  void collect_unreferenced(std::span<const BlockId> blocks);
   void offer(BlockId block);
   [[nodiscard]] bool choose_victims(std::size_t count);
-  void link_parents(std::span<const BlockHash> parents);
+  [[nodiscard]] BlockId peel(BlockId leaf);
+  [[nodiscard]] bool precedes(BlockId a, BlockId b) const noexcept;
+  void link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
+                    std::span<const BlockHash> parents);
   [[nodiscard]] bool is_ancestor(BlockId block, BlockId of) const noexcept;
   void free_listed(std::span<const BlockId> blocks);
   void tell_unreferenced(std::span<const BlockId> blocks);
@@ -133,15 +135,15 @@ class BlockPool final : public BlockDirectory {
   std::int64_t tick_ = 0;
   std::int32_t cached_count_ = 0;
   Table<Block> blocks_;
+  detail::BlockHashIndex<BlockId> hash_to_block_;
   std::vector<BlockId> free_;
-  detail::BlockHashMap hash_to_block_;
   VictimQueue victims_;  ///< every cached block without children; others are dropped when seen
   std::vector<BlockListener*> listeners_;
   // Scratch of one call, with room for every block.
   std::vector<BlockId> listed_;
   std::vector<BlockId> unreferenced_;
   std::vector<BlockHash> hashes_;
-  std::vector<std::size_t> fresh_;
+  std::vector<std::uint32_t> fresh_;
 };
 
 }  // namespace stateport

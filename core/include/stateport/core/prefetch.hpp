@@ -15,11 +15,14 @@ inline void prefetch([[maybe_unused]] const void* address) noexcept {
 #endif
 }
 
-/// Makes the compiler work out `value` although nobody uses it: a lookup made for its cache misses alone.
-inline void keep([[maybe_unused]] std::size_t value) noexcept {
-#ifdef __GNUC__
-  asm volatile("" : : "r"(value));
-#endif
+/// body(0) … body(count - 1); each index is given to `fetch` some turns before.
+template <class Fetch, class Body>
+void for_each_prefetched(std::size_t count, Fetch&& fetch, Body&& body) {
+  for (std::size_t i = 0; i < count && i < prefetch_distance; ++i) fetch(i);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + prefetch_distance < count) fetch(i + prefetch_distance);
+    body(i);
+  }
 }
 
 }  // namespace stateport::detail

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include <stateport/core/block_directory.hpp>
+#include <stateport/core/block_hash_index.hpp>
 #include <stateport/core/block_pool.hpp>
 #include <stateport/core/copy_plan.hpp>
+#include <stateport/core/error.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/slot_pool.hpp>
 #include <stateport/core/state_tag.hpp>
@@ -74,10 +76,17 @@ class SlotAllocator final : public BlockListener {
   void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
 
   /// SlotId{} if the block has none.
-  [[nodiscard]] SlotId slot_of(BlockId block) const;
+  [[nodiscard]] SlotId slot_of(BlockId block) const {
+    require_block(block);
+    const SlotId slot = slot_of_[block.index()];
+    return slot.valid() ? slot : SlotId{};
+  }
   [[nodiscard]] bool has_state(BlockId block) const { return slot_of(block).valid(); }
   /// True if the block had a state, lost it to another block, and has kept its content since.
-  [[nodiscard]] bool was_evicted(BlockId block) const;
+  [[nodiscard]] bool was_evicted(BlockId block) const {
+    require_block(block);
+    return slot_of_[block.index()] == lost_slot;
+  }
 
   /// Gives slots back to the free stack, in this order; blocks without one and duplicates are passed over.
   void invalidate(std::span<const BlockId> blocks);
@@ -90,7 +99,14 @@ class SlotAllocator final : public BlockListener {
   [[nodiscard]] BlockId find(BlockHash hash) const;
   /// The last of `hashes` that has a state, searched right to left.
   [[nodiscard]] std::optional<FoundState> find_longest_state(std::span<const BlockHash> hashes) const;
-  [[nodiscard]] std::size_t registered_count() const noexcept { return hash_to_block_.size(); }
+  [[nodiscard]] std::size_t registered_count() const noexcept { return hash_to_slot_.size(); }
+  /// What the state of a block was registered with last; not positive if it was not. Another block may have taken the
+  /// hash over. Also throws for a block without a slot.
+  [[nodiscard]] BlockHash registered_hash(BlockId block) const;
+  /// The state that has exactly this tag and is registered, found by `hash`; `index` is 0.
+  [[nodiscard]] std::optional<FoundState> find_tagged(BlockHash hash, const StateTag& wanted) const;
+  /// A hint that the hash will soon be looked up or registered.
+  void prefetch(BlockHash hash) const noexcept { hash_to_slot_.prefetch(hash); }
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag);
@@ -122,7 +138,6 @@ class SlotAllocator final : public BlockListener {
   [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
   [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
-  [[nodiscard]] const detail::BlockHashMap& hash_map() const noexcept { return hash_to_block_; }
 
   /// No block has a slot; pins are gone. A pool that nobody else uses is as new.
   void reset();
@@ -130,15 +145,26 @@ class SlotAllocator final : public BlockListener {
   void check_invariants() const;
 
  private:
-  struct Entry {
-    SlotId slot;
-    std::uint32_t batch = 0;  ///< number of the last batch that named the block
+  static constexpr SlotId lost_slot{-2};     ///< the state was evicted, the content stayed
+  static constexpr SlotId pending_slot{-3};  ///< in fresh_
+
+  struct Held {
     BlockHash hash = hash_not_computed;
-    bool evicted = false;
+    std::uint32_t batch = 0;  ///< number of the last batch that named its block
+    bool orphan = false;      ///< pinned after its block lost it
+  };
+  struct Fresh {
+    BlockId block;
+    SlotId before;  ///< none or lost
   };
 
-  void require_block(BlockId block) const;
-  [[nodiscard]] const Entry& with_slot(BlockId block) const;
+  void require_block(BlockId block) const {
+    require(block.valid() && block.index() < slot_of_.size(), "block", block, "is out of range");
+  }
+  [[nodiscard]] SlotId with_slot(BlockId block) const;
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](SlotId slot) { return held_[slot.index()].hash; };
+  }
   [[nodiscard]] std::int64_t key_of(BlockId block) const;
   [[nodiscard]] bool evictable(BlockId block) const;
   void offer(BlockId block);
@@ -146,20 +172,20 @@ class SlotAllocator final : public BlockListener {
   void choose_victims(std::size_t count);
   void prefetch_victims() const noexcept;
   void assign_slots();
-  void forget_hash(BlockId block);
+  void forget_hash(SlotId slot) noexcept;
   void detach(BlockId block);
 
   SlotPool& slots_;
   BlockDirectory& blocks_;
   SlotAllocatorOptions options_;
-  Table<Entry> entries_;  ///< by block
-  detail::BlockHashMap hash_to_block_;
-  VictimQueue victims_;        ///< every evictable block with a slot; others are dropped when seen
-  std::vector<bool> orphans_;  ///< by slot: pinned after its block lost it
+  Table<SlotId> slot_of_;  ///< by block; negative ones differ
+  Table<Held> held_;       ///< by slot
+  detail::BlockHashIndex<SlotId> hash_to_slot_;
+  VictimQueue victims_;  ///< every evictable block with a slot; others are dropped when seen
   std::int64_t evictions_ = 0;
   std::uint32_t batch_ = 0;
   // Scratch of one call.
-  std::vector<BlockId> fresh_;
+  std::vector<Fresh> fresh_;
   std::vector<BlockId> chosen_;
   std::vector<SlotId> given_;
 };

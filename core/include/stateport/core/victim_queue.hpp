@@ -30,7 +30,7 @@ class VictimQueue {
   /// Room for indices 0 … capacity - 1.
   void reserve(std::size_t capacity) {
     heap_.reserve(capacity);
-    position_.resize(capacity, absent);
+    places_.resize(capacity);
     // As many dead entries as live ones at most: making room then costs O(1) per push.
     room_ = 2 * capacity;
     queue_.reserve(room_);
@@ -46,11 +46,11 @@ class VictimQueue {
     const bool in_order =
         queue_.empty() || key > queue_.back().key || (key == queue_.back().key && sorted_end_ < queue_.size());
     if (!in_order) {
-      position_[index] = in_heap;
+      places_[index].position = in_heap;
       return heap_.push(index, key);
     }
     if (queue_.size() == room_) drop_dead_entries();
-    position_[index] = static_cast<std::uint32_t>(queue_.size());
+    places_[index] = {key, static_cast<std::uint32_t>(queue_.size())};
     queue_.push_back({key, index});
   }
 
@@ -58,22 +58,25 @@ class VictimQueue {
   void update(std::uint32_t index, Key key) {
     if (heaped(index)) return heap_.update(index, key);
     if (queued(index)) {
-      if (key >= queue_[position_[index]].key) return;
-      position_[index] = absent;
+      if (key >= places_[index].key) return;
+      places_[index].position = absent;
     }
     push(index, key);
   }
 
+  /// A hint that the index will soon be pushed, updated or erased.
+  void prefetch(std::uint32_t index) const noexcept { detail::prefetch(&places_[index]); }
+
   /// Without effect if absent.
   void erase(std::uint32_t index) {
     if (heaped(index)) heap_.erase(index);
-    position_[index] = absent;
+    places_[index].position = absent;
   }
 
   /// The eligible candidate with the smallest (key, index), which stays; none if there is none. As VictimHeap::top().
   template <class Eligible, class KeyOf>
   [[nodiscard]] std::optional<std::uint32_t> top(Eligible&& eligible, KeyOf&& key_of) {
-    if (const auto soon = upcoming(2 * detail::prefetch_distance)) detail::prefetch(&position_[*soon]);
+    if (const auto soon = upcoming(2 * detail::prefetch_distance)) prefetch(*soon);
     settle_head(eligible, key_of);
     const auto other = heap_.top(eligible, key_of);
     if (head_ == queue_.size()) return other;
@@ -90,18 +93,20 @@ class VictimQueue {
 
   void clear() noexcept {
     heap_.clear();
-    std::ranges::fill(position_, absent);
+    std::ranges::fill(places_, Place{});
     clear_queue();
   }
 
   /// Throws std::logic_error naming the first broken invariant. O(n).
   void check_invariants() const {
     heap_.check_invariants();
-    for (std::size_t index = 0; index < position_.size(); ++index) {
+    for (std::size_t index = 0; index < places_.size(); ++index) {
       if (!queued(static_cast<std::uint32_t>(index))) continue;
-      require_invariant(position_[index] >= head_ && position_[index] < queue_.size(), "VictimQueue",
+      require_invariant(places_[index].position >= head_ && places_[index].position < queue_.size(), "VictimQueue",
                         "a position is outside the queue");
-      require_invariant(queue_[position_[index]].index == index, "VictimQueue", "a position names another entry");
+      const Entry& entry = queue_[places_[index].position];
+      require_invariant(entry.index == index, "VictimQueue", "a position names another entry");
+      require_invariant(entry.key == places_[index].key, "VictimQueue", "a candidate has two keys");
       require_invariant(!heap_.contains(static_cast<std::uint32_t>(index)), "VictimQueue",
                         "a candidate is there twice");
     }
@@ -120,6 +125,10 @@ class VictimQueue {
   static constexpr std::uint32_t absent = UINT32_MAX;
   static constexpr std::uint32_t in_heap = UINT32_MAX - 1;  // or was: the heap drops what is not eligible
 
+  struct Place {
+    Key key = 0;                      ///< of the entry, so that an update need not look there
+    std::uint32_t position = absent;  ///< in queue_, or absent, or in_heap
+  };
   struct Entry {
     Key key;
     std::uint32_t index;
@@ -128,11 +137,11 @@ class VictimQueue {
     }
   };
 
-  [[nodiscard]] bool queued(std::uint32_t index) const noexcept { return position_[index] < in_heap; }
+  [[nodiscard]] bool queued(std::uint32_t index) const noexcept { return places_[index].position < in_heap; }
   [[nodiscard]] bool heaped(std::uint32_t index) const noexcept {
-    return position_[index] == in_heap && heap_.contains(index);
+    return places_[index].position == in_heap && heap_.contains(index);
   }
-  [[nodiscard]] bool live(std::size_t at) const noexcept { return position_[queue_[at].index] == at; }
+  [[nodiscard]] bool live(std::size_t at) const noexcept { return places_[queue_[at].index].position == at; }
 
   void clear_queue() noexcept {
     queue_.clear();
@@ -153,7 +162,7 @@ class VictimQueue {
       const Key now = keep ? key_of(first.index) : first.key;
       STATEPORT_ASSERT(!(now < first.key));
       if (keep && now == first.key) return;
-      position_[first.index] = absent;
+      places_[first.index].position = absent;
       ++head_;
       if (keep) push(first.index, now);
     }
@@ -170,14 +179,14 @@ class VictimQueue {
       const auto at = static_cast<std::size_t>(end - queue_.begin());
       if (live(at)) {
         std::swap(queue_[kept], *end);
-        position_[queue_[kept].index] = static_cast<std::uint32_t>(kept);
+        places_[queue_[kept].index].position = static_cast<std::uint32_t>(kept);
         ++kept;
       }
     }
     const auto live_end = queue_.begin() + static_cast<std::ptrdiff_t>(kept);
     std::sort(begin, live_end);
     for (auto entry = begin; entry != live_end; ++entry)
-      position_[entry->index] = static_cast<std::uint32_t>(entry - queue_.begin());
+      places_[entry->index].position = static_cast<std::uint32_t>(entry - queue_.begin());
     sorted_end_ = static_cast<std::size_t>(end - queue_.begin());
   }
 
@@ -189,7 +198,7 @@ class VictimQueue {
       if (at == sorted_end_) kept_sorted = kept;
       if (!live(at)) continue;
       queue_[kept] = queue_[at];
-      position_[queue_[kept].index] = static_cast<std::uint32_t>(kept);
+      places_[queue_[kept].index].position = static_cast<std::uint32_t>(kept);
       ++kept;
     }
     sorted_end_ = sorted_end_ >= queue_.size() ? kept : sorted_end_ > head_ ? kept_sorted : 0;
@@ -197,9 +206,9 @@ class VictimQueue {
     head_ = 0;
   }
 
-  VictimHeap<Key> heap_;           ///< what was pushed out of order
-  Table<Entry> queue_;             ///< ascending in key from head_ on; an entry is dead unless its position says so
-  Table<std::uint32_t> position_;  ///< of an index in queue_, or absent, or in_heap
+  VictimHeap<Key> heap_;  ///< what was pushed out of order
+  Table<Entry> queue_;    ///< ascending in key from head_ on; an entry is dead unless its position says so
+  Table<Place> places_;   ///< by index
   std::size_t head_ = 0;
   std::size_t sorted_end_ = 0;  ///< the head's group ends here and is sorted by index, if it is past head_
   std::size_t room_ = 0;
