@@ -175,7 +175,7 @@ struct BareList {
     links[links[anchor].next].previous = entry;
     links[anchor].next = entry;
   }
-  std::vector<Link> links;
+  Table<Link> links;
   std::uint32_t anchor;
 };
 
@@ -250,7 +250,7 @@ void evict_one_insert_one(benchmark::State& state) {
   std::mt19937_64 random(9);
   FlatMap<std::uint64_t, std::uint32_t> map;
   map.reserve(many);
-  std::vector<std::uint64_t> hashes(many);
+  Table<std::uint64_t> hashes(many);
   Key key(page);
   const auto insert = [&](std::uint32_t entry) {
     for (Token& token : key) token = static_cast<Token>(random() & 0x1FFFF);

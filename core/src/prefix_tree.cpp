@@ -102,7 +102,7 @@ PrefixLock PrefixTree::lock(NodeId node) {
 }
 
 void PrefixTree::touch(NodeId node) {
-  require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  require(impl_->contains(node), "node", node.index, "is not in the tree, or has been evicted");
   impl_->touch(node.index);
 }
 

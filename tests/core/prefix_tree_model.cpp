@@ -117,6 +117,13 @@ PrefixModel::Match PrefixModel::match(const std::vector<Token>& key, int name_sp
   return match;
 }
 
+void PrefixModel::touch(int touched) {
+  std::vector<int> path;
+  for (int i = touched; i != 0; i = node(i).parent) path.push_back(i);
+  for (; !path.empty(); path.pop_back()) at(path.back()).tick = ++clock;
+  if (node(touched).slot >= 0) at(touched).state_tick = ++clock;
+}
+
 PrefixModel::Match PrefixModel::match_with_live_slot(const std::vector<Token>& key, int name_space, Out& out) {
   Match found = match(key, name_space);
   if (found.node == 0) return found;

@@ -57,8 +57,10 @@ class Comparison {
       lock();
     else if (dice < 86)
       unlock();
-    else if (dice < 98)
+    else if (dice < 95)
       evict();
+    else if (dice < 98)
+      touch();
     else if (dice == 98)
       give_back_slots();
     else if (random_.chance(10))
@@ -250,6 +252,14 @@ class Comparison {
     REQUIRE((got.states >= demand.states || !model_.next_state()));  // E1
     for (const HeldLock& held : locks_)                              // L3; what a reset forgot stays forgotten
       REQUIRE(tree_.contains(held.tree.node()) == !forgotten_.contains(held.model.node));
+  }
+
+  void touch() {
+    if (hits_.empty()) return;
+    const Hit hit = hits_[static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(hits_.size()) - 1))];
+    if (!tree_.contains(hit.tree)) return;
+    tree_.touch(hit.tree);
+    model_.touch(hit.model);
   }
 
   void lock() {

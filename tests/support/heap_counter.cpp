@@ -17,7 +17,7 @@ void stateport::test::fail_heap_allocation(std::uint64_t n) noexcept {
   until_failure = n;
 }
 
-// operator new[] ends here too, but for sanitizers, which have their own; the aligned forms are left alone.
+// operator new[] ends here too, but for sanitizers, which have their own.
 void* operator new(std::size_t bytes) {
   ++allocations;
   if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
@@ -29,6 +29,13 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   if (until_failure > 0 && --until_failure == 0) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
+  const auto align = static_cast<std::size_t>(alignment);
+  if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return memory;
+  throw std::bad_alloc();
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
@@ -36,5 +43,11 @@ void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }

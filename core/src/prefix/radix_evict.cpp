@@ -1,49 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/prefetch.hpp>
+
 #include "radix_tree.hpp"
 
 namespace stateport::detail {
-namespace {
-
-void prefetch([[maybe_unused]] const void* address) noexcept {
-#ifdef __GNUC__
-  __builtin_prefetch(address);
-#endif
-}
-
-}  // namespace
-
-bool RadixTree::is_victim_leaf(std::uint32_t node) const noexcept {
-  const RadixNode& entry = nodes_[node];
-  return entry.pages > 0 && entry.children == 0 && entry.full_lock == 0;
-}
-
-bool RadixTree::is_victim_state(std::uint32_t slot) const noexcept {
-  const SlotId id{static_cast<std::int32_t>(slot)};
-  return !pool_.is_free(id) && pool_.owner(id) != SlotPool::caller && pool_.lock_count(id) == 0;
-}
-
-VictimKey RadixTree::key(std::uint32_t node) const noexcept {
-  const RadixNode& entry = nodes_[node];
-  return options_.policy->key({.index = node,
-                               .used_tick = entry.tick,
-                               .created_tick = entry.created,
-                               .hits = entry.hits,
-                               .priority = entry.priority,
-                               .tokens = tokens_of(entry.pages),
-                               .has_state = entry.slot >= 0});
-}
-
-std::optional<std::uint32_t> RadixTree::next_leaf() {
-  return leaves_.top([this](std::uint32_t node) { return is_victim_leaf(node); },
-                     [this](std::uint32_t node) { return key(node); });
-}
-
-std::optional<std::uint32_t> RadixTree::next_state() {
-  const auto slot = states_.top([this](std::uint32_t slot) { return is_victim_state(slot); },
-                                [this](std::uint32_t slot) { return state_ticks_[slot]; });
-  if (!slot) return std::nullopt;
-  return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(*slot)}));
-}
 
 void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
   const SlotId slot{nodes_[node].slot};
@@ -52,30 +12,41 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
   pool_.release(slot);
   --sizes_.evictable_states;
   ++result.states;
-  if (keys_may_shrink_ && leaves_.contains(node)) leaves_.update(node, key(node));
+  if (keys_may_shrink_) rank_again(node);
+}
+
+void RadixTree::fetch_pages(std::uint32_t node) const noexcept {
+  const std::uint32_t page = nodes_[node].first_page;
+  prefetch(arena_.kv(page));
+  prefetch(arena_.tokens(page));
+  prefetch(arena_.run_mark(page));
 }
 
 void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result) {
   RadixNode& entry = nodes_[node];
   const std::int64_t tokens = tokens_of(entry.pages);
   const KvIndex* kv = arena_.kv(entry.first_page);
-  // A victim has not been used for long: all that it touches is fetched at once, while the heap closes its gap.
-  prefetch(kv);
-  prefetch(arena_.tokens(entry.first_page));
-  prefetch(arena_.run_mark(entry.first_page));
-  prefetch(children_.bucket(entry.hash));
+  // A victim has not been used for long: each eviction fetches what the next one touches.
+  if (listed(node)) {
+    fetch_pages(entry.newer);
+    prefetch(&nodes_[nodes_[entry.newer].newer]);
+  } else {
+    fetch_pages(node);
+  }
+  const std::uint32_t hash = child_hash(node);
+  prefetch(children_.bucket(hash));
   if (entry.slot >= 0) {  // room for both lists before either tells of this node
     freed.slots.emplace_back();
     freed.slots.pop_back();
   }
   freed.kv.insert(freed.kv.end(), kv, kv + tokens);
-  leaves_.erase(node);
-  if (const auto next = leaves_.first()) prefetch(&nodes_[*next]);
+  drop_candidate(node);
+  if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
   if (entry.slot >= 0) remove_state(node, freed, result);
   result.tokens += tokens;
   sizes_.evictable_tokens -= tokens;
   own_indices({kv, static_cast<std::size_t>(tokens)}, false);
-  children_.erase(entry.hash, node);
+  children_.erase(hash, node);
   arena_.release(entry.first_page, entry.pages);
 
   const NodeId gone = id(node);
@@ -90,7 +61,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   if (parent == root)
     names_.drop_child(name_space);
   else if (is_victim_leaf(parent))
-    leaves_.update(parent, key(parent));  // it competes at once, by its own key (18)
+    add_candidate(parent);  // it competes at once, by its own key (18)
   if (options_.on_node_evict) options_.on_node_evict(gone);
 }
 
@@ -133,6 +104,7 @@ void RadixTree::reset(Freed& freed) {
     free_head_ = node;
   }
   nodes_[root].children = 0;
+  nodes_[root].older = nodes_[root].newer = root;
   live_nodes_ = 0;
   arena_.clear();
   children_.clear();

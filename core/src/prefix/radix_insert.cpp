@@ -61,7 +61,6 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
   RadixNode& node = nodes_[leaf];
   node.parent = parent;
   node.pages = end_page - from_page;
-  node.end_pages = end_page;
   node.name_space = name_space;
   node.first_page = arena_.allocate(node.pages);
   node.hits = prefix.chunked ? 0 : 1;
@@ -72,11 +71,11 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
   std::ranges::copy(kv, arena_.kv(node.first_page));
   own_indices(kv, true);
   link_child(leaf);
-  ++nodes_[parent].children;
+  if (nodes_[parent].children++ == 0 && parent != root && listed(parent)) unlist(parent);
   if (parent == root) names_.add_child(name_space);
   sizes_.evictable_tokens += tokens_of(node.pages);
   node.tick = node.created = ++tick_;
-  leaves_.update(leaf, key(leaf));
+  add_candidate(leaf);
   return leaf;
 }
 

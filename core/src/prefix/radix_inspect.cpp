@@ -21,7 +21,20 @@ std::string quoted(const std::optional<std::string_view>& name) {
 
 }  // namespace
 
+std::vector<std::uint32_t> RadixTree::path_ends() const {
+  std::vector<std::uint32_t> ends(nodes_.size(), 0);
+  std::vector<std::uint32_t> path;
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
+    if (nodes_[index].pages == 0) continue;
+    for (std::uint32_t at = index; ends[at] == 0 && at != root; at = nodes_[at].parent) path.push_back(at);
+    for (; !path.empty(); path.pop_back())
+      ends[path.back()] = ends[nodes_[path.back()].parent] + nodes_[path.back()].pages;
+  }
+  return ends;
+}
+
 std::vector<NodeInfo> RadixTree::nodes() const {
+  const std::vector<std::uint32_t> ends = path_ends();
   std::vector<NodeInfo> all;
   all.reserve(live_nodes_);
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
@@ -34,7 +47,7 @@ std::vector<NodeInfo> RadixTree::nodes() const {
                    .name_space = names_.name(node.name_space),
                    .tokens = {arena_.tokens(node.first_page), tokens},
                    .kv = {arena_.kv(node.first_page), tokens},
-                   .end_tokens = tokens_of(node.end_pages),
+                   .end_tokens = tokens_of(ends[index]),
                    .slot = state ? SlotId{node.slot} : SlotId{},
                    .full_lock = node.full_lock,
                    .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : 0,
@@ -90,18 +103,16 @@ void RadixTree::check_node(std::uint32_t index) const {
   const Token* first_page = arena_.tokens(node.first_page);
   require_invariant(node.parent < nodes_.size() && (node.parent == root || parent.pages > 0), structure,
                     "a node's parent is not in the tree");
-  require_invariant(node.end_pages == parent.end_pages + node.pages, structure, "a path has another length");
   require_invariant(node.parent == root || node.name_space == parent.name_space, structure,
                     "a node is in another namespace than its parent");
-  require_invariant(node.hash == child_hash(node.parent, node.name_space, first_page), structure,
-                    "a node is filed under another hash");
-  const std::uint32_t found = children_.find(node.hash, [&](std::uint32_t other) {
+  const std::uint32_t found = children_.find(child_hash(index), [&](std::uint32_t other) {
     return nodes_[other].parent == node.parent && nodes_[other].name_space == node.name_space &&
            same_page(arena_.tokens(nodes_[other].first_page), first_page);
   });
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.tick <= tick_ && node.created <= tick_, structure, "a node is younger than the clock");
-  require_invariant(!is_victim_leaf(index) || leaves_.contains(index), structure, "an evictable leaf is not indexed");
+  require_invariant(!is_victim_leaf(index) || listed(index) || leaves_.contains(index), structure,
+                    "an evictable leaf is not indexed");
   if (node.slot < 0) return;
   const SlotId slot{node.slot};
   require_invariant(!pool_.is_free(slot) && pool_.owner(slot) == static_cast<std::int32_t>(index), structure,
@@ -135,6 +146,23 @@ void RadixTree::check_nodes(std::vector<std::uint32_t>& children, std::vector<st
     require_invariant(root_children[name] == names_.children(name), structure, "a namespace counts other children");
 }
 
+void RadixTree::check_list() const {
+  std::size_t found = 0;
+  std::uint32_t older = root;
+  for (std::uint32_t at = nodes_[root].newer; at != root; older = at, at = nodes_[at].newer, ++found) {
+    const RadixNode& node = nodes_[at];
+    require_invariant(by_last_use_ && found <= live_nodes_ && node.older == older, structure,
+                      "the links of the list of leaves do not agree");
+    require_invariant(node.pages > 0 && node.children == 0 && !leaves_.contains(at), structure,
+                      "what is listed is no leaf, or is in the heap too");
+    require_invariant(older == root || nodes_[older].tick < node.tick, structure, "the list of leaves is out of order");
+  }
+  require_invariant(nodes_[root].older == older, structure, "the list of leaves has another end");
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
+    if (listed(index)) --found;
+  require_invariant(found == 0, structure, "a node is linked but not listed");
+}
+
 void RadixTree::check_sizes() const {
   TreeSizes recount;
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
@@ -161,17 +189,17 @@ void RadixTree::check_indices() const {
 }
 
 void RadixTree::check_states() const {
+  const std::vector<std::uint32_t> ends = path_ends();
   std::size_t with_state = 0;
   std::vector<Token> path;
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
     const RadixNode& node = nodes_[index];
     if (node.pages == 0 || node.slot < 0) continue;
     ++with_state;
-    path.resize(static_cast<std::size_t>(tokens_of(node.end_pages)));
+    path.resize(static_cast<std::size_t>(tokens_of(ends[index])));
     for (std::uint32_t at = index; at != root; at = nodes_[at].parent) {
       const Token* tokens = arena_.tokens(nodes_[at].first_page);
-      std::copy(tokens, tokens + tokens_of(nodes_[at].pages),
-                path.begin() + tokens_of(nodes_[at].end_pages - nodes_[at].pages));
+      std::copy(tokens, tokens + tokens_of(nodes_[at].pages), path.begin() + tokens_of(ends[at] - nodes_[at].pages));
     }
     const TagCheck check = check_tag(pool_.tag(SlotId{node.slot}), state_tag(path, names_.name(node.name_space)));
     require_invariant(check == TagCheck::match, structure, "a slot holds the state of another path");
@@ -198,6 +226,7 @@ void RadixTree::check_invariants() const {
     require_invariant(nodes_[index].pages == 0 && free_nodes <= nodes_.size(), structure, "a node in use is free");
   require_invariant(free_nodes + live_nodes_ + 1 == nodes_.size(), structure, "a node is neither in use nor free");
   arena_.check_invariants(used_pages);
+  check_list();
   leaves_.check_invariants();
   states_.check_invariants();
   pool_.check_invariants();

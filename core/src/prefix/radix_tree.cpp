@@ -17,17 +17,14 @@ RadixTree::RadixTree(PrefixTree::Options options)
       arena_(options_.page_size, options_.reserve_tokens),
       states_(static_cast<std::size_t>(options_.slots)),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
+  by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;
   if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction);
   keys_may_shrink_ = options_.policy->key_may_shrink();
   owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
   nodes_.emplace_back();
   nodes_[root].full_lock = 1;
-}
-
-bool RadixTree::contains(NodeId node) const noexcept {
-  if (node.is_root()) return node.generation == nodes_[root].generation;
-  return node.index < nodes_.size() && nodes_[node.index].pages > 0 && nodes_[node.index].generation == node.generation;
+  nodes_[root].older = nodes_[root].newer = root;
 }
 
 bool RadixTree::node_at_hand() const noexcept {
@@ -65,6 +62,11 @@ std::uint32_t RadixTree::child_hash(std::uint32_t parent, std::uint32_t name_spa
   std::uint64_t mixed = (tokens ^ place * 0x9E3779B97F4A7C15U) * 0xD6E8FEB86659FD93U;
   mixed ^= mixed >> 32;
   return static_cast<std::uint32_t>((mixed * 0xD6E8FEB86659FD93U) >> 32);
+}
+
+std::uint32_t RadixTree::child_hash(std::uint32_t node) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  return child_hash(entry.parent, entry.name_space, arena_.tokens(entry.first_page));
 }
 
 bool RadixTree::same_page(const Token* a, const Token* b) const noexcept {
@@ -111,6 +113,7 @@ RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::u
     if (node.slot >= 0) {
       walk.answer = child;
       walk.answer_depth = walk.depth;
+      walk.answer_pages = walk.pages;
       walk.lost_state = false;
     } else if (node.slot == lost_slot) {
       walk.lost_state = true;
@@ -120,9 +123,7 @@ RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::u
 }
 
 void RadixTree::link_child(std::uint32_t node) noexcept {
-  RadixNode& entry = nodes_[node];
-  entry.hash = child_hash(entry.parent, entry.name_space, arena_.tokens(entry.first_page));
-  children_.insert(entry.hash, node);
+  children_.insert(child_hash(node), node);
 }
 
 std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept {
@@ -133,15 +134,13 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   upper.parent = lower.parent;
   upper.first_page = lower.first_page;
   upper.pages = pages;
-  upper.end_pages = lower.end_pages - lower.pages + pages;
   upper.children = 1;
-  upper.hash = lower.hash;
   upper.name_space = lower.name_space;
   upper.full_lock = lower.full_lock;
   upper.created = lower.created;
   upper.hits = lower.hits;
   upper.priority = lower.priority;
-  children_.replace(upper.hash, node, upper_index);
+  children_.replace(child_hash(node), node, upper_index);
   lower.parent = upper_index;
   lower.first_page += pages;
   lower.pages -= pages;
@@ -150,16 +149,6 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   touch_node(node, ++tick_);
   if (lower.slot >= 0) touch_state(node);
   return upper_index;
-}
-
-void RadixTree::touch_node(std::uint32_t node, std::uint64_t tick) noexcept {
-  nodes_[node].tick = tick;
-  if (keys_may_shrink_ && leaves_.contains(node)) leaves_.update(node, key(node));
-}
-
-void RadixTree::touch_path(std::uint32_t node, std::uint32_t depth) noexcept {
-  tick_ += depth;
-  for (std::uint64_t tick = tick_; node != root; node = nodes_[node].parent) touch_node(node, tick--);
 }
 
 void RadixTree::touch_state(std::uint32_t node) noexcept {
@@ -176,7 +165,7 @@ void RadixTree::touch(std::uint32_t node) noexcept {
 PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
   PrefixMatch match;
   match.node = id(walk.answer);
-  match.tokens = tokens_of(nodes_[walk.answer].end_pages);
+  match.tokens = tokens_of(walk.answer_pages);
   match.walked_tokens = tokens_of(walk.pages);
   if (walk.answer != root) {
     match.slot = SlotId{nodes_[walk.answer].slot};
@@ -199,11 +188,12 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   const PrefixMatch match = describe(found);
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
+  std::uint32_t begin = found.answer_pages;
   for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent) {
     const RadixNode& node = nodes_[at];
+    begin -= node.pages;
     if (!kv_out.empty())
-      std::memcpy(kv_out.data() + (node.end_pages - node.pages) * page, arena_.kv(node.first_page),
-                  sizeof(KvIndex) * node.pages * page);
+      std::memcpy(kv_out.data() + begin * page, arena_.kv(node.first_page), sizeof(KvIndex) * node.pages * page);
     touch_node(at, tick--);
   }
   if (found.answer != root) touch_state(found.answer);
@@ -252,7 +242,7 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
     if (--entry.full_lock > 0) continue;
     sizes_.evictable_tokens += tokens_of(entry.pages);
     sizes_.protected_tokens -= tokens_of(entry.pages);
-    if (entry.children == 0) leaves_.update(at, key(at));
+    if (entry.children == 0) add_candidate(at);
   }
 }
 

@@ -19,18 +19,19 @@
 
 namespace stateport::detail {
 
-/// One cache line. A free node is linked through `parent` and has no pages.
+/// One cache line. A free node is linked through `parent` and has no pages. What an ancestor or the arena knows is not
+/// here: the length of the path and the hash of the first page.
 struct RadixNode {
   std::uint32_t parent = 0;
   std::uint32_t first_page = 0;  ///< of its segment in the arena
   std::uint32_t pages = 0;
-  std::uint32_t end_pages = 0;  ///< pages from the root to the end of the segment
   std::uint32_t children = 0;
-  std::uint32_t hash = 0;  ///< under which the child table finds it
   std::uint32_t name_space = 0;
   std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
   std::uint32_t full_lock = 0;
   std::uint32_t generation = 0;
+  std::uint32_t older = UINT32_MAX;  ///< neighbours in the list of leaves, if it is there
+  std::uint32_t newer = UINT32_MAX;
   std::uint64_t tick = 0;
   std::uint64_t created = 0;
   std::uint32_t hits = 0;
@@ -40,9 +41,13 @@ static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache lin
 
 /// The tree behind PrefixTree, which checks the arguments.
 ///
-/// Victim choice is lazy (VictimHeap): a use only raises ticks. The heap of leaves holds every evictable leaf and
-/// perhaps nodes that are none at the moment; the heap of states holds every evictable state, by slot, and perhaps
-/// slots that are not; both drop such entries when they come up, and they return when they become candidates again.
+/// Least recently used leaves go first from a list in order of ticks, which begins and ends at the root: a use moves a
+/// leaf to its end. Other policies use a lazy heap (VictimHeap), where a use only raises ticks. So do leaves that
+/// become candidates too late for the list: their place is far from both of its ends.
+///
+/// Every evictable leaf is in the list or in the heap of leaves, every evictable state, by slot, in the heap of states.
+/// Locked leaves stay in all three, and nodes that have got children in the heap: they are dropped when they come up,
+/// and return when they become candidates again.
 class RadixTree {
  public:
   static constexpr std::uint32_t root = 0;
@@ -65,7 +70,10 @@ class RadixTree {
   void reset(Freed& freed);
 
   [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept;
-  [[nodiscard]] bool contains(NodeId node) const noexcept;
+  [[nodiscard]] bool contains(NodeId node) const noexcept {
+    return node.index < nodes_.size() && nodes_[node.index].generation == node.generation &&
+           (nodes_[node.index].pages > 0 || node.is_root());
+  }
   [[nodiscard]] NodeId id(std::uint32_t index) const noexcept { return {index, nodes_[index].generation}; }
 
   [[nodiscard]] SlotPool& pool() noexcept { return pool_; }
@@ -92,10 +100,12 @@ class RadixTree {
     std::uint32_t cut_pages = 0;
     std::uint32_t answer = root;  ///< deepest node walked to its end that has a state
     std::uint32_t answer_depth = 0;
+    std::uint32_t answer_pages = 0;
     bool lost_state = false;  ///< a node walked beyond the answer had a state that was evicted
   };
 
   [[nodiscard]] Walk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
+  [[nodiscard]] std::uint32_t child_hash(std::uint32_t node) const noexcept;
   [[nodiscard]] std::uint32_t child_hash(std::uint32_t parent, std::uint32_t name_space,
                                          const Token* page) const noexcept;
   [[nodiscard]] bool same_page(const Token* a, const Token* b) const noexcept;
@@ -112,9 +122,27 @@ class RadixTree {
   /// Cuts `node` after `pages` pages; returns the new upper part.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
 
-  void touch_node(std::uint32_t node, std::uint64_t tick) noexcept;
+  /// Precondition: `tick` is the largest so far, if the node is a leaf.
+  void touch_node(std::uint32_t node, std::uint64_t tick) noexcept {
+    nodes_[node].tick = tick;
+    if (listed(node))
+      list_last(node);
+    else if (keys_may_shrink_)
+      rank_again(node);
+  }
+  void rank_again(std::uint32_t node) noexcept;
+  void rank_path_again(std::uint32_t node) noexcept;
   /// Ticks the nodes from the root's child to `node`, parents first; `depth` nodes.
-  void touch_path(std::uint32_t node, std::uint32_t depth) noexcept;
+  void touch_path(std::uint32_t node, std::uint32_t depth) noexcept {
+    tick_ += depth;
+    std::uint64_t tick = tick_;
+    for (std::uint32_t at = node; at != root; at = nodes_[at].parent) nodes_[at].tick = tick--;
+    // What lies above has children and is not listed.
+    if (node != root && listed(node))
+      list_last(node);
+    else if (keys_may_shrink_)
+      rank_path_again(node);
+  }
   void touch_state(std::uint32_t node) noexcept;
 
   void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) const;
@@ -129,13 +157,43 @@ class RadixTree {
   [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept;
   [[nodiscard]] bool is_victim_state(std::uint32_t slot) const noexcept;
   [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older != none; }
+  void list_before(std::uint32_t newer, std::uint32_t node) noexcept {
+    RadixNode& entry = nodes_[node];
+    entry.newer = newer;
+    entry.older = nodes_[newer].older;
+    nodes_[entry.older].newer = node;
+    nodes_[newer].older = node;
+  }
+  /// Moves a listed leaf.
+  void list_last(std::uint32_t node) noexcept {
+    const RadixNode& entry = nodes_[node];
+    nodes_[entry.older].newer = entry.newer;
+    nodes_[entry.newer].older = entry.older;
+    list_before(root, node);
+  }
+  void unlist(std::uint32_t node) noexcept {
+    RadixNode& entry = nodes_[node];
+    nodes_[entry.older].newer = entry.newer;
+    nodes_[entry.newer].older = entry.older;
+    entry.older = entry.newer = none;
+  }
+  /// False if the node's place in the list is far from both ends.
+  bool list_by_tick(std::uint32_t node) noexcept;
+  /// A leaf that nothing locks: new, unlocked, or left alone by its last child.
+  void add_candidate(std::uint32_t node) noexcept;
+  void drop_candidate(std::uint32_t node) noexcept;
   [[nodiscard]] std::optional<std::uint32_t> next_leaf();
   [[nodiscard]] std::optional<std::uint32_t> next_state();
   void remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result);
+  void fetch_pages(std::uint32_t node) const noexcept;
   /// Takes the state from a node that keeps its KV.
   void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
   void own_indices(std::span<const KvIndex> kv, bool own) noexcept;
 
+  /// By node: pages from the root to the end of its segment.
+  [[nodiscard]] std::vector<std::uint32_t> path_ends() const;
+  void check_list() const;
   void check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
                    std::vector<bool>& used_pages) const;
   void check_node(std::uint32_t node) const;
@@ -155,6 +213,7 @@ class RadixTree {
   HashIndex children_{80};  ///< nodes by a hash of (parent, namespace, first page): 10 bytes a node
   NamespaceTable names_;
   TreeSizes sizes_;
+  bool by_last_use_ = false;  ///< the policy is lru: leaves are listed
   bool keys_may_shrink_ = false;
   VictimHeap<VictimKey> leaves_;              ///< by node
   VictimHeap<std::uint64_t> states_;          ///< by slot

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <stateport/core/prefix_types.hpp>
+#include <stateport/core/table.hpp>
 
 namespace stateport::detail {
 
@@ -55,9 +56,9 @@ class TokenArena {
   void unlink(std::uint32_t page) noexcept;
 
   std::int32_t page_size_;
-  std::vector<Token> tokens_;
-  std::vector<KvIndex> kv_;
-  std::vector<std::uint32_t> free_pages_;  ///< length of the free run that begins or ends here, else 0
+  Table<Token> tokens_;
+  Table<KvIndex> kv_;
+  Table<std::uint32_t> free_pages_;  ///< length of the free run that begins or ends here, else 0
   std::array<std::uint32_t, size_classes> heads_;
   std::uint32_t classes_with_runs_ = 0;  ///< bit per size class
 };

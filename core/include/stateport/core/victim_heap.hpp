@@ -9,6 +9,7 @@
 
 #include <stateport/core/assert.hpp>
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 #include <stateport/core/table.hpp>
 
 namespace stateport {
@@ -30,11 +31,12 @@ class VictimHeap {
   explicit VictimHeap(std::size_t capacity = 0) { reserve(capacity); }
 
   void reserve(std::size_t capacity) {
-    entries_.reserve(capacity);
+    entries_.reserve(first + capacity);
+    entries_.resize(std::max(entries_.size(), first));
     position_.resize(capacity, absent);
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.size() - first; }
   [[nodiscard]] bool contains(std::uint32_t index) const noexcept { return position_[index] != absent; }
 
   /// Adds a candidate; without effect if it is already there (a grown key is found by top()).
@@ -70,48 +72,56 @@ class VictimHeap {
   /// `eligible(index)` and `key_of(index)` give the state of affairs now; a key never got smaller unnoticed.
   template <class Eligible, class KeyOf>
   [[nodiscard]] std::optional<std::uint32_t> top(Eligible&& eligible, KeyOf&& key_of) {
-    while (!entries_.empty()) {
-      Entry& first = entries_.front();
-      if (!eligible(first.index)) {
-        erase(first.index);
+    while (size() > 0) {
+      Entry& smallest = entries_[first];
+      if (!eligible(smallest.index)) {
+        erase(smallest.index);
         continue;
       }
-      const Key now = key_of(first.index);
-      if (!(first.key < now)) {
-        STATEPORT_ASSERT(!(now < first.key));
-        return first.index;
+      const Key now = key_of(smallest.index);
+      if (!(smallest.key < now)) {
+        STATEPORT_ASSERT(!(now < smallest.key));
+        return smallest.index;
       }
-      first.key = now;
-      sift_down(0);
+      smallest.key = now;
+      sift_down(first);
     }
     return std::nullopt;
   }
 
   /// The smallest entry as the heap last knew it: probably the next top(). None if empty.
-  [[nodiscard]] std::optional<std::uint32_t> first() const noexcept {
-    return entries_.empty() ? std::nullopt : std::optional(entries_.front().index);
+  [[nodiscard]] std::optional<std::uint32_t> upcoming() const noexcept {
+    return size() == 0 ? std::nullopt : std::optional(entries_[first].index);
   }
 
   void clear() noexcept {
-    for (const Entry& entry : entries_) position_[entry.index] = absent;
-    entries_.clear();
+    for (std::size_t i = first; i < entries_.size(); ++i) position_[entries_[i].index] = absent;
+    entries_.resize(first);
   }
 
   /// Throws std::logic_error unless positions and heap order hold. O(n).
   void check_invariants() const {
     std::size_t present = 0;
     for (const std::uint32_t position : position_) present += position != absent;
-    require_invariant(present == entries_.size(), "VictimHeap", "positions and entries differ in number");
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
+    require_invariant(present == size(), "VictimHeap", "positions and entries differ in number");
+    for (std::size_t i = first; i < entries_.size(); ++i) {
       require_invariant(position_[entries_[i].index] == i, "VictimHeap", "an entry is not where its position says");
-      require_invariant(i == 0 || !(entries_[i] < entries_[(i - 1) / arity]), "VictimHeap",
+      require_invariant(i == first || !(entries_[i] < entries_[parent_of(i)]), "VictimHeap",
                         "an entry is smaller than its parent");
     }
   }
 
  private:
   static constexpr std::uint32_t absent = UINT32_MAX;
-  static constexpr std::size_t arity = 4;  // one cache line of children for a 16-byte entry
+  /// The children of one entry fill a cache line, for entries of 16 bytes: entry i has them at 4 (i - 2) … 4 (i - 2) +
+  /// 3, so the smallest entry stands at 3 and what lies before it is not used.
+  static constexpr std::size_t arity = 4;
+  static constexpr std::size_t first = arity - 1;
+
+  [[nodiscard]] static constexpr std::size_t parent_of(std::size_t entry) noexcept { return entry / arity + first - 1; }
+  [[nodiscard]] static constexpr std::size_t children_of(std::size_t entry) noexcept {
+    return (entry - first + 1) * arity;
+  }
 
   struct Entry {
     Key key;
@@ -123,12 +133,6 @@ class VictimHeap {
     }
   };
 
-  static void prefetch([[maybe_unused]] const void* address) noexcept {
-#ifdef __GNUC__
-    __builtin_prefetch(address);
-#endif
-  }
-
   void place(std::size_t position, const Entry& entry) {
     entries_[position] = entry;
     position_[entry.index] = static_cast<std::uint32_t>(position);
@@ -136,8 +140,8 @@ class VictimHeap {
 
   void sift_up(std::size_t hole) {
     const Entry moving = entries_[hole];
-    while (hole > 0) {
-      const std::size_t parent = (hole - 1) / arity;
+    while (hole > first) {
+      const std::size_t parent = parent_of(hole);
       if (!(moving < entries_[parent])) break;
       place(hole, entries_[parent]);
       hole = parent;
@@ -148,15 +152,16 @@ class VictimHeap {
   void sift_down(std::size_t hole) {
     const Entry moving = entries_[hole];
     for (;;) {
-      const std::size_t first = hole * arity + 1;
-      if (first >= entries_.size()) break;
+      const std::size_t begin = children_of(hole);
+      if (begin >= entries_.size()) break;
       // A heap of a million entries is deeper than the caches: the next level comes while this one is compared.
-      const std::size_t grandchildren = first * arity + 1;
+      const std::size_t grandchildren = children_of(begin);
       if (grandchildren < entries_.size())
-        for (std::size_t child = 0; child < arity; ++child) prefetch(&entries_[0] + grandchildren + child * arity);
-      const std::size_t last = std::min(first + arity, entries_.size());
-      std::size_t smallest = first;
-      for (std::size_t child = first + 1; child < last; ++child)
+        for (std::size_t child = 0; child < arity; ++child)
+          detail::prefetch(entries_.data() + grandchildren + child * arity);
+      const std::size_t end = std::min(begin + arity, entries_.size());
+      std::size_t smallest = begin;
+      for (std::size_t child = begin + 1; child < end; ++child)
         if (entries_[child] < entries_[smallest]) smallest = child;
       if (!(entries_[smallest] < moving)) break;
       place(hole, entries_[smallest]);
