@@ -32,9 +32,13 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
   if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
-  const auto align = static_cast<std::size_t>(alignment);
-  if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return memory;
+  if (void* memory = operator new(bytes, alignment, std::nothrow)) return memory;
   throw std::bad_alloc();
+}
+// HostResource's: memory of states, not of structures.
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  const auto align = static_cast<std::size_t>(alignment);
+  return std::aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 void operator delete(void* memory) noexcept {
   std::free(memory);
@@ -46,6 +50,9 @@ void operator delete(void* memory, const std::nothrow_t&) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {

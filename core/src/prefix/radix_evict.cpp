@@ -52,6 +52,8 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   const NodeId gone = id(node);
   const std::uint32_t parent = entry.parent;
   const std::uint32_t name_space = entry.name_space;
+  const std::uint32_t first_page = entry.first_page;
+  const std::uint32_t pages = entry.pages;
   --nodes_[parent].children;
   entry = {};
   entry.generation = gone.generation + 1;
@@ -63,6 +65,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   else if (is_victim_leaf(parent))
     add_candidate(parent);  // it competes at once, by its own key (18)
   if (options_.on_node_evict) options_.on_node_evict(gone);
+  if (events_.is_on()) events_.removed(first_page, pages);
 }
 
 EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
@@ -113,6 +116,7 @@ void RadixTree::reset(Freed& freed) {
   states_.clear();
   sizes_ = {};
   owned_indices_.assign(owned_indices_.size(), 0);
+  if (events_.is_on()) events_.cleared();
 }
 
 }  // namespace stateport::detail

@@ -48,6 +48,17 @@ void RadixTree::own_indices(std::span<const KvIndex> kv, bool own) noexcept {
   }
 }
 
+void RadixTree::prepare_event(const PrefixInsert& prefix, const Walk& walk, std::uint32_t pages) {
+  const auto page = static_cast<std::size_t>(options_.page_size);
+  std::optional<std::uint32_t> parent;
+  if (walk.cut_node != none)
+    parent = nodes_[walk.cut_node].first_page + walk.cut_pages - 1;
+  else if (walk.node != root)
+    parent = nodes_[walk.node].first_page + nodes_[walk.node].pages - 1;
+  events_.prepare(parent, prefix.tokens.first(pages * page).subspan(walk.pages * page), prefix.name_space,
+                  arena_.capacity_pages());
+}
+
 void RadixTree::count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept {
   RadixNode& entry = nodes_[node];
   if (!prefix.chunked && entry.hits < UINT32_MAX) ++entry.hits;
@@ -119,6 +130,8 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   // All that can fail comes before the first change.
   if (live_nodes_ + spare_nodes + 3 > node_capacity_) reserve_nodes(2 * node_capacity_);
   if (found.pages < pages) arena_.reserve_run(pages - found.pages);
+  const bool tell = events_.is_on() && found.pages < pages;
+  if (tell) prepare_event(prefix, found, pages);
   const std::int64_t prefix_tokens = tokens_of(found.pages);
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
@@ -139,6 +152,9 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     touch_node(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;
   if (adopt(end, prefix.slot) && options_.max_states_per_path >= 0) cap_path(end, freed);
+  if (tell)
+    events_.stored(nodes_[end].first_page, prefix.tokens.first(pages * page).subspan(found.pages * page),
+                   prefix.name_space);
   return {.node = id(end), .prefix_tokens = prefix_tokens, .state_exists = had_state};
 }
 

@@ -15,6 +15,7 @@ RadixTree::RadixTree(PrefixTree::Options options)
       grid_(std::lcm(std::int64_t{options_.chunk_size}, std::int64_t{options_.page_size})),
       pool_(options_.slots, SlotPool::Order::queue),
       arena_(options_.page_size, options_.reserve_tokens),
+      events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size),
       states_(static_cast<std::size_t>(options_.slots)),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
   by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;

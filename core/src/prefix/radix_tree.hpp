@@ -14,6 +14,7 @@
 #include <stateport/core/table.hpp>
 #include <stateport/core/victim_heap.hpp>
 
+#include "kv_event_source.hpp"
 #include "namespace_table.hpp"
 #include "token_arena.hpp"
 
@@ -147,6 +148,7 @@ class RadixTree {
 
   void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) const;
   void check_new_indices(std::span<const KvIndex> kv) const;
+  void prepare_event(const PrefixInsert& prefix, const Walk& walk, std::uint32_t pages);
   void count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept;
   std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
                          std::uint32_t from_page, std::uint32_t end_page) noexcept;
@@ -210,6 +212,7 @@ class RadixTree {
   std::uint32_t free_head_ = none;
   std::uint64_t tick_ = 0;
   TokenArena arena_;
+  KvEventSource events_;
   HashIndex children_{80};  ///< nodes by a hash of (parent, namespace, first page): 10 bytes a node
   NamespaceTable names_;
   TreeSizes sizes_;

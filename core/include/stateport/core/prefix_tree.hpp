@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include <stateport/core/block_hasher.hpp>
 #include <stateport/core/eviction_policy.hpp>
+#include <stateport/core/kv_event.hpp>
 #include <stateport/core/prefix_lock.hpp>
 #include <stateport/core/prefix_types.hpp>
 #include <stateport/core/slot_pool.hpp>
@@ -45,6 +47,10 @@ class PrefixTree {
     std::uint64_t hash_seed = 0;  ///< of the child table; a secret value where tenants are not trusted
     /// Called for every node that leaves the tree by eviction, after it left. Must not throw or call the tree.
     std::function<void(NodeId)> on_node_evict;
+    /// Called for KV that came (at the end of an insert) or left (by eviction or reset), in order, so that a router
+    /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
+    std::function<void(const KvEvent&)> on_kv_event;
+    BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< what the events name blocks by
   };
 
   /// Throws InvalidArgument for page_size < 1, chunk_size < 1, slots < 0 or a negative limit other than -1.
@@ -70,7 +76,8 @@ class PrefixTree {
 
   /// Frees at least what is demanded, or all that is not locked. First leaves in policy order, KV and state together,
   /// until the tokens suffice; then states, least recently used first: an unlocked leaf goes whole, any other node
-  /// keeps its KV. May over-deliver by one leaf. O(log n) a victim, however many nodes are locked.
+  /// keeps its KV. May over-deliver by one leaf. However many nodes are locked, a leaf costs O(1) for lru, else
+  /// O(log n), a state O(log n), amortised over touches and locks.
   EvictResult evict(EvictDemand demand, Freed& freed);
 
   /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never
