@@ -31,16 +31,20 @@ AlignOptions validated(AlignOptions options) {
   return options;
 }
 
-void validate(const AlignBinding& binding, const AlignGroup& group) {
+void validate(const AlignBinding& binding, const AlignGroup& group, std::int32_t drafts) {
   require(binding.states != nullptr, "states", "nullptr", "must name the group's store");
   require(binding.block_table != nullptr, "block_table", "nullptr", "must point to the group's block table");
   require(binding.columns >= 1, "columns", binding.columns, "must be at least 1");
   require(binding.row_stride >= binding.columns, "row_stride", binding.row_stride, "must be at least columns");
   require(binding.states->slots() >= group.blocks, "slots", binding.states->slots(),
           "the store must have a slot for every block of the group");
-  for (const StateTensorView& tensor : binding.states->tensors())
-    require(tensor.spec.kind == StateKind::recurrent || tensor.spec.window() >= group.conv_window, "conv_window",
-            tensor.spec.window(), "a conv tensor has a shorter window than the group says");
+  for (const StateTensorView& tensor : binding.states->tensors()) {
+    if (tensor.spec.kind == StateKind::recurrent) continue;
+    require(tensor.spec.window() >= group.conv_window, "conv_window", tensor.spec.window(),
+            "a conv tensor has a shorter window than the group says");
+    require(tensor.spec.window() > drafts, "conv_window", tensor.spec.window(),
+            "a conv window must be longer than drafts: a bias of up to drafts tokens has to leave one");
+  }
 }
 
 }  // namespace
@@ -111,8 +115,14 @@ class AlignContext::Impl {
     require(batch.scheduled != nullptr || phase == AlignPhase::post_advanced, "scheduled", "nullptr",
             "must point to rows entries");
     require(batch.drafts != nullptr || phase != AlignPhase::post, "drafts", "nullptr", "must point to rows entries");
-    const AlignBatchView view{batch.request,        batch.computed, batch.scheduled, batch.drafts, batch.rows,
-                              options.max_requests, phase};
+    const AlignBatchView view{.request = batch.request,
+                              .computed = batch.computed,
+                              .scheduled = batch.scheduled,
+                              .drafts = batch.drafts,
+                              .rows = batch.rows,
+                              .max_requests = options.max_requests,
+                              .max_drafts = options.drafts,
+                              .phase = phase};
     launcher.step(label, stream, views, device_views.as<AlignGroupView>(), view, counters.as<AlignCounters>());
   }
 
@@ -146,7 +156,7 @@ AlignContext::~AlignContext() = default;
 
 void AlignContext::bind(std::span<const AlignBinding> groups) {
   require(groups.size() == impl_->views.size(), "groups", groups.size(), "must have one binding per group");
-  for (std::size_t g = 0; g < groups.size(); ++g) validate(groups[g], impl_->options.groups[g]);
+  for (std::size_t g = 0; g < groups.size(); ++g) validate(groups[g], impl_->options.groups[g], impl_->options.drafts);
   std::deque<kernels::CopyTable> tables;
   for (const AlignBinding& binding : groups)
     tables.emplace_back(std::array{binding.states}, *binding.states, kernels::tile_bytes_max);
@@ -172,20 +182,24 @@ bool AlignContext::bound() const noexcept {
 void AlignContext::add_request(const Stream& stream, RequestId request, std::int64_t computed) {
   impl_->check_request(request);
   require(computed >= 0, "computed", computed, "must not be negative");
-  kernels::align_set_request(stream, impl_->device_views.as<AlignGroupView>(), impl_->groups, request.value(),
-                             computed);
+  kernels::align_add_request(stream, impl_->device_views.as<AlignGroupView>(), impl_->groups, request, computed);
   impl_->remembered[request.index()] = no_column;
 }
 
-void AlignContext::forget(const Stream& stream, RequestId request) {
-  impl_->check_request(request);
-  kernels::align_set_request(stream, impl_->device_views.as<AlignGroupView>(), impl_->groups, request.value(), -1);
-  impl_->remembered[request.index()] = forgotten_column;
+void AlignContext::forget(const Stream& stream, std::span<const RequestId> requests) {
+  for (const RequestId request : requests) impl_->check_request(request);
+  kernels::align_forget(stream, impl_->device_views.as<AlignGroupView>(), impl_->groups, requests);
+  for (const RequestId request : requests) impl_->remembered[request.index()] = forgotten_column;
 }
 
 AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const StagedRequest> batch) {
   const std::size_t requests = impl_->requests;
   require(batch.size() <= requests, "batch", batch.size(), "has more rows than max_requests");
+  for (const StagedRequest& row : batch) {
+    const std::int32_t drafts = row.drafts.value_or(0);
+    require(drafts <= impl_->options.drafts, "drafts", drafts, "must be at most the context's drafts");
+    require(drafts <= row.scheduled, "drafts", drafts, "must be among the scheduled");
+  }
   Impl::Stage& stage = impl_->staged[impl_->next_stage];
   stage.in_use.synchronize();
   const std::span<std::int32_t> all(stage.pinned.as<std::int32_t>(), 4 * requests);

@@ -2,6 +2,8 @@
 // The small index kernels of AlignContext: one thread per entry, on every backend.
 #include <Kokkos_Core.hpp>
 
+#include <algorithm>
+
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/error.hpp>
 #include <stateport/kernels/align_context.hpp>
@@ -13,15 +15,31 @@ namespace {
 
 using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int32_t>>;
 
-struct SetRequest {
+struct AddRequest {
   const AlignGroupView* groups;
   std::int32_t slot;
   std::int64_t computed;
   KOKKOS_FUNCTION void operator()(std::int32_t g) const {
-    groups[g].column[slot] = computed < 0 ? forgotten_column : seed_column(computed, groups[g].block_size);
+    groups[g].column[slot] = seed_column(computed, groups[g].block_size);
     groups[g].accepted[slot] = neutral_accepted;
   }
 };
+
+/// The slots travel as an argument of the launch: nothing is staged, and nobody waits.
+constexpr std::size_t forgotten_per_launch = 64;
+
+struct Forget {
+  const AlignGroupView* groups;
+  std::int32_t group_count;
+  std::int32_t slots[forgotten_per_launch];
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    for (std::int32_t g = 0; g < group_count; ++g) {
+      groups[g].column[slots[i]] = forgotten_column;
+      groups[g].accepted[slots[i]] = neutral_accepted;
+    }
+  }
+};
+static_assert(sizeof(Forget) <= 512);
 
 struct ScatterAccepted {
   const AlignGroupView* groups;
@@ -65,10 +83,22 @@ struct GatherByIndex {
 
 }  // namespace
 
-void align_set_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                       std::int32_t slot, std::int64_t computed) {
-  Kokkos::parallel_for("stateport::align_set_request", Policy(execution_space(stream), 0, groups),
-                       SetRequest{device_groups, slot, computed});
+void align_add_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                       RequestId request, std::int64_t computed) {
+  Kokkos::parallel_for("stateport::align_add_request", Policy(execution_space(stream), 0, groups),
+                       AddRequest{device_groups, request.value(), computed});
+}
+
+void align_forget(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                  std::span<const RequestId> requests) {
+  while (!requests.empty()) {
+    const std::span<const RequestId> now = requests.first(std::min(requests.size(), forgotten_per_launch));
+    requests = requests.subspan(now.size());
+    Forget forget{.groups = device_groups, .group_count = groups, .slots = {}};
+    std::ranges::transform(now, forget.slots, &RequestId::value);
+    Kokkos::parallel_for("stateport::align_forget",
+                         Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
+  }
 }
 
 void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
+#include <stateport/core/ids.hpp>
 
 #include "align_rows.hpp"
 
@@ -36,9 +37,11 @@ class AlignLauncher {
   std::unique_ptr<Scratch> scratch_;
 };
 
-/// Columns of one request: the seed of `computed` with each group's block size, or forgotten_column for computed < 0.
-void align_set_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                       std::int32_t slot, std::int64_t computed);
+/// Columns of one request: the seed of `computed` with each group's block size.
+void align_add_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                       RequestId request, std::int64_t computed);
+void align_forget(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                  std::span<const RequestId> requests);
 /// sampled == nullptr: `value` for every row.
 void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
                             const std::int32_t* request, const std::int32_t* sampled, std::int32_t value,

@@ -33,6 +33,7 @@ struct AlignBatchView {
   const std::int32_t* drafts = nullptr;
   std::int32_t rows = 0;
   std::int32_t max_requests = 0;
+  std::int32_t max_drafts = 0;
   AlignPhase phase = AlignPhase::pre;
 };
 
@@ -51,9 +52,14 @@ struct AlignRow {
   }
 };
 
-/// The copy between two columns; blocks that the group does not have count as invalid.
-constexpr void resolve_align_row(const AlignGroupView& group, std::int32_t row, std::int32_t src, std::int32_t dst,
-                                 std::int32_t bias, AlignRow& out) noexcept {
+/// The copy between two columns. Blocks that the group does not have count as invalid, and so does every part of a copy
+/// whose bias lies beyond the drafts: no forward has written a state there.
+constexpr void resolve_align_row(const AlignGroupView& group, const AlignBatchView& batch, std::int32_t row,
+                                 std::int32_t src, std::int32_t dst, std::int32_t bias, AlignRow& out) noexcept {
+  if (bias > batch.max_drafts) {
+    out.skipped_parts = 2;
+    return;
+  }
   ColumnCopy resolved = resolve_column_copy(group.block_table + row * group.row_stride, group.columns, src, dst, bias);
   SlotCopy& copy = resolved.copy;
   if (copy.dst_slot >= group.blocks) resolved = {SlotCopy{}, 2};
@@ -74,7 +80,7 @@ constexpr void resolve_align_row(const AlignGroupView& group, std::int32_t row, 
   if (batch.phase == AlignPhase::pre) {
     const AlignPreStep step =
         align_pre_step(batch.computed[row], batch.scheduled[row], out.column, out.accepted, group.block_size);
-    if (step.copy) resolve_align_row(group, row, step.src_column, step.column, step.bias, out);
+    if (step.copy) resolve_align_row(group, batch, row, step.src_column, step.column, step.bias, out);
     out.column = step.column;
     out.accepted = step.accepted;
     out.src_column = step.src_column;
@@ -86,7 +92,7 @@ constexpr void resolve_align_row(const AlignGroupView& group, std::int32_t row, 
           ? align_post_step(batch.computed[row], batch.scheduled[row], batch.drafts[row], out.accepted, out.column,
                             group.block_size)
           : align_post_step_advanced(batch.computed[row], out.accepted, out.column, group.block_size);
-  if (step.moves_bytes) resolve_align_row(group, row, step.src_column, step.dst_column, step.bias, out);
+  if (step.moves_bytes) resolve_align_row(group, batch, row, step.src_column, step.dst_column, step.bias, out);
   out.accepted = step.accepted;
   return out;
 }

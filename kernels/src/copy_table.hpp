@@ -30,6 +30,13 @@ struct TensorRoute {
   enum class Mode : std::uint8_t { bytes, elements } mode = Mode::bytes;
   ConvLayout src_layout = ConvLayout::sd;
   ConvLayout dst_layout = ConvLayout::sd;  ///< differs from src_layout only in mode elements
+
+  /// Where a slot starts. Strides are 64-bit and bases are pointers, so any base will do, also one whose number has
+  /// its top bit set.
+  [[nodiscard]] constexpr const std::byte* src_of(std::int32_t slot) const noexcept {
+    return src + slot * src_stride_bytes;
+  }
+  [[nodiscard]] constexpr std::byte* dst_of(std::int32_t slot) const noexcept { return dst + slot * dst_stride_bytes; }
 };
 
 /// A contiguous range of one tensor's destination elements: the unit of work. The same for every slot, so that

@@ -4,11 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "random.hpp"
 
 using stateport::kernels::append_tiles;
+using stateport::kernels::TensorRoute;
 using stateport::kernels::Tile;
 
 TEST_CASE("tiles cover a tensor once, stay within their size and are balanced") {
@@ -28,5 +31,25 @@ TEST_CASE("tiles cover a tensor once, stay within their size and are balanced") 
     REQUIRE(bad == tiles.end());
     REQUIRE(next == elements);
     REQUIRE(tiles.size() <= (elements * element_bytes + tile_bytes_max - 1) / tile_bytes_max);
+  });
+}
+
+TEST_CASE("slots are found from bases in either half of the address range") {
+  stateport::test::for_each_seed(200, [](stateport::test::Random& random, std::uint64_t) {
+    // Up to 2^30 slots of up to 2^31 bytes: offsets far beyond 32 bits, that end below the top of the range.
+    const std::uintptr_t half = random.chance(50) ? std::uintptr_t{1} << 63 : 0;
+    const auto base = half + static_cast<std::uintptr_t>(random.between(1, std::int64_t{1} << 40));
+    const std::int64_t stride = random.between(1, std::int64_t{1} << 31);
+    const std::int32_t slot = random.between32(0, 1 << 30);
+    TensorRoute route;
+    route.src = reinterpret_cast<const std::byte*>(base);
+    route.dst = reinterpret_cast<std::byte*>(base + 64);
+    route.src_stride_bytes = stride;
+    route.dst_stride_bytes = stride + 8;
+    const auto offset = [&](std::int64_t bytes) {
+      return static_cast<std::uintptr_t>(bytes) * static_cast<std::uintptr_t>(slot);
+    };
+    REQUIRE(reinterpret_cast<std::uintptr_t>(route.src_of(slot)) == base + offset(stride));
+    REQUIRE(reinterpret_cast<std::uintptr_t>(route.dst_of(slot)) == base + 64 + offset(stride + 8));
   });
 }

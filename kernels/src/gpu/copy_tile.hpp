@@ -31,8 +31,8 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
   const bool conv = route.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
-  const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
-  std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
+  const std::byte* const src = route.src_of(src_slot);
+  std::byte* const dst = route.dst_of(row.dst_slot);
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
   const auto lanes = static_cast<std::uint32_t>(team.team_size());
   if (conv && row.conv_shift != 0)

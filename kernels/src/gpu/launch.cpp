@@ -114,7 +114,7 @@ struct ClearRows {
       const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
       const auto element = static_cast<std::uint64_t>(route.element_bytes);
       zero_bytes_by_lanes(static_cast<std::uint32_t>(team.team_rank()), static_cast<std::uint32_t>(team.team_size()),
-                          route.dst + slot * route.dst_stride_bytes + tile.first_element * element,
+                          route.dst_of(slot) + tile.first_element * element,
                           tile.elements * static_cast<std::uint32_t>(element));
     }
   }

@@ -87,8 +87,8 @@ inline void copy_range(const TensorRoute& route, const SlotCopy& row, const Elem
   const bool conv = route.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
-  const std::byte* const src = route.src + src_slot * route.src_stride_bytes;
-  std::byte* const dst = route.dst + row.dst_slot * route.dst_stride_bytes;
+  const std::byte* const src = route.src_of(src_slot);
+  std::byte* const dst = route.dst_of(row.dst_slot);
   if (conv && row.conv_shift != 0 && shift_rows(route, dst, src, row.conv_shift, range)) return;
   if (conv && row.conv_shift != 0)
     return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,

@@ -63,8 +63,7 @@ void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std:
                     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
                       const TensorRoute& route = table.routes[range.tensor];
                       const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
-                      std::memset(route.dst + rows[row].dst_slot * route.dst_stride_bytes + range.first * bytes, 0,
-                                  range.count * bytes);
+                      std::memset(route.dst_of(rows[row].dst_slot) + range.first * bytes, 0, range.count * bytes);
                     });
                   });
 }

@@ -32,10 +32,10 @@ struct AlignDeviceBatch {
 };
 
 /// AlignPlanner's decisions taken on the device: columns and accepted counts live there by request slot, a step reads
-/// device arrays alone, decides, copies and remembers in ONE launch over all groups, requests and tensors. No call
-/// waits for the device, fences or, once bound, allocates; every call may be captured into a graph, which later sees
-/// what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner in align mode;
-/// what it would refuse is skipped and counted here.
+/// device arrays alone, decides, copies and remembers in ONE launch over all groups, requests and tensors. But for
+/// bind() and stage(), no call waits for the device, fences or allocates, and every call may be captured into a graph,
+/// which later sees what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner
+/// in align mode; the parts of copies that it would refuse are skipped and counted here.
 ///
 /// Every row is decided from the values before the launch: they are written back after the last row was read.
 /// Calls must come from one thread at a time, and be ordered by their streams.
@@ -50,17 +50,20 @@ class AlignContext {
   /// Binds, or binds again after the engine moved its tensors or tables: computes the tile tables and uploads the
   /// addresses. The only call that allocates; it waits for the upload. The stores must outlive the binding.
   /// Throws InvalidArgument: another number of bindings than groups, null pointers, a stride below the columns, a store
-  /// with fewer slots than the group has blocks, conv windows shorter than the group's.
+  /// with fewer slots than the group has blocks, conv windows shorter than the group's or not longer than drafts.
   void bind(std::span<const AlignBinding> groups);
   void unbind() noexcept;
   [[nodiscard]] bool bound() const noexcept;
 
-  /// As AlignPlanner::add_request, and forgetting one request. One launch each.
+  /// As AlignPlanner::add_request. One launch. Neither this nor forget() needs a binding.
   void add_request(const Stream& stream, RequestId request, std::int64_t computed);
-  void forget(const Stream& stream, RequestId request);
+  /// Forgets finished, preempted or resumed requests; naming one that is not remembered is harmless. One launch for
+  /// every 64 of them. Throws InvalidArgument, nothing changed, for a request out of range.
+  void forget(const Stream& stream, std::span<const RequestId> requests);
 
   /// Copies the batch of an engine whose counters live on the host through pinned memory; the result is valid for work
-  /// on `stream` until the second next call. Throws InvalidArgument as stage_batch and for more rows than max_requests.
+  /// on `stream` until the second next call, which waits if the copy is still under way. No launch; not for capture.
+  /// Throws InvalidArgument as stage_batch, for more rows than max_requests, drafts > K and drafts > scheduled.
   [[nodiscard]] AlignDeviceBatch stage(const Stream& stream, std::span<const StagedRequest> batch);
 
   /// One launch each. All throw InvalidArgument when not bound, for null arrays, rows < 0.

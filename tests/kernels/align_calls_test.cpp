@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of AlignContext one by one: what they launch, what they refuse, what they do at the edges.
+#include <stateport/kernels/align_context.hpp>
+
+#include <stateport/core/align_planner.hpp>
+#include <stateport/core/error.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "device_array.hpp"
+#include "launch_recorder.hpp"
+
+using namespace stateport;
+using test::DeviceArray;
+using test::from_device;
+using Int32s = std::vector<std::int32_t>;
+
+namespace {
+
+/// Eight requests at token 15 of two groups, whose next step moves states in both.
+struct Eight {
+  Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  StateSpec spec = StateSpec::uniform(3, {.window = 6, .dim = 64}, {.shape = {4, 8, 8}});
+  StateStore a{resource, spec, {.slots = 65}};
+  StateStore b{resource, spec, {.slots = 65}};
+  AlignContext context{{.drafts = 3,
+                        .max_requests = 8,
+                        .groups = {{.block_size_tokens = 4, .blocks = 65, .conv_window = 6},
+                                   {.block_size_tokens = 8, .blocks = 65, .conv_window = 6}}}};
+  DeviceArray<std::int32_t> table{ids()};
+  std::vector<StagedRequest> staged;
+
+  Eight() {
+    for (std::int32_t slot = 0; slot < 8; ++slot)
+      staged.push_back({.request = slot, .computed = 15, .scheduled = 4, .drafts = 3, .prompt = 10});
+  }
+  static Int32s ids() {
+    Int32s ids(64);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i) + 1;
+    return ids;
+  }
+  void bind() { context.bind(std::vector<AlignBinding>{{&a, table.data(), 8, 8}, {&b, table.data(), 8, 8}}); }
+  void add_all() {
+    for (std::int32_t slot = 0; slot < 8; ++slot) context.add_request(stream, RequestId{slot}, 15);
+  }
+};
+
+/// What a call launches; it must not fence or allocate.
+template <class Call>
+std::vector<std::string> launches_of(Call&& call) {
+  const test::LaunchRecorder recorder;
+  call();
+  CHECK(recorder.record().fences == 0);
+  CHECK(recorder.record().allocations == 0);
+  return recorder.record().launches;
+}
+
+using Labels = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("every call is one launch without fence or allocation over all groups, requests and tensors") {
+  Eight e;
+  e.bind();
+  DeviceArray sampled(Int32s(8, 4)), advanced(Int32s(8, 19)), accepted(Int32s(9)), draft_counts(Int32s(9));
+  DeviceArray decode(std::vector<std::uint8_t>(8, 1));
+  const std::vector<RequestId> some = {RequestId{7}, RequestId{3}, RequestId{7}};
+  // The second round is warm.
+  for (int round = 0; round < 2; ++round) {
+    AlignDeviceBatch batch;
+    CHECK(launches_of([&] { e.add_all(); }) == Labels(8, "stateport::align_add_request"));
+    CHECK(launches_of([&] { batch = e.context.stage(e.stream, e.staged); }).empty());
+    CHECK(launches_of([&] { e.context.pre_step(e.stream, batch); }) == Labels{"stateport::align_pre_step"});
+    CHECK(launches_of([&] {
+            e.context.gather_decode(e.stream, 1, batch, decode.data(), 9, accepted.data(), draft_counts.data());
+          }) == Labels{"stateport::gather_decode"});
+    CHECK(launches_of([&] { e.context.scatter_accepted(e.stream, batch.request, sampled.data(), 8); }) ==
+          Labels{"stateport::scatter_accepted"});
+    CHECK(launches_of([&] { e.context.post_step(e.stream, batch); }) == Labels{"stateport::align_post_step"});
+    CHECK(launches_of([&] { e.context.fill_accepted(e.stream, batch.request, 4, 8); }) ==
+          Labels{"stateport::scatter_accepted"});
+    batch.computed = advanced.data();
+    CHECK(launches_of([&] { e.context.post_step_advanced(e.stream, batch); }) == Labels{"stateport::align_post_step"});
+    CHECK(launches_of([&] { e.context.forget(e.stream, some); }) == Labels{"stateport::align_forget"});
+    CHECK(launches_of([&] { gather_by_index(e.stream, batch.request, sampled.data(), 8, 1, accepted.data(), 8); }) ==
+          Labels{"stateport::gather_by_index"});
+  }
+  CHECK(from_device(e.context.skipped_parts(), 1)[0] == 0);
+}
+
+TEST_CASE("a step with nothing to move is at most one launch") {
+  Eight e;
+  e.bind();
+  for (StagedRequest& row : e.staged) row = {.request = row.request, .computed = 13, .scheduled = 1, .prompt = 10};
+  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.add_request(e.stream, RequestId{slot}, 13);
+  const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
+  CHECK(launches_of([&] { e.context.pre_step(e.stream, batch); }).size() <= 1);
+  CHECK(launches_of([&] { e.context.post_step(e.stream, batch); }).size() <= 1);
+  CHECK(launches_of([&] { e.context.pre_step(e.stream, {.rows = 0}); }).empty());
+}
+
+TEST_CASE("requests are remembered before anything is bound, and many are forgotten at once") {
+  constexpr std::int32_t requests = 150;
+  const Stream stream = Stream::default_stream();
+  AlignContext context({.drafts = 1,
+                        .max_requests = requests,
+                        .groups = {{.block_size_tokens = 4, .blocks = 5}, {.block_size_tokens = 3, .blocks = 5}}});
+  std::vector<RequestId> even;
+  Int32s expected(requests, forgotten_column);
+  for (std::int32_t slot = 0; slot < requests; ++slot) {
+    context.add_request(stream, RequestId{slot}, slot);
+    if (slot % 2 == 0) even.emplace_back(slot);
+    if (slot % 2 != 0) expected[static_cast<std::size_t>(slot)] = seed_column(slot, 3);
+  }
+  CHECK(launches_of([&] { context.forget(stream, even); }) == Labels(2, "stateport::align_forget"));
+  CHECK(launches_of([&] { context.forget(stream, {}); }).empty());
+  CHECK(from_device(context.columns(1), requests) == expected);
+  CHECK(from_device(context.accepted(1), requests) == Int32s(requests, 1));
+  // One that is out of range: nothing is forgotten.
+  const std::vector<RequestId> bad = {RequestId{1}, RequestId{requests}};
+  CHECK_THROWS_AS(context.forget(stream, bad), InvalidArgument);
+  CHECK(from_device(context.columns(1), requests) == expected);
+}
+
+TEST_CASE("accepted counts are filled with one number, at least 1, for the rows of a batch alone") {
+  Eight e;
+  DeviceArray request(Int32s{5, -1, 2, 8});
+  e.context.fill_accepted(e.stream, request.data(), 4, 4);
+  for (std::int32_t group = 0; group < 2; ++group)
+    CHECK(from_device(e.context.accepted(group), 8) == Int32s{1, 1, 4, 1, 1, 4, 1, 1});
+  e.context.fill_accepted(e.stream, request.data(), 0, 1);
+  CHECK(from_device(e.context.accepted(0), 8) == Int32s{1, 1, 4, 1, 1, 1, 1, 1});
+}
+
+TEST_CASE("a device count beyond 1 + K moves nothing and is counted") {
+  Eight e;
+  e.bind();
+  e.add_all();
+  DeviceArray sampled(Int32s(8, 5));  // K is 3
+  const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
+  e.context.scatter_accepted(e.stream, batch.request, sampled.data(), 8);
+  e.context.pre_step(e.stream, batch);
+  CHECK(from_device(e.context.skipped_parts(), 1)[0] == 2 * 2 * 8);
+}
+
+TEST_CASE("addresses in the upper half of the range are only numbers to the tables and the decisions") {
+  // No such memory can be had on this platform, so no row of this batch has a block to read or write.
+  auto* const upper = reinterpret_cast<std::byte*>(std::uintptr_t{0xffff'8000'0000'0000});
+  const std::vector<StateTensorView> tensors = {
+      {.spec = {.kind = StateKind::recurrent, .shape = {64, 64, 64}}, .base = upper, .slot_stride_bytes = 1 << 30}};
+  const StateStore store = StateStore::view(tensors, 1000);
+  CHECK(store.tensors()[0].slot_data(SlotId{999}) == upper + 999 * (std::int64_t{1} << 30));
+  const Stream stream = Stream::default_stream();
+  AlignContext context({.max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 1000}}});
+  DeviceArray nulls(Int32s(8, null_block));
+  context.bind(std::vector<AlignBinding>{{&store, nulls.data(), 8, 8}});
+  context.add_request(stream, RequestId{0}, 4);
+  const std::vector<StagedRequest> row = {{.request = 0, .computed = 4, .scheduled = 4, .prompt = 9}};
+  context.pre_step(stream, context.stage(stream, row));
+  CHECK(from_device(context.columns(0), 1) == Int32s{1});
+  CHECK(from_device(context.skipped_parts(), 1)[0] == 2);
+}
+
+TEST_CASE("values are gathered by index and filled where an index names none") {
+  const Stream stream = Stream::default_stream();
+  DeviceArray index(Int32s{2, -1, 0, 3});
+  DeviceArray values(Int32s{7, 8, 9});
+  DeviceArray out(Int32s(4, 0));
+  gather_by_index(stream, index.data(), values.data(), 3, 1, out.data(), 4);
+  CHECK(from_device(out.data(), 4) == Int32s{9, 1, 7, 1});
+  CHECK_THROWS_AS(gather_by_index(stream, nullptr, values.data(), 3, 1, out.data(), 4), InvalidArgument);
+  CHECK_THROWS_AS(gather_by_index(stream, index.data(), values.data(), 3, 1, out.data(), -1), InvalidArgument);
+}
+
+TEST_CASE("a context refuses bindings and calls that do not fit") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const AlignOptions options{
+      .drafts = 1, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5, .conv_window = 4}}};
+  AlignOptions all = options;
+  all.mode = AlignMode::all;
+  CHECK_THROWS_AS(AlignContext{all}, InvalidArgument);
+  AlignContext context(options);
+  const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 5});
+  const StateStore small(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 4});
+  const StateStore narrow(resource, StateSpec::uniform(1, {.window = 3, .dim = 8}, {}), {.slots = 5});
+  DeviceArray table(Int32s(8, 1));
+  const auto refused = [&](std::vector<AlignBinding> bindings) {
+    CHECK_THROWS_AS(context.bind(bindings), InvalidArgument);
+    CHECK_FALSE(context.bound());
+  };
+  refused({});
+  refused({{nullptr, table.data(), 4, 4}});
+  refused({{&store, nullptr, 4, 4}});
+  refused({{&store, table.data(), 3, 4}});
+  refused({{&store, table.data(), 4, 0}});
+  refused({{&small, table.data(), 4, 4}});
+  refused({{&narrow, table.data(), 4, 4}});
+  refused({{&store, table.data(), 4, 4}, {&store, table.data(), 4, 4}});
+  AlignDeviceBatch batch{table.data(), table.data(), table.data(), table.data(), 1};
+  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  context.bind(std::vector<AlignBinding>{{&store, table.data(), 4, 4}});
+  CHECK(context.bound());
+  batch.rows = -1;
+  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  batch = {table.data(), nullptr, table.data(), table.data(), 1};
+  CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestId{2}, 0), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, -1), InvalidArgument);
+  CHECK_THROWS_AS(context.forget(stream, std::vector{RequestId{-1}}), InvalidArgument);
+  CHECK_THROWS_AS(context.fill_accepted(stream, table.data(), 3, 1), InvalidArgument);
+  CHECK_THROWS_AS(context.scatter_accepted(stream, nullptr, table.data(), 1), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(context.columns(1)), InvalidArgument);
+  const std::vector<StagedRequest> unknown = {{.request = 0}};
+  CHECK_THROWS_AS(static_cast<void>(context.stage(stream, unknown)), InvalidArgument);
+  const std::vector<StagedRequest> many(3, StagedRequest{.request = 0});
+  CHECK_THROWS_AS(static_cast<void>(context.stage(stream, many)), InvalidArgument);
+  const auto not_staged = [&](const StagedRequest& row) {
+    CHECK_THROWS_AS(static_cast<void>(context.stage(stream, {&row, 1})), InvalidArgument);
+  };
+  context.add_request(stream, RequestId{0}, 0);
+  not_staged({.request = 0, .scheduled = 3, .drafts = 2});  // K is 1
+  not_staged({.request = 0, .scheduled = 0, .drafts = 1});
+  not_staged({.request = 0, .scheduled = 1, .drafts = -1});
+  not_staged({.request = 2, .scheduled = 1});
+  context.unbind();
+  CHECK_FALSE(context.bound());
+  CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
+}
+
+TEST_CASE("a context refuses a window that a bias of K tokens would empty, and the planner's bad options") {
+  DeviceResource resource;
+  AlignOptions options{.drafts = 4, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5}}};
+  AlignContext context(options);
+  const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 5});
+  DeviceArray table(Int32s(8, 1));
+  CHECK_THROWS_AS(context.bind(std::vector<AlignBinding>{{&store, table.data(), 4, 4}}), InvalidArgument);
+  options.groups[0].block_size_tokens = 0;
+  CHECK_THROWS_AS(AlignContext{options}, InvalidArgument);
+  options.groups.clear();
+  CHECK_THROWS_AS(AlignContext{options}, InvalidArgument);
+}
