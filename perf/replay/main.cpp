@@ -16,6 +16,7 @@
 #include <stateport/core/error.hpp>
 #include <stateport/core/models.hpp>
 
+#include "align_run.hpp"
 #include "device_states.hpp"
 #include "options.hpp"
 #include "policy_kind.hpp"
@@ -85,7 +86,9 @@ void choose_capacity(const Options& options, const Workload& workload, const Sta
   if (!options.unlimited) return;
   const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
   run.blocks = distinct;
-  run.slots = states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
+  run.slots = options.cache == CacheKind::align
+                  ? align_blocks_max(workload, options.drafts)
+                  : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
 }
 
 void describe_cache(const Options& options, RunDescription& run) {
@@ -96,9 +99,15 @@ void describe_cache(const Options& options, RunDescription& run) {
     run.checkpoint = name(checkpoint_mode(options.policy));
     return;
   }
-  const bool tree = options.cache == CacheKind::tree;
-  run.cache = tree ? "tree" : "slots";
-  run.hash = tree ? "none" : options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
+  constexpr const char* names[] = {"slots", "tree", "align"};
+  run.cache = names[static_cast<std::size_t>(options.cache)];
+  run.hash = "none";
+  if (options.cache == CacheKind::slots) run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
+  if (options.cache != CacheKind::align) return;
+  run.checkpoint = "boundaries";
+  run.drafts = options.drafts;
+  run.accept = options.accept;
+  run.asynchronous = options.asynchronous;
 }
 
 std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec,
@@ -118,6 +127,8 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                                                           .slots = static_cast<std::int32_t>(run.slots),
                                                           .block_size_tokens = run.block_size_tokens,
                                                           .layout_fingerprint = spec.fingerprint()});
+    case CacheKind::align:
+      break;  // no ReplayCache: see replay_aligned
   }
   throw std::logic_error("a cache without an implementation");
 }
@@ -135,18 +146,23 @@ std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& m
   return states;
 }
 
-/// One pass over the requests. Ctrl-C ends it.
-ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
-                            bool show_progress) {
+/// Runs a replayer over the requests that are wanted. Ctrl-C ends it.
+template <class AnyReplayer>
+void run_requests(const Options& options, const Workload& workload, AnyReplayer& replayer, bool show_progress) {
   const auto requests = static_cast<std::int64_t>(workload.size());
   const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
-  Replayer replayer(workload, cache, mover,
-                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint);
   ProgressBar progress(show_progress ? wanted : 0);
   replayer.run([&](std::int64_t served) {
     progress.show(served);
     return interrupted == 0 && served < wanted;
   });
+}
+
+ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
+                            bool show_progress) {
+  Replayer replayer(workload, cache, mover,
+                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint);
+  run_requests(options, workload, replayer, show_progress);
   cache.check_invariants();
   return replayer.counts();
 }
@@ -186,13 +202,27 @@ int run_sweep(const Options& options, const StateSpec& spec, const Workload& wor
   return interrupted == 0 ? 0 : exit_interrupted;
 }
 
+void replay_slots(const Options& options, const Workload& workload, const StateSpec& full, Report& report) {
+  // Before the runtime starts, whose waiting threads would share the cores.
+  report.bookkeeping = time_bookkeeping(options, report.run, full, workload);
+  const Runtime runtime;
+  report.run.device = runtime.device().name;
+  DeviceResource memory;
+  const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, report.run);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, report.run, full, workload);
+  report.replay = serve_requests(options, workload, *cache, *mover, true);
+  report.cache = cache->counts();
+  report.mover = mover->counts();
+}
+
 int replay(const Options& options) {
   interrupt_gently();
   Report report;
   RunDescription& run = report.run;
   std::ofstream json = open_json(options.json_file);
   const Workload workload = load_workload(options, run);
-  const StateSpec full = models::find(options.model, {.recurrent_type = options.recurrent_type});
+  const StateSpec full =
+      models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
   choose_capacity(options, workload, full, run);
   run.model = options.model;
@@ -200,22 +230,19 @@ int replay(const Options& options) {
   run.full_state = describe(full);
   run.full_state_bytes = full.slot_bytes();
 
-  // Before the runtime starts, whose waiting threads would share the cores.
-  report.bookkeeping = time_bookkeeping(options, run, full, workload);
-  const Runtime runtime;
-  run.device = runtime.device().name;
-  DeviceResource memory;
-  const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, run);
-  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, full, workload);
-  report.replay = serve_requests(options, workload, *cache, *mover, true);
+  if (options.cache == CacheKind::align)
+    replay_aligned(options, workload, full, report, [&](AlignReplayer& replayer, bool show_progress) {
+      run_requests(options, workload, replayer, show_progress);
+    });
+  else
+    replay_slots(options, workload, full, report);
   report.replay.interrupted = interrupted != 0;
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
                     "the two passes decided differently");
-  report.cache = cache->counts();
-  report.mover = mover->counts();
   fmt::print("{}", to_text(report));
   write_json(json, options.json_file, to_json(report));
-  if (report.mover.mismatches > 0) return exit_mismatch;
+  const bool decided_differently = report.align && report.align->steps_differ > 0;
+  if (report.mover.mismatches > 0 || decided_differently) return exit_mismatch;
   return report.replay.interrupted ? exit_interrupted : 0;
 }
 

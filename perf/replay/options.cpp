@@ -15,7 +15,8 @@ constexpr const char* description =
     "Replays a serving workload through a state cache whose states are really\n"
     "made, copied and verified. Requests are served one at a time, in order. Each\n"
     "continues from the deepest state inside its longest cached prefix; a stand-in\n"
-    "for the model computes the rest of the prompt.";
+    "for the model computes the rest of the prompt. With --cache align, eight\n"
+    "requests are served at a time, prefilled in chunks, and decode their answers.";
 
 constexpr const char* footer =
     "Keys of the JSON file, beside the settings of the run:\n"
@@ -33,8 +34,13 @@ constexpr const char* footer =
     "                 (of a pass without states: those empty the host's caches)\n"
     "  bookkeeping_ns_per_block_beside_copies_p50  of the pass with states\n"
     "  wall_s\n"
-    "Exit code: 0; 1 when a restored state was wrong; 2 when the run could not be\n"
-    "done; 130 when interrupted (Ctrl-C prints the summary so far).";
+    "and with --cache align:\n"
+    "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
+    "  refused (boundaries without their state), skipped_parts (of copies),\n"
+    "  steps_differ   after which device and host remembered something else\n"
+    "  planning_ns_p50, planning_ns_p99  of the host's plan of a step\n"
+    "Exit code: 0; 1 when a verified state was wrong, or device and host decided\n"
+    "differently; 2 when the run could not be done; 130 when interrupted (Ctrl-C prints the summary so far).";
 
 std::string known_models() {
   std::string names;
@@ -56,8 +62,10 @@ void add_workload(CLI::App& app, Options& options) {
       ->transform(CLI::CheckedTransformer(kinds, CLI::ignore_case))
       ->option_text("chat|agent|shared-prompt [chat]")
       ->excludes(trace);
-  app.add_option("--seed", options.generator.seed, "Of the generated workload")->capture_default_str()->excludes(trace);
-  app.add_option("--requests", options.requests_max, "Serve only so many [all of a trace, 3000 generated]")
+  app.add_option("--seed", options.generator.seed, "Of the generated workload and of the drafts that are kept")
+      ->capture_default_str();
+  app.add_option("--requests", options.requests_max,
+                 "Serve only so many [all of a trace, 3000 generated, 100 for align]")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}));
   app.add_option("--block-size", options.generator.block_size_tokens, "Tokens of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
@@ -66,15 +74,17 @@ void add_workload(CLI::App& app, Options& options) {
 
 void add_cache(CLI::App& app, Options& options) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  static const std::map<std::string, CacheKind> caches = {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}};
+  static const std::map<std::string, CacheKind> caches = {
+      {"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}};
   static const std::map<std::string, BlockHashKind> hashes = {{"sha256", BlockHashKind::sha256},
                                                               {"xxh3_128", BlockHashKind::xxh3_128}};
   static const std::map<std::string, CheckpointMode> modes = {
       {"every", CheckpointMode::every}, {"last", CheckpointMode::last}, {"branch", CheckpointMode::branch}};
   app.add_option("--cache", options.cache,
-                 "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens")
+                 "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
+                 "align = block tables, AlignPlanner and AlignContext: a slot is a block")
       ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
-      ->option_text("slots|tree [slots]");
+      ->option_text("slots|tree|align [slots]");
   app.add_option("--checkpoint", options.checkpoint,
                  "Where states are kept: after every block; after the last full block; there and where the prompt "
                  "left a cached prefix")
@@ -122,6 +132,31 @@ void add_budget(CLI::App& app, Options& options) {
       ->excludes(budget);
 }
 
+void add_align(CLI::App& app, Options& options) {
+  static const std::map<std::string, bool> counters = {{"sync", false}, {"async", true}};
+  app.add_option("--draft", options.drafts, "Align: tokens proposed in a decode step")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--accept", options.accept, "Align: chance that a draft is kept, if the one before it is")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--counters", options.asynchronous,
+                 "Align: async = block tables are made before the last step's count is known")
+      ->transform(CLI::CheckedTransformer(counters, CLI::ignore_case))
+      ->option_text("sync|async [sync]");
+}
+
+/// What means nothing to the index that was chosen.
+void refuse_others(const CLI::App& app, CacheKind cache) {
+  const bool align = cache == CacheKind::align;
+  for (const char* option : {"--draft", "--accept", "--counters"})
+    if (!align && app.count(option) > 0) throw CLI::ValidationError(option, "needs --cache align");
+  for (const char* option : {"--checkpoint", "--hash", "--blocks", "--sweep"})
+    if (align && app.count(option) > 0) throw CLI::ValidationError(option, "means nothing with --cache align");
+  if (!align && app.count("--seed") > 0 && app.count("--trace") > 0)
+    throw CLI::ValidationError("--seed", "means nothing with --trace, but for --cache align");
+}
+
 void add_states(CLI::App& app, Options& options) {
   app.add_option("--model", options.model, "Whose states: " + known_models())->capture_default_str();
   static const std::map<std::string, ElementType> types = {{"f32", ElementType::fp32}, {"bf16", ElementType::bf16}};
@@ -132,7 +167,7 @@ void add_states(CLI::App& app, Options& options) {
                  "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
                  "bookkeeping alone, nothing is moved or verified")
       ->transform(CLI::AsSizeValue(false))
-      ->option_text("BYTES [2GiB]");
+      ->option_text("BYTES [2GiB, 64MiB for align]");
 }
 
 }  // namespace
@@ -144,6 +179,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   add_workload(app, options);
   add_cache(app, options);
   add_budget(app, options);
+  add_align(app, options);
   add_states(app, options);
   app.add_option("--json", options.json_file, "Also write the summary to this file")->option_text("FILE");
   std::string plant;
@@ -152,12 +188,19 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->group("");
   try {
     app.parse(argc, argv);
+    refuse_others(app, options.cache);
   } catch (const CLI::ParseError& error) {
     constexpr int wrong_usage = 2;
     exit_code = app.exit(error) == 0 ? 0 : wrong_usage;
     return std::nullopt;
   }
   options.plant_wrong_slot = !plant.empty();
+  // Every decoded token writes states: fewer and smaller ones keep a run short.
+  if (options.cache == CacheKind::align) {
+    constexpr std::uint64_t align_materialize_bytes = std::uint64_t{64} << 20;
+    if (app.count("--materialize") == 0) options.materialize_bytes = align_materialize_bytes;
+    if (options.trace.empty() && options.requests_max == 0) options.requests_max = 100;
+  }
   return options;
 }
 

@@ -20,7 +20,7 @@ namespace stateport::replay {
 /// take half to three times the memory of a state.
 inline constexpr std::int64_t blocks_per_slot = 8;
 
-enum class CacheKind : std::uint8_t { slots, tree };
+enum class CacheKind : std::uint8_t { slots, tree, align };
 
 /// What the command line says.
 struct Options {
@@ -39,6 +39,9 @@ struct Options {
   PolicyKind policy = PolicyKind::hix;
   std::vector<std::int64_t> sweep_bytes;                     ///< not empty: every policy with each of these budgets
   std::optional<ElementType> recurrent_type;                 ///< instead of the catalogue's
+  std::int32_t drafts = 0;                                   ///< align only, like the next two
+  double accept = 0.7;                                       ///< chance that a draft is kept
+  bool asynchronous = false;                                 ///< counters
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   bool plant_wrong_slot = false;

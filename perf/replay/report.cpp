@@ -23,11 +23,13 @@ struct Derived {
   double bookkeeping_per_block;
   double hashing_per_block;
   double bookkeeping_per_block_beside_copies;
+  double planning_p50 = 0;
+  double planning_p99 = 0;
 
   explicit Derived(const Report& report) {
     constexpr double read_and_written = 2;
     const MoverCounts& mover = report.mover;
-    states_copied = static_cast<double>(mover.restores + mover.commits);
+    states_copied = static_cast<double>(report.align ? report.align->copies : mover.restores + mover.commits);
     bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
     bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
     copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
@@ -38,6 +40,9 @@ struct Derived {
     bookkeeping_per_block = quantile(alone.bookkeeping_ns_per_block, 0.5);
     hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
     bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
+    if (!report.align) return;
+    planning_p50 = quantile(report.align->planning_ns, 0.5);
+    planning_p99 = quantile(report.align->planning_ns, 0.99);
   }
 };
 
@@ -57,16 +62,26 @@ class Lines {
   std::string text_;
 };
 
-void add_run(Lines& lines, const RunDescription& run) {
+std::string describe_cache(const Report& report) {
+  const RunDescription& run = report.run;
+  const char* const unlimited = run.unlimited ? " (unlimited)" : "";
+  if (report.align)
+    return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
+                       run.slots, unlimited, align_requests, run.drafts, run.accept,
+                       run.asynchronous ? "asynchronous" : "synchronous");
+  if (run.budget_bytes > 0)
+    return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
+                       human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
+  return fmt::format("{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots, unlimited,
+                     run.checkpoint, run.hash);
+}
+
+void add_run(Lines& lines, const Report& report) {
+  const RunDescription& run = report.run;
   lines.heading("run");
   lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
             run.bad_lines == 0 ? "" : fmt::format(", {} malformed lines skipped", run.bad_lines));
-  if (run.budget_bytes > 0)
-    lines.add("cache", "{}, {} for KV and states, checkpoint {}", run.cache,
-              human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
-  else
-    lines.add("cache", "{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots,
-              run.unlimited ? " (unlimited)" : "", run.checkpoint, run.hash);
+  lines.add("cache", "{}", describe_cache(report));
   lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
             run.full_state);
 }
@@ -97,6 +112,11 @@ void add_hits(Lines& lines, const Report& report) {
     if (count > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", name(static_cast<LostHit>(reason)), count);
   }
   lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
+  if (report.align) {
+    lines.add("evictions", "{} states; {} resident at the end", report.cache.state_evictions,
+              report.cache.resident_states);
+    return;
+  }
   lines.add("evictions", "{} states, {} blocks; {} checkpoints dropped", report.cache.state_evictions,
             report.cache.block_evictions, report.cache.dropped_checkpoints);
   if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
@@ -105,15 +125,32 @@ void add_hits(Lines& lines, const Report& report) {
     lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);
 }
 
+void add_align(Lines& lines, const Report& report) {
+  const AlignCounts& align = *report.align;
+  const MoverCounts& mover = report.mover;
+  lines.add("steps", "{}, {} of {} drafts kept", align.steps, align.drafts_accepted, align.drafts_proposed);
+  lines.add("moved", "{} copies between columns, {} parts skipped", align.copies, align.skipped_parts);
+  lines.add("published", "{} boundaries; {} refused, whose block held another count", mover.commits, align.refused);
+  if (report.run.memory_state.empty()) return;
+  lines.add("verified", "{} states ({} continued from, {} published), {} wrong", mover.verified, mover.restores,
+            mover.commits, mover.mismatches);
+  lines.add("decisions", "device and host remembered the same after {} of {} steps", align.steps - align.steps_differ,
+            align.steps);
+}
+
 void add_states(Lines& lines, const Report& report, const Derived& derived) {
   const MoverCounts& mover = report.mover;
   lines.heading("states");
-  lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
-  lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
+  if (report.align) {
+    add_align(lines, report);
+  } else {
+    lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
+    lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
+  }
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));
-  if (mover.copy_seconds <= 0) return;
+  if (mover.copy_seconds <= 0 || report.align) return;  // most align steps copy nothing, and take their time too
   lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
             mover.copy_share_of_memcpy);
   constexpr std::size_t launch_bound_bytes = std::size_t{1} << 20;
@@ -125,11 +162,32 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
   const ReplayCounts& replay = report.replay;
   const MoverCounts& mover = report.mover;
   lines.heading("time");
-  lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)", derived.bookkeeping_p50,
-            derived.bookkeeping_p99, derived.bookkeeping_per_block);
-  lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
+  if (report.align)
+    lines.add("planning", "{:.0f} ns per step (p50), {:.0f} (p99), on the host", derived.planning_p50,
+              derived.planning_p99);
+  else
+    lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)",
+              derived.bookkeeping_p50, derived.bookkeeping_p99, derived.bookkeeping_per_block);
+  if (!report.align) lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
   lines.add("in all", "{:.2f} s: copies {:.2f}, stand-in forward {:.2f}, verification {:.2f}", replay.wall_seconds,
             mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
+}
+
+nlohmann::ordered_json align_json(const Report& report, const Derived& derived) {
+  const AlignCounts& align = *report.align;
+  return {{"drafts", report.run.drafts},
+          {"accept", report.run.accept},
+          {"counters", report.run.asynchronous ? "async" : "sync"},
+          {"steps", align.steps},
+          {"drafts_proposed", align.drafts_proposed},
+          {"drafts_accepted", align.drafts_accepted},
+          {"copies", align.copies},
+          {"skipped_parts", align.skipped_parts},
+          {"published", report.mover.commits},
+          {"refused", align.refused},
+          {"steps_differ", align.steps_differ},
+          {"planning_ns_p50", derived.planning_p50},
+          {"planning_ns_p99", derived.planning_p99}};
 }
 
 }  // namespace
@@ -157,7 +215,7 @@ std::string human_bytes(double bytes) {
 std::string to_text(const Report& report) {
   const Derived derived(report);
   Lines lines;
-  add_run(lines, report.run);
+  add_run(lines, report);
   add_memory(lines, report.run, report.mover);
   add_hits(lines, report);
   add_states(lines, report, derived);
@@ -172,7 +230,7 @@ std::string to_json(const Report& report) {
   nlohmann::ordered_json lost;
   for (int reason = 0; reason < lost_hit_count; ++reason)
     lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"workload", run.workload},
       {"model", run.model},
       {"cache", run.cache},
@@ -221,6 +279,7 @@ std::string to_json(const Report& report) {
       {"forward_s", report.mover.forward_seconds},
       {"verify_s", report.mover.verify_seconds},
       {"wall_s", replay.wall_seconds}};
+  if (report.align) json.update(align_json(report, derived));
   return json.dump(2) + "\n";
 }
 

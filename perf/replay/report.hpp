@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "align_replayer.hpp"
 #include "cache.hpp"
 #include "replayer.hpp"
 #include "state_mover.hpp"
@@ -26,6 +28,9 @@ struct RunDescription {
   std::int64_t slots = 0;
   bool unlimited = false;
   std::int64_t budget_bytes = 0;  ///< 0: blocks and slots
+  std::int32_t drafts = 0;        ///< align only, like the next two
+  double accept = 0;
+  bool asynchronous = false;
   std::int64_t bad_lines = 0;
   std::size_t full_state_bytes = 0;  ///< what one state counts for, whatever it is in memory
   std::size_t memory_bytes = 0;      ///< really used for states
@@ -38,6 +43,7 @@ struct Report {
   ReplayCounts bookkeeping;  ///< of the same requests through the same kind of cache, with no state made or moved
   CacheCounts cache;
   MoverCounts mover;
+  std::optional<AlignCounts> align;  ///< planning times are of the pass without states
 };
 
 /// The `part`-quantile (0 … 1, nearest rank) of `values`; 0 if there are none.

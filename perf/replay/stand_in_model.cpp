@@ -8,34 +8,14 @@
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/error.hpp>
 
+#include "word_pattern.hpp"
+
 namespace stateport::replay {
 namespace {
 
 using Team = Kokkos::TeamPolicy<ExecutionSpace>::member_type;
 using Tile = StandInModel::Tile;
 using Row = StandInModel::Row;
-
-struct alignas(16) Word {
-  std::uint64_t low;
-  std::uint64_t high;
-};
-
-/// The words of one tensor under one prefix: cheap per word, so that making a state costs what moving it costs.
-class Pattern {
- public:
-  KOKKOS_FUNCTION Pattern(Content content, std::uint64_t tensor) : empty_(content == empty_content) {
-    seed_ = (content ^ (tensor * 0x9e3779b97f4a7c15U)) * 0xd6e8feb86659fd93U;
-    seed_ ^= seed_ >> 32;
-  }
-  [[nodiscard]] KOKKOS_FUNCTION Word word(std::uint64_t index) const {
-    if (empty_) return {0, 0};
-    return {seed_ + index * 0x9e3779b97f4a7c15U, ~seed_ + index * 0xc2b2ae3d27d4eb4fU};
-  }
-
- private:
-  std::uint64_t seed_;
-  bool empty_;
-};
 
 KOKKOS_FUNCTION Word* words_of(std::byte* base, std::int64_t stride_bytes, std::int32_t slot, std::uint32_t first) {
   return reinterpret_cast<Word*>(base + slot * stride_bytes) + first;
@@ -49,7 +29,7 @@ KOKKOS_FUNCTION void continue_tile(const Team& team, const Tile& tile, const Wor
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, tile.words), [&](std::uint32_t i) {
     const Word before = old_pattern.word(tile.first_word + i);
     const Word after = new_pattern.word(tile.first_word + i);
-    out[i] = {in[i].low ^ before.low ^ after.low, in[i].high ^ before.high ^ after.high};
+    out[i] = in[i] ^ before ^ after;
   });
 }
 
@@ -95,7 +75,7 @@ struct CountWrongWords {
         Kokkos::TeamThreadRange(team, tile.words),
         [&](std::uint32_t i, std::uint64_t& sum) {
           const Word right = pattern.word(tile.first_word + i);
-          sum += static_cast<std::uint64_t>(words[i].low != right.low || words[i].high != right.high);
+          sum += static_cast<std::uint64_t>(words[i] != right);
         },
         wrong);
     Kokkos::single(Kokkos::PerTeam(team), [&] { total += wrong; });

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+
+#include <stateport/core/state_spec.hpp>
+
+#include "align_replayer.hpp"
+#include "options.hpp"
+#include "report.hpp"
+#include "workload.hpp"
+
+namespace stateport::replay {
+
+/// Runs a replayer over the wanted requests, with a progress bar or without.
+using RunAligned = std::function<void(AlignReplayer&, bool)>;
+
+/// A replay in align mode: a pass without states, whose planning times count, then one with them. Starts the runtime.
+/// `full`: a state of the model with its drafts. Fills in all of the report but the description of the run.
+void replay_aligned(const Options& options, const Workload& workload, const StateSpec& full, Report& report,
+                    const RunAligned& run);
+
+}  // namespace stateport::replay
