@@ -140,8 +140,10 @@ void test_threads(void) {
   }
   for (int i = 0; i < 50; ++i) CHECK_OK(stateport_tree_check(tree));
   CHECK_OK(stateport_tree_destroy(tree));
+  CHECK_REFUSED(stateport_tree_check(NULL), STATEPORT_INVALID_HANDLE, "tree = null");
   for (int i = 0; i < threads; ++i) {
     CHECK(pthread_join(running[i], NULL) == 0);
     CHECK(workers[i].ok);
   }
+  CHECK(strstr(stateport_last_error(), "tree = null") != NULL);
 }

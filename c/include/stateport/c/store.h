@@ -27,8 +27,8 @@ const char* stateport_version(void);
 /// What the library was built for: "CUDA", "HIP" or "OpenMP".
 const char* stateport_backend(void);
 
-#define STATEPORT_NONE (-1)       ///< no slot, no block
-#define STATEPORT_ANY_DEVICE (-1) /**< the device in use, or the thread's current one */
+#define STATEPORT_NONE (-1)        ///< no slot, no block
+#define STATEPORT_ANY_DEVICE (-1)  ///< the device in use, or the thread's current one
 
 /// Starts the device; make one before any store, copier or align context. An engine that runs Kokkos keeps it, and a
 /// context that it made on the device is used. Without a handle left, what was started stays until the program ends.
