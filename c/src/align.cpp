@@ -87,8 +87,8 @@ stateport_status stateport_align_add_request(stateport_align* align, void* strea
 }
 
 stateport_status stateport_align_forget(stateport_align* align, void* stream, int32_t request) {
-  return guarded(
-      [&] { Held<AlignObject>(align, "align")->context.forget(Stream::from_native(stream), RequestId{request}); });
+  const RequestId id{request};
+  return guarded([&] { Held<AlignObject>(align, "align")->context.forget(Stream::from_native(stream), {&id, 1}); });
 }
 
 stateport_status stateport_align_stage(stateport_align* align, void* stream, const stateport_align_batch* host,

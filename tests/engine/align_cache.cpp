@@ -96,7 +96,7 @@ void AlignCache::end_row(std::size_t slot, std::size_t group, std::vector<BlockI
 void AlignCache::ended(std::size_t slot, bool) {
   const RequestId request{static_cast<std::int32_t>(slot)};
   planner_.forget({&request, 1}, {}, {});
-  if (context_) context_->forget(stream_, request);
+  if (context_) context_->forget(stream_, {&request, 1});
 }
 
 void AlignCache::fill_batch(std::span<const Row> rows) {
