@@ -141,7 +141,7 @@ void RadixTree::check_nodes(std::vector<std::uint32_t>& children, std::vector<st
     }
   }
   require_invariant(live == live_nodes_ && live == children_.count(), structure, "the number of nodes is wrong");
-  children_.check_invariants([this](std::uint32_t node) { return nodes_[node].hash; });
+  children_.check_invariants([this](std::uint32_t node) { return child_hash(node); });
   for (std::uint32_t name = 0; name < names_.size(); ++name)
     require_invariant(root_children[name] == names_.children(name), structure, "a namespace counts other children");
 }
