@@ -15,6 +15,10 @@ std::string_view name(LostHit reason) noexcept {
       return "too_few_tokens";
     case LostHit::locked_pool:
       return "locked_pool";
+    case LostHit::evicted_kv:
+      return "evicted_kv";
+    case LostHit::never_stored:
+      return "never_stored";
   }
   return "?";
 }

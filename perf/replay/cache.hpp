@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include <stateport/core/cache_stats.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/lost_hit.hpp>
 
@@ -57,6 +58,8 @@ class ReplayCache {
   virtual void finish() = 0;
 
   [[nodiscard]] virtual CacheCounts counts() const = 0;
+  /// How long evicted states had not been used; empty for an index that has no clock.
+  [[nodiscard]] virtual AgeHistogram eviction_ages() const { return {}; }
   /// Throws std::logic_error naming the first broken invariant.
   virtual void check_invariants() const = 0;
 };

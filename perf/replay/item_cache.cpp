@@ -18,6 +18,7 @@ void ItemCache::prepare(std::span<const BlockIdentity> identities, std::int64_t 
   input_tokens_ = input_tokens;
   slot_of_.resize(prompt_.count());
   was_evicted_.resize(prompt_.count(), 0);
+  used_s_.resize(prompt_.count(), 0);
   used_.assign(identities.size() + 1, 0);
 }
 
@@ -64,6 +65,7 @@ void ItemCache::finish() {
     if (!items_.contains(state_item(block))) ++counts_.resident_states;
     items_.touch(state_item(block), budget_.state_bytes);
     was_evicted_[block] = 0;
+    used_s_[block] = now_s_;
   }
   while (items_.over_budget()) drop(items_.evict());
 }
@@ -77,6 +79,7 @@ void ItemCache::drop(ItemLru::Item item) {
   const Block block = item / 2;
   slots_.release(slot_of_[block]);
   was_evicted_[block] = 1;
+  eviction_ages_.add(now_s_ - used_s_[block]);
   ++counts_.state_evictions;
   --counts_.resident_states;
 }

@@ -23,12 +23,14 @@ class ItemCache final : public ReplayCache {
   /// slots < 1.
   ItemCache(const Budget& budget, std::int32_t slots);
 
+  void set_clock(double now_s) override { now_s_ = now_s; }
   void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
   [[nodiscard]] Hit begin() override;
   void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) override;
   void finish() override;
 
   [[nodiscard]] CacheCounts counts() const override;
+  [[nodiscard]] AgeHistogram eviction_ages() const override { return eviction_ages_; }
   void check_invariants() const override;
 
  private:
@@ -44,8 +46,11 @@ class ItemCache final : public ReplayCache {
   std::vector<SlotId> slot_of_;            ///< by block
   std::vector<std::uint8_t> was_evicted_;  ///< by block: its state, since it was last there
   std::vector<std::uint8_t> used_;         ///< by depth of the prompt: its state is touched by this request
+  std::vector<double> used_s_;             ///< by block: when its state was made or used
   std::int64_t input_tokens_ = 0;
+  double now_s_ = 0;
   CacheCounts counts_;
+  AgeHistogram eviction_ages_;
 };
 
 }  // namespace stateport::replay

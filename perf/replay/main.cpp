@@ -161,7 +161,8 @@ void run_requests(const Options& options, const Workload& workload, AnyReplayer&
 ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
                             bool show_progress) {
   Replayer replayer(workload, cache, mover,
-                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint);
+                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint,
+                    compute_cost(options.model));
   run_requests(options, workload, replayer, show_progress);
   cache.check_invariants();
   return replayer.counts();
@@ -177,7 +178,7 @@ ReplayCounts time_bookkeeping(const Options& options, const RunDescription& run,
 }
 
 /// Opened before the replay, so that a path that cannot be written does not cost a run.
-std::ofstream open_json(const std::string& file) {
+std::ofstream open_output(const std::string& file) {
   std::ofstream out;
   if (file.empty()) return out;
   out.open(file, std::ios::binary | std::ios::trunc);
@@ -185,9 +186,9 @@ std::ofstream open_json(const std::string& file) {
   return out;
 }
 
-void write_json(std::ofstream& out, const std::string& file, const std::string& json) {
+void write_output(std::ofstream& out, const std::string& file, const std::string& text) {
   if (file.empty()) return;
-  out << json << std::flush;
+  out << text << std::flush;
   if (!out) throw std::runtime_error(file + ": writing failed");
 }
 
@@ -198,7 +199,7 @@ int run_sweep(const Options& options, const StateSpec& spec, const Workload& wor
       sweep(workload, options.requests_max > 0 ? options.requests_max : requests, make_budget(options, spec, 1),
             options.sweep_bytes, all_policies, compute_cost(options.model), [] { return interrupted == 0; });
   fmt::print("{}", to_table(cells));
-  write_json(json, options.json_file, to_json(cells));
+  write_output(json, options.json_file, to_json(cells));
   return interrupted == 0 ? 0 : exit_interrupted;
 }
 
@@ -219,7 +220,8 @@ int replay(const Options& options) {
   interrupt_gently();
   Report report;
   RunDescription& run = report.run;
-  std::ofstream json = open_json(options.json_file);
+  std::ofstream json = open_output(options.json_file);
+  std::ofstream prometheus = open_output(options.prometheus_file);
   const Workload workload = load_workload(options, run);
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
@@ -240,7 +242,8 @@ int replay(const Options& options) {
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
                     "the two passes decided differently");
   fmt::print("{}", to_text(report));
-  write_json(json, options.json_file, to_json(report));
+  write_output(json, options.json_file, to_json(report));
+  write_output(prometheus, options.prometheus_file, to_prometheus(report.replay.stats));
   const bool decided_differently = report.align && report.align->steps_differ > 0;
   if (report.mover.mismatches > 0 || decided_differently) return exit_mismatch;
   return report.replay.interrupted ? exit_interrupted : 0;

@@ -53,6 +53,7 @@ Hit NodeCache::begin() {
   Hit hit{.matched_blocks = matched_};
   if (deepest != none) {
     tree_.hit(deepest);
+    used_s_[deepest] = now_s_;
     hit.hit_blocks = nodes[deepest].end_blocks;
     hit.slot = slot_of_[deepest];
   }
@@ -75,6 +76,7 @@ void NodeCache::know(Index node, std::int32_t end_depth) {
   if (node >= last_block_.size()) {
     last_block_.resize(node + 1);
     slot_of_.resize(node + 1);
+    used_s_.resize(node + 1, 0);
   }
   last_block_[node] = prompt_.at(end_depth);
   set_node(last_block_[node], tree_.nodes()[node].blocks(), node);
@@ -98,6 +100,7 @@ void NodeCache::place(std::span<const std::int32_t> depths, std::vector<Checkpoi
     const bool taken = slots_.allocate({&slot_of_[end], 1});
     require_invariant(taken, "NodeCache", "the budget holds more states than there are slots");
     was_evicted_[prompt_.at(depth)] = 0;
+    used_s_[end] = now_s_;
     kept.push_back({.depth_blocks = depth, .slot = slot_of_[end]});
   }
 }
@@ -114,6 +117,7 @@ void NodeCache::apply(const TreeChange& change) {
   if (change.had_state) {
     slots_.release(slot_of_[change.node]);
     was_evicted_[last_block_[change.node]] = 1;
+    eviction_ages_.add(now_s_ - used_s_[change.node]);
     ++counts_.state_evictions;
   }
   if (change.kind != TreeChange::Kind::leaf) return;

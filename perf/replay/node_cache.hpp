@@ -32,6 +32,7 @@ class NodeCache final : public ReplayCache {
   void finish() override;
 
   [[nodiscard]] CacheCounts counts() const override;
+  [[nodiscard]] AgeHistogram eviction_ages() const override { return eviction_ages_; }
   void check_invariants() const override;
 
  private:
@@ -53,8 +54,10 @@ class NodeCache final : public ReplayCache {
   std::vector<std::uint8_t> was_evicted_;  ///< by block: the state at its end, since it was last there
   std::vector<Block> last_block_;          ///< by node
   std::vector<SlotId> slot_of_;            ///< by node with a state
+  std::vector<double> used_s_;             ///< by node: when its state was made or used
   std::vector<TreeChange> changes_;
   CacheCounts counts_;
+  AgeHistogram eviction_ages_;
 
   // The request between prepare and finish.
   double now_s_ = 0;

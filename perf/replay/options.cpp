@@ -21,7 +21,8 @@ constexpr const char* description =
 constexpr const char* footer =
     "Keys of the JSON file, beside the settings of the run:\n"
     "  requests, input_tokens, token_hit_rate (0 to 1), request_hit_rate,\n"
-    "  lost_hits {reason: count}, restores, verified, mismatches, commits,\n"
+    "  lost_hits {reason: count}, lost_tokens and lost_flops {reason: sum of all\n"
+    "  that was computed again}, restores, verified, mismatches, commits,\n"
     "  dropped_checkpoints, evictions (of states),\n"
     "  bytes_copied   restores and commits at the model's full state size,\n"
     "                 read + written\n"
@@ -182,6 +183,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   add_align(app, options);
   add_states(app, options);
   app.add_option("--json", options.json_file, "Also write the summary to this file")->option_text("FILE");
+  app.add_option("--prometheus", options.prometheus_file, "Also write hits and lost hits as Prometheus text")
+      ->option_text("FILE");
   std::string plant;
   app.add_option("--plant", plant, "Self-test: wrong-slot = the first restore reads the wrong slot, and must be found")
       ->check(CLI::IsMember({"wrong-slot"}))

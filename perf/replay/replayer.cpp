@@ -27,8 +27,10 @@ double ReplayCounts::request_hit_rate() const noexcept {
   return ratio(requests_hit, requests);
 }
 
-Replayer::Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode)
+Replayer::Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode,
+                   const ComputeCost& cost)
     : workload_(workload), cache_(cache), mover_(mover), mode_(mode) {
+  counts_.stats.cost = cost;
   counts_.bookkeeping_ns.reserve(workload.size());
   counts_.bookkeeping_ns_per_block.reserve(workload.size());
   counts_.hashing_ns_per_block.reserve(workload.size());
@@ -45,6 +47,7 @@ void Replayer::run(const Continue& keep_going) {
     serve(index);
     if (!keep_going(counts_.requests)) break;
   }
+  counts_.stats.eviction_ages = cache_.eviction_ages();
   counts_.wall_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
@@ -54,7 +57,8 @@ void Replayer::serve(std::size_t index) {
   const auto full_blocks = static_cast<std::int32_t>(identities.size());
   name_contents(identities);
   constexpr double ms_of_second = 1000;
-  cache_.set_clock(static_cast<double>(request.arrival_ms) / ms_of_second);
+  const double now_s = static_cast<double>(request.arrival_ms) / ms_of_second;
+  cache_.set_clock(now_s);
 
   const Clock::time_point t0 = Clock::now();
   cache_.prepare(identities, request.input_tokens);
@@ -63,6 +67,8 @@ void Replayer::serve(std::size_t index) {
   choose_depths(mode_, hit.hit_blocks, hit.matched_blocks, full_blocks, depths_);
   const Clock::time_point t2 = Clock::now();
   count_hit(request, hit);
+  const auto prefixes = std::span(contents_).subspan(1);
+  history_.count(prefixes, request.input_tokens, workload_.block_size_tokens(), hit, now_s, counts_.stats);
   start(hit);
 
   const Clock::time_point t3 = Clock::now();
@@ -71,6 +77,7 @@ void Replayer::serve(std::size_t index) {
   placed_.clear();
   for (const Checkpoint& checkpoint : checkpoints_)
     placed_.push_back({contents_[static_cast<std::size_t>(checkpoint.depth_blocks)], checkpoint.slot});
+  history_.add(prefixes, placed_, now_s);
   mover_.advance(contents_[static_cast<std::size_t>(hit.hit_blocks)], contents_.back(), placed_);
 
   const Clock::time_point t5 = Clock::now();

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include <stateport/core/cache_stats.hpp>
 #include <stateport/core/lost_hit.hpp>
 
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"
+#include "prefix_history.hpp"
 #include "state_mover.hpp"
 #include "workload.hpp"
 
@@ -24,6 +26,7 @@ struct ReplayCounts {
   std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
   std::array<std::int64_t, lost_hit_count> lost_hits = {};
+  CacheStats stats;            ///< the same with every lost token and its reason
   std::string first_mismatch;  ///< in words; empty: none
   double wall_seconds = 0;
   bool interrupted = false;  ///< set by who stopped it
@@ -42,7 +45,9 @@ class Replayer {
   /// Called after each request with the number served so far; false ends the replay.
   using Continue = std::function<bool(std::int64_t)>;
 
-  Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode);
+  /// `cost`: of a forward, for what lost hits cost.
+  Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode,
+           const ComputeCost& cost = {});
 
   void run(const Continue& keep_going);
   [[nodiscard]] const ReplayCounts& counts() const noexcept { return counts_; }
@@ -58,6 +63,7 @@ class Replayer {
   StateMover& mover_;
   CheckpointMode mode_;
   ReplayCounts counts_;
+  PrefixHistory history_;
   std::vector<Content> contents_;  ///< of the prefixes of 0 … n blocks of the current prompt
   std::vector<std::int32_t> depths_;
   std::vector<Checkpoint> checkpoints_;

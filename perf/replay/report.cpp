@@ -100,6 +100,39 @@ void add_memory(Lines& lines, const RunDescription& run, const MoverCounts& move
     lines.add("in memory", "states shrunk to {} ({}), {} in all", size, run.memory_state, total);
 }
 
+void add_ages(Lines& lines, const char* label, const AgeHistogram& ages) {
+  if (ages.total() == 0) return;
+  lines.add(label, "{} states, half below {} s, nine in ten below {} s", ages.total(), ages.quantile_s(0.5),
+            ages.quantile_s(0.9));
+}
+
+void add_losses(Lines& lines, const CacheStats& stats) {
+  bool first = true;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const auto lost = static_cast<LostHit>(reason);
+    const Loss& loss = stats.of(lost);
+    if (loss.tokens == 0) continue;
+    lines.add(first ? "lost tokens" : "", "{:<14} {:>6.2f} %, {} requests", name(lost),
+              100 * static_cast<double>(loss.tokens) / static_cast<double>(stats.prompt_tokens), loss.requests);
+    first = false;
+  }
+  add_ages(lines, "reuse age", stats.reuse_ages);
+  add_ages(lines, "eviction age", stats.eviction_ages);
+}
+
+nlohmann::ordered_json losses_json(const CacheStats& stats, bool flops) {
+  nlohmann::ordered_json json;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const Loss& loss = stats.of(static_cast<LostHit>(reason));
+    const std::string key(name(static_cast<LostHit>(reason)));
+    if (flops)
+      json[key] = loss.flops;
+    else
+      json[key] = loss.tokens;
+  }
+  return json;
+}
+
 void add_hits(Lines& lines, const Report& report) {
   const ReplayCounts& replay = report.replay;
   lines.heading(replay.interrupted ? "hits (interrupted: of the requests so far)" : "hits");
@@ -121,6 +154,7 @@ void add_hits(Lines& lines, const Report& report) {
             report.cache.block_evictions, report.cache.dropped_checkpoints);
   if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
   lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
+  add_losses(lines, replay.stats);
   if (report.cache.uncached_blocks > 0)
     lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);
 }
@@ -250,6 +284,8 @@ std::string to_json(const Report& report) {
       {"token_hit_rate", replay.token_hit_rate()},
       {"request_hit_rate", replay.request_hit_rate()},
       {"lost_hits", lost},
+      {"lost_tokens", losses_json(replay.stats, false)},
+      {"lost_flops", losses_json(replay.stats, true)},
       {"restores", report.mover.restores},
       {"verified", report.mover.verified},
       {"mismatches", report.mover.mismatches},

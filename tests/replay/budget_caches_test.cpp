@@ -22,6 +22,7 @@
 using namespace stateport::replay;
 using namespace stateport::replay::test;
 using stateport::Budget;
+using stateport::LostHit;
 using stateport::SlotId;
 using stateport::test::for_each_seed;
 using stateport::test::Random;
@@ -121,6 +122,58 @@ TEST_CASE("under a small budget every restored state is the right one and the by
       CHECK(states.counts().restores == replayer.counts().requests_hit);
     }
   });
+}
+
+TEST_CASE("every token of every prompt is a hit or lost for one reason, and without evictions none is lost to them") {
+  for_each_seed(20, [](Random& random, std::uint64_t) {
+    for (const PolicyKind policy : all_policies) {
+      const Workload workload = random_workload(random, 100);
+      const bool unlimited = random.chance(50);
+      const Budget budget{.bytes = unlimited ? gib : random.between(1, 4000),
+                          .state_bytes = 100,
+                          .kv_bytes_per_token = 10,
+                          .block_size_tokens = block_size};
+      const auto cache = make_budget_cache(policy, budget, {}, workload);
+      NoStates states;
+      Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+      replayer.run([](std::int64_t) { return true; });
+      const stateport::CacheStats& stats = replayer.counts().stats;
+      std::int64_t tokens = stats.hit_tokens;
+      for (const stateport::Loss& loss : stats.lost) tokens += loss.tokens;
+      REQUIRE(tokens == stats.prompt_tokens);
+      REQUIRE(stats.hit_tokens == replayer.counts().hit_tokens);
+      REQUIRE(stats.reuse_ages.total() == replayer.counts().requests_hit);
+      REQUIRE(stats.eviction_ages.total() == cache->counts().state_evictions);
+      if (!unlimited) continue;
+      REQUIRE(stats.of(LostHit::evicted).tokens == 0);
+      REQUIRE(stats.of(LostHit::evicted_kv).tokens == 0);
+      if (policy == PolicyKind::every) REQUIRE(stats.of(LostHit::no_checkpoint).tokens == 0);
+    }
+  });
+}
+
+TEST_CASE("the reasons of a small case are the ones that a reader would give") {
+  // A state takes 100 bytes, a block of 4 tokens 40: room for one prompt of two blocks with its state.
+  const Budget budget{.bytes = 180, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = block_size};
+  Workload workload(block_size);
+  const std::vector<BlockIdentity> first = {1, 2};
+  const std::vector<BlockIdentity> second = {3, 4};
+  const std::vector<BlockIdentity> branch = {1, 5};
+  workload.add({.arrival_ms = 0, .input_tokens = 9}, first);      // 9 never stored
+  workload.add({.arrival_ms = 1000, .input_tokens = 8}, first);   // one block, and the state is one token too deep
+  workload.add({.arrival_ms = 2000, .input_tokens = 9}, second);  // 9 never stored; the first one is evicted
+  workload.add({.arrival_ms = 3000, .input_tokens = 9}, branch);  // 4 of KV evicted, 5 never stored
+  const auto cache = make_budget_cache(PolicyKind::last, budget, {}, workload);
+  NoStates states;
+  Replayer replayer(workload, *cache, states, CheckpointMode::last);
+  replayer.run([](std::int64_t) { return true; });
+  const stateport::CacheStats& stats = replayer.counts().stats;
+  CHECK(stats.hit_tokens == 0);
+  CHECK(stats.of(LostHit::never_stored).tokens == 9 + 9 + 5);
+  CHECK(stats.of(LostHit::no_checkpoint).tokens == 4);
+  CHECK(stats.of(LostHit::too_few_tokens).tokens == 4);
+  CHECK(stats.of(LostHit::evicted_kv).tokens == 4);
+  CHECK(stats.of(LostHit::evicted).tokens == 0);
 }
 
 TEST_CASE("the sweep's table and its JSON have the same figures") {

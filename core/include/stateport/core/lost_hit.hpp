@@ -13,8 +13,10 @@ enum class LostHit : std::uint8_t {
   evicted,         ///< a state was stored there and has been evicted
   too_few_tokens,  ///< using it would leave fewer tokens than the forward needs
   locked_pool,     ///< no live slot could be freed
+  evicted_kv,      ///< its KV was cached and has been evicted
+  never_stored,    ///< nobody has computed this prefix before
 };
-inline constexpr int lost_hit_count = 5;
+inline constexpr int lost_hit_count = 7;
 
 [[nodiscard]] std::string_view name(LostHit reason) noexcept;
 
