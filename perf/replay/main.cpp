@@ -24,6 +24,7 @@
 #include "replayer.hpp"
 #include "report.hpp"
 #include "scaled_spec.hpp"
+#include "sizing.hpp"
 #include "slots_cache.hpp"
 #include "sweep.hpp"
 #include "trace.hpp"
@@ -216,6 +217,19 @@ void replay_slots(const Options& options, const Workload& workload, const StateS
   report.mover = mover->counts();
 }
 
+/// What a memory is worth, states not made.
+int run_sizing(const Options& options, const StateSpec& spec, const Workload& workload, std::ofstream& json) {
+  const auto requests = static_cast<std::int64_t>(workload.size());
+  const Sizing sizing =
+      size_cache(workload, options.requests_max > 0 ? std::min(options.requests_max, requests) : requests,
+                 make_budget(options, spec, options.budget_bytes), options.policy, compute_cost(options.model),
+                 [] { return interrupted == 0; });
+  if (interrupted != 0) return exit_interrupted;
+  fmt::print("{}", to_text(sizing));
+  write_output(json, options.json_file, to_json(sizing));
+  return 0;
+}
+
 int replay(const Options& options) {
   interrupt_gently();
   Report report;
@@ -226,6 +240,7 @@ int replay(const Options& options) {
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
+  if (options.size) return run_sizing(options, full, workload, json);
   choose_capacity(options, workload, full, run);
   run.model = options.model;
   describe_cache(options, run);

@@ -118,13 +118,13 @@ void add_budget(CLI::App& app, Options& options) {
                      ->option_text("BYTES");
   for (const char* other : {"--blocks", "--slots", "--unlimited", "--cache", "--checkpoint"})
     budget->excludes(app.get_option(other));
-  app.add_option("--policy", options.policy,
-                 "With a budget, what is kept: every, last, branch = least recently used blocks and states, placed as "
-                 "by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = without "
-                 "sampling")
+  app.add_option(
+         "--policy", options.policy,
+         "With --budget or size, what is kept: every, last, branch = least recently used blocks and states, placed as "
+         "by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = without "
+         "sampling")
       ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case))
-      ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]")
-      ->needs(budget);
+      ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
@@ -171,6 +171,18 @@ void add_states(CLI::App& app, Options& options) {
       ->option_text("BYTES [2GiB, 64MiB for align]");
 }
 
+/// `size` is a subcommand that takes the options of the program, so that there is one list of them.
+void add_size(CLI::App& app, Options& options) {
+  auto* size = app.add_subcommand("size", "Says what --memory is worth for the workload, and what more would be");
+  size->fallthrough();
+  size->add_option("--memory", options.budget_bytes, "For KV and states together (64GiB, …)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber)
+      ->option_text("BYTES")
+      ->required();
+  size->callback([&options] { options.size = true; });
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
@@ -182,6 +194,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   add_budget(app, options);
   add_align(app, options);
   add_states(app, options);
+  add_size(app, options);
   app.add_option("--json", options.json_file, "Also write the summary to this file")->option_text("FILE");
   app.add_option("--prometheus", options.prometheus_file, "Also write hits and lost hits as Prometheus text")
       ->option_text("FILE");
