@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
+#include <initializer_list>
 #include <limits>
 #include <map>
 
@@ -147,15 +148,22 @@ void add_align(CLI::App& app, Options& options) {
       ->option_text("sync|async [sync]");
 }
 
-/// What means nothing to the index that was chosen.
-void refuse_others(const CLI::App& app, CacheKind cache) {
-  const bool align = cache == CacheKind::align;
-  for (const char* option : {"--draft", "--accept", "--counters"})
-    if (!align && app.count(option) > 0) throw CLI::ValidationError(option, "needs --cache align");
-  for (const char* option : {"--checkpoint", "--hash", "--blocks", "--sweep"})
-    if (align && app.count(option) > 0) throw CLI::ValidationError(option, "means nothing with --cache align");
-  if (!align && app.count("--seed") > 0 && app.count("--trace") > 0)
-    throw CLI::ValidationError("--seed", "means nothing with --trace, but for --cache align");
+/// What means nothing to what was chosen.
+void refuse_others(const CLI::App& app, const Options& options) {
+  const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
+    for (const char* option : names)
+      if (app.count(option) > 0) throw CLI::ValidationError(option, why);
+  };
+  const bool align = options.cache == CacheKind::align;
+  if (!align) refuse({"--draft", "--accept", "--counters"}, "needs --cache align");
+  if (align)
+    refuse({"--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"}, "means nothing with --cache align");
+  if (!align && app.count("--trace") > 0) refuse({"--seed"}, "means nothing with --trace, but for --cache align");
+  if (options.size)
+    refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--cache", "--checkpoint", "--prometheus"},
+           "means nothing to size");
+  if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
+  if (options.budget_bytes == 0) refuse({"--policy"}, "needs --budget or size");
 }
 
 void add_states(CLI::App& app, Options& options) {
@@ -204,7 +212,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->group("");
   try {
     app.parse(argc, argv);
-    refuse_others(app, options.cache);
+    refuse_others(app, options);
   } catch (const CLI::ParseError& error) {
     constexpr int wrong_usage = 2;
     exit_code = app.exit(error) == 0 ? 0 : wrong_usage;

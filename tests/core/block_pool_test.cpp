@@ -49,8 +49,9 @@ class Model {
         return std::nullopt;
       }
     }
-    Blocks out(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
-    free_.resize(free_.size() - count);
+    const auto first = free_.end() - static_cast<std::ptrdiff_t>(count);
+    Blocks out(first, free_.end());
+    free_.erase(first, free_.end());
     for (const BlockId block : out) {
       at(block).ref_count = 1;
       at(block).tick = tick;
