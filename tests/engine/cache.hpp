@@ -52,11 +52,12 @@ struct CacheCounts {
   std::int64_t evictions = 0;      ///< states that lost their place
 };
 
-/// Planted mistakes, which the comparison with the oracle must find.
+/// Planted mistakes, which the comparison of tokens and states must find: with one, no invariant is checked.
 enum class Fault : std::uint8_t {
   none,
   older_split,  ///< align: chunks may pass a block boundary, and what lies below one is published unasked
-  wrong_shift,  ///< align: copies shift conv windows by one token too many or too few
+  wrong_shift,  ///< align: a copy that shifts conv windows does so by one token too few
+  moved_state,  ///< tree: a split moves the state to its upper part; in a program that was linked with such a tree
 };
 
 struct CacheOptions {

@@ -25,6 +25,63 @@ std::optional<std::string> difference(const Answer& answer, const Answer& expect
   return std::nullopt;
 }
 
+/// Takes the shorter problem if it still fails.
+bool replace(Problem& problem, Problem shorter, std::string_view cache) {
+  if (!engine::difference(shorter, cache)) return false;
+  problem = std::move(shorter);
+  return true;
+}
+
+template <class Item>
+bool drop_items(Problem& problem, std::string_view cache, std::vector<Item> Schedule::*list) {
+  bool dropped = false;
+  for (std::size_t i = (problem.schedule.*list).size(); i-- > 0;) {
+    Problem shorter = problem;
+    auto& items = shorter.schedule.*list;
+    items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
+    dropped |= replace(problem, std::move(shorter), cache);
+  }
+  return dropped;
+}
+
+bool cut_request(Problem& problem, std::string_view cache, std::size_t index, std::size_t prompt_tokens,
+                 std::int32_t new_tokens) {
+  if (prompt_tokens == 0 || new_tokens == 0) return false;
+  Problem shorter = problem;
+  PlannedRequest& request = shorter.schedule.requests[index];
+  request.prompt.resize(prompt_tokens);
+  request.new_tokens = new_tokens;
+  shorter.answers[static_cast<std::size_t>(request.id)] =
+      answer_alone(target_model(shorter.schedule.seed), request.prompt, new_tokens);
+  return replace(problem, std::move(shorter), cache);
+}
+
+/// Prompts and answers lose half of their tokens, or one.
+bool drop_tokens(Problem& problem, std::string_view cache) {
+  bool dropped = false;
+  for (std::size_t i = 0; i < problem.schedule.requests.size(); ++i)
+    for (const bool half : {true, false}) {
+      const auto fewer = [half](auto tokens) { return half ? tokens / 2 : tokens - 1; };
+      const auto request = [&]() -> const PlannedRequest& { return problem.schedule.requests[i]; };
+      dropped |= cut_request(problem, cache, i, request().prompt.size(), fewer(request().new_tokens));
+      dropped |= cut_request(problem, cache, i, fewer(request().prompt.size()), request().new_tokens);
+    }
+  return dropped;
+}
+
+std::string tell(const Problem& problem, std::string_view cache) {
+  std::ostringstream told;
+  told << "cache " << cache << ", " << problem.schedule;
+  const auto found = engine::difference(problem, cache);
+  try {
+    static_cast<void>(serve(problem.schedule, cache, &told));
+  } catch (const std::exception&) {
+    // It is what was found.
+  }
+  told << "  " << found.value_or("it fails only now and then") << '\n';
+  return told.str();
+}
+
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
@@ -72,36 +129,27 @@ std::optional<std::string> difference(const Problem& problem, std::string_view c
 }
 
 Problem shrink(Problem problem, std::string_view cache) {
-  const auto drop_from = [&](auto Schedule::*list) {
-    bool dropped = false;
-    for (std::size_t i = (problem.schedule.*list).size(); i-- > 0;) {
-      Problem shorter = problem;
-      auto& items = shorter.schedule.*list;
-      items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!difference(shorter, cache)) continue;
-      problem = std::move(shorter);
-      dropped = true;
-    }
-    return dropped;
-  };
-  while (drop_from(&Schedule::requests) || drop_from(&Schedule::events)) {
+  while (drop_items(problem, cache, &Schedule::requests) || drop_items(problem, cache, &Schedule::events) ||
+         drop_tokens(problem, cache)) {
   }
   return problem;
 }
 
 std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts) {
   if (!difference(problem, cache, &counts)) return std::nullopt;
-  const Problem shortest = shrink(problem, cache);
-  std::ostringstream told;
-  told << "cache " << cache << ", " << shortest.schedule;
-  const auto found = difference(shortest, cache);
-  try {
-    static_cast<void>(serve(shortest.schedule, cache, &told));
-  } catch (const std::exception&) {
-    // It is what was found.
+  return tell(shrink(problem, cache), cache);
+}
+
+std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds) {
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    Problem problem = draw_problem(seed);
+    problem.schedule.cache.fault = fault;
+    if (!difference(problem, cache)) continue;
+    FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}};
+    found.told = tell(found.shortest, cache);
+    return found;
   }
-  told << "  " << found.value_or("it fails only now and then") << '\n';
-  return told.str();
+  return std::nullopt;
 }
 
 }  // namespace stateport::engine

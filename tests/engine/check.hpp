@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -30,10 +31,24 @@ struct Served {
 [[nodiscard]] std::optional<std::string> difference(const Problem& problem, std::string_view cache,
                                                     CacheCounts* counts = nullptr);
 
-/// Leaves out requests and events as long as the schedule still fails.
+/// Leaves out requests, events and tokens as long as the schedule still fails.
 [[nodiscard]] Problem shrink(Problem problem, std::string_view cache);
 
 /// difference(), told with the shortest schedule that fails and its log.
 [[nodiscard]] std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts);
+
+/// A planted mistake and how the comparison found it.
+struct FoundFault {
+  std::uint64_t seed = 0;
+  Problem shortest;
+  std::string told;  ///< as by check()
+
+  /// Requests and events that are left.
+  [[nodiscard]] std::size_t causes() const {
+    return shortest.schedule.requests.size() + shortest.schedule.events.size();
+  }
+};
+/// Serves one schedule after the other, at most `seeds`, with the mistake planted, until an answer differs.
+[[nodiscard]] std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds);
 
 }  // namespace stateport::engine
