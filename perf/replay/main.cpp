@@ -160,10 +160,9 @@ void run_requests(const Options& options, const Workload& workload, AnyReplayer&
 }
 
 ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
-                            bool show_progress) {
+                            const std::optional<ComputeCost>& explain, bool show_progress) {
   Replayer replayer(workload, cache, mover,
-                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint,
-                    compute_cost(options.model));
+                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint, explain);
   run_requests(options, workload, replayer, show_progress);
   cache.check_invariants();
   return replayer.counts();
@@ -175,7 +174,7 @@ ReplayCounts time_bookkeeping(const Options& options, const RunDescription& run,
                               const Workload& workload) {
   const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec, workload);
   NoStates states;
-  return serve_requests(options, workload, *cache, states, false);
+  return serve_requests(options, workload, *cache, states, std::nullopt, false);
 }
 
 /// Opened before the replay, so that a path that cannot be written does not cost a run.
@@ -212,7 +211,7 @@ void replay_slots(const Options& options, const Workload& workload, const StateS
   DeviceResource memory;
   const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, report.run);
   const std::unique_ptr<ReplayCache> cache = make_cache(options, report.run, full, workload);
-  report.replay = serve_requests(options, workload, *cache, *mover, true);
+  report.replay = serve_requests(options, workload, *cache, *mover, compute_cost(options.model), true);
   report.cache = cache->counts();
   report.mover = mover->counts();
 }

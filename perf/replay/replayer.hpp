@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,12 +27,12 @@ struct ReplayCounts {
   std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
   std::array<std::int64_t, lost_hit_count> lost_hits = {};
-  CacheStats stats;            ///< the same with every lost token and its reason
+  CacheStats stats;            ///< the same with every lost token and its reason, if that was asked for
   std::string first_mismatch;  ///< in words; empty: none
   double wall_seconds = 0;
   bool interrupted = false;  ///< set by who stopped it
 
-  std::vector<std::int64_t> bookkeeping_ns;  ///< match, allocate, evict, register, release
+  std::vector<std::int64_t> bookkeeping_ns;  ///< match, allocate, evict, register, release, without the clock
   std::vector<double> bookkeeping_ns_per_block;
   std::vector<double> hashing_ns_per_block;
 
@@ -45,9 +46,10 @@ class Replayer {
   /// Called after each request with the number served so far; false ends the replay.
   using Continue = std::function<bool(std::int64_t)>;
 
-  /// `cost`: of a forward, for what lost hits cost.
+  /// `explain`: every lost token gets its reason and its cost (`stats`). That keeps a record of all blocks ever seen,
+  /// which a timed replay must not share the caches with.
   Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode,
-           const ComputeCost& cost = {});
+           const std::optional<ComputeCost>& explain = ComputeCost{});
 
   void run(const Continue& keep_going);
   [[nodiscard]] const ReplayCounts& counts() const noexcept { return counts_; }
@@ -62,6 +64,8 @@ class Replayer {
   ReplayCache& cache_;
   StateMover& mover_;
   CheckpointMode mode_;
+  bool explain_;
+  std::int64_t clock_read_ns_;
   ReplayCounts counts_;
   PrefixHistory history_;
   std::vector<Content> contents_;  ///< of the prefixes of 0 … n blocks of the current prompt

@@ -27,7 +27,7 @@ Run run(const Workload& workload, std::int64_t requests, const Budget& budget, P
         const ComputeCost& cost, const std::function<bool()>& keep_going) {
   const auto cache = make_budget_cache(policy, budget, cost, workload);
   NoStates states;
-  Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+  Replayer replayer(workload, *cache, states, checkpoint_mode(policy), std::nullopt);
   Run result;
   std::int64_t samples = 0;
   replayer.run([&](std::int64_t served) {

@@ -18,7 +18,7 @@ SweepCell run_cell(const Workload& workload, std::int64_t requests, const Budget
                    const ComputeCost& cost, const std::function<bool()>& keep_going) {
   const auto cache = make_budget_cache(policy, budget, cost, workload);
   NoStates states;
-  Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+  Replayer replayer(workload, *cache, states, checkpoint_mode(policy), std::nullopt);
   replayer.run([&](std::int64_t served) { return served < requests && keep_going(); });
   cache->check_invariants();
   const ReplayCounts& counts = replayer.counts();
