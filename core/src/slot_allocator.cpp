@@ -39,12 +39,16 @@ std::int64_t SlotAllocator::key_of(BlockId block) const {
 
 bool SlotAllocator::evictable(BlockId block) const {
   const SlotId slot = slot_of_[block.index()];
-  return slot.valid() && blocks_.ref_count(block) == 0 && slots_.lock_count(slot) == 0;
+  return slot.valid() && slots_.lock_count(slot) == 0 && blocks_.ref_count(block) == 0;
 }
 
 void SlotAllocator::offer(BlockId block) {
+  if (evictable(block)) add_victim(block);
+}
+
+void SlotAllocator::add_victim(BlockId block) {
   // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
-  if (evictable(block)) victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
+  victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
 }
 
 SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots) {
@@ -181,8 +185,9 @@ void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std:
 
 void SlotAllocator::on_blocks_unreferenced(std::span<const BlockId> blocks) {
   for (const BlockId block : blocks) require_block(block);
+  // The directory says that their count is 0; the slot of a pinned state is passed over when its turn comes.
   for (const BlockId block : blocks)
-    if (slot_of_[block.index()].valid()) offer(block);
+    if (slot_of_[block.index()].valid()) add_victim(block);
 }
 
 void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {

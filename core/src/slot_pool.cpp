@@ -46,27 +46,10 @@ void SlotPool::set_owner(SlotId slot, std::int32_t owner) {
   owned(slot).owner = owner;
 }
 
-std::int32_t SlotPool::owner(SlotId slot) const {
-  return owned(slot).owner;
-}
-void SlotPool::set_tag(SlotId slot, const StateTag& tag) {
-  owned(slot).tag = tag;
-}
-const StateTag& SlotPool::tag(SlotId slot) const {
-  return owned(slot).tag;
-}
-void SlotPool::lock(SlotId slot) {
-  ++owned(slot).locks;
-}
-
 void SlotPool::unlock(SlotId slot) {
   Slot& entry = owned(slot);
   require(entry.locks > 0, "slot", slot, "is not pinned");
   --entry.locks;
-}
-
-std::int32_t SlotPool::lock_count(SlotId slot) const {
-  return owned(slot).locks;
 }
 
 void SlotPool::prefetch(SlotId slot) const noexcept {
@@ -110,13 +93,6 @@ void SlotPool::check_invariants() const {
 std::size_t SlotPool::ring_index(std::int32_t position) const noexcept {
   const std::size_t index = static_cast<std::size_t>(first_) + static_cast<std::size_t>(position);
   return index < ring_.size() ? index : index - ring_.size();
-}
-
-const SlotPool::Slot& SlotPool::owned(SlotId slot) const {
-  require(slot.valid() && slot.value() < capacity_slots(), "slot", slot, "is out of range");
-  const Slot& entry = slots_[slot.index()];
-  require(entry.owner != nobody, "slot", slot, "is free");
-  return entry;
 }
 
 }  // namespace stateport

@@ -168,6 +168,7 @@ class SlotAllocator final : public BlockListener {
   [[nodiscard]] std::int64_t key_of(BlockId block) const;
   [[nodiscard]] bool evictable(BlockId block) const;
   void offer(BlockId block);
+  void add_victim(BlockId block);
   void mark_batch(std::span<const BlockId> blocks);
   void choose_victims(std::size_t count);
   void prefetch_victims() const noexcept;

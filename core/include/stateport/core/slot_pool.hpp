@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <stateport/core/error.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/state_tag.hpp>
 #include <stateport/core/table.hpp>
@@ -46,13 +47,13 @@ class SlotPool {
 
   /// All of these throw InvalidArgument for a slot that is out of range or free.
   void set_owner(SlotId slot, std::int32_t owner);
-  [[nodiscard]] std::int32_t owner(SlotId slot) const;
-  void set_tag(SlotId slot, const StateTag& tag);
-  [[nodiscard]] const StateTag& tag(SlotId slot) const;
-  void lock(SlotId slot);
+  [[nodiscard]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
+  void set_tag(SlotId slot, const StateTag& tag) { owned(slot).tag = tag; }
+  [[nodiscard]] const StateTag& tag(SlotId slot) const { return owned(slot).tag; }
+  void lock(SlotId slot) { ++owned(slot).locks; }
   /// Also throws for a slot that is not pinned.
   void unlock(SlotId slot);
-  [[nodiscard]] std::int32_t lock_count(SlotId slot) const;
+  [[nodiscard]] std::int32_t lock_count(SlotId slot) const { return owned(slot).locks; }
 
   /// A hint that the slot will soon be asked for. Any id is allowed.
   void prefetch(SlotId slot) const noexcept;
@@ -75,7 +76,12 @@ class SlotPool {
   };
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
-  [[nodiscard]] const Slot& owned(SlotId slot) const;
+  [[nodiscard]] const Slot& owned(SlotId slot) const {
+    require(slot.valid() && slot.value() < capacity_slots(), "slot", slot, "is out of range");
+    const Slot& entry = slots_[slot.index()];
+    require(entry.owner != nobody, "slot", slot, "is free");
+    return entry;
+  }
   [[nodiscard]] Slot& owned(SlotId slot) { return const_cast<Slot&>(std::as_const(*this).owned(slot)); }
 
   Table<Slot> slots_;
