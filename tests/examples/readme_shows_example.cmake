@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DREADME=… -DEXAMPLE=… -P: every part of EXAMPLE between "// readme:" and "// readme end" stands in README.
-file(READ "${README}" readme)
+# cmake -DREADMES=… -DEXAMPLE=… -P: every part of EXAMPLE between "// readme:" and "// readme end" stands in one of the
+# READMES.
+set(readme "")
+foreach(file IN LISTS READMES)
+  file(READ "${file}" text)
+  string(APPEND readme "${text}")
+endforeach()
 file(READ "${EXAMPLE}" rest)
 while(rest MATCHES "// readme: [^\n]*\n")
   string(FIND "${rest}" "${CMAKE_MATCH_0}" begin)
@@ -12,6 +17,6 @@ while(rest MATCHES "// readme: [^\n]*\n")
   string(STRIP "${part}" part)
   string(FIND "${readme}" "${part}" found)
   if(found EQUAL -1)
-    message(FATAL_ERROR "README.md does not show this part of ${EXAMPLE}:\n${part}")
+    message(FATAL_ERROR "no README shows this part of ${EXAMPLE}:\n${part}")
   endif()
 endwhile()
