@@ -184,11 +184,11 @@ typedef struct stateport_tag {
 
 /// How the tag of a slot compares with the wanted one: the first member that differs.
 typedef enum stateport_tag_check {
-  STATEPORT_TAG_MATCH = 0,
-  STATEPORT_TAG_EMPTY,
-  STATEPORT_TAG_TOKEN_COUNT,
-  STATEPORT_TAG_PREFIX,
-  STATEPORT_TAG_LAYOUT
+  STATEPORT_TAG_MATCH = 0,    ///< the slot holds exactly what is wanted
+  STATEPORT_TAG_EMPTY,        ///< it was never tagged
+  STATEPORT_TAG_TOKEN_COUNT,  ///< the state is one after another number of tokens
+  STATEPORT_TAG_PREFIX,       ///< the state is one after other tokens
+  STATEPORT_TAG_LAYOUT        ///< its bytes mean something else
 } stateport_tag_check;
 
 #ifdef __cplusplus

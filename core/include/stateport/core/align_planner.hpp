@@ -81,8 +81,7 @@ class AlignPlanner {
   /// After sampling: accepted = max(sampled, 1) for every group. Throws for lengths, requests and sampled > 1 + K.
   void accept(std::span<const std::int32_t> request, std::span<const std::int32_t> sampled);
   /// After accept(): plans the copies to block boundaries (align), or remembers the columns of full draft steps (all).
-  /// Throws as pre_step(), and for drafts > K, drafts > scheduled and a request that is not
-  /// remembered.
+  /// Throws as pre_step(), and for drafts > K, drafts > scheduled and a request that is not remembered.
   AlignStep post_step(const AlignBatch& batch, std::span<const BlockTable> tables);
   /// post_step() for an engine that only knows the token counts after the step [rows].
   AlignStep post_step_advanced(std::span<const std::int32_t> request, std::span<const std::int32_t> new_computed,

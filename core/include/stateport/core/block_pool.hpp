@@ -38,6 +38,7 @@ struct BlockPoolOptions {
 /// throws InvalidArgument for one out of range, and then has changed nothing.
 class BlockPool final : public BlockDirectory {
  public:
+  /// Every block but the dummy is free, in ascending order. Throws InvalidArgument for blocks < 1.
   explicit BlockPool(const BlockPoolOptions& options);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;

@@ -37,6 +37,7 @@ class CborBlockHasher {
   CborBlockHasher();
   ~CborBlockHasher();
 
+  /// The parent of a prompt's first block. `seed`: in vLLM the text of PYTHONHASHSEED.
   [[nodiscard]] BlockDigest root(std::string_view seed);
   /// `extra_keys` empty = null. Throws InvalidArgument for a negative token.
   [[nodiscard]] BlockDigest hash_block(const BlockDigest& parent, std::span<const std::int64_t> tokens,

@@ -16,6 +16,7 @@ namespace stateport {
 template <class Key, class Value, class Hash = std::hash<Key>, class Equal = std::equal_to<Key>>
 using FlatMap = tsl::robin_map<Key, Value, Hash, Equal, TableAllocator<std::pair<Key, Value>>>;
 
+/// The set that goes with it.
 template <class Key, class Hash = std::hash<Key>>
 using FlatSet = tsl::robin_set<Key, Hash, std::equal_to<Key>, TableAllocator<Key>>;
 

@@ -27,6 +27,7 @@ struct ReshardRank {
   ReshardShape shape;
 };
 
+/// What a piece is part of: a channel band of the conv state, or the recurrent state.
 enum class ReshardBand : std::uint8_t { x, b, c, recurrent };
 
 /// One contiguous piece: channels of the conv state (x, b, c) or heads of the recurrent state, both ends local to

@@ -11,6 +11,7 @@
 
 namespace stateport {
 
+/// conv: the last inputs of a convolution. recurrent: the matrix that the scan carries.
 enum class StateKind : std::uint8_t { conv, recurrent };
 
 /// Memory order of one conv state: sd = [window, dim] (a token's channels are contiguous), ds = [dim, window].

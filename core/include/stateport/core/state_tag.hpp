@@ -22,7 +22,14 @@ struct StateTag {
   friend constexpr bool operator==(const StateTag&, const StateTag&) noexcept = default;
 };
 
-enum class TagCheck : std::uint8_t { match, empty, token_count, prefix, layout };
+/// How the tag of a slot compares with the wanted one. Anything but match refuses a restore.
+enum class TagCheck : std::uint8_t {
+  match,        ///< the slot holds exactly what is wanted
+  empty,        ///< it was never committed
+  token_count,  ///< the state is one after another number of tokens
+  prefix,       ///< the state is one after other tokens
+  layout        ///< its bytes mean something else
+};
 
 /// Compares what a slot holds with what a request needs; names the first field that differs. O(1), noexcept.
 [[nodiscard]] constexpr TagCheck check_tag(const StateTag& held, const StateTag& wanted) noexcept {
