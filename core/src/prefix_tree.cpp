@@ -39,6 +39,11 @@ void check_callers(const SlotPool& pool, SlotId slot, std::string_view argument)
   require(pool.owner(slot) == SlotPool::caller, argument, slot, "is owned by a node of the tree");
 }
 
+void check_callers_or_none(const SlotPool& pool, SlotId slot, std::string_view argument) {
+  require(slot.valid() || slot == SlotId{}, argument, slot, "is neither a slot nor none");
+  if (slot.valid()) check_callers(pool, slot, argument);
+}
+
 }  // namespace
 
 void PrefixLock::release() noexcept {
@@ -61,7 +66,7 @@ PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& na
 PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
                                              std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed) {
   check_lookup(tokens, kv_out);
-  if (live_slot.valid()) check_callers(slots(), live_slot, "live_slot");
+  check_callers_or_none(slots(), live_slot, "live_slot");
   PrefixMatch hit = impl_->match(tokens, name_space, kv_out);
   if (hit.node.is_root()) return hit;
   if (!live_slot.valid()) live_slot = impl_->take_slot_beside(hit.node.index, freed);
@@ -83,8 +88,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  require(prefix.slot.valid() || prefix.slot == SlotId{}, "slot", prefix.slot, "is out of range");
-  if (prefix.slot.valid()) check_callers(slots(), prefix.slot, "slot");
+  check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }
 

@@ -90,9 +90,13 @@ TEST_CASE("insert refuses what would break the tree and changes nothing") {
   const std::vector<KvIndex> negative{10, 11, 12, 13, 14, -1};
   const std::vector<KvIndex> beyond{10, 11, 12, 13, 14, 100};
   const std::vector<KvIndex> owned{10, 11, 12, 13, 14, 3};
+  const std::vector<KvIndex> twice{10, 11, 12, 13, 14, 14};
+  const std::vector<KvIndex> twice_before{14, 11, 12, 13, 14, 15};  // a duplicate that would come back, and a new one
   refuses({.tokens = key, .kv = negative}, "kv");
   refuses({.tokens = key, .kv = beyond}, "kv");
   refuses({.tokens = key, .kv = owned}, "kv");
+  refuses({.tokens = key, .kv = twice}, "kv");
+  refuses({.tokens = key, .kv = twice_before}, "kv");
   refuses({.tokens = key, .kv = kv, .slot = SlotId{3}}, "slot");   // free
   refuses({.tokens = key, .kv = kv, .slot = SlotId{4}}, "slot");   // out of range
   refuses({.tokens = key, .kv = kv, .slot = SlotId{-5}}, "slot");  // not a slot
@@ -107,6 +111,8 @@ TEST_CASE("insert refuses what would break the tree and changes nothing") {
   refuses({.tokens = key, .kv = kv, .slot = slot}, "slot");  // holds the state of another namespace
   CHECK(tree.pretty_print() == before);
   CHECK(freed.kv.empty());
+  tree.check_invariants();
+  CHECK(tree.insert({.tokens = key, .kv = kv}, freed).prefix_tokens == 4);  // nothing of what was refused is left
   tree.check_invariants();
 }
 
@@ -132,6 +138,8 @@ TEST_CASE("lookups, locks and slots refuse bad arguments") {
   Freed freed;
   CHECK_THROWS_AS(tree.match_with_live_slot(key, {}, {}, SlotId{0}, freed), InvalidArgument);  // the node's
   CHECK_THROWS_AS(tree.match_with_live_slot(key, {}, {}, SlotId{1}, freed), InvalidArgument);  // free
+  CHECK_THROWS_AS(tree.match_with_live_slot(key, {}, {}, SlotId{2}, freed), InvalidArgument);  // out of range
+  CHECK_THROWS_AS(tree.match_with_live_slot(key, {}, {}, SlotId{-2}, freed), InvalidArgument);
   CHECK_THROWS_AS(tree.evict({.tokens = -1}, freed), InvalidArgument);
   CHECK_THROWS_AS(tree.evict({.states = -1}, freed), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(tree.lock(NodeId{7, 0})), InvalidArgument);
@@ -345,6 +353,22 @@ TEST_CASE("an insert or an eviction that runs out of memory changes nothing") {
     }
   }
   CHECK(failures >= 5);
+}
+
+TEST_CASE("a reset that runs out of memory changes nothing") {
+  PrefixTree tree({.slots = 2});
+  const NodeId node = insert(tree, {1, 2, 3, 4}, 0).node;
+  const PrefixLock lock = tree.lock(node);
+  const std::string before = tree.pretty_print();
+  for (const std::uint64_t allocation : {1U, 2U}) {
+    Freed freed;
+    test::fail_heap_allocation(allocation);
+    CHECK_THROWS_AS(tree.reset(freed), std::bad_alloc);
+    test::fail_heap_allocation(0);
+    CHECK(tree.pretty_print() == before);
+    tree.check_invariants();
+    CHECK(freed.kv.empty());
+  }
 }
 
 TEST_CASE("a split moves no token") {

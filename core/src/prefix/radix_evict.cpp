@@ -87,6 +87,9 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
 }
 
 void RadixTree::reset(Freed& freed) {
+  // All that can fail comes before the first change.
+  freed.kv.reserve(freed.kv.size() + static_cast<std::size_t>(sizes_.total_tokens()));
+  freed.slots.reserve(freed.slots.size() + static_cast<std::size_t>(sizes_.total_states()));
   for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
     RadixNode& entry = nodes_[node];
     if (entry.pages == 0) continue;

@@ -14,17 +14,26 @@ StateTag RadixTree::state_tag(std::span<const Token> tokens, const Namespace& na
   return {static_cast<std::int64_t>(tokens.size()), {{hash.high64, hash.low64}}, options_.layout_fingerprint};
 }
 
-void RadixTree::check_new_indices(std::span<const KvIndex> kv) const {
-  for (std::size_t i = 0; i < kv.size(); ++i) {
-    require(kv[i] >= 0, "kv", kv[i], "must not be negative");
-    if (options_.kv_indices == 0) continue;
-    require(kv[i] < options_.kv_indices, "kv", kv[i], "is beyond kv_indices");
-    const auto index = static_cast<std::size_t>(kv[i]);
-    require((owned_indices_[index / 64] >> (index % 64) & 1U) == 0, "kv", kv[i], "is owned by the tree");
+void RadixTree::check_new_indices(std::span<const KvIndex> kv) {
+  for (const KvIndex index : kv) require(index >= 0, "kv", index, "must not be negative");
+  if (options_.kv_indices == 0) return;
+  for (const KvIndex index : kv) {
+    require(index < options_.kv_indices, "kv", index, "is beyond kv_indices");
+    require(!owned_index(index), "kv", index, "is owned by the tree");
   }
+  // Marked while looked at, so that an index named twice is found; the marks go in either case.
+  std::size_t marked = 0;
+  while (marked < kv.size() && !owned_index(kv[marked])) own_indices(kv.subspan(marked++, 1), true);
+  own_indices(kv.first(marked), false);
+  require(marked == kv.size(), "kv", marked < kv.size() ? kv[marked] : 0, "is named twice");
 }
 
-void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) const {
+bool RadixTree::owned_index(KvIndex index) const noexcept {
+  const auto at = static_cast<std::size_t>(index);
+  return (owned_indices_[at / 64] >> (at % 64) & 1U) != 0;
+}
+
+void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) {
   require(prefix.prev_tokens <= tokens_of(walk.pages), "prev_tokens", prefix.prev_tokens,
           "is more than the tree holds: keep the lock from match to insert");
   const auto prev = static_cast<std::size_t>(prefix.prev_tokens);

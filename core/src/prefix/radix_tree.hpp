@@ -146,8 +146,8 @@ class RadixTree {
   }
   void touch_state(std::uint32_t node) noexcept;
 
-  void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk) const;
-  void check_new_indices(std::span<const KvIndex> kv) const;
+  void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk);
+  void check_new_indices(std::span<const KvIndex> kv);
   void prepare_event(const PrefixInsert& prefix, const Walk& walk, std::uint32_t pages);
   void count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept;
   std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
@@ -192,6 +192,8 @@ class RadixTree {
   /// Takes the state from a node that keeps its KV.
   void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
   void own_indices(std::span<const KvIndex> kv, bool own) noexcept;
+  /// Precondition: the number of indices is known.
+  [[nodiscard]] bool owned_index(KvIndex index) const noexcept;
 
   /// By node: pages from the root to the end of its segment.
   [[nodiscard]] std::vector<std::uint32_t> path_ends() const;

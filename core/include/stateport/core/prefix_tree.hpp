@@ -39,7 +39,7 @@ class PrefixTree {
     std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
     EvictionOrder eviction = EvictionOrder::lru;
     std::shared_ptr<const EvictionPolicy> policy;  ///< used instead of `eviction` if given
-    /// > 0: KV indices are below this, and an index that the tree already owns is refused.
+    /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
     std::int64_t kv_indices = 0;
     /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.
     std::size_t reserve_nodes = 1024;
@@ -61,7 +61,8 @@ class PrefixTree {
 
   /// The deepest node with a state on the path of `tokens`. Refreshes the path down to it and its state; splits the
   /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
-  /// usable tokens to `kv_out`, which is empty (not wanted) or as long as `tokens`. O(tokens); allocates nothing.
+  /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. O(tokens); allocates
+  /// nothing.
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {});
 
   /// match() for a request that is to start from the state: `live_slot` is its working slot, or none: then one is
