@@ -12,11 +12,13 @@
 namespace stateport::test {
 
 /// Runs `body(Random&, seed)` for `count` seeds and names the seed of a failure. STATEPORT_TEST_SEED=n runs seed n
-/// alone; STATEPORT_TEST_SEEDS=n runs n seeds instead of `count`.
+/// alone; STATEPORT_TEST_SEEDS=n runs n seeds instead of `count`, and STATEPORT_TEST_FIRST_SEED=n those from n on, so
+/// that a long run can be shared between processes.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body&& body) {
   std::uint64_t first = 1;
   if (const char* seeds = std::getenv("STATEPORT_TEST_SEEDS")) count = std::stoull(seeds);
+  if (const char* from = std::getenv("STATEPORT_TEST_FIRST_SEED")) first = std::stoull(from);
   if (const char* one = std::getenv("STATEPORT_TEST_SEED")) {
     first = std::stoull(one);
     count = 1;
