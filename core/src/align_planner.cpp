@@ -10,6 +10,8 @@ namespace {
 
 void validate(const AlignOptions& options) {
   require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
+  require(options.mode >= AlignMode::none && options.mode <= AlignMode::all, "mode", static_cast<int>(options.mode),
+          "is not a mode");
   require(options.max_requests >= 1, "max_requests", options.max_requests, "must be at least 1");
   require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
   for (const AlignGroup& group : options.groups) {
@@ -30,10 +32,10 @@ class Row {
         columns_(table.columns),
         blocks_(blocks) {}
 
-  [[nodiscard]] std::int32_t block(std::int32_t column) const noexcept {
+  [[nodiscard]] std::int32_t block(std::int64_t column) const noexcept {
     return block_of_column(ids_, columns_, column);
   }
-  void check(std::int32_t column) const {
+  void check(std::int64_t column) const {
     require(block(column) < blocks_, "block id", block(column), "is not a block of the group");
   }
   [[nodiscard]] ColumnCopy copy(std::int32_t src_column, std::int32_t dst_column, std::int32_t bias) const {
@@ -77,7 +79,7 @@ AlignPlanner::AlignPlanner(AlignOptions options) : options_(std::move(options)) 
 
 void AlignPlanner::add_request(RequestId request, std::int64_t computed) {
   check_request(request);
-  require(computed >= 0, "computed", computed, "must not be negative");
+  require(computed >= 0 && computed <= INT32_MAX, "computed", computed, "must be a 32-bit count");
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].column[request.index()] = seed_column(computed, options_.groups[g].block_size_tokens);
     groups_[g].accepted[request.index()] = neutral_accepted;
@@ -176,7 +178,7 @@ AlignStep AlignPlanner::plan_post_step(std::span<const std::int32_t> request, st
     const AlignPostStep step = align_post_step_running(decision.running, decision.accepted, decision.column,
                                                        options_.groups[g].block_size_tokens);
     const Row blocks(tables[g], row, options_.groups[g].blocks);
-    for (std::int32_t j = 0; j <= options_.drafts; ++j) blocks.check(decision.column + j);
+    for (std::int32_t j = 0; j <= options_.drafts; ++j) blocks.check(std::int64_t{decision.column} + j);
     decision.accepted = step.accepted;
     return {step.moves_bytes, step.src_column, step.dst_column, step.bias};
   };
@@ -275,6 +277,8 @@ void AlignPlanner::check_batch(const AlignBatch& batch) {
     if (batch.request[row] < 0) continue;
     require(batch.computed[row] >= 0, "computed", batch.computed[row], "must not be negative");
     require(batch.scheduled[row] >= 0, "scheduled", batch.scheduled[row], "must not be negative");
+    require(batch.scheduled[row] <= INT32_MAX - batch.computed[row], "scheduled", batch.scheduled[row],
+            "makes more tokens than 32 bits count");
     if (batch.drafts.empty()) continue;
     require(batch.drafts[row] >= 0 && batch.drafts[row] <= options_.drafts, "drafts", batch.drafts[row],
             "must be between 0 and the planner's drafts");
@@ -340,7 +344,7 @@ void AlignPlanner::record_forward(std::span<const std::int32_t> request, std::sp
     for (std::size_t row = 0; row < request.size(); ++row) {
       if (request[row] < 0) continue;
       const auto slot = static_cast<std::size_t>(request[row]);
-      const std::int32_t column = group.column[slot];
+      const std::int64_t column = group.column[slot];
       const std::int64_t running = group.decisions[slot].running;
       const Row blocks(tables[g], row, options_.groups[g].blocks);
       group.publication.wrote_conv(blocks.block(column), running);

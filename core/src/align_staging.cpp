@@ -14,6 +14,8 @@ void validate(const StagedRequest& row, std::span<const std::int32_t> column_of_
           "has no remembered column");
   require(row.computed >= 0, "computed", row.computed, "must not be negative");
   require(row.scheduled >= 0, "scheduled", row.scheduled, "must not be negative");
+  require(row.scheduled <= INT32_MAX - row.computed, "scheduled", row.scheduled,
+          "makes more tokens than 32 bits count");
   require(row.drafts.value_or(0) >= 0, "drafts", row.drafts.value_or(0), "must not be negative");
   require(row.prompt >= 0, "prompt", row.prompt, "must not be negative");
 }

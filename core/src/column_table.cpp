@@ -50,7 +50,11 @@ std::int32_t ColumnTable::fresh_blocks(std::int64_t cover_tokens) const {
 void ColumnTable::grow(std::int64_t cover_tokens, std::span<const BlockId> fresh) {
   require(fresh.size() == static_cast<std::size_t>(fresh_blocks(cover_tokens)), "fresh", fresh.size(),
           "must hold fresh_blocks(cover_tokens) ids");
-  for (const BlockId block : fresh) require(block.value() > null_block, "fresh", block, "is not a block id");
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    require(fresh[i].value() > null_block, "fresh", fresh[i], "is not a block id");
+    require(std::ranges::find(fresh.first(i), fresh[i]) == fresh.begin() + static_cast<std::ptrdiff_t>(i), "fresh",
+            fresh[i], "is named twice");
+  }
   const std::int64_t needed = columns_for(cover_tokens);
   if (needed <= size()) return;
   const std::int64_t window_start = needed - drafts_ - 1;

@@ -63,7 +63,8 @@ class AlignContext::Impl {
         device_views(device, options.groups.size() * sizeof(AlignGroupView)),
         counters(device, sizeof(AlignCounters)),
         views(options.groups.size()),
-        remembered(requests, forgotten_column) {
+        remembered(requests, forgotten_column),
+        named_at(requests, 0) {
     const Stream stream = Stream::default_stream();
     for (std::size_t g = 0; g < views.size(); ++g) {
       views[g].block_size = options.groups[g].block_size_tokens;
@@ -105,6 +106,17 @@ class AlignContext::Impl {
     return views[static_cast<std::size_t>(group)];
   }
 
+  /// Two rows of one request would be decided from the same values, and copied at the same time.
+  void check_named_once(std::span<const StagedRequest> batch) {
+    ++stage_epoch;
+    for (const StagedRequest& row : batch) {
+      if (row.request < 0 || row.request >= options.max_requests) continue;  // stage_batch refuses it
+      std::uint64_t& named = named_at[static_cast<std::size_t>(row.request)];
+      require(named != stage_epoch, "request", row.request, "is named twice");
+      named = stage_epoch;
+    }
+  }
+
   void step(const char* label, const Stream& stream, const AlignDeviceBatch& batch, AlignPhase phase) {
     require(is_bound, "bound", "false", "bind() the stores and block tables first");
     require(batch.rows >= 0 && batch.rows <= 2 * options.max_requests, "rows", batch.rows,
@@ -144,6 +156,8 @@ class AlignContext::Impl {
   std::vector<AlignGroupView> views;
   std::deque<kernels::CopyTable> tables;
   std::vector<std::int32_t> remembered;  ///< per request, what stage() asks: forgotten_column or anything else
+  std::vector<std::uint64_t> named_at;   ///< per request, stage_epoch of the last batch that named it
+  std::uint64_t stage_epoch = 0;
   std::array<Stage, stages> staged;
   std::size_t next_stage = 0;
   bool is_bound = false;
@@ -181,7 +195,7 @@ bool AlignContext::bound() const noexcept {
 
 void AlignContext::add_request(const Stream& stream, RequestId request, std::int64_t computed) {
   impl_->check_request(request);
-  require(computed >= 0, "computed", computed, "must not be negative");
+  require(computed >= 0 && computed <= INT32_MAX, "computed", computed, "must be a 32-bit count");
   kernels::align_add_request(stream, impl_->device_views.as<AlignGroupView>(), impl_->groups, request, computed);
   impl_->remembered[request.index()] = no_column;
 }
@@ -200,6 +214,7 @@ AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const Stage
     require(drafts <= impl_->options.drafts, "drafts", drafts, "must be at most the context's drafts");
     require(drafts <= row.scheduled, "drafts", drafts, "must be among the scheduled");
   }
+  impl_->check_named_once(batch);
   Impl::Stage& stage = impl_->staged[impl_->next_stage];
   stage.in_use.synchronize();
   const std::span<std::int32_t> all(stage.pinned.as<std::int32_t>(), 4 * requests);

@@ -52,11 +52,12 @@ struct AlignRow {
   }
 };
 
-/// The copy between two columns. Blocks that the group does not have count as invalid, and so does every part of a copy
-/// whose bias lies beyond the drafts: no forward has written a state there.
+/// The copy between two columns. Blocks that the group does not have count as invalid, and so do both parts of a copy
+/// from a column that is not remembered (a bias would make another column of it) and of one whose bias lies beyond the
+/// drafts: no forward has written a state there.
 constexpr void resolve_align_row(const AlignGroupView& group, const AlignBatchView& batch, std::int32_t row,
                                  std::int32_t src, std::int32_t dst, std::int32_t bias, AlignRow& out) noexcept {
-  if (bias > batch.max_drafts) {
+  if (src == forgotten_column || bias > batch.max_drafts) {
     out.skipped_parts = 2;
     return;
   }

@@ -196,6 +196,7 @@ TEST_CASE("a planner refuses options that cannot work") {
     change(options);
     CHECK_THROWS_AS(AlignPlanner{options}, InvalidArgument);
   };
+  refused([](AlignOptions& o) { o.mode = static_cast<AlignMode>(3); });
   refused([](AlignOptions& o) { o.groups.clear(); });
   refused([](AlignOptions& o) { o.max_requests = 0; });
   refused([](AlignOptions& o) { o.drafts = -1; });
@@ -219,6 +220,7 @@ TEST_CASE("a planner refuses every array that does not fit the batch, and change
   refused([](Accepted& a) { a.request[0] = 3; });
   refused([](Accepted& a) { a.computed[0] = -1; });
   refused([](Accepted& a) { a.scheduled[0] = -1; });
+  refused([](Accepted& a) { a.scheduled[0] = INT32_MAX - 3; });  // more tokens than 32 bits count
   refused([](Accepted& a) { a.drafts[0] = 3; });
   refused([](Accepted& a) { a.drafts[0] = -1; });
   refused([](Accepted& a) { a.scheduled[0] = 1; });
@@ -237,6 +239,7 @@ TEST_CASE("a planner refuses requests, counts and groups out of range") {
   CHECK_THROWS_AS(a.planner.add_request(RequestId{4}, 0), InvalidArgument);
   CHECK_THROWS_AS(a.planner.add_request(RequestId{-1}, 0), InvalidArgument);
   CHECK_THROWS_AS(a.planner.add_request(RequestId{0}, -1), InvalidArgument);
+  CHECK_THROWS_AS(a.planner.add_request(RequestId{0}, std::int64_t{1} << 31), InvalidArgument);
   const std::vector<RequestId> bad = {RequestId{1}, RequestId{4}};
   CHECK_THROWS_AS(a.planner.forget(bad, {}, {}), InvalidArgument);
   CHECK(a.planner.columns(0)[1] == 0);
@@ -352,6 +355,7 @@ TEST_CASE("staging refuses a batch that does not fit") {
   refused({{.request = 1}});
   refused({{.request = 0, .computed = -1}});
   refused({{.request = 0, .scheduled = -1}});
+  refused({{.request = 0, .computed = 1, .scheduled = INT32_MAX}});
   refused({{.request = 0, .drafts = -1}});
   refused({{.request = 0, .prompt = -1}});
 }

@@ -125,6 +125,8 @@ TEST_CASE("a column table refuses bad input and stays as it was") {
   CHECK_THROWS_AS(row.grow(4, {}), InvalidArgument);
   const std::vector<BlockId> null = {BlockId{1}, BlockId{0}};
   CHECK_THROWS_AS(row.grow(4, null), InvalidArgument);
+  const std::vector<BlockId> twice = {BlockId{1}, BlockId{1}};
+  CHECK_THROWS_AS(row.grow(4, twice), InvalidArgument);
   CHECK_THROWS_AS(row.start_from_hit(-1, BlockId{1}), InvalidArgument);
   CHECK_THROWS_AS(row.start_from_hit(0, BlockId{0}), InvalidArgument);
   CHECK(row.size() == 0);

@@ -148,6 +148,18 @@ TEST_CASE("a device count beyond 1 + K moves nothing and is counted") {
   CHECK(from_device(e.context.skipped_parts(), 1)[0] == 2 * 2 * 8);
 }
 
+TEST_CASE("a post-step of a request that is not remembered moves nothing and is counted") {
+  Eight e;
+  e.bind();
+  e.add_all();
+  for (StagedRequest& row : e.staged) row.computed = 13;  // keeps 17 tokens: the boundary at 16 has bias 2
+  const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
+  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.forget(e.stream, std::vector{RequestId{slot}});
+  e.context.fill_accepted(e.stream, batch.request, 4, 8);
+  e.context.post_step(e.stream, batch);
+  CHECK(from_device(e.context.skipped_parts(), 1)[0] == 2 * 2 * 8);
+}
+
 TEST_CASE("addresses in the upper half of the range are only numbers to the tables and the decisions") {
   // No such memory can be had on this platform, so no row of this batch has a block to read or write.
   auto* const upper = reinterpret_cast<std::byte*>(std::uintptr_t{0xffff'8000'0000'0000});
@@ -206,12 +218,15 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
   context.bind(std::vector<AlignBinding>{{&store, table.data(), 4, 4}});
   CHECK(context.bound());
-  batch.rows = -1;
-  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  for (const std::int32_t rows : {-1, 5}) {
+    batch.rows = rows;
+    CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  }
   batch = {table.data(), nullptr, table.data(), table.data(), 1};
   CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
   CHECK_THROWS_AS(context.add_request(stream, RequestId{2}, 0), InvalidArgument);
   CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, -1), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, std::int64_t{1} << 31), InvalidArgument);
   CHECK_THROWS_AS(context.forget(stream, std::vector{RequestId{-1}}), InvalidArgument);
   CHECK_THROWS_AS(context.fill_accepted(stream, table.data(), 3, 1), InvalidArgument);
   CHECK_THROWS_AS(context.scatter_accepted(stream, nullptr, table.data(), 1), InvalidArgument);
@@ -228,6 +243,9 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   not_staged({.request = 0, .scheduled = 0, .drafts = 1});
   not_staged({.request = 0, .scheduled = 1, .drafts = -1});
   not_staged({.request = 2, .scheduled = 1});
+  const std::vector<StagedRequest> twice(2, StagedRequest{.request = 0, .scheduled = 1});
+  CHECK_THROWS_AS(static_cast<void>(context.stage(stream, twice)), InvalidArgument);
+  CHECK(context.stage(stream, std::span(twice).first(1)).rows == 1);
   context.unbind();
   CHECK_FALSE(context.bound());
   CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);

@@ -102,8 +102,11 @@ struct Scene {
     return views;
   }
 
-  void bind(AlignContext& context) {
+  /// Binds to new tables, now and then to stores that the engine has moved too.
+  void bind(Random& random, AlignContext& context) {
     tables.clear();
+    for (std::size_t g = 0; g < stores.size(); ++g)
+      if (random.chance(30)) stores[g] = images[g].upload(Stream::default_stream());
     std::vector<AlignBinding> bindings;
     for (std::size_t g = 0; g < ids.size(); ++g) {
       tables.emplace_back(ids[g]);
@@ -203,7 +206,7 @@ TEST_CASE("planner and context agree byte for byte on random batches") {
         if (!taken) scene.ids = distinct;
         aliased += taken;
       }
-      scene.bind(context);
+      scene.bind(random, context);
       const std::vector<BlockTable> tables = scene.host_tables();
       DeviceArray request(rows.request), computed(rows.computed), scheduled(rows.scheduled), drafts(rows.drafts),
           sampled(rows.sampled), advanced(rows.advanced);

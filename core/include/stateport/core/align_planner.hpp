@@ -61,12 +61,13 @@ struct AlignStep {
 /// allocate nothing after construction. Not thread-safe.
 class AlignPlanner {
  public:
-  /// Throws InvalidArgument: no group, max_requests < 1, drafts < 0, a block size or number of blocks < 1, a conv
-  /// window that is negative or not longer than drafts (a bias must leave a token), a negative retention interval.
+  /// Throws InvalidArgument: an unknown mode, no group, max_requests < 1, drafts < 0, a block size or number of blocks
+  /// < 1, a conv window that is negative or not longer than drafts (a bias must leave a token), a negative retention
+  /// interval.
   explicit AlignPlanner(AlignOptions options);
 
   /// The request starts (again) with `computed` tokens: column from the count with the group's own block size, accepted
-  /// neutral. Throws for a request out of range and computed < 0.
+  /// neutral. Throws for a request out of range, computed < 0 and computed > INT32_MAX.
   void add_request(RequestId request, std::int64_t computed);
   /// Forgets finished, preempted and resumed requests; naming one that is not remembered is harmless. (A forced
   /// preemption may show up only as resumed.) Throws for a request out of range.
@@ -74,9 +75,9 @@ class AlignPlanner {
               std::span<const RequestId> resumed);
 
   /// Before the forward: plans the moves of running states (align mode) and remembers the columns.
-  /// Throws for arrays of different lengths, a request >= max_requests or named twice, negative counts, another number
-  /// of tables than groups, a table with fewer rows than the batch, a block id >= blocks, two copies into one block and
-  /// chains of copies.
+  /// Throws for arrays of different lengths, a request >= max_requests or named twice, negative counts, more tokens
+  /// than 32 bits count, another number of tables than groups, a table with fewer rows than the batch, a block id >=
+  /// blocks, two copies into one block and chains of copies.
   AlignStep pre_step(const AlignBatch& batch, std::span<const BlockTable> tables);
   /// After sampling: accepted = max(sampled, 1) for every group. Throws for lengths, requests and sampled > 1 + K.
   void accept(std::span<const std::int32_t> request, std::span<const std::int32_t> sampled);

@@ -155,7 +155,7 @@ struct AlignPostStep {
 
 /// The block of a column, or -1 for a column outside the row, a null block and a negative id: never dereferenced.
 [[nodiscard]] constexpr std::int32_t block_of_column(const std::int32_t* row, std::int32_t row_columns,
-                                                     std::int32_t column) noexcept {
+                                                     std::int64_t column) noexcept {
   if (column < 0 || column >= row_columns) return -1;
   return row[column] > null_block ? row[column] : -1;
 }
@@ -174,7 +174,7 @@ struct ColumnCopy {
   const std::int32_t dst = block_of_column(row, row_columns, dst_column);
   if (dst < 0) return {SlotCopy{}, 2};
   const std::int32_t conv_src = block_of_column(row, row_columns, src_column);
-  const std::int32_t recurrent_src = block_of_column(row, row_columns, src_column + bias);
+  const std::int32_t recurrent_src = block_of_column(row, row_columns, std::int64_t{src_column} + bias);
   return {SlotCopy{conv_src, dst, bias, recurrent_src}, (conv_src < 0 ? 1 : 0) + (recurrent_src < 0 ? 1 : 0)};
 }
 

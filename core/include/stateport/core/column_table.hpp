@@ -37,7 +37,7 @@ class ColumnTable {
   /// Makes room for a running window that ends at cover_tokens: pads with null columns, moves blocks of the old
   /// window that the new one has left behind to its end, and appends the fresh blocks. Without effect if the row is
   /// long enough. Throws InvalidArgument (row unchanged) for cover_tokens < 0, a number of ids other than
-  /// fresh_blocks(cover_tokens), an id < 1.
+  /// fresh_blocks(cover_tokens), an id < 1 and one that is named twice.
   void grow(std::int64_t cover_tokens, std::span<const BlockId> fresh);
 
   /// Hands every block back and empties the row.

@@ -63,10 +63,12 @@ class AlignContext {
 
   /// Copies the batch of an engine whose counters live on the host through pinned memory; the result is valid for work
   /// on `stream` until the second next call, which waits if the copy is still under way. No launch; not for capture.
-  /// Throws InvalidArgument as stage_batch, for more rows than max_requests, drafts > K and drafts > scheduled.
+  /// Throws InvalidArgument as stage_batch, for more rows than max_requests, a request named twice, drafts > K and
+  /// drafts > scheduled.
   [[nodiscard]] AlignDeviceBatch stage(const Stream& stream, std::span<const StagedRequest> batch);
 
-  /// One launch each. All throw InvalidArgument when not bound, for null arrays, rows < 0.
+  /// One launch each. All throw InvalidArgument when not bound, for null arrays, rows < 0 and rows > 2 * max_requests
+  /// (padding included).
   void pre_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step_advanced(const Stream& stream, const AlignDeviceBatch& batch);
