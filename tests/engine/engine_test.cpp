@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <iterator>
+#include <numeric>
 
 #include "random.hpp"
 
@@ -14,11 +17,16 @@ TEST_CASE("every cache gives the oracle's tokens and final states under random s
   for (const std::string_view cache : cache_names()) {
     CAPTURE(cache);
     CacheCounts counts;
+    std::array<int, 5> schedules_by_drafts = {};
     test::for_each_seed(300, [&](test::Random&, std::uint64_t seed) {
-      const auto failure = check(draw_problem(seed), cache, counts);
+      const Problem problem = draw_problem(seed);
+      ++schedules_by_drafts.at(static_cast<std::size_t>(problem.schedule.cache.drafts));
+      const auto failure = check(problem, cache, counts);
       if (failure) FAIL(*failure);
     });
-    // The schedules are worth their time: states are found, and there are too few slots.
+    if (std::accumulate(schedules_by_drafts.begin(), schedules_by_drafts.end(), 0) < 300) continue;
+    // The schedules are worth their time: every number of drafts, states are found, and there are too few slots.
+    CHECK(std::ranges::min(schedules_by_drafts) > 30);
     if (cache == "none") continue;
     CHECK(counts.hit_tokens * 10 > counts.lookup_tokens);
     CHECK(counts.evictions > 300);
