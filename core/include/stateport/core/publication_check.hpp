@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <stateport/core/align_rules.hpp>
 #include <stateport/core/copy_plan.hpp>
+#include <stateport/core/error.hpp>
 #include <stateport/core/ids.hpp>
 
 namespace stateport {
@@ -24,14 +26,29 @@ class PublicationCheck {
 
   /// The forward left the conv window (the recurrent state) of `tokens` tokens in a block. A null or negative block is
   /// ignored. Throws InvalidArgument for a block out of range.
-  void wrote_conv(std::int32_t block, std::int64_t tokens);
-  void wrote_recurrent(std::int32_t block, std::int64_t tokens);
+  void wrote_conv(std::int32_t block, std::int64_t tokens) {
+    if (block > null_block) at(block).conv = tokens;
+  }
+  void wrote_recurrent(std::int32_t block, std::int64_t tokens) {
+    if (block > null_block) at(block).recurrent = tokens;
+  }
   void wrote(std::int32_t block, std::int64_t tokens) {
     wrote_conv(block, tokens);
     wrote_recurrent(block, tokens);
   }
   /// A copy of a plan was enqueued.
-  void copied(const SlotCopy& copy);
+  void copied(const SlotCopy& copy) {
+    if (copy.dst_slot <= null_block) return;
+    // Both sources are read before the destination is written: it may be one of them.
+    Held& dst = at(copy.dst_slot);
+    Held result = dst;
+    if (copy.src_slot > null_block) {
+      const std::int64_t conv = at(copy.src_slot).conv;
+      result.conv = conv == unknown ? unknown : conv + copy.conv_shift;
+    }
+    if (copy.recurrent_src_slot > null_block) result.recurrent = at(copy.recurrent_src_slot).recurrent;
+    dst = result;
+  }
   /// The block has a new owner, or its content is no longer known. Must be called before a block is used again.
   void forget(BlockId block);
 
@@ -49,8 +66,11 @@ class PublicationCheck {
     std::int64_t conv = unknown;
     std::int64_t recurrent = unknown;
   };
-  [[nodiscard]] const Held& at(std::int32_t block) const;
-  [[nodiscard]] Held& at(std::int32_t block);
+  [[nodiscard]] const Held& at(std::int32_t block) const {
+    require(block >= 0 && block < blocks(), "block", block, "is not a block of the group");
+    return held_[static_cast<std::size_t>(block)];
+  }
+  [[nodiscard]] Held& at(std::int32_t block) { return const_cast<Held&>(std::as_const(*this).at(block)); }
 
   std::vector<Held> held_;
   std::int64_t published_ = 0;
