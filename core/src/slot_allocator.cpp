@@ -26,20 +26,13 @@ SlotAllocator::~SlotAllocator() {
   blocks_.remove_listener(*this);
 }
 
-SlotId SlotAllocator::with_slot(BlockId block) const {
-  require_block(block);
-  const SlotId slot = slot_of_[block.index()];
-  require(slot.valid(), "block", block, "has no state");
-  return slot;
-}
-
 std::int64_t SlotAllocator::key_of(BlockId block) const {
   return options_.policy == BlockPolicy::lru ? blocks_.last_use_tick(block) : 0;
 }
 
 bool SlotAllocator::evictable(BlockId block) const {
   const SlotId slot = slot_of_[block.index()];
-  return slot.valid() && slots_.lock_count(slot) == 0 && blocks_.ref_count(block) == 0;
+  return slot.valid() && blocks_.ref_count(block) == 0 && slots_.lock_count(slot) == 0;
 }
 
 void SlotAllocator::offer(BlockId block) {
@@ -197,7 +190,11 @@ void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<c
     if (hashes[i] > 0) static_cast<void>(with_slot(blocks[i]));
   }
   detail::for_each_prefetched(
-      blocks.size(), [&](std::size_t i) { prefetch(hashes[i]); },
+      blocks.size(),
+      [&](std::size_t i) {
+        prefetch(hashes[i]);
+        if (hashes[i] > 0) detail::prefetch(&held_[slot_of_[blocks[i].index()].index()]);
+      },
       [&](std::size_t i) {
         if (hashes[i] <= 0) return;
         const SlotId slot = slot_of_[blocks[i].index()];
@@ -234,14 +231,6 @@ std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const Bloc
     if (const SlotId slot = hash_to_slot_.find(hashes[index], hash_of()); slot.valid())
       return FoundState{index, BlockId{slots_.owner(slot)}, slot};
   return std::nullopt;
-}
-
-void SlotAllocator::set_tag(BlockId block, const StateTag& tag) {
-  slots_.set_tag(with_slot(block), tag);
-}
-
-const StateTag& SlotAllocator::tag(BlockId block) const {
-  return slots_.tag(with_slot(block));
 }
 
 void SlotAllocator::withdraw(BlockId block) {

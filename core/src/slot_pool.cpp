@@ -41,11 +41,6 @@ void SlotPool::release(std::span<const SlotId> slots) {
   for (const SlotId slot : slots) ring_[ring_index(free_count_++)] = slot;
 }
 
-void SlotPool::set_owner(SlotId slot, std::int32_t owner) {
-  require(owner >= caller, "owner", owner, "must be a number of the index, or caller");
-  owned(slot).owner = owner;
-}
-
 void SlotPool::unlock(SlotId slot) {
   Slot& entry = owned(slot);
   require(entry.locks > 0, "slot", slot, "is not pinned");

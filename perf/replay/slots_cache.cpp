@@ -101,7 +101,7 @@ void SlotsCache::place(std::span<const std::int32_t> depths, std::vector<Checkpo
   for (const std::int32_t depth : depths) {
     if (static_cast<std::size_t>(depth) > blocks_.size()) {
       ++dropped_checkpoints_;
-    } else if (!holds_state(depth)) {
+    } else if (static_cast<std::size_t>(depth) > matched_ || !holds_state(depth)) {
       checkpoint_blocks_.push_back(blocks_[static_cast<std::size_t>(depth - 1)]);
       kept.push_back({.depth_blocks = depth});
     }

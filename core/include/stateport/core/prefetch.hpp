@@ -6,7 +6,7 @@
 namespace stateport::detail {
 
 /// How many loop turns ahead a random access is fetched: about as many misses as a core has in flight.
-inline constexpr std::size_t prefetch_distance = 8;
+inline constexpr std::size_t prefetch_distance = 16;
 
 /// A hint without effect on results; any address is allowed.
 inline void prefetch([[maybe_unused]] const void* address) noexcept {

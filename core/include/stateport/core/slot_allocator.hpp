@@ -109,8 +109,8 @@ class SlotAllocator final : public BlockListener {
   void prefetch(BlockHash hash) const noexcept { hash_to_slot_.prefetch(hash); }
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
-  void set_tag(BlockId block, const StateTag& tag);
-  [[nodiscard]] const StateTag& tag(BlockId block) const;
+  void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
+  [[nodiscard]] const StateTag& tag(BlockId block) const { return slots_.tag(with_slot(block)); }
   /// Hides a state before its slot is written again: hash entry and tag go, the slot stays. Also throws for a block
   /// without a slot.
   void withdraw(BlockId block);
@@ -161,7 +161,12 @@ class SlotAllocator final : public BlockListener {
   void require_block(BlockId block) const {
     require(block.valid() && block.index() < slot_of_.size(), "block", block, "is out of range");
   }
-  [[nodiscard]] SlotId with_slot(BlockId block) const;
+  [[nodiscard]] SlotId with_slot(BlockId block) const {
+    require_block(block);
+    const SlotId slot = slot_of_[block.index()];
+    require(slot.valid(), "block", block, "has no state");
+    return slot;
+  }
   [[nodiscard]] auto hash_of() const noexcept {
     return [this](SlotId slot) { return held_[slot.index()].hash; };
   }

@@ -46,7 +46,10 @@ class SlotPool {
   void release(SlotId slot) { release({&slot, 1}); }
 
   /// All of these throw InvalidArgument for a slot that is out of range or free.
-  void set_owner(SlotId slot, std::int32_t owner);
+  void set_owner(SlotId slot, std::int32_t owner) {
+    require(owner >= caller, "owner", owner, "must be a number of the index, or caller");
+    owned(slot).owner = owner;
+  }
   [[nodiscard]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
   void set_tag(SlotId slot, const StateTag& tag) { owned(slot).tag = tag; }
   [[nodiscard]] const StateTag& tag(SlotId slot) const { return owned(slot).tag; }
