@@ -55,6 +55,14 @@ class CountingPolicy : public EvictionPolicy {
   mutable std::int64_t asked = 0;
 };
 
+/// Leaves with a state first: a key that becomes smaller when a state comes.
+class StatesFirst : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "states first"; }
+  VictimKey key(const VictimFacts& facts) const noexcept override { return {facts.has_state ? 0 : 1, facts.used_tick}; }
+  bool key_may_shrink() const noexcept override { return true; }
+};
+
 }  // namespace
 
 TEST_CASE("a prefix tree refuses bad options") {
@@ -447,6 +455,24 @@ TEST_CASE("victim choice does not look at locked nodes") {
   CHECK(tree.evict({.tokens = 1}, freed).tokens == 1);
   CHECK(policy->asked == 1);
   locks.clear();
+  tree.check_invariants();
+}
+
+TEST_CASE("a leaf is ranked again when its state comes or goes") {
+  PrefixTree tree({.slots = 2, .policy = std::make_shared<StatesFirst>()});
+  insert(tree, {1}, 0, false);
+  const NodeId with_state = insert(tree, {2, 3}, 10).node;
+  insert(tree, {4}, 20, false);
+  const NodeId revived = insert(tree, {4}, 30).node;
+  Freed freed;
+  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{2, 1});
+  CHECK_FALSE(tree.contains(with_state));
+  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{1, 1});
+  CHECK_FALSE(tree.contains(revived));
+  const PrefixLock lock = tree.lock(insert(tree, {5, 6}, 40).node);
+  const NodeId below = insert(tree, {5, 6, 7}, 50).node;
+  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{1, 1});
+  CHECK_FALSE(tree.contains(below));
   tree.check_invariants();
 }
 

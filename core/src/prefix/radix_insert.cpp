@@ -111,6 +111,7 @@ bool RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
   ++sizes_.evictable_states;
   touch_state(node);
   states_.update(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
+  if (keys_may_shrink_) rank_again(node);
   return true;
 }
 

@@ -50,8 +50,8 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual VictimKey key(const VictimFacts& facts) const noexcept = 0;
-  /// True if a use may make a key smaller: the tree then re-ranks a candidate at every use, O(log n), instead of
-  /// when it comes up.
+  /// True if a use, a state that comes or goes, or a split may make a key smaller: the tree then re-ranks a candidate
+  /// whenever that happens, O(log n), instead of when it comes up.
   [[nodiscard]] virtual bool key_may_shrink() const noexcept { return false; }
 };
 
