@@ -7,61 +7,26 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 #include <new>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "heap_counter.hpp"
+#include "tree_insert.hpp"
 
 using namespace stateport;
 
 namespace {
 
 using Key = std::vector<Token>;
-
-/// Inserts `key` with new KV indices (from `first_kv` on) and, unless told otherwise, a state of its whole pages.
-InsertResult insert(PrefixTree& tree, const Key& key, KvIndex first_kv, bool with_state = true,
-                    const Namespace& name_space = {}) {
-  std::vector<KvIndex> kv(key.size());
-  std::iota(kv.begin(), kv.end(), first_kv);
-  SlotId slot;
-  if (with_state) {
-    REQUIRE(tree.allocate_slots({&slot, 1}));
-    const auto page = static_cast<std::size_t>(tree.page_size());
-    tree.tag_slot(slot, tree.state_tag(std::span(key).first(key.size() / page * page), name_space));
-  }
-  Freed freed;
-  const InsertResult result = tree.insert({.tokens = key, .kv = kv, .slot = slot, .name_space = name_space}, freed);
-  if (slot.valid() && result.state_exists) tree.release_slots({&slot, 1});
-  return result;
-}
+using test::insert;
 
 Key iota_key(std::size_t tokens) {
   Key key(tokens);
   std::iota(key.begin(), key.end(), 0);
   return key;
 }
-
-/// Counts how often a tree asks for a key: what victim choice looks at.
-class CountingPolicy : public EvictionPolicy {
- public:
-  std::string_view name() const noexcept override { return "counting lru"; }
-  VictimKey key(const VictimFacts& facts) const noexcept override {
-    ++asked;
-    return {0, facts.used_tick};
-  }
-  mutable std::int64_t asked = 0;
-};
-
-/// Leaves with a state first: a key that becomes smaller when a state comes.
-class StatesFirst : public EvictionPolicy {
- public:
-  std::string_view name() const noexcept override { return "states first"; }
-  VictimKey key(const VictimFacts& facts) const noexcept override { return {facts.has_state ? 0 : 1, facts.used_tick}; }
-  bool key_may_shrink() const noexcept override { return true; }
-};
 
 }  // namespace
 
@@ -434,50 +399,4 @@ TEST_CASE("a very deep chain is walked, locked, printed and evicted without recu
   CHECK(tree.evict({.tokens = static_cast<std::int64_t>(depth)}, freed).tokens == static_cast<std::int64_t>(depth));
   CHECK(tree.node_count() == 0);
   tree.check_invariants();
-}
-
-TEST_CASE("victim choice does not look at locked nodes") {
-  constexpr KvIndex leaves = 20000;
-  const auto policy = std::make_shared<CountingPolicy>();
-  PrefixTree tree({.policy = policy, .reserve_nodes = leaves});
-  std::vector<PrefixLock> locks;
-  for (KvIndex leaf = 0; leaf < leaves; ++leaf) {
-    const NodeId node = insert(tree, {leaf}, leaf, false).node;
-    if (leaf % 100 != 99) locks.push_back(tree.lock(node));
-  }
-  Freed freed;
-  policy->asked = 0;
-  CHECK(tree.evict({.tokens = leaves}, freed).tokens == leaves / 100);
-  CHECK(policy->asked <= leaves / 100);
-  CHECK(tree.sizes().protected_tokens == leaves - leaves / 100);
-  insert(tree, {-1}, leaves, false);
-  policy->asked = 0;
-  CHECK(tree.evict({.tokens = 1}, freed).tokens == 1);
-  CHECK(policy->asked == 1);
-  locks.clear();
-  tree.check_invariants();
-}
-
-TEST_CASE("a leaf is ranked again when its state comes or goes") {
-  PrefixTree tree({.slots = 2, .policy = std::make_shared<StatesFirst>()});
-  insert(tree, {1}, 0, false);
-  const NodeId with_state = insert(tree, {2, 3}, 10).node;
-  insert(tree, {4}, 20, false);
-  const NodeId revived = insert(tree, {4}, 30).node;
-  Freed freed;
-  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{2, 1});
-  CHECK_FALSE(tree.contains(with_state));
-  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{1, 1});
-  CHECK_FALSE(tree.contains(revived));
-  const PrefixLock lock = tree.lock(insert(tree, {5, 6}, 40).node);
-  const NodeId below = insert(tree, {5, 6, 7}, 50).node;
-  CHECK(tree.evict({.tokens = 1}, freed) == EvictResult{1, 1});
-  CHECK_FALSE(tree.contains(below));
-  tree.check_invariants();
-}
-
-TEST_CASE("every eviction order has a name and a policy of that name") {
-  for (int order = 0; order <= static_cast<int>(EvictionOrder::filo); ++order)
-    CHECK(make_eviction_policy(static_cast<EvictionOrder>(order))->name() == name(static_cast<EvictionOrder>(order)));
-  CHECK_THROWS_AS(make_eviction_policy(static_cast<EvictionOrder>(7)), InvalidArgument);
 }
