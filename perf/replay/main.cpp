@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,6 +20,7 @@
 
 #include "align_run.hpp"
 #include "device_states.hpp"
+#include "html_report.hpp"
 #include "options.hpp"
 #include "policy_kind.hpp"
 #include "progress.hpp"
@@ -27,6 +30,7 @@
 #include "sizing.hpp"
 #include "slots_cache.hpp"
 #include "sweep.hpp"
+#include "timeline.hpp"
 #include "trace.hpp"
 #include "tree_cache.hpp"
 
@@ -147,23 +151,30 @@ std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& m
   return states;
 }
 
+std::int64_t requests_wanted(const Options& options, const Workload& workload) {
+  const auto requests = static_cast<std::int64_t>(workload.size());
+  return options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
+}
+
 /// Runs a replayer over the requests that are wanted. Ctrl-C ends it.
 template <class AnyReplayer>
-void run_requests(const Options& options, const Workload& workload, AnyReplayer& replayer, bool show_progress) {
-  const auto requests = static_cast<std::int64_t>(workload.size());
-  const std::int64_t wanted = options.requests_max > 0 ? std::min(options.requests_max, requests) : requests;
+void run_requests(const Options& options, const Workload& workload, AnyReplayer& replayer, bool show_progress,
+                  Timeline* timeline = nullptr) {
+  const std::int64_t wanted = requests_wanted(options, workload);
   ProgressBar progress(show_progress ? wanted : 0);
   replayer.run([&](std::int64_t served) {
     progress.show(served);
+    if (timeline != nullptr) timeline->served(served, replayer.counts());
     return interrupted == 0 && served < wanted;
   });
 }
 
 ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
-                            const std::optional<ComputeCost>& explain, bool show_progress) {
+                            const std::optional<ComputeCost>& explain, bool show_progress,
+                            Timeline* timeline = nullptr) {
   Replayer replayer(workload, cache, mover,
                     options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint, explain);
-  run_requests(options, workload, replayer, show_progress);
+  run_requests(options, workload, replayer, show_progress, timeline);
   cache.check_invariants();
   return replayer.counts();
 }
@@ -194,10 +205,9 @@ void write_output(std::ofstream& out, const std::string& file, const std::string
 
 /// Every policy with each budget, states not made.
 int run_sweep(const Options& options, const StateSpec& spec, const Workload& workload, std::ofstream& json) {
-  const auto requests = static_cast<std::int64_t>(workload.size());
   const auto cells =
-      sweep(workload, options.requests_max > 0 ? options.requests_max : requests, make_budget(options, spec, 1),
-            options.sweep_bytes, all_policies, compute_cost(options.model), [] { return interrupted == 0; });
+      sweep(workload, requests_wanted(options, workload), make_budget(options, spec, 1), options.sweep_bytes,
+            all_policies, compute_cost(options.model), [] { return interrupted == 0; });
   fmt::print("{}", to_table(cells));
   write_output(json, options.json_file, to_json(cells));
   return interrupted == 0 ? 0 : exit_interrupted;
@@ -211,18 +221,38 @@ void replay_slots(const Options& options, const Workload& workload, const StateS
   DeviceResource memory;
   const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, report.run);
   const std::unique_ptr<ReplayCache> cache = make_cache(options, report.run, full, workload);
-  report.replay = serve_requests(options, workload, *cache, *mover, compute_cost(options.model), true);
+  const ComputeCost cost = compute_cost(options.model);
+  if (options.report_file.empty()) {
+    report.replay = serve_requests(options, workload, *cache, *mover, cost, true);
+  } else {
+    Timeline timeline(workload, requests_wanted(options, workload), make_budget(options, full, options.budget_bytes),
+                      *cache, *mover);
+    report.replay = serve_requests(options, workload, *cache, *mover, cost, true, &timeline);
+    report.timeline = timeline.take(report.replay);
+  }
   report.cache = cache->counts();
   report.mover = mover->counts();
 }
 
+/// Every policy with a quarter to four times the budget; nothing if that was interrupted.
+std::vector<SweepCell> compare_capacities(const Options& options, const StateSpec& spec, const Workload& workload) {
+  const std::int64_t budget = options.budget_bytes;
+  const auto times = [&](std::int64_t factor) {
+    return std::min(budget, std::numeric_limits<std::int64_t>::max() / factor) * factor;
+  };
+  const std::array budgets = {std::max<std::int64_t>(budget / 4, 1), std::max<std::int64_t>(budget / 2, 1), budget,
+                              times(2), times(4)};
+  auto cells = sweep(workload, requests_wanted(options, workload), make_budget(options, spec, budget), budgets,
+                     compared_policies, compute_cost(options.model), [] { return interrupted == 0; });
+  if (interrupted != 0) cells.clear();
+  return cells;
+}
+
 /// What a memory is worth, states not made.
 int run_sizing(const Options& options, const StateSpec& spec, const Workload& workload, std::ofstream& json) {
-  const auto requests = static_cast<std::int64_t>(workload.size());
   const Sizing sizing =
-      size_cache(workload, options.requests_max > 0 ? std::min(options.requests_max, requests) : requests,
-                 make_budget(options, spec, options.budget_bytes), options.policy, compute_cost(options.model),
-                 [] { return interrupted == 0; });
+      size_cache(workload, requests_wanted(options, workload), make_budget(options, spec, options.budget_bytes),
+                 options.policy, compute_cost(options.model), [] { return interrupted == 0; });
   if (interrupted != 0) return exit_interrupted;
   fmt::print("{}", to_text(sizing));
   write_output(json, options.json_file, to_json(sizing));
@@ -235,6 +265,7 @@ int replay(const Options& options) {
   RunDescription& run = report.run;
   std::ofstream json = open_output(options.json_file);
   std::ofstream prometheus = open_output(options.prometheus_file);
+  std::ofstream page = open_output(options.report_file);
   const Workload workload = load_workload(options, run);
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
@@ -255,9 +286,11 @@ int replay(const Options& options) {
   report.replay.interrupted = interrupted != 0;
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
                     "the two passes decided differently");
+  if (!options.report_file.empty()) report.capacities = compare_capacities(options, full, workload);
   fmt::print("{}", to_text(report));
   write_output(json, options.json_file, to_json(report));
   write_output(prometheus, options.prometheus_file, to_prometheus(report.replay.stats));
+  if (!options.report_file.empty()) write_output(page, options.report_file, to_html(report));
   const bool decided_differently = report.align && report.align->steps_differ > 0;
   if (report.mover.mismatches > 0 || decided_differently) return exit_mismatch;
   return report.replay.interrupted ? exit_interrupted : 0;

@@ -36,6 +36,11 @@ constexpr const char* footer =
     "                 (of a pass without states: those empty the host's caches)\n"
     "  bookkeeping_ns_per_block_beside_copies_p50  of the pass with states\n"
     "  wall_s\n"
+    "and with --report:\n"
+    "  token_hit_rate_ceiling  of a cache that keeps everything\n"
+    "  capacities [...]  as --sweep writes them, all policies with a quarter to\n"
+    "                 four times the budget\n"
+    "  timeline [...]  of 24 equal parts of the requests; ages [...] of states\n"
     "and with --cache align:\n"
     "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
     "  refused (boundaries without their state), skipped_parts (of copies),\n"
@@ -160,10 +165,14 @@ void refuse_others(const CLI::App& app, const Options& options) {
     refuse({"--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"}, "means nothing with --cache align");
   if (!align && app.count("--trace") > 0) refuse({"--seed"}, "means nothing with --trace, but for --cache align");
   if (options.size)
-    refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--cache", "--checkpoint", "--prometheus"},
+    refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--cache", "--checkpoint", "--prometheus",
+            "--report"},
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
-  if (options.budget_bytes == 0) refuse({"--policy"}, "needs --budget or size");
+  if (options.budget_bytes == 0) {
+    refuse({"--policy"}, "needs --budget or size");
+    refuse({"--report"}, "needs --budget");
+  }
 }
 
 void add_states(CLI::App& app, Options& options) {
@@ -205,6 +214,10 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   add_size(app, options);
   app.add_option("--json", options.json_file, "Also write the summary to this file")->option_text("FILE");
   app.add_option("--prometheus", options.prometheus_file, "Also write hits and lost hits as Prometheus text")
+      ->option_text("FILE");
+  app.add_option("--report", options.report_file,
+                 "With --budget, also write a page (HTML, inline SVG): hit rates of all policies over memory, lost "
+                 "hits, memory and copies over time, ages of states")
       ->option_text("FILE");
   std::string plant;
   app.add_option("--plant", plant, "Self-test: wrong-slot = the first restore reads the wrong slot, and must be found")

@@ -46,6 +46,7 @@ struct Options {
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   std::string prometheus_file;                               ///< empty: none
+  std::string report_file;                                   ///< empty: none
   bool plant_wrong_slot = false;
 };
 

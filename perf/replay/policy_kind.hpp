@@ -27,6 +27,9 @@ enum class PolicyKind : std::uint8_t {
 inline constexpr std::array all_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                             PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix,
                                             PolicyKind::hix_exact};
+/// What a report compares: all but the one that says what sampling costs.
+inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
+                                                 PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix};
 
 [[nodiscard]] std::string_view name(PolicyKind policy) noexcept;
 [[nodiscard]] CheckpointMode checkpoint_mode(PolicyKind policy) noexcept;

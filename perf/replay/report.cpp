@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cells_json.hpp"
+
 namespace stateport::replay {
 namespace {
 
@@ -224,7 +226,50 @@ nlohmann::ordered_json align_json(const Report& report, const Derived& derived) 
           {"planning_ns_p99", derived.planning_p99}};
 }
 
+nlohmann::ordered_json timeline_json(const Report& report) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Interval& interval : report.timeline) {
+    nlohmann::ordered_json lost;
+    for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
+      lost[std::string(name(static_cast<LostHit>(reason)))] = interval.lost_tokens[reason];
+    json.push_back({{"begin_s", interval.begin_s},
+                    {"end_s", interval.end_s},
+                    {"requests", interval.requests},
+                    {"input_tokens", interval.input_tokens},
+                    {"hit_tokens", interval.hit_tokens},
+                    {"lost_tokens", lost},
+                    {"kv_bytes", interval.kv_bytes},
+                    {"state_bytes", interval.state_bytes},
+                    {"states_copied", interval.states_copied},
+                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.full_state_bytes)},
+                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.state_bytes)}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json ages_json(const CacheStats& stats) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (int bucket = 0; bucket < ages_shown(stats); ++bucket)
+    json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
+                    {"reuses", stats.reuse_ages.count(bucket)},
+                    {"evictions", stats.eviction_ages.count(bucket)}});
+  return json;
+}
+
 }  // namespace
+
+double Report::token_hit_rate_ceiling() const noexcept {
+  const CacheStats& stats = replay.stats;
+  if (stats.prompt_tokens == 0) return 0;
+  const std::int64_t computed = stats.of(LostHit::never_stored).tokens + stats.of(LostHit::too_few_tokens).tokens;
+  return 1 - static_cast<double>(computed) / static_cast<double>(stats.prompt_tokens);
+}
+
+int ages_shown(const CacheStats& stats) noexcept {
+  int shown = AgeHistogram::buckets;
+  while (shown > 0 && stats.reuse_ages.count(shown - 1) + stats.eviction_ages.count(shown - 1) == 0) --shown;
+  return shown;
+}
 
 double quantile(std::vector<double> values, double part) {
   if (values.empty()) return 0;
@@ -316,6 +361,12 @@ std::string to_json(const Report& report) {
       {"verify_s", report.mover.verify_seconds},
       {"wall_s", replay.wall_seconds}};
   if (report.align) json.update(align_json(report, derived));
+  if (!report.timeline.empty()) {
+    json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
+    json["capacities"] = cells_json(report.capacities);
+    json["timeline"] = timeline_json(report);
+    json["ages"] = ages_json(replay.stats);
+  }
   return json.dump(2) + "\n";
 }
 

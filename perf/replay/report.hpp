@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "align_replayer.hpp"
 #include "cache.hpp"
 #include "replayer.hpp"
 #include "state_mover.hpp"
+#include "sweep.hpp"
+#include "timeline.hpp"
 
 namespace stateport::replay {
 
@@ -44,7 +47,17 @@ struct Report {
   CacheCounts cache;
   MoverCounts mover;
   std::optional<AlignCounts> align;  ///< planning times are of the pass without states
+
+  // With --report.
+  std::vector<SweepCell> capacities;  ///< every policy with a quarter to four times the budget
+  std::vector<Interval> timeline;     ///< of the pass with states
+
+  /// Token hit rate of a cache that keeps everything, with a state after every block.
+  [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
 };
+
+/// Buckets of the histograms of ages up to the last one that counted something.
+[[nodiscard]] int ages_shown(const CacheStats& stats) noexcept;
 
 /// The `part`-quantile (0 … 1, nearest rank) of `values`; 0 if there are none.
 [[nodiscard]] double quantile(std::vector<double> values, double part);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cells_json.hpp"
 #include "replayer.hpp"
 #include "report.hpp"
 
@@ -90,7 +91,7 @@ std::string to_table(std::span<const SweepCell> cells) {
          });
 }
 
-std::string to_json(std::span<const SweepCell> cells) {
+nlohmann::ordered_json cells_json(std::span<const SweepCell> cells) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const SweepCell& cell : cells)
     json.push_back({{"policy", name(cell.policy)},
@@ -101,7 +102,11 @@ std::string to_json(std::span<const SweepCell> cells) {
                     {"metadata_bytes", cell.metadata_bytes},
                     {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
                     {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
-  return json.dump(2) + "\n";
+  return json;
+}
+
+std::string to_json(std::span<const SweepCell> cells) {
+  return cells_json(cells).dump(2) + "\n";
 }
 
 }  // namespace stateport::replay

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+#include "sweep.hpp"
+
+namespace stateport::replay {
+
+/// An array of objects with the members of SweepCell.
+[[nodiscard]] nlohmann::ordered_json cells_json(std::span<const SweepCell> cells);
+
+}  // namespace stateport::replay
