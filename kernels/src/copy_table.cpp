@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::uint64_t tile_grain_elements = 16;  // keeps every tile of an aligned tensor 16-byte aligned
 
+/// A pass of the GPU kernels over 1,024 rows counts its (row, tile) pairs in 32 bits.
+constexpr std::size_t tiles_max = UINT32_MAX / 1024;
+
 constexpr std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
@@ -22,6 +25,9 @@ void require_fitting(const StateTensorView& src, const StateTensorView& dst) {
             "its tensors differ in shape from the destination's");
   require(src.spec.type == dst.spec.type || (convertible(src.spec.type) && convertible(dst.spec.type)), "source",
           name(src.spec.type), "cannot be converted to the destination's element type");
+  require(
+      dst.spec.kind != StateKind::conv || std::max(src.spec.natural_bytes(), dst.spec.natural_bytes()) <= UINT32_MAX,
+      "source", dst.spec.natural_bytes(), "a conv state must have fewer than 2^32 bytes");
 }
 
 TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
@@ -77,6 +83,8 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
       routes.push_back(route_of(source->tensors()[i], destination.tensors()[i]));
     }
   }
+  converts_ =
+      std::ranges::any_of(routes, [](const TensorRoute& route) { return route.mode == TensorRoute::Mode::elements; });
   shiftable_ = std::ranges::none_of(routes, [](const TensorRoute& route) {
     return route.kind == StateKind::conv && route.mode == TensorRoute::Mode::elements;
   });
@@ -91,7 +99,8 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
   for (const Tile& tile : tiles)
     begin_bytes.push_back(begin_bytes.back() +
                           tile.elements * element_bytes(destination.tensors()[tile.tensor].spec.type));
-  require(tiles.size() <= UINT32_MAX, "tiles", tiles.size(), "must fit 32 bits");
+  require(tiles.size() <= tiles_max, "tiles", tiles.size(),
+          "a state has too many bytes: one pass over rows counts in 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
   routes_ = upload(resource_, routes);
   tiles_ = upload(resource_, tiles);
@@ -103,7 +112,8 @@ CopyTableView CopyTable::view() const noexcept {
           .tiles = tiles_.as<Tile>(),
           .tile_begin_bytes = tile_begin_bytes_.as<std::uint64_t>(),
           .tensor_count = tensor_count_,
-          .tile_count = tile_count_};
+          .tile_count = tile_count_,
+          .converts = converts_};
 }
 
 }  // namespace stateport::kernels

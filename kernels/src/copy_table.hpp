@@ -56,6 +56,7 @@ struct CopyTableView {
   const std::uint64_t* tile_begin_bytes = nullptr;
   std::uint32_t tensor_count = 0;
   std::uint32_t tile_count = 0;
+  bool converts = false;  ///< a route is in mode elements
 };
 
 /// The tile table of copies from `sources` to one destination store, in device memory. Tiles hold at most
@@ -77,6 +78,7 @@ class CopyTable {
  private:
   std::uint32_t tensor_count_ = 0;
   std::uint32_t tile_count_ = 0;
+  bool converts_ = false;
   bool shiftable_ = true;
   std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;

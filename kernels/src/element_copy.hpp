@@ -34,7 +34,7 @@ struct Bf16 {
 /// Eight elements, loaded and stored with 16-byte accesses.
 template <class Bits>
 struct alignas(16) Pack {
-  static constexpr std::uint64_t size = 8;
+  static constexpr std::uint32_t size = 8;
   Bits element[size];
 };
 
@@ -44,33 +44,33 @@ KOKKOS_INLINE_FUNCTION bool is_aligned(const void* address, std::size_t alignmen
 
 /// Converts src[0, count) → dst[0, count). Any alignment: packs where both sides allow it, memcpy elsewhere.
 template <class From, class To>
-KOKKOS_INLINE_FUNCTION void convert_range(std::uint64_t lane, std::uint64_t lanes, std::byte* dst, const std::byte* src,
-                                          std::uint64_t count) {
+KOKKOS_INLINE_FUNCTION void convert_range(std::uint32_t lane, std::uint32_t lanes, std::byte* dst, const std::byte* src,
+                                          std::uint32_t count) {
   using FromPack = Pack<typename From::Bits>;
   using ToPack = Pack<typename To::Bits>;
-  std::uint64_t done = 0;
+  std::uint32_t done = 0;
   if (is_aligned(src, alignof(FromPack)) && is_aligned(dst, alignof(ToPack))) {
     const auto* from = reinterpret_cast<const FromPack*>(src);
     auto* to = reinterpret_cast<ToPack*>(dst);
-    for (std::uint64_t i = lane; i < count / FromPack::size; i += lanes) {
+    for (std::uint32_t i = lane; i < count / FromPack::size; i += lanes) {
       const FromPack in = from[i];
       ToPack out;
-      for (std::uint64_t k = 0; k < FromPack::size; ++k) out.element[k] = To::store(From::load(in.element[k]));
+      for (std::uint32_t k = 0; k < FromPack::size; ++k) out.element[k] = To::store(From::load(in.element[k]));
       to[i] = out;
     }
     done = count / FromPack::size * FromPack::size;
   }
-  for (std::uint64_t i = done + lane; i < count; i += lanes) {
+  for (std::uint32_t i = done + lane; i < count; i += lanes) {
     typename From::Bits in;
-    memcpy(&in, src + i * sizeof in, sizeof in);
+    memcpy(&in, src + std::uint64_t{i} * sizeof in, sizeof in);
     const typename To::Bits out = To::store(From::load(in));
-    memcpy(dst + i * sizeof out, &out, sizeof out);
+    memcpy(dst + std::uint64_t{i} * sizeof out, &out, sizeof out);
   }
 }
 
 template <class From>
-KOKKOS_INLINE_FUNCTION void convert_range_from(std::uint64_t lane, std::uint64_t lanes, std::byte* dst,
-                                               ElementType type, const std::byte* src, std::uint64_t count) {
+KOKKOS_INLINE_FUNCTION void convert_range_from(std::uint32_t lane, std::uint32_t lanes, std::byte* dst,
+                                               ElementType type, const std::byte* src, std::uint32_t count) {
   switch (type) {
     case ElementType::fp16:
       return convert_range<From, Fp16>(lane, lanes, dst, src, count);
@@ -81,8 +81,8 @@ KOKKOS_INLINE_FUNCTION void convert_range_from(std::uint64_t lane, std::uint64_t
   }
 }
 
-KOKKOS_INLINE_FUNCTION void convert_range(std::uint64_t lane, std::uint64_t lanes, std::byte* dst, ElementType dst_type,
-                                          const std::byte* src, ElementType src_type, std::uint64_t count) {
+KOKKOS_INLINE_FUNCTION void convert_range(std::uint32_t lane, std::uint32_t lanes, std::byte* dst, ElementType dst_type,
+                                          const std::byte* src, ElementType src_type, std::uint32_t count) {
   switch (src_type) {
     case ElementType::fp16:
       return convert_range_from<Fp16>(lane, lanes, dst, dst_type, src, count);
@@ -93,28 +93,40 @@ KOKKOS_INLINE_FUNCTION void convert_range(std::uint64_t lane, std::uint64_t lane
   }
 }
 
-/// Index in the source of destination element i of a conv tensor whose layout changes on the way.
-KOKKOS_INLINE_FUNCTION std::uint64_t transposed_index(const TensorRoute& route, std::uint64_t i) {
-  const auto rows = static_cast<std::uint64_t>(route.dst_layout == ConvLayout::sd ? route.dim : route.window);
-  const auto columns = static_cast<std::uint64_t>(route.dst_layout == ConvLayout::sd ? route.window : route.dim);
+/// One element, in one access where both addresses allow it.
+KOKKOS_INLINE_FUNCTION void copy_element(std::byte* dst, const std::byte* src, std::uint64_t bytes) {
+  if (bytes == 4 && is_aligned(src, 4) && is_aligned(dst, 4))
+    *reinterpret_cast<std::uint32_t*>(dst) = *reinterpret_cast<const std::uint32_t*>(src);
+  else if (bytes == 2 && is_aligned(src, 2) && is_aligned(dst, 2))
+    *reinterpret_cast<std::uint16_t*>(dst) = *reinterpret_cast<const std::uint16_t*>(src);
+  else
+    for (std::uint64_t k = 0; k < bytes; ++k) dst[k] = src[k];
+}
+
+/// Index in the source of destination element i of a conv tensor whose layout changes on the way. Conv tensors have
+/// fewer than 2^32 elements.
+KOKKOS_INLINE_FUNCTION std::uint32_t transposed_index(const TensorRoute& route, std::uint32_t i) {
+  const auto rows = static_cast<std::uint32_t>(route.dst_layout == ConvLayout::sd ? route.dim : route.window);
+  const auto columns = static_cast<std::uint32_t>(route.dst_layout == ConvLayout::sd ? route.window : route.dim);
   return i % rows * columns + i / rows;
 }
 
 /// Destination elements [first, first + count) of one slot of a route in mode elements. `src`, `dst`: starts of the
 /// two slots.
-KOKKOS_INLINE_FUNCTION void copy_elements(std::uint64_t lane, std::uint64_t lanes, const TensorRoute& route,
+KOKKOS_INLINE_FUNCTION void copy_elements(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
                                           std::byte* dst, const std::byte* src, std::uint64_t first,
-                                          std::uint64_t count) {
+                                          std::uint32_t count) {
   const auto dst_bytes = static_cast<std::uint64_t>(route.element_bytes);
   const std::uint64_t src_bytes = element_bytes(route.src_type);
   if (route.src_layout == route.dst_layout)
     return convert_range(lane, lanes, dst + first * dst_bytes, route.dst_type, src + first * src_bytes, route.src_type,
                          count);
-  for (std::uint64_t i = first + lane; i < first + count; i += lanes) {
+  const auto first_element = static_cast<std::uint32_t>(first);
+  for (std::uint32_t i = first_element + lane; i < first_element + count; i += lanes) {
     std::byte* const to = dst + i * dst_bytes;
     const std::byte* const from = src + transposed_index(route, i) * src_bytes;
     if (route.src_type == route.dst_type)
-      for (std::uint64_t k = 0; k < dst_bytes; ++k) to[k] = from[k];
+      copy_element(to, from, dst_bytes);
     else
       convert_range(0, 1, to, route.dst_type, from, route.src_type, 1);
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "element_copy.hpp"
+#include "gpu/byte_copy.hpp"
 
 namespace stateport {
 namespace {
@@ -43,6 +44,13 @@ struct StepRoute {
     const std::int64_t token = layout == ConvLayout::sd ? outer_index : inner_index;
     const std::int64_t channel = layout == ConvLayout::sd ? inner_index : outer_index;
     return token * scratch.token_stride + channel * scratch.channel_stride;
+  }
+  /// Whether destination elements [first, last) lie one behind the other in the scratch too.
+  [[nodiscard]] constexpr bool contiguous(std::uint64_t first, std::uint64_t last) const noexcept {
+    if (kind == StateKind::recurrent) return true;
+    const bool sd = layout == ConvLayout::sd;
+    const auto inner = static_cast<std::uint64_t>(sd ? dim : window);
+    return (sd ? scratch.channel_stride : scratch.token_stride) == 1 && first / inner == (last - 1) / inner;
   }
 };
 
@@ -80,11 +88,14 @@ struct CommitStep {
     const std::uint64_t last = first + unit_elements < route.elements ? first + unit_elements : route.elements;
     const std::uint64_t dst_bytes = element_bytes(route.type);
     const auto src_bytes = static_cast<std::int64_t>(element_bytes(route.scratch.type));
+    if (route.type == route.scratch.type && route.contiguous(first, last))
+      return kernels::copy_bytes_by_lanes(0, 1, dst + first * dst_bytes, src + route.source_element(first) * src_bytes,
+                                          static_cast<std::uint32_t>((last - first) * dst_bytes));
     for (std::uint64_t i = first; i < last; ++i) {
       const std::byte* const from = src + route.source_element(i) * src_bytes;
       std::byte* const to = dst + i * dst_bytes;
       if (route.type == route.scratch.type)
-        for (std::uint64_t k = 0; k < dst_bytes; ++k) to[k] = from[k];
+        kernels::copy_element(to, from, dst_bytes);
       else
         kernels::convert_range(0, 1, to, route.type, from, route.scratch.type, 1);
     }

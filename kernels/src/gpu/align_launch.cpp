@@ -17,22 +17,26 @@ AlignLauncher::~AlignLauncher() = default;
 
 namespace {
 
+/// One row a lane. The copies of a pass lie in shared memory, decided once instead of once a tile.
+constexpr auto align_rows_per_pass = static_cast<std::int32_t>(team_lanes);
+
 struct AlignStepKernel {
   const AlignGroupView* groups;
   std::int32_t group_count;
   AlignBatchView batch;
   AlignCounters* counters;
 
-  KOKKOS_FUNCTION std::uint32_t list_rows(const Team& team, const AlignGroupView& group, std::int32_t begin,
-                                          std::uint16_t* list) const {
-    constexpr auto count_max = static_cast<std::int32_t>(rows_per_pass);
-    const std::int32_t count = batch.rows - begin < count_max ? batch.rows - begin : count_max;
+  /// Lists the copies of rows [begin, begin + align_rows_per_pass), in row order; returns how many there are.
+  KOKKOS_FUNCTION std::uint32_t list_copies(const Team& team, const AlignGroupView& group, std::int32_t begin,
+                                            SlotCopy* list) const {
+    const std::int32_t count = batch.rows - begin < align_rows_per_pass ? batch.rows - begin : align_rows_per_pass;
     std::uint32_t listed = 0;
     Kokkos::parallel_scan(
         Kokkos::TeamThreadRange(team, count),
         [&](std::int32_t i, std::uint32_t& position, bool final) {
-          if (!decide_align_row(group, batch, begin + i).moves()) return;
-          if (final) list[position] = static_cast<std::uint16_t>(i);
+          const AlignRow row = decide_align_row(group, batch, begin + i);
+          if (!row.moves()) return;
+          if (final) list[position] = row.copy;
           ++position;
         },
         listed);
@@ -40,20 +44,18 @@ struct AlignStepKernel {
     return listed;
   }
 
-  /// `first`: the tile that the league's first team takes; moves on, so that groups share the league evenly.
-  KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, std::uint16_t* list,
-                                  std::uint64_t& first) const {
-    const auto league = static_cast<std::uint64_t>(team.league_size());
-    const auto rank = static_cast<std::uint64_t>(team.league_rank());
-    for (std::int32_t begin = 0; begin < batch.rows; begin += static_cast<std::int32_t>(rows_per_pass)) {
-      const std::uint64_t items = std::uint64_t{list_rows(team, group, begin, list)} * group.table.tile_count;
-      for (std::uint64_t item = (rank + league - first % league) % league; item < items; item += league) {
-        const auto position = static_cast<std::uint32_t>(item / group.table.tile_count);
-        const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{position} * group.table.tile_count);
-        const SlotCopy copy = decide_align_row(group, batch, begin + list[position]).copy;
-        copy_tile(team, group.table, 0, copy, tile);
+  /// `item`: this team's next (row, tile) pair, counted from the first of the group; afterwards from the end of it, so
+  /// that groups share the league evenly.
+  KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, SlotCopy* list,
+                                  std::uint32_t& item) const {
+    for (std::int32_t begin = 0; begin < batch.rows; begin += align_rows_per_pass) {
+      const std::uint32_t items = list_copies(team, group, begin, list) * group.table.tile_count;
+      for (; item < items; item += static_cast<std::uint32_t>(team.league_size())) {
+        const std::uint32_t position = item / group.table.tile_count;
+        const std::uint32_t tile = item - position * group.table.tile_count;
+        copy_tile<false>(team, group.table, 0, list[position], tile);  // within one store: nothing to convert
       }
-      first += items;
+      item -= items;
       team.team_barrier();  // the list is rewritten in the next pass
     }
   }
@@ -82,9 +84,10 @@ struct AlignStepKernel {
   }
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    auto* const list = static_cast<std::uint16_t*>(team.team_shmem().get_shmem(rows_per_pass * sizeof(std::uint16_t)));
-    std::uint64_t first = 0;
-    for (std::int32_t g = 0; g < group_count; ++g) copy_group(team, groups[g], list, first);
+    auto* const list = static_cast<SlotCopy*>(team.team_shmem().get_shmem(team_lanes * sizeof(SlotCopy)));
+    auto item = static_cast<std::uint32_t>(team.league_rank());
+    for (const AlignGroupView* group = groups; group < groups + group_count; ++group)
+      copy_group(team, *group, list, item);
     if (finishes_last(team)) remember(team);
   }
 };
@@ -98,7 +101,7 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
   std::uint64_t items = 0;
   for (const AlignGroupView& group : groups) items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
   Policy policy = policy_for(space, items);
-  policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
+  policy.set_scratch_size(0, Kokkos::PerTeam(team_lanes * sizeof(SlotCopy)));
   Kokkos::parallel_for(label, policy,
                        AlignStepKernel{device_groups, static_cast<std::int32_t>(groups.size()), batch, counters});
 }

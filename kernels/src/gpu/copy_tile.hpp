@@ -16,14 +16,22 @@
 /// One tile of one row, moved by one team; and the grid that every launch uses.
 namespace stateport::kernels {
 
-inline constexpr int team_lanes = 256;
-inline constexpr int teams_per_multiprocessor_min = 4;
+inline constexpr std::uint32_t team_lanes = 256;
+/// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
+/// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill).
+#if defined(KOKKOS_ENABLE_HIP)
+inline constexpr int launch_bound_min = 5;
+#else
+inline constexpr int launch_bound_min = 4;
+#endif
 /// Rows that one pass of a device-decided launch looks at; their indices lie in shared memory.
 inline constexpr std::uint32_t rows_per_pass = 1024;
 
-using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, teams_per_multiprocessor_min>>;
+using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>>;
 using Team = Policy::member_type;
 
+/// `converts`: the table may have tensors in mode elements. Kernels without that code need fewer registers.
+template <bool converts>
 KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
                                       const SlotCopy& row, std::uint32_t tile_index) {
   const Tile tile = table.tiles[tile_index];
@@ -34,15 +42,16 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
   const std::byte* const src = route.src_of(src_slot);
   std::byte* const dst = route.dst_of(row.dst_slot);
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  const auto lanes = static_cast<std::uint32_t>(team.team_size());
+  constexpr std::uint32_t lanes = team_lanes;  // known, so that neighbouring accesses share one address register
   if (conv && row.conv_shift != 0)
     return copy_shifted_conv<Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
-                                     [&](std::byte* to, const std::byte* from, std::uint64_t bytes) {
-                                       copy_bytes_by_lanes(lane, lanes, to, from, static_cast<std::uint32_t>(bytes));
+                                     [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
+                                       copy_bytes_by_lanes(lane, lanes, to, from, bytes);
                                      });
   if (src == dst) return;
-  if (route.mode == TensorRoute::Mode::elements)
-    return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
+  if constexpr (converts)
+    if (route.mode == TensorRoute::Mode::elements)
+      return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
   copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,
                       tile.elements * static_cast<std::uint32_t>(element));
@@ -50,7 +59,7 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
 
 /// As many teams as the device runs at once, but not more than there are tiles.
 inline Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
-  const auto resident = static_cast<std::uint64_t>(std::max(1, space.concurrency() / team_lanes));
+  const auto resident = static_cast<std::uint64_t>(std::max(1, space.concurrency() / static_cast<int>(team_lanes)));
   return {space, static_cast<int>(std::min(resident, std::max<std::uint64_t>(items, 1))), team_lanes};
 }
 

@@ -28,6 +28,7 @@ Launcher::~Launcher() = default;
 namespace {
 
 /// Rows from the host: all of them have work.
+template <bool converts>
 struct CopyRows {
   CopyTableView table;
   const SlotCopy* staged_rows;  ///< nullptr: the rows are in inline_rows
@@ -42,14 +43,16 @@ struct CopyRows {
       const auto row = static_cast<std::uint32_t>(item / table.tile_count);
       const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{row} * table.tile_count);
       const SlotCopy copy = staged_rows != nullptr ? staged_rows[row] : inline_rows[row];
-      copy_tile(team, table, row < first_source_rows ? 0 : 1, copy, tile);
+      copy_tile<converts>(team, table, row < first_source_rows ? 0 : 1, copy, tile);
     }
   }
 };
-static_assert(sizeof(CopyRows) <= 512, "larger functors travel through constant memory, which serialises streams");
+static_assert(sizeof(CopyRows<true>) <= 512,
+              "larger functors travel through constant memory, which serialises streams");
 
 /// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
 /// rows. All teams make the same list, in row order.
+template <bool converts>
 struct CopyRowsOnDevice {
   CopyTableView table;
   const SlotCopy* rows;
@@ -84,19 +87,19 @@ struct CopyRowsOnDevice {
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     auto* const list = static_cast<std::uint16_t*>(team.team_shmem().get_shmem(rows_per_pass * sizeof(std::uint16_t)));
-    const auto step = static_cast<std::uint64_t>(team.league_size());
+    const auto step = static_cast<std::uint32_t>(team.league_size());
     for (std::uint32_t begin = 0; begin < row_count; begin += rows_per_pass) {
-      const std::uint64_t items = std::uint64_t{list_rows(team, begin, list)} * table.tile_count;
-      for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
-        const auto position = static_cast<std::uint32_t>(item / table.tile_count);
-        const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{position} * table.tile_count);
-        copy_tile(team, table, 0, checked(rows[begin + list[position]]), tile);
+      const std::uint32_t items = list_rows(team, begin, list) * table.tile_count;
+      for (auto item = static_cast<std::uint32_t>(team.league_rank()); item < items; item += step) {
+        const std::uint32_t position = item / table.tile_count;
+        const std::uint32_t tile = item - position * table.tile_count;
+        copy_tile<converts>(team, table, 0, checked(rows[begin + list[position]]), tile);
       }
       team.team_barrier();  // the list is rewritten in the next pass
     }
   }
 };
-static_assert(sizeof(CopyRowsOnDevice) <= 512);
+static_assert(sizeof(CopyRowsOnDevice<true>) <= 512);
 
 struct ClearRows {
   CopyTableView table;
@@ -113,7 +116,7 @@ struct ClearRows {
       const TensorRoute& route = table.routes[tile.tensor];
       const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
       const auto element = static_cast<std::uint64_t>(route.element_bytes);
-      zero_bytes_by_lanes(static_cast<std::uint32_t>(team.team_rank()), static_cast<std::uint32_t>(team.team_size()),
+      zero_bytes_by_lanes(static_cast<std::uint32_t>(team.team_rank()), team_lanes,
                           route.dst_of(slot) + tile.first_element * element,
                           tile.elements * static_cast<std::uint32_t>(element));
     }
@@ -146,16 +149,23 @@ void launch(const char* label, const Stream& stream, PlanStaging& staging, Funct
   staging.done(stream);
 }
 
+template <bool converts>
+void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
+                 std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
+  CopyRows<converts> functor{};
+  functor.table = table;
+  functor.row_count = static_cast<std::uint32_t>(rows.size());
+  functor.first_source_rows = first_source_rows;
+  launch(label, stream, staging, functor, rows);
+}
+
 }  // namespace
 
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty()) return;
-  CopyRows functor{};
-  functor.table = table;
-  functor.row_count = static_cast<std::uint32_t>(rows.size());
-  functor.first_source_rows = first_source_rows;
-  launch(label, stream, *staging_, functor, rows);
+  const auto copy = table.converts ? launch_copy<true> : launch_copy<false>;
+  copy(label, stream, *staging_, table, rows, first_source_rows);
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
@@ -164,7 +174,11 @@ void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& ta
   const ExecutionSpace& space = execution_space(stream);
   Policy policy = policy_for(space, std::uint64_t{count} * table.tile_count);
   policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
-  Kokkos::parallel_for("stateport::copy_slots_on_device", policy, CopyRowsOnDevice{table, rows, count, limits});
+  const char* const label = "stateport::copy_slots_on_device";
+  if (table.converts)
+    Kokkos::parallel_for(label, policy, CopyRowsOnDevice<true>{table, rows, count, limits});
+  else
+    Kokkos::parallel_for(label, policy, CopyRowsOnDevice<false>{table, rows, count, limits});
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {

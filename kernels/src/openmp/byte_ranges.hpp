@@ -22,8 +22,8 @@ constexpr std::uint64_t cut_elements = 64;
 
 struct ElementRange {
   std::uint32_t tensor;
+  std::uint32_t count;
   std::uint64_t first;
-  std::uint64_t count;
 };
 
 /// Calls body(row, range) for the destination bytes [begin, end) of all rows laid end to end. Neighbouring calls of
@@ -47,7 +47,8 @@ void for_byte_range(const CopyTableView& table, std::uint64_t begin, std::uint64
       };
       const std::uint64_t first = cut(from);
       const std::uint64_t last = cut(to);
-      if (first < last) body(row, ElementRange{t.tensor, t.first_element + first, last - first});
+      if (first < last)
+        body(row, ElementRange{t.tensor, static_cast<std::uint32_t>(last - first), t.first_element + first});
     }
   }
 }

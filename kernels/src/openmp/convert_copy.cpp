@@ -11,14 +11,14 @@ namespace stateport::kernels {
 namespace {
 
 void convert_plain(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type,
-                   std::uint64_t count) noexcept {
+                   std::uint32_t count) noexcept {
   convert_range(0, 1, dst, dst_type, src, src_type, count);
 }
 
 #if defined(__x86_64__)
 /// The same code, compiled for wider vectors: `flatten` takes the loops in, so that `target` holds for them.
 __attribute__((target("avx2"), flatten)) void convert_avx2(std::byte* dst, ElementType dst_type, const std::byte* src,
-                                                           ElementType src_type, std::uint64_t count) noexcept {
+                                                           ElementType src_type, std::uint32_t count) noexcept {
   convert_range(0, 1, dst, dst_type, src, src_type, count);
 }
 bool has_avx2() noexcept {
@@ -34,16 +34,16 @@ bool has_avx2() noexcept {
 }  // namespace
 
 void convert_copy(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type,
-                  std::uint64_t count) noexcept {
+                  std::uint32_t count) noexcept {
   static const auto convert = has_avx2() ? convert_avx2 : convert_plain;
   const std::uint64_t dst_bytes = element_bytes(dst_type);
   const std::uint64_t src_bytes = element_bytes(src_type);
   if (count * dst_bytes < nontemporal_bytes_min) return convert(dst, dst_type, src, src_type, count);
   // Pieces stay in the nearest cache until they are streamed to memory.
-  constexpr std::uint64_t piece_elements = 2048;
+  constexpr std::uint32_t piece_elements = 2048;
   alignas(64) std::array<std::byte, piece_elements * 4> piece;
-  for (std::uint64_t done = 0; done < count; done += piece_elements) {
-    const std::uint64_t elements = std::min(piece_elements, count - done);
+  for (std::uint32_t done = 0; done < count; done += piece_elements) {
+    const std::uint32_t elements = std::min(piece_elements, count - done);
     convert(piece.data(), dst_type, src + done * src_bytes, src_type, elements);
     stream_piece(dst + done * dst_bytes, piece.data(), elements * dst_bytes);
   }

@@ -11,6 +11,6 @@ namespace stateport::kernels {
 /// Converts src[0, count) → dst[0, count) on the calling thread, with the widest vectors that the processor has and,
 /// for long ranges, with non-temporal stores (see stream_copy). fp32, fp16 and bf16; any alignment; no overlap.
 void convert_copy(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type,
-                  std::uint64_t count) noexcept;
+                  std::uint32_t count) noexcept;
 
 }  // namespace stateport::kernels
