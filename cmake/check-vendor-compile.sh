@@ -4,13 +4,14 @@
 # device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a machine that has neither the GPU nor a
 # Kokkos built for it. Kokkos' own headers are copied from KOKKOS_INCLUDE (those of a build for any backend) with the
 # five generated configuration headers switched to the vendor; nothing is linked. The sources are those of the CMake
-# targets.
-# Exit code: 0 all compiled; 1 something did not; 77 the toolchain is absent.
+# targets. Then check_isa.py looks at the instructions of the copy kernels.
+# Exit code: 0 all compiled and kept the rules; 1 something did not; 77 the toolchain is absent.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly vendor=${1:?cuda or hip} headers=${2:?folder of the Kokkos headers}
 readonly build=$checkout/build/vendor-$vendor
 readonly package=$build/kokkos
+readonly kernel_sources=(gpu/launch.cpp gpu/align_launch.cpp step_committer.cpp)
 
 absent() {
   printf 'check-vendor-compile: %s: not checked. %s\n' "$vendor" "$1" >&2
@@ -104,6 +105,32 @@ compile() {
   printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
 }
 
+# inspect: compiles the sources of the copy kernels once more, as far as instructions that can be read.
+inspect() {
+  local name object command isa=$build/isa
+  command -v python3 >/dev/null || {
+    printf 'check-vendor-compile: %s: python3 is not here: instructions were not looked at\n' "$vendor" >&2
+    return 0
+  }
+  rm -rf "$isa"
+  mkdir -p "$isa"
+  for object in "${kernel_sources[@]}"; do
+    name=$(basename "$object" .cpp)
+    object=kernels/CMakeFiles/stateport_kernels.dir/src/$object.o
+    command=$(cd "$build/objects" && ninja -t commands "$object" | tail -n 1)
+    command=${command/ -o $object/}
+    if [ "$vendor" = cuda ]; then
+      command=$(sed -E 's/ "?--generate-code=[^ ]+//g; s/ -c / -arch=sm_90 -ptx /' <<<"$command")
+      (cd "$build/objects" && bash -c "$command -o $isa/$name.ptx") || return 1
+      ptxas -v -O3 -arch=sm_90 "$isa/$name.ptx" -o "$isa/$name.cubin" >"$isa/$name.ptxas" 2>&1 || return 1
+    else
+      command=${command/ -c / --offload-device-only -S }
+      (cd "$build/objects" && bash -c "$command -o $isa/$name.s") || return 1
+    fi
+  done
+  python3 -B "$checkout/cmake/check_isa.py" "$vendor" "$isa"
+}
+
 find_toolchain
 cmake -P "$checkout/cmake/StateportEnvironment.cmake" "$build/objects"
 mkdir -p "$package"
@@ -118,3 +145,4 @@ else
   write_package HIP
   compile -DSTATEPORT_BACKEND=HIP -DCMAKE_HIP_ARCHITECTURES=gfx942
 fi
+inspect
