@@ -147,6 +147,9 @@ def bookkeeping_rows():
               f"block_pool_evict/1000000{manual}", "ours_ns", "flat_map_ns", ratio=1 / 3)
     yield row("evict", "slot allocator, 10^6 slots | flat-map erase + insert", "slot_allocator_bench",
               f"slot_allocate_evict/1000000{manual}", "ours_ns", "flat_map_ns", ratio=1 / 3)
+    for turns in (200, 3000):
+        yield row("policy", f"HIX, one eviction of {turns} turns | node LRU", "budget_policy_bench", f"evict/{turns}{manual}",
+                  "hix_ns_per_eviction", "node_lru_ns_per_eviction", ns=2_000)
     for groups in (1, 4):
         for crossing, what in ((0, "no boundary"), (1, "all cross")):
             yield row("B4", f"align plan, 512 requests, {groups} groups, {what}", "align_plan_bench",

@@ -30,6 +30,10 @@ constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
   return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
 }
 
+double chance_within(double hazard_per_s, double width_s) noexcept {
+  return 1 - std::exp(-hazard_per_s * width_s);
+}
+
 std::uint32_t hash(PositionKey key) noexcept {
   return static_cast<std::uint32_t>(((key ^ (key >> 32)) * 0x9E3779B97F4A7C15U) >> 32);
 }
@@ -99,7 +103,8 @@ void HazardModel::fit() noexcept {
       prior = pooled * fall;
     }
   }
-  for (Histogram& row : index_) row.fill(-1);
+  for (Histogram& indices : index_) indices.fill(-1);
+  for (Histogram& chances : chance_) chances.front() = -1;
 }
 
 void HazardModel::decay() noexcept {
@@ -111,21 +116,33 @@ void HazardModel::decay() noexcept {
     for (double& value : *table) value *= kept;
 }
 
+void HazardModel::compute_chances(int hazard_class, int level) const noexcept {
+  const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
+  const double multiplier = multiplier_[static_cast<std::size_t>(level)];
+  Histogram& chances = chance_[row(hazard_class, level)];
+  for (int b = 0; b < buckets; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    chances[at] = chance_within(hazards[at] * multiplier, width_s(b));
+  }
+}
+
 double HazardModel::compute_index(int hazard_class, int level, int from) const noexcept {
   const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
   const double multiplier = multiplier_[static_cast<std::size_t>(level)];
+  const Histogram& chances = chance_[row(hazard_class, level)];
+  if (chances.front() < 0) compute_chances(hazard_class, level);
   double survival = 1;
   double used = 0;       // chance of a use within the horizon
   double waiting_s = 0;  // expected time until then
   double best = 0;
   for (int b = from; b < buckets; ++b) {
     const auto at = static_cast<std::size_t>(b);
-    double width_s = (b + 1 < buckets ? bucket_start_s_[at + 1] : bucket_end_s_) - bucket_start_s_[at];
-    if (b == from) width_s *= 0.5;
     const double hazard = hazards[at] * multiplier;
-    const double chance = 1 - std::exp(-hazard * width_s);
+    // Of the bucket that it is in, an item has half before it.
+    const double width = b == from ? width_s(b) * 0.5 : width_s(b);
+    const double chance = b == from ? chance_within(hazard, width) : chances[at];
     used += survival * chance;
-    waiting_s += survival * (hazard > negligible_hazard ? chance / hazard : width_s);
+    waiting_s += survival * (hazard > negligible_hazard ? chance / hazard : width);
     survival *= 1 - chance;
     best = std::max(best, used / waiting_s);
     if (survival < negligible_survival) break;

@@ -108,6 +108,16 @@ class HazardModel {
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
   [[nodiscard]] double factor(std::uint8_t index) const noexcept;
+  /// In index_ and chance_. Only ends have a factor, so only they have other levels than the neutral one.
+  [[nodiscard]] static constexpr std::size_t row(int hazard_class, int level) noexcept {
+    return static_cast<std::size_t>(hazard_class < classes_of_kind ? hazard_class * levels + level
+                                                                   : classes_of_kind * (levels - 1) + hazard_class);
+  }
+  [[nodiscard]] double width_s(int bucket) const noexcept {
+    const auto at = static_cast<std::size_t>(bucket);
+    return (bucket + 1 < buckets ? bucket_start_s_[at + 1] : bucket_end_s_) - bucket_start_s_[at];
+  }
+  void compute_chances(int hazard_class, int level) const noexcept;
   [[nodiscard]] double compute_index(int hazard_class, int level, int from) const noexcept;
   void account(Entry& entry) noexcept;
   void set_level(Entry& entry) noexcept;
@@ -138,11 +148,13 @@ class HazardModel {
   Histogram bucket_start_s_{};
   double bucket_end_s_ = 0;  ///< of the last bucket
   std::array<double, levels> multiplier_{};
-  /// Of an end's class and level, or another class; filled on demand, emptied by fit(): < 0 is empty.
-  mutable std::array<Histogram, classes_of_kind * levels + classes - classes_of_kind> index_{};
+  // By row(); filled on demand, emptied by fit(): < 0 is empty.
+  static constexpr std::size_t rows = classes_of_kind * levels + classes - classes_of_kind;
+  mutable std::array<Histogram, rows> index_{};
+  mutable std::array<Histogram, rows> chance_{};  ///< of a use in a whole bucket; a row is filled at once
 };
 
-// A victim is chosen among 80 candidates: these run for each.
+// A victim is chosen among 48 candidates: these run for each.
 
 inline int HazardModel::bucket(double age_s) noexcept {
   // floor(3 · log2(1 + age)), from the exponent and two thresholds of the mantissa. Close to a threshold, where the
@@ -173,10 +185,7 @@ inline HazardModel::Demand HazardModel::demand(Position position) const noexcept
 inline double HazardModel::index(const Demand& demand) const noexcept {
   if (!demand.known()) return 0;
   const int from = bucket(current_.now_s - demand.used_s);
-  // Only ends have a factor, so only they have other levels than the neutral one.
-  const int row = demand.hazard_class < classes_of_kind ? demand.hazard_class * levels + demand.level
-                                                        : classes_of_kind * (levels - 1) + demand.hazard_class;
-  double& known = index_[static_cast<std::size_t>(row)][static_cast<std::size_t>(from)];
+  double& known = index_[row(demand.hazard_class, demand.level)][static_cast<std::size_t>(from)];
   if (known < 0) known = compute_index(demand.hazard_class, demand.level, from);
   return known;
 }
