@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include <stateport/core/budget_policy.hpp>
 #include <stateport/core/cache_stats.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/lost_hit.hpp>
@@ -47,6 +48,8 @@ class ReplayCache {
 
   /// Time of the request that comes next, for indexes that decide by it. Never goes back.
   virtual void set_clock(double /*now_s*/) {}
+  /// What is known of its future; for indexes that decide by it.
+  virtual void set_hint(const ReuseHint& /*hint*/) {}
   /// Turns a prompt into the index's own keys (hashes). Timed apart from the three calls that follow.
   virtual void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) = 0;
   /// Matches the prompt, pins what it found, and makes room for the KV of the rest.

@@ -266,7 +266,8 @@ int replay(const Options& options) {
   std::ofstream json = open_output(options.json_file);
   std::ofstream prometheus = open_output(options.prometheus_file);
   std::ofstream page = open_output(options.report_file);
-  const Workload workload = load_workload(options, run);
+  Workload workload = load_workload(options, run);
+  if (options.hint_last_turns) workload.mark_last_turns();
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);

@@ -43,7 +43,8 @@ Hit NodeCache::begin() {
   const CheckpointNodes& nodes = tree_.nodes();
   walk();
   usable_ = static_cast<std::int32_t>((input_tokens_ - 1) / tree_.budget().block_size_tokens);
-  tree_.start({.now_s = now_s_, .keys = prompt_.keys(), .usable_blocks = usable_, .matched_blocks = matched_});
+  tree_.start(
+      {.now_s = now_s_, .keys = prompt_.keys(), .usable_blocks = usable_, .matched_blocks = matched_, .hint = hint_});
   Index deepest = none;
   for (const Index node : path_) {
     tree_.matched(node);

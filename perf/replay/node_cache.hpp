@@ -26,6 +26,7 @@ class NodeCache final : public ReplayCache {
             std::size_t reserve_nodes = 1024);
 
   void set_clock(double now_s) override { now_s_ = now_s; }
+  void set_hint(const ReuseHint& hint) override { hint_ = hint; }
   void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
   [[nodiscard]] Hit begin() override;
   void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) override;
@@ -61,6 +62,7 @@ class NodeCache final : public ReplayCache {
 
   // The request between prepare and finish.
   double now_s_ = 0;
+  ReuseHint hint_;
   std::int64_t input_tokens_ = 0;
   std::int32_t usable_ = 0;
   std::int32_t matched_ = 0;

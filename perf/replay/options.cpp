@@ -131,6 +131,8 @@ void add_budget(CLI::App& app, Options& options) {
          "sampling")
       ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case))
       ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]");
+  app.add_flag("--hint-last-turns", options.hint_last_turns,
+               "Tell hix which prompts no later one continues, as a server with sessions would");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
@@ -169,6 +171,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
             "--report"},
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
+  if (options.budget_bytes == 0 && options.sweep_bytes.empty())
+    refuse({"--hint-last-turns"}, "needs --budget, --sweep or size");
   if (options.budget_bytes == 0) {
     refuse({"--policy"}, "needs --budget or size");
     refuse({"--report"}, "needs --budget");

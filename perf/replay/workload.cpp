@@ -7,6 +7,14 @@
 #include <stateport/core/flat_map.hpp>
 
 namespace stateport::replay {
+namespace {
+
+/// Names the prefix that is one block longer. An identity alone may repeat after different prefixes.
+std::uint64_t append(std::uint64_t prefix, BlockIdentity identity) {
+  return mix(prefix ^ mix(identity + 1)) + 1;
+}
+
+}  // namespace
 
 Workload::Workload(std::int64_t block_size_tokens) : block_size_tokens_(block_size_tokens) {
   require(block_size_tokens >= 1, "block_size_tokens", block_size_tokens, "at least 1");
@@ -26,14 +34,26 @@ void Workload::add(const Request& request, std::span<const BlockIdentity> identi
   longest_blocks_ = std::max(longest_blocks_, full_blocks);
 }
 
+void Workload::mark_last_turns() {
+  FlatSet<std::uint64_t> continued;
+  std::vector<std::uint64_t> prefixes;
+  for (std::size_t index = size(); index-- > 0;) {
+    prefixes.clear();
+    std::uint64_t prefix = 0;
+    for (const BlockIdentity identity : blocks(index)) prefixes.push_back(prefix = append(prefix, identity));
+    requests_[index].last_turn = !prefixes.empty() && !continued.contains(prefixes.back());
+    const auto usable = static_cast<std::size_t>((requests_[index].input_tokens - 1) / block_size_tokens_);
+    for (std::size_t block = 0; block < std::min(usable, prefixes.size()); ++block) continued.insert(prefixes[block]);
+  }
+}
+
 std::int64_t Workload::distinct_blocks() const {
-  // An identity alone may repeat after different prefixes, so the chain is what counts.
   FlatSet<std::uint64_t> seen;
   seen.reserve(identities_.size());
   for (std::size_t index = 0; index < size(); ++index) {
     std::uint64_t chain = 0;
     for (const BlockIdentity identity : blocks(index)) {
-      chain = mix(chain ^ mix(identity + 1)) + 1;
+      chain = append(chain, identity);
       seen.insert(chain);
     }
   }

@@ -17,6 +17,7 @@ struct Request {
   std::int64_t input_tokens = 1;
   std::int64_t output_tokens = 0;
   std::int64_t session = -1;  ///< -1: unknown
+  bool last_turn = false;     ///< known to be continued by nobody; false: unknown
 };
 
 /// What is replayed: requests in the order of service, each with the identities of its full blocks,
@@ -29,6 +30,9 @@ class Workload {
   /// Appends one request. Throws InvalidArgument, nothing changed: input_tokens < 1, a negative arrival or output, or
   /// fewer identities than the prompt has full blocks. Further identities (a partial last block) are not kept.
   void add(const Request& request, std::span<const BlockIdentity> identities);
+
+  /// Marks the requests whose whole blocks no later one goes beyond: what a serving system with sessions would know.
+  void mark_last_turns();
 
   [[nodiscard]] std::int64_t block_size_tokens() const noexcept { return block_size_tokens_; }
   [[nodiscard]] std::size_t size() const noexcept { return requests_.size(); }

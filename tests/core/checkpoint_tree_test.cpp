@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <memory>
 #include <vector>
@@ -234,6 +235,41 @@ TEST_CASE("HIX learns that some chains go on after a minute and others never, an
   const int learned = hits(Which::hix_exact);
   CHECK(learned > 4 * hits(Which::node_lru));
   CHECK(hits(Which::hix) > learned / 2);
+}
+
+TEST_CASE("HIX gives up first what the caller says nobody will use again, and keeps longest what is expected") {
+  const Budget budget = budget_of(3 * (state_bytes + block_bytes));
+  CheckpointTree tree(budget, make(Which::hix_exact, budget));
+  std::vector<TreeChange> changes;
+  std::map<PositionKey, Index> ends;
+  const auto serve = [&](PositionKey key, const ReuseHint& hint) {
+    tree.start({.now_s = static_cast<double>(key) / 100, .keys = {&key, 1}, .usable_blocks = 1, .hint = hint});
+    ends[key] = tree.add_leaf(CheckpointNodes::root, 1, true);
+    changes.clear();
+    tree.finish(ends[key], changes);
+  };
+  serve(1, {});
+  serve(2, {.last_turn = true});
+  serve(3, {.factor = 4});
+  CHECK(changes.empty());
+  serve(4, {});
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0].node == ends[2]);
+  for (PositionKey key = 5; key < 20; ++key) {
+    serve(key, {});
+    REQUIRE(changes.size() == 1);
+    CHECK(changes[0].node != ends[3]);
+  }
+  tree.check_invariants();
+}
+
+TEST_CASE("a hint that is not positive is refused, and nothing has changed") {
+  const Budget budget = budget_of(3 * (state_bytes + block_bytes));
+  for (const double factor : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    CheckpointTree tree(budget, make(Which::hix_exact, budget));
+    CHECK_THROWS_AS(tree.start({.hint = {.factor = factor}}), InvalidArgument);
+    tree.check_invariants();
+  }
 }
 
 TEST_CASE("a tree whose nodes were reserved allocates nothing when warm") {

@@ -176,6 +176,20 @@ TEST_CASE("the reasons of a small case are the ones that a reader would give") {
   CHECK(stats.of(LostHit::evicted).tokens == 0);
 }
 
+TEST_CASE("HIX hits more when it is told which prompts nobody continues") {
+  Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 1000});
+  const std::vector<std::int64_t> budgets = {16 * gib};
+  const auto hits = [&](PolicyKind policy) {
+    const std::vector<PolicyKind> policies = {policy};
+    return sweep(workload, 1000, qwen3_next(1), budgets, policies, {}, [] { return true; }).front().hit_tokens;
+  };
+  const std::int64_t hix = hits(PolicyKind::hix);
+  const std::int64_t node_lru = hits(PolicyKind::node_lru);
+  workload.mark_last_turns();
+  CHECK(hits(PolicyKind::hix) > hix);
+  CHECK(hits(PolicyKind::node_lru) == node_lru);
+}
+
 TEST_CASE("the sweep's table and its JSON have the same figures") {
   const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 200});
   const std::vector<std::int64_t> budgets = {2 * gib, 16 * gib};

@@ -37,6 +37,20 @@ TEST_CASE("distinct blocks are counted by prefix, not by identity alone") {
   CHECK(workload.distinct_blocks() == 5);
 }
 
+TEST_CASE("the last turns are those whose blocks no later prompt can continue") {
+  Workload workload(10);
+  workload.add({.input_tokens = 15}, Blocks{1});     // continued by the third
+  workload.add({.input_tokens = 25}, Blocks{2, 1});  // nobody begins with 2, 1
+  workload.add({.input_tokens = 31}, Blocks{1, 3, 4});
+  workload.add({.input_tokens = 31}, Blocks{1, 3, 4});  // the same again, which uses the third's end
+  workload.add({.input_tokens = 30}, Blocks{1, 3, 4});  // needs a token of the last block: does not use the fourth's
+  workload.add({.input_tokens = 5}, Blocks{});          // has no block that could be used
+  workload.mark_last_turns();
+  std::vector<bool> last;
+  for (std::size_t i = 0; i < workload.size(); ++i) last.push_back(workload.request(i).last_turn);
+  CHECK(last == std::vector{false, true, false, true, true, false});
+}
+
 TEST_CASE("a workload refuses a request that makes no sense and stays as it was") {
   CHECK_THROWS_AS(Workload(0), InvalidArgument);
   Workload workload(10);

@@ -21,13 +21,20 @@ constexpr double other_prior = 0.1;          // of branch points and rungs, rela
 constexpr double least_hazard_per_s = 1e-9;
 constexpr double negligible_hazard = 1e-12;
 constexpr double negligible_survival = 1e-4;
-constexpr double weight_max = 8;  // of a hit deep in a long prompt, relative to the mean prompt
-constexpr int neutral_level = 8;  // multiplier 1; two levels are a factor of 2
-constexpr int repeat_class = 5;   // of ends: the prompt had been served before
+constexpr double weight_max = 8;      // of a hit deep in a long prompt, relative to the mean prompt
+constexpr int neutral_level = 8;      // multiplier 1; two levels are a factor of 2
+constexpr int last_turn_levels = -6;  // 1/8
+constexpr int repeat_class = 5;       // of ends: the prompt had been served before
 constexpr int generation_max = 4;
 
 constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
   return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
+}
+
+/// Nearest to a factor, not further than all levels are apart.
+int levels_of(double factor) noexcept {
+  constexpr double levels_max = 16;
+  return static_cast<int>(std::clamp(std::floor(2 * std::log2(factor) + 0.5), -levels_max, levels_max));
 }
 
 double chance_within(double hazard_per_s, double width_s) noexcept {
@@ -77,9 +84,9 @@ void HazardModel::account(Entry& entry) noexcept {
   entry.accounted_s = to_s;
 }
 
-void HazardModel::set_level(Entry& entry) noexcept {
+void HazardModel::set_level(Entry& entry, int hint_levels) noexcept {
   const double multiplier = entry.factor == no_factor ? 1.0 : factor(entry.factor);
-  const int level = static_cast<int>(std::floor(2 * std::log2(multiplier) + 0.5)) + neutral_level;
+  const int level = levels_of(multiplier) + neutral_level + hint_levels;
   entry.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
@@ -150,9 +157,12 @@ double HazardModel::compute_index(int hazard_class, int level, int from) const n
   return best;
 }
 
-void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks) {
+void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
+                                const ReuseHint& hint) {
   const auto blocks = static_cast<std::int32_t>(keys.size());
-  current_ = {.now_s = std::max(now_s, current_.now_s), .keys = keys};
+  current_ = {.now_s = std::max(now_s, current_.now_s),
+              .keys = keys,
+              .hint_levels = levels_of(hint.factor) + (hint.last_turn ? last_turn_levels : 0)};
   blocks_seen_ += blocks;
   requests_seen_ += 1;
   std::int32_t depth = std::min(blocks, usable_blocks);
@@ -243,6 +253,7 @@ HazardModel::Position HazardModel::remember_end() {
   entry.uses = 0;
   touch(entry, static_cast<std::int32_t>(current_.keys.size()), Kind::end,
         current_.repeat ? repeat_class : std::min<int>(current_.generation, generation_max));
+  set_level(entry, current_.hint_levels);
   return position;
 }
 

@@ -46,12 +46,13 @@ class HazardModel {
   explicit HazardModel(std::size_t positions);
 
   /// Learns from a request: the deepest position that is known and usable was used now, whether cached or not.
-  void start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks);
+  void start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
+                     const ReuseHint& hint = {});
   /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
   void finish_request();
 
   [[nodiscard]] Position find(PositionKey key) const noexcept;
-  /// The prompt of the request ends here.
+  /// The prompt of the request ends here. The request's hint is about this position.
   Position remember_end();
   /// Others are remembered where they are not known: the request branched off here, or left a rung of class 0 to 5.
   Position remember_branch(std::int32_t depth_blocks);
@@ -104,6 +105,7 @@ class HazardModel {
     std::int32_t known_blocks = 0;  ///< depth of the deepest position that was known and usable
     std::uint8_t generation = 0;    ///< how often the chain that it extends was extended
     bool repeat = false;
+    int hint_levels = 0;
   };
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
@@ -120,7 +122,7 @@ class HazardModel {
   void compute_chances(int hazard_class, int level) const noexcept;
   [[nodiscard]] double compute_index(int hazard_class, int level, int from) const noexcept;
   void account(Entry& entry) noexcept;
-  void set_level(Entry& entry) noexcept;
+  void set_level(Entry& entry, int hint_levels = 0) noexcept;
   void fit() noexcept;
   void decay() noexcept;
   Position find_or_add(PositionKey key) noexcept;

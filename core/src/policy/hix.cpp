@@ -5,6 +5,8 @@
 #include <bit>
 #include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,9 +32,11 @@ class Hix final : public BudgetPolicy {
   std::string_view name() const noexcept override { return "hix"; }
 
   void start(const CheckpointNodes&, const RequestFacts& request) override {
+    const double factor = request.hint.factor;
+    if (!(factor > 0)) require(false, "hint.factor", std::string_view(std::to_string(factor)), "must be positive");
     blocks_ = static_cast<std::int32_t>(request.keys.size());
     matched_blocks_ = request.matched_blocks;
-    model_.start_request(request.now_s, request.keys, request.usable_blocks);
+    model_.start_request(request.now_s, request.keys, request.usable_blocks, request.hint);
   }
   void matched(const CheckpointNodes&, Index) override {}
   void hit(const CheckpointNodes&, Index) override {}

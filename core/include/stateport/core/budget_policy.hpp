@@ -16,12 +16,22 @@ namespace stateport {
 /// Names a position of a prompt: a hash of all tokens up to the end of a block.
 using PositionKey = std::uint64_t;
 
+/// What the caller knows of a prompt's future and history does not say. The policies that do not learn ignore it.
+struct ReuseHint {
+  /// Nobody is expected to continue the prompt: its end is used 1/8 as often as others of its kind.
+  bool last_turn = false;
+  /// The end of the prompt is used so many times as often, at any age; > 0. For what else is known: more while a tool
+  /// call is pending, less before a long pause. Rounded to half octaves; together with last_turn within 1/16 and 16.
+  double factor = 1;
+};
+
 /// What a policy is told about a request, after its prompt was looked up and before anything is added for it.
 struct RequestFacts {
   double now_s = 0;                   ///< the caller's clock; never goes back
   std::span<const PositionKey> keys;  ///< of the ends of the full blocks of the prompt; valid until finished()
   std::int32_t usable_blocks = 0;     ///< the forward needs a token: (tokens - 1) / block size
   std::int32_t matched_blocks = 0;    ///< whose KV is cached
+  ReuseHint hint;
 };
 
 /// Decides which state a cache under one Budget gives up next: a leaf goes with the KV of its segment, of any other
@@ -89,7 +99,7 @@ struct HixOptions {
 
 /// The learned hazard index: see HazardModel. The node with the smallest (best hits per second) · (cost saved by its
 /// state) / (bytes) goes. The request just served is not spared. Throws InvalidArgument for positions < 1 or
-/// samples < 0.
+/// samples < 0; start() for a hint that is not positive, and then has changed nothing.
 [[nodiscard]] std::unique_ptr<BudgetPolicy> make_hix(const Budget& budget, const HixOptions& options = {});
 
 }  // namespace stateport
