@@ -5,6 +5,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/host_resource.hpp>
 #include <stateport/core/models.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -135,6 +136,19 @@ void whole_states(benchmark::State& state, const char* model) {
          workload.moved_bytes());
   fail_unless_exact(state, workload);
 }
+
+/// The same copies in memory with and without the advice to use huge pages.
+void huge_pages(benchmark::State& state) {
+  HostResource huge(HostResource::Options{.huge_pages = true});
+  HostResource plain;
+  const StateSpec spec = models::find("qwen3.5-9b");
+  const CopyWorkload ours(huge, spec, 4, pool_bytes / 2);
+  const CopyWorkload peer(plain, spec, 4, pool_bytes / 2);
+  report(state, {{"ours", [&](int round) { ours.run(round); }}, {"small_pages", [&](int round) { peer.run(round); }}},
+         ours.moved_bytes());
+  fail_unless_exact(state, ours);
+}
+BENCHMARK(huge_pages)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisecond);
 
 /// A step in which no request needs a copy, as planned for 512 requests and all tensors of a model.
 void nothing_to_copy(benchmark::State& state) {

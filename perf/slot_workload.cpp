@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include <stateport/backends/transfer.hpp>
 #include <stateport/core/error.hpp>
 
 namespace stateport::perf {
@@ -22,16 +23,36 @@ std::vector<std::int32_t> shuffled_slots(const StateStore& store) {
 }
 
 void fill_randomly(const StateStore& store) {
+  constexpr std::size_t piece_bytes = std::size_t{8} << 20;
+  std::vector<std::uint64_t> words(2 * piece_bytes / sizeof(std::uint64_t));
   std::uint64_t value = 1;
+  for (std::uint64_t& word : words) word = value = value * 6364136223846793005u + 1442695040888963407u;
+  std::mt19937_64 random(2);
+  const Stream stream = Stream::default_stream();
   for (const StateTensorView& tensor : store.tensors()) {
-    auto* const words = reinterpret_cast<std::uint64_t*>(tensor.base);
-    const auto count = static_cast<std::size_t>(tensor.slot_stride_bytes) * static_cast<std::size_t>(store.slots()) / 8;
-    for (std::size_t i = 0; i < count; ++i) words[i] = value = value * 6364136223846793005u + 1442695040888963407u;
+    const std::size_t bytes =
+        static_cast<std::size_t>(tensor.slot_stride_bytes) * static_cast<std::size_t>(store.slots() - 1) +
+        tensor.spec.natural_bytes();
+    for (std::size_t at = 0; at < bytes; at += piece_bytes)
+      copy_bytes(stream, tensor.base + at, words.data() + random() % (words.size() / 2),
+                 std::min(piece_bytes, bytes - at));
   }
+  stream.synchronize();
 }
 
-CopyWorkload::CopyWorkload(const StateSpec& spec, std::int32_t requests)
-    : store_(resource_, spec, {.slots = slots_in_pool(spec)}) {
+namespace {
+/// Outlives every workload.
+MemoryResource& device_memory() {
+  static DeviceResource resource;
+  return resource;
+}
+}  // namespace
+
+CopyWorkload::CopyWorkload(const StateSpec& spec, std::int32_t requests, std::size_t bytes)
+    : CopyWorkload(device_memory(), spec, requests, bytes) {}
+
+CopyWorkload::CopyWorkload(MemoryResource& resource, const StateSpec& spec, std::int32_t requests, std::size_t bytes)
+    : store_(resource, spec, {.slots = static_cast<std::int32_t>(bytes / spec.slot_bytes())}) {
   require(2 * requests <= store_.slots(), "requests", requests, "two states of each must fit into the pool");
   fill_randomly(store_);
   const std::vector<std::int32_t> order = shuffled_slots(store_);
@@ -57,10 +78,23 @@ double CopyWorkload::moved_bytes() const {
 }
 
 bool CopyWorkload::copies_exactly() const {
-  for (const Chunk& chunk : chunks(0)) std::memset(chunk.dst, 0xA5, chunk.bytes);
-  run(0);
-  return std::ranges::all_of(chunks(0),
-                             [](const Chunk& chunk) { return std::memcmp(chunk.dst, chunk.src, chunk.bytes) == 0; });
+  return copies_exactly([this] { run(0); });
+}
+
+bool CopyWorkload::copies_exactly(const std::function<void()>& copy) const {
+  const Stream stream = Stream::default_stream();
+  for (const Chunk& chunk : chunks(0)) fill_bytes(stream, chunk.dst, std::byte{0xA5}, chunk.bytes);
+  stream.synchronize();
+  copy();
+  std::vector<std::byte> src, dst;
+  return std::ranges::all_of(chunks(0), [&](const Chunk& chunk) {
+    src.resize(chunk.bytes);
+    dst.resize(chunk.bytes);
+    copy_bytes(stream, src.data(), chunk.src, chunk.bytes);
+    copy_bytes(stream, dst.data(), chunk.dst, chunk.bytes);
+    stream.synchronize();
+    return std::memcmp(src.data(), dst.data(), chunk.bytes) == 0;
+  });
 }
 
 }  // namespace stateport::perf

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,7 +21,7 @@ inline constexpr std::size_t pool_bytes = std::size_t{2} << 30;
 /// All slots of a store, shuffled, for plans over slots that no recent plan touched.
 [[nodiscard]] std::vector<std::int32_t> shuffled_slots(const StateStore& store);
 
-/// Fills all tensors of a store that the host can read with random bits.
+/// Fills all tensors of a store with random bits, whatever memory they lie in.
 void fill_randomly(const StateStore& store);
 
 struct Chunk {
@@ -33,21 +34,27 @@ struct Chunk {
 /// touched. A round's chunks are the same copies, one per state and tensor.
 class CopyWorkload {
  public:
-  /// Throws InvalidArgument if pool_bytes do not hold two states a request.
-  CopyWorkload(const StateSpec& spec, std::int32_t requests);
+  /// Over as many slots as `bytes` hold. Throws InvalidArgument if those are fewer than two a request.
+  CopyWorkload(const StateSpec& spec, std::int32_t requests, std::size_t bytes = pool_bytes);
+  /// In memory of `resource`, which must outlive the workload.
+  CopyWorkload(MemoryResource& resource, const StateSpec& spec, std::int32_t requests, std::size_t bytes);
 
-  void run(int round) const { store_.copy(Stream::default_stream(), plan(round)); }
+  void run(int round, const Stream& stream = Stream::default_stream()) const { store_.copy(stream, plan(round)); }
+  /// Rounds before slots are used again.
+  [[nodiscard]] int rounds() const { return static_cast<int>(plans_.size()); }
+  [[nodiscard]] const StateStore& store() const { return store_; }
   [[nodiscard]] std::vector<Chunk> chunks(int round) const;
   /// Read + written by one round.
   [[nodiscard]] double moved_bytes() const;
   /// Poisons a round's destinations, copies, and says whether every byte arrived.
   [[nodiscard]] bool copies_exactly() const;
+  /// The same for another way to copy `chunks(0)`.
+  [[nodiscard]] bool copies_exactly(const std::function<void()>& copy) const;
 
  private:
   [[nodiscard]] const std::vector<SlotCopy>& plan(int round) const {
     return plans_[static_cast<std::size_t>(round) % plans_.size()];
   }
-  DeviceResource resource_;
   StateStore store_;
   std::vector<std::vector<SlotCopy>> plans_;
 };

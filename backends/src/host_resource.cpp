@@ -3,8 +3,10 @@
 
 #include <stateport/core/error.hpp>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <new>
 
@@ -34,8 +36,26 @@ void deallocate_host(void* memory, std::size_t bytes, std::size_t alignment) noe
 
 }  // namespace detail
 
+namespace {
+
+/// Advice covers whole huge pages inside of the allocation alone, so that a neighbour's pages stay as they are.
+void advise_huge_pages([[maybe_unused]] std::byte* memory, [[maybe_unused]] std::size_t bytes) noexcept {
+#if defined(MADV_HUGEPAGE)
+  constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+  if (bytes < 2 * huge_page_bytes) return;
+  const std::size_t gap =
+      (huge_page_bytes - reinterpret_cast<std::uintptr_t>(memory) % huge_page_bytes) % huge_page_bytes;
+  // Advice that is refused costs speed, not memory: nobody needs to know.
+  (void)::madvise(memory + gap, (bytes - gap) / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace
+
 void* HostResource::do_allocate(std::size_t bytes, std::size_t alignment, const Stream&) {
-  return detail::allocate_host("HostResource", bytes, alignment);
+  void* const memory = detail::allocate_host("HostResource", bytes, alignment);
+  if (huge_pages_) advise_huge_pages(static_cast<std::byte*>(memory), bytes);
+  return memory;
 }
 
 void HostResource::do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream&) noexcept {

@@ -67,6 +67,8 @@ std::vector<ResourceUnderTest> every_resource() {
   all.push_back({.name = "device", .resource = std::make_unique<DeviceResource>()});
   all.push_back({.name = "pinned host", .resource = std::make_unique<PinnedResource>()});
   all.push_back(pool("pool of host memory", std::make_unique<HostResource>()));
+  all.push_back({.name = "host with huge pages",
+                 .resource = std::make_unique<HostResource>(HostResource::Options{.huge_pages = true})});
   all.push_back(pool("pool of device memory", std::make_unique<DeviceResource>()));
   all.push_back(pool("pool of pinned memory", std::make_unique<PinnedResource>()));
   all.push_back(adaptor<StatisticsResource>("statistics", std::make_unique<DeviceResource>()));

@@ -201,6 +201,22 @@ TEST_CASE("memory may go back to an equal resource") {
   second.deallocate(memory, 100, 64, stream);
 }
 
+TEST_CASE("memory with huge pages is whole, at any size, and may go back to a resource without them") {
+  const Stream stream = Stream::default_stream();
+  stateport::HostResource huge({.huge_pages = true});
+  stateport::HostResource plain;
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  for (const std::size_t bytes : {4 * mib - 1, 4 * mib, 4 * mib + 1, 7 * mib, 33 * mib}) {
+    auto* const memory = static_cast<unsigned char*>(huge.allocate(bytes, 64, stream));
+    for (std::size_t at = 0; at < bytes; at += 4096) memory[at] = static_cast<unsigned char>(at >> 12U);
+    bool whole = true;
+    for (std::size_t at = 0; at < bytes; at += 4096)
+      whole = whole && memory[at] == static_cast<unsigned char>(at >> 12U);
+    CHECK(whole);
+    plain.deallocate(memory, bytes, 64, stream);
+  }
+}
+
 #ifdef STATEPORT_ENABLE_ASSERT
 TEST_CASE("builds with assertions stop at memory that goes back wrongly") {
   using stateport::test::aborts;
