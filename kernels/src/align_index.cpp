@@ -39,7 +39,7 @@ struct Forget {
     }
   }
 };
-static_assert(sizeof(Forget) <= 512);
+static_assert(sizeof(Forget) < 512);
 
 struct ScatterAccepted {
   const AlignGroupView* groups;

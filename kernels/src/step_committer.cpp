@@ -101,7 +101,7 @@ struct CommitStep {
     }
   }
 };
-static_assert(sizeof(CommitStep) <= 512);
+static_assert(sizeof(CommitStep) < 512);
 
 void validate(const StepScratch& scratch, const StateTensorSpec& tensor) {
   require(scratch.base != nullptr, "base", "nullptr", "must point to the scratch of request 0, step 0");

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "device_array.hpp"
 #include "launch_recorder.hpp"
 
 using namespace stateport;
@@ -48,6 +49,9 @@ TEST_CASE("every slot kernel is one launch without fence or allocation, however 
     SlotCopier copier(live, slots);
     check_one_launch("stateport::copy_slots", [&] { copier.copy_slots(stream, low); });
     check_one_launch("stateport::copy_shifted", [&] { copier.copy_shifted(stream, low); });
+    test::DeviceArray plan(low);
+    check_one_launch("stateport::copy_slots_on_device",
+                     [&] { copier.copy_slots_on_device(stream, plan.data(), count); });
     check_one_launch("stateport::clear_slots", [&] { copier.clear_slots(stream, ids); });
     SlotCopier committer(scratch, live, slots);
     check_one_launch("stateport::commit_scratch", [&] { committer.commit_scratch(stream, low, high); });

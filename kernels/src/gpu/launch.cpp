@@ -47,8 +47,7 @@ struct CopyRows {
     }
   }
 };
-static_assert(sizeof(CopyRows<true>) <= 512,
-              "larger functors travel through constant memory, which serialises streams");
+static_assert(sizeof(CopyRows<true>) < 512, "larger functors travel through constant memory, which serialises streams");
 
 /// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
 /// rows. All teams make the same list, in row order.
@@ -99,7 +98,7 @@ struct CopyRowsOnDevice {
     }
   }
 };
-static_assert(sizeof(CopyRowsOnDevice<true>) <= 512);
+static_assert(sizeof(CopyRowsOnDevice<true>) < 512);
 
 struct ClearRows {
   CopyTableView table;
@@ -122,7 +121,7 @@ struct ClearRows {
     }
   }
 };
-static_assert(sizeof(ClearRows) <= 512);
+static_assert(sizeof(ClearRows) < 512);
 
 template <class Functor>
 void fill_rows(Functor& functor, std::span<const SlotCopy> rows) {
