@@ -7,13 +7,14 @@
 #include <stdexcept>
 
 namespace stateport::perf {
-namespace {
 
-double time_ns(const Contender& contender, int round) {
+double wall_time_ns(const Contender& contender, int round) {
   const auto start = std::chrono::steady_clock::now();
   contender.run(round);
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
 }
+
+namespace {
 
 Timing summary(std::vector<double> samples) {
   std::ranges::sort(samples);
@@ -25,7 +26,7 @@ Timing summary(std::vector<double> samples) {
 
 }  // namespace
 
-Comparison compare(const std::vector<Contender>& contenders, int rounds) {
+Comparison compare(const std::vector<Contender>& contenders, int rounds, const Timer& time_ns) {
   if (contenders.empty() || rounds < 1) throw std::invalid_argument("compare needs contenders and rounds");
   std::vector<std::vector<double>> samples(contenders.size());
   std::vector<double> again;
@@ -47,10 +48,11 @@ Comparison compare(const std::vector<Contender>& contenders, int rounds) {
   return result;
 }
 
-Comparison report(benchmark::State& state, const std::vector<Contender>& contenders, double bytes, int rounds) {
+Comparison report(benchmark::State& state, const std::vector<Contender>& contenders, double bytes, int rounds,
+                  const Timer& time_ns) {
   Comparison result;
   for (auto _ : state) {
-    result = compare(contenders, rounds);
+    result = compare(contenders, rounds, time_ns);
     state.SetIterationTime(result.ours().median_ns * 1e-9);
   }
   for (std::size_t i = 0; i < result.names.size(); ++i) {

@@ -17,6 +17,11 @@ struct Contender {
   std::function<void(int round)> run;
 };
 
+/// Runs a contender once and returns how long that took, in ns.
+using Timer = std::function<double(const Contender&, int round)>;
+/// From the call to its return.
+[[nodiscard]] double wall_time_ns(const Contender& contender, int round);
+
 struct Timing {
   double median_ns = 0;
   double p10_ns = 0;
@@ -35,11 +40,13 @@ struct Comparison {
 };
 
 /// `rounds` measured rounds after one that warms up. Throws std::invalid_argument without contenders.
-[[nodiscard]] Comparison compare(const std::vector<Contender>& contenders, int rounds = 15);
+[[nodiscard]] Comparison compare(const std::vector<Contender>& contenders, int rounds = 15,
+                                 const Timer& time_ns = wall_time_ns);
 
 /// Runs the comparison once as a Google Benchmark and fills its counters: <name>_ns for every contender,
 /// ratio_to_<name> = its median / ours (above 1: we are faster), p10_ns, p90_ns and aa_spread of ours; with `bytes`
 /// (read + written by one run) also GB_per_s of ours. Returns the comparison.
-Comparison report(benchmark::State& state, const std::vector<Contender>& contenders, double bytes = 0, int rounds = 15);
+Comparison report(benchmark::State& state, const std::vector<Contender>& contenders, double bytes = 0, int rounds = 15,
+                  const Timer& time_ns = wall_time_ns);
 
 }  // namespace stateport::perf

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ import plots
 from rows import ROWS
 
 SKIPPED = 77
+NOT_LOADED = 127  # a library is missing: on a machine without the vendor's driver, that driver
 # Two medians of the same code differ by their A/A spread; nothing below this floor is called a change either.
 NOISE_FLOOR = 0.05
 
@@ -30,17 +32,20 @@ class BenchmarkFailed(Exception):
 
 
 def run_program(path, threads, benchmarks):
-    """Returns {benchmark: its JSON object}; {} if the program is not built or has no device."""
+    """Returns {benchmark: its JSON object}; {"skipped": why} if the program is not built or has no device."""
     if not path.exists():
-        return {}
+        return {"skipped": f"{path.name} is not part of this build"}
     environment = dict(os.environ, OMP_PROC_BIND=os.environ.get("OMP_PROC_BIND", "false"))
     if threads:
         environment["OMP_NUM_THREADS"] = str(threads)
     names = "|".join(f"^{name}$" for name in sorted(benchmarks))
     done = subprocess.run([path, f"--benchmark_filter={names}", "--benchmark_format=json"],
-                          env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode == SKIPPED:
-        return {}
+                          env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == SKIPPED or done.returncode == NOT_LOADED and re.search(r"lib(cuda|amdhip64)\.so", done.stderr):
+        why = done.stderr.strip().removeprefix("skipped: ") if done.returncode == SKIPPED else "no device: no driver here"
+        print(f"perf-report: {path.name} was skipped: {why}", flush=True)
+        return {"skipped": why}
+    sys.stderr.write(done.stderr)
     if done.returncode != 0:
         raise BenchmarkFailed(f"{path.name} ended with exit code {done.returncode}")
     results = {}
@@ -77,15 +82,17 @@ def evaluate(row, results):
     objects = {}
     for figure in row.figures():
         found = results.get((figure.program, figure.threads), {})
-        if figure.benchmark not in found:
-            report["status"] = f"not run: {figure.program} has no {figure.benchmark} here"
+        result = found.get(figure.benchmark, {})
+        if figure.counter not in result:
+            why = found.get("skipped", f"{figure.program} has no {figure.counter} of {figure.benchmark} here")
+            report["status"] = f"not run: {why}"
             return report
         objects[figure] = found[figure.benchmark]
     ours, peer, limit, ratio = row.measure(lambda figure: in_ns(objects[figure], figure.counter))
     share = limit / ours if limit else None
     report.update(ours=ours, peer=peer, limit=limit, ratio=ratio, limit_share=share,
                   aa_spread=objects[row.ours].get("aa_spread"))
-    checks = [(ratio, row.goal.ratio), (share, row.goal.limit_share), (row.goal.ns and -ours, row.goal.ns and -row.goal.ns)]
+    checks = [(ratio, row.goal.ratio), (share, row.goal.limit_share), (-ours, None if row.goal.ns is None else -row.goal.ns)]
     bounds = [value >= bound for value, bound in checks if bound is not None]
     report["met"] = all(bounds) if bounds else None
     return report

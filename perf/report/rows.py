@@ -105,6 +105,8 @@ def copy_rows():
                   "nemotron-3-super-120b-a12b"):
         yield row("mix", f"whole states, {model} | memcpy per chunk", "slot_copy_bench", f"mix/{model}{manual}",
                   "ours_ns", "memcpy_ns")
+    yield row("pages", "whole states in huge pages (HostResource option) | in small pages", "slot_copy_bench",
+              f"huge_pages{manual}", "ours_ns", "small_pages_ns")
     for name in ("sd", "ds"):
         yield row("shift", f"in-place conv shift by 1, {name} | memmove per row", "conv_shift_bench",
                   f"shift/{name}{manual}", "ours_ns", "memmove_ns")
@@ -156,4 +158,31 @@ def bookkeeping_rows():
                       f"plan_step/groups:{groups}/crossing:{crossing}", "real_time", ns=50_000)
 
 
-ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows()]
+def gpu_rows():
+    manual = "/iterations:1/manual_time"
+
+    def gpu(id, metric, benchmark, ours="ours_ns", peer=None, limit=None, **goal):
+        return row(id, metric, "gpu_copy_bench", benchmark + manual, ours, peer, limit, **goal)
+
+    for requests in (16, 32):
+        what = f"copy, {requests} requests x 48 tensors"
+        name = f"G1/{requests}"
+        yield gpu("G1", f"{what} | CUB", name, peer="cub_ns", limit="limit_ns", ratio=1.15, limit_share=0.97)
+        yield gpu("G1", f"{what} | batched async memcpy", name, peer="memcpy_batch_ns")
+        yield gpu("G1", f"{what} | loop of async memcpy", name, peer="memcpy_loop_ns", limit="limit_ns",
+                  limit_share=0.97)
+        yield gpu("G7", f"{what} | twin without Kokkos", name, peer="twin_ns", ratio=0.99)
+    for requests in (1, 4):
+        yield gpu("G2", f"copy, {requests} requests, in a graph: time beyond bytes / limit", f"G2/{requests}",
+                  ours="excess_ns", ns=3000)
+    yield gpu("G3", "step with nothing to do, 512 requests: time beyond an empty kernel", "G3", ours="excess_ns", ns=2000)
+    for layout in ("sd", "ds"):
+        yield gpu("G4", f"in-place conv shift by 1, {layout}", f"G4/{layout}", limit="limit_ns")
+    yield gpu("G5", "fp32 -> bf16 slot copy", "G5", limit="limit_ns", limit_share=0.93)
+    for direction in ("to_device", "to_host"):
+        yield gpu("G6", f"image of a state, pinned memory, {direction} | one async memcpy", f"G6/{direction}",
+                  peer="memcpy_ns", ratio=0.95)
+    yield gpu("G8", "1,000 graph replays with new plans: wrong ones", "G8", ours="wrong", ns=0)
+
+
+ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows(), *gpu_rows()]

@@ -83,10 +83,21 @@ class Running(unittest.TestCase):
         return path
 
     def test_a_program_without_a_device_is_skipped_and_a_failing_one_is_an_error(self):
-        self.assertEqual(perf_report.run_program(self.program("exit 77"), None, ["copy"]), {})
+        program = self.program("echo 'skipped: CUDA device 0: no device found' >&2; exit 77")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            skipped = perf_report.run_program(program, None, ["copy"])
+        self.assertEqual(skipped, {"skipped": "CUDA device 0: no device found"})
+        self.assertIn("no device found", printed.getvalue())
+        report = perf_report.evaluate(rows.row("C2", "copy", "slot_copy_bench", "copy", "ours_ns"),
+                                      {("slot_copy_bench", None): skipped})
+        self.assertEqual(report["status"], "not run: CUDA device 0: no device found")
+        program = self.program("echo 'error while loading shared libraries: libcuda.so.1' >&2; exit 127")
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertIn("no device", perf_report.run_program(program, None, ["copy"])["skipped"])
         with self.assertRaisesRegex(perf_report.BenchmarkFailed, "exit code 3"):
             perf_report.run_program(self.program("exit 3"), None, ["copy"])
-        self.assertEqual(perf_report.run_program(self.folder / "absent", None, ["copy"]), {})
+        absent = perf_report.run_program(self.folder / "absent", None, ["copy"])
+        self.assertIn("not part of this build", absent["skipped"])
 
     def test_a_wrong_result_inside_a_benchmark_is_an_error(self):
         wrong = {"benchmarks": [{"name": "copy", "error_occurred": True, "error_message": "a destination differs"}]}

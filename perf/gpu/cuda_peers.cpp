@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "peers.hpp"
+
+#include <cuda_runtime.h>
+#include <cub/device/device_memcpy.cuh>
+
+#include <memory>
+#include <stdexcept>
+
+#include <stateport/backends/buffer.hpp>
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/transfer.hpp>
+
+#include "twin_copy.hpp"
+
+namespace stateport::perf {
+namespace {
+
+void check(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+cudaStream_t native(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native());
+}
+
+/// The chunks as the calls want them, on the host and on the device.
+struct Tables {
+  explicit Tables(const std::vector<Chunk>& chunks) {
+    for (const Chunk& chunk : chunks) {
+      dst.push_back(chunk.dst);
+      src.push_back(chunk.src);
+      bytes.push_back(chunk.bytes);
+    }
+    tiles = twin_tiles(chunks);
+    device_dst = upload(dst);
+    device_src = upload(src);
+    device_bytes = upload(bytes);
+    device_tiles = upload(tiles);
+  }
+  template <class T>
+  Buffer upload(const std::vector<T>& values) {
+    const Stream stream = Stream::default_stream();
+    Buffer buffer(resource, values.size() * sizeof(T));
+    copy_bytes(stream, buffer.data(), values.data(), values.size() * sizeof(T));
+    stream.synchronize();
+    return buffer;
+  }
+
+  DeviceResource resource;
+  std::vector<void*> dst;
+  std::vector<const void*> src;
+  std::vector<std::size_t> bytes;
+  std::vector<TwinTile> tiles;
+  Buffer device_dst, device_src, device_bytes, device_tiles, scratch;
+  std::size_t scratch_bytes = 0;
+};
+
+void memcpy_loop(const Tables& tables, const Stream& stream) {
+  for (std::size_t i = 0; i < tables.dst.size(); ++i)
+    check(cudaMemcpyAsync(tables.dst[i], tables.src[i], tables.bytes[i], cudaMemcpyDeviceToDevice, native(stream)));
+}
+
+#if CUDART_VERSION >= 13000
+void memcpy_batch(Tables& tables, const Stream& stream) {
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  std::size_t first = 0;
+  check(cudaMemcpyBatchAsync(tables.dst.data(), tables.src.data(), tables.bytes.data(), tables.dst.size(), &attributes,
+                             &first, 1, native(stream)));
+}
+#endif
+
+/// Sizes its scratch memory when there is none.
+void cub_batched(Tables& tables, void* scratch, const Stream& stream) {
+  check(cub::DeviceMemcpy::Batched(scratch, tables.scratch_bytes, tables.device_src.as<const void*>(),
+                                   tables.device_dst.as<void*>(), tables.device_bytes.as<std::size_t>(),
+                                   static_cast<std::uint32_t>(tables.dst.size()), native(stream)));
+}
+
+int resident_blocks() {
+  int device = 0, multiprocessors = 0, blocks = 0;
+  check(cudaGetDevice(&device));
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, twin_copy, twin_threads, 0));
+  return multiprocessors * blocks;
+}
+
+}  // namespace
+
+double device_time_ns(const Stream& stream, const std::function<void()>& enqueue) {
+  struct Events {
+    cudaEvent_t begin, end;
+    Events() { check(cudaEventCreate(&begin)), check(cudaEventCreate(&end)); }
+  };
+  static const Events events;
+  stream.synchronize();
+  check(cudaEventRecord(events.begin, native(stream)));
+  enqueue();
+  check(cudaEventRecord(events.end, native(stream)));
+  check(cudaEventSynchronize(events.end));
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, events.begin, events.end));
+  return static_cast<double>(milliseconds) * 1e6;
+}
+
+Graph::Graph(const Stream& stream, const std::function<void()>& enqueue) {
+  check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+  enqueue();
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(native(stream), &graph));
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph, 0));
+  check(cudaGraphDestroy(graph));
+  executable_ = executable;
+}
+Graph::~Graph() {
+  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_));
+}
+void Graph::launch(const Stream& stream) const {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), native(stream)));
+}
+
+void launch_empty_kernel(const Stream& stream) {
+  empty_kernel<<<1, 32, 0, native(stream)>>>();
+  check(cudaGetLastError());
+}
+
+std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks) {
+  const auto tables = std::make_shared<Tables>(chunks);
+  cub_batched(*tables, nullptr, Stream::default_stream());
+  tables->scratch = Buffer(tables->resource, tables->scratch_bytes);
+  const int resident = resident_blocks();
+  std::vector<PeerCopy> peers;
+  peers.push_back({"memcpy_loop", [tables](const Stream& stream) { memcpy_loop(*tables, stream); }});
+#if CUDART_VERSION >= 13000
+  peers.push_back({"memcpy_batch", [tables](const Stream& stream) { memcpy_batch(*tables, stream); }});
+#endif
+  peers.push_back({"cub", [tables](const Stream& stream) { cub_batched(*tables, tables->scratch.data(), stream); }});
+  peers.push_back({"twin", [tables, resident](const Stream& stream) {
+                     const int blocks = std::min(resident, static_cast<int>(tables->tiles.size()));
+                     twin_copy<<<blocks, twin_threads, 0, native(stream)>>>(
+                         tables->device_tiles.as<TwinTile>(), static_cast<std::uint32_t>(tables->tiles.size()));
+                     check(cudaGetLastError());
+                   }});
+  return peers;
+}
+
+}  // namespace stateport::perf

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <stateport/backends/stream.hpp>
+
+#include "../slot_workload.hpp"
+
+/// What a GPU benchmark needs of the vendor: time, graphs, and the other ways to copy the same chunks. One source file
+/// for each vendor.
+namespace stateport::perf {
+
+/// Time of what `enqueue` puts on the stream, between two of the device's events; waits for it.
+[[nodiscard]] double device_time_ns(const Stream& stream, const std::function<void()>& enqueue);
+
+/// What `enqueue` puts on a stream (not the default one), captured once and replayed at will.
+class Graph {
+ public:
+  Graph(const Stream& stream, const std::function<void()>& enqueue);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(const Stream& stream) const;
+
+ private:
+  void* executable_ = nullptr;
+};
+
+void launch_empty_kernel(const Stream& stream);
+
+/// One way to copy a list of chunks, its tables on the device already.
+struct PeerCopy {
+  std::string name;
+  std::function<void(const Stream&)> run;
+};
+
+/// Those that the toolkit has: a loop of async memcpy ("memcpy_loop"), the batched call ("memcpy_batch"), the vendor's
+/// library ("cub"), and the library's own kernel written without Kokkos ("twin"). Chunks start at multiples of 16
+/// bytes.
+[[nodiscard]] std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks);
+
+}  // namespace stateport::perf
