@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "random.hpp"
 
@@ -43,11 +44,14 @@ TEST_CASE("a byte range of any alignment and length arrives whole, and nothing b
       CAPTURE(from);
       CAPTURE(to);
       CAPTURE(bytes);
+      // Ends with the range: the sanitizer sees a load beyond it.
+      const std::vector<std::byte> exact(src.bytes.begin(),
+                                         src.bytes.begin() + static_cast<std::ptrdiff_t>(from + bytes));
       Memory expected = dst;
       std::copy_n(src.bytes.begin() + static_cast<std::ptrdiff_t>(from), bytes,
                   expected.bytes.begin() + static_cast<std::ptrdiff_t>(to));
       for (std::uint32_t lane = 0; lane < lanes; ++lane)
-        kernels::copy_bytes_by_lanes(lane, lanes, dst.bytes.data() + to, src.bytes.data() + from, bytes);
+        kernels::copy_bytes_by_lanes(lane, lanes, dst.bytes.data() + to, exact.data() + from, bytes);
       REQUIRE(dst.bytes == expected.bytes);
 
       std::fill_n(expected.bytes.begin() + static_cast<std::ptrdiff_t>(to), bytes, std::byte{0});

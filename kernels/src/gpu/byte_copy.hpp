@@ -55,14 +55,16 @@ KOKKOS_INLINE_FUNCTION void copy_as_words(std::uint32_t lane, std::uint32_t lane
 }
 
 /// A range whose two ends differ modulo 4: aligned stores of words that are put together from two neighbouring aligned
-/// loads. Every word that is loaded holds a byte of the range.
+/// loads. No load leaves the range.
 KOKKOS_INLINE_FUNCTION void copy_through_funnel(std::uint32_t lane, std::uint32_t lanes, std::byte* dst,
                                                 const std::byte* src, std::uint32_t bytes) {
   const auto dst_offset = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(dst) % 4);
-  std::uint32_t head = dst_offset == 0 ? 0 : 4 - dst_offset;
-  if (head > bytes) head = bytes;
-  const std::uint32_t words = (bytes - head) / 4;
+  std::uint32_t head = (4 - dst_offset) % 4;
   const auto src_offset = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(src + head) % 4);
+  if (head < src_offset) head += 4;
+  if (head > bytes) head = bytes;
+  std::uint32_t words = (bytes - head) / 4;
+  if (words > 0 && (bytes - head) % 4 < 4 - src_offset) --words;
   const auto* const from = reinterpret_cast<const std::uint32_t*>(src + head - src_offset);
   auto* const to = reinterpret_cast<std::uint32_t*>(dst + head);
   const std::uint32_t right = 8 * src_offset;
