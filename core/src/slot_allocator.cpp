@@ -126,13 +126,15 @@ void SlotAllocator::assign_slots() {
   const bool enough = slots_.allocate(given_);
   STATEPORT_ASSERT(enough);
   static_cast<void>(enough);
-  for (const BlockId victim : chosen_) {
-    const SlotId slot = slot_of_[victim.index()];
-    given_.push_back(slot);
-    slots_.set_tag(slot, {});
-    forget_hash(slot);
-    slot_of_[victim.index()] = lost_slot;
-  }
+  detail::for_each_prefetched(
+      chosen_.size(), [&](std::size_t i) { prefetch(held_[slot_of_[chosen_[i].index()].index()].hash); },
+      [&](std::size_t i) {
+        const SlotId slot = slot_of_[chosen_[i].index()];
+        given_.push_back(slot);
+        slots_.set_tag(slot, {});
+        forget_hash(slot);
+        slot_of_[chosen_[i].index()] = lost_slot;
+      });
   evictions_ += static_cast<std::int64_t>(chosen_.size());
   for (std::size_t i = 0; i < fresh_.size(); ++i) {
     const BlockId block = fresh_[i].block;
