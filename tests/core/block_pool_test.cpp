@@ -328,6 +328,19 @@ TEST_CASE("a block pool refuses bad input and stays as it was") {
   CHECK(pool.hash(BlockId{3}) == hash_not_computed);
 }
 
+namespace {
+
+void release_in_both(BlockPool& pool, Model& model, const Blocks& blocks) {
+  if (model.can_release(blocks)) {
+    pool.release(blocks);
+    model.release(blocks);
+  } else {
+    REQUIRE_THROWS_AS(pool.release(blocks), InvalidArgument);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("random block pool operations agree with plain lists") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
     const auto policy = random.chance(70) ? BlockPolicy::lru : BlockPolicy::ref_zero;
@@ -361,16 +374,9 @@ TEST_CASE("random block pool operations agree with plain lists") {
           break;
         }
         case 3:
-        case 4: {
-          const Blocks blocks = some_blocks();
-          if (model.can_release(blocks)) {
-            pool.release(blocks);
-            model.release(blocks);
-          } else {
-            REQUIRE_THROWS_AS(pool.release(blocks), InvalidArgument);
-          }
+        case 4:
+          release_in_both(pool, model, some_blocks());
           break;
-        }
         case 5: {
           const BlockId block{random.between32(0, count - 1)};
           const BlockHash hash = pool.hash(block) > 0 ? pool.hash(block) : random.chance(85) ? next_hash++ : 1;

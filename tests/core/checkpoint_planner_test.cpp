@@ -191,6 +191,55 @@ TEST_CASE("a checkpoint planner refuses bad input and keeps its plan") {
   f.planner.publish();
 }
 
+namespace {
+
+/// A checkpoint that a chunk asks for, and the scratch or live slot that it comes from.
+struct Wanted {
+  BlockId block;
+  std::int32_t source;
+  bool live;
+};
+
+void require_copies(Fixture& f, const CheckpointCommit& commit, const std::map<BlockId, Wanted>& kept) {
+  REQUIRE(commit.from_scratch.size() + commit.from_live.size() == kept.size());
+  validate(commit.from_scratch, 64, f.slots.capacity_slots(), false);
+  validate(commit.from_live, 64, f.slots.capacity_slots(), false);
+  for (const auto& [block, wanted] : kept) {
+    const CopyPlan plan = wanted.live ? commit.from_live : commit.from_scratch;
+    REQUIRE(std::ranges::count(plan, SlotCopy::whole(wanted.source, f.states.slot_of(block).value())) == 1);
+  }
+}
+
+/// A chunk of a prompt of at most ten blocks, its blocks and prefixes left to the caller.
+PrefillChunk random_chunk(test::Random& random, std::int32_t row, std::int32_t block_size) {
+  PrefillChunk chunk{.row = row, .live_slot = SlotId{row}};
+  chunk.prompt_tokens = random.chance(30) ? block_size * random.between(0, 10) : random.between(0, 160);
+  chunk.finished_tokens = random.chance(60) ? 0 : random.between(0, chunk.prompt_tokens);
+  chunk.chunk_tokens = chunk.prompt_tokens - chunk.finished_tokens;
+  if (random.chance(30)) chunk.chunk_tokens = random.between(0, chunk.chunk_tokens);
+  if (random.chance(30)) chunk.skip_tokens = random.between(0, chunk.chunk_tokens);
+  chunk.matched_blocks = random.between32(0, 10);
+  const std::int64_t chunk_end = chunk.finished_tokens + chunk.chunk_tokens;
+  chunk.required_blocks = static_cast<std::int32_t>((chunk_end + block_size - 1) / block_size);
+  return chunk;
+}
+
+/// Where the rules allow a checkpoint inside of the chunk, in tokens from the beginning of the prompt.
+std::vector<std::int64_t> checkpoints_by_rule(const PrefillChunk& chunk, std::int32_t block_size,
+                                              std::int32_t alignment) {
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t at = 1; at < chunk.finished_tokens + chunk.chunk_tokens; ++at) {
+    const bool candidate = at == chunk.matched_blocks * block_size ||
+                           at == chunk.prompt_tokens / block_size * block_size ||
+                           at == (chunk.required_blocks - 1) * block_size;
+    const std::int64_t offset = at - chunk.finished_tokens - chunk.skip_tokens;
+    if (candidate && offset > 0 && offset % alignment == 0) tokens.push_back(at);
+  }
+  return tokens;
+}
+
+}  // namespace
+
 TEST_CASE("random steps agree with the rules read literally") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
     const std::int32_t block_size = 16;
@@ -200,11 +249,6 @@ TEST_CASE("random steps agree with the rules read literally") {
     const auto state_of = [&](BlockId block) { return f.states.has_state(block); };
     std::int64_t dropped = 0;
     for (int step = 0; step < 12; ++step) {
-      struct Wanted {
-        BlockId block;
-        std::int32_t source;
-        bool live;
-      };
       std::vector<Wanted> intermediates;
       std::vector<Wanted> ends;
       for (std::int32_t row = 0; row < 4; ++row) {
@@ -212,26 +256,14 @@ TEST_CASE("random steps agree with the rules read literally") {
         Blocks row_blocks(10);
         for (BlockId& block : row_blocks) block = f.all[static_cast<std::size_t>(random.between(0, 39))];
         const std::vector<PrefixHash> prefixes(10);
-        PrefillChunk chunk{.row = row, .live_slot = SlotId{row}};
-        chunk.prompt_tokens = random.chance(30) ? block_size * random.between(0, 10) : random.between(0, 160);
-        chunk.finished_tokens = random.chance(60) ? 0 : random.between(0, chunk.prompt_tokens);
-        chunk.chunk_tokens = chunk.prompt_tokens - chunk.finished_tokens;
-        if (random.chance(30)) chunk.chunk_tokens = random.between(0, chunk.chunk_tokens);
-        if (random.chance(30)) chunk.skip_tokens = random.between(0, chunk.chunk_tokens);
-        chunk.matched_blocks = random.between32(0, 10);
+        PrefillChunk chunk = random_chunk(random, row, block_size);
         const std::int64_t chunk_end = chunk.finished_tokens + chunk.chunk_tokens;
-        chunk.required_blocks = static_cast<std::int32_t>((chunk_end + block_size - 1) / block_size);
         chunk.blocks = row_blocks;
         chunk.prefixes = prefixes;
         const PlannedCheckpoints planned = f.planner.plan(chunk);
         std::int32_t count = 0;
-        for (std::int64_t at = 1; at < chunk_end; ++at) {
-          const bool candidate = at == chunk.matched_blocks * block_size ||
-                                 at == chunk.prompt_tokens / block_size * block_size ||
-                                 at == (chunk.required_blocks - 1) * block_size;
-          const std::int64_t offset = at - chunk.finished_tokens - chunk.skip_tokens;
-          if (!candidate || offset <= 0 || offset % alignment != 0) continue;
-          REQUIRE(planned.offsets[static_cast<std::size_t>(count++)] == offset);
+        for (const std::int64_t at : checkpoints_by_rule(chunk, block_size, alignment)) {
+          REQUIRE(planned.offsets[static_cast<std::size_t>(count++)] == at - chunk.finished_tokens - chunk.skip_tokens);
           intermediates.push_back({row_blocks[static_cast<std::size_t>(at / block_size - 1)],
                                    static_cast<std::int32_t>(intermediates.size()), false});
         }
@@ -264,14 +296,7 @@ TEST_CASE("random steps agree with the rules read literally") {
       const CheckpointCommit commit = f.planner.commit();
       REQUIRE(commit.dropped == lost);
       REQUIRE(f.planner.dropped() == (dropped += lost));
-      REQUIRE(commit.from_scratch.size() + commit.from_live.size() == last.size());
-      validate(commit.from_scratch, 64, f.slots.capacity_slots(), false);
-      validate(commit.from_live, 64, f.slots.capacity_slots(), false);
-      for (const auto& [block, w] : last) {
-        const CopyPlan plan = w.live ? commit.from_live : commit.from_scratch;
-        const SlotCopy expected = SlotCopy::whole(w.source, f.states.slot_of(block).value());
-        REQUIRE(std::ranges::count(plan, expected) == 1);
-      }
+      require_copies(f, commit, last);
       if (random.chance(80)) {
         f.planner.publish();
         for (const auto& [block, w] : last) REQUIRE(f.states.find(1000 + block.value()) == block);

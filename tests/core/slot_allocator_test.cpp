@@ -366,6 +366,30 @@ class Model final : public BlockListener {
   BlockPolicy policy_;
 };
 
+/// The same batch in both, which must give the same slots or refuse it alike.
+void allocate_in_both(SlotAllocator& states, Model& model, const Blocks& batch) {
+  Slots out(batch.size());
+  const SlotDemand expected = model.allocate(batch);
+  const SlotDemand got = states.try_allocate(batch, out);
+  REQUIRE(got.met() == expected.met());
+  REQUIRE(got.required == expected.required);
+  if (!expected.met()) REQUIRE(got.available == expected.available);
+  if (expected.met())
+    for (std::size_t i = 0; i < batch.size(); ++i) REQUIRE(out[i] == model.slot[batch[i]]);
+}
+
+/// Takes a few blocks of the pool and registers most of them, each with a hash of its own.
+void hold_new_blocks(test::Random& random, BlockPool& blocks, BlockHash& next_hash, Blocks& held) {
+  Blocks out(static_cast<std::size_t>(random.between(0, 3)));
+  if (!blocks.allocate(out)) return;
+  held.insert(held.end(), out.begin(), out.end());
+  if (!random.chance(60)) return;
+  for (const BlockId one : out) {
+    const BlockHash hash = next_hash++;
+    blocks.register_hashes({&one, 1}, {&hash, 1});
+  }
+}
+
 }  // namespace
 
 TEST_CASE("random slot allocator operations agree with plain lists") {
@@ -387,14 +411,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
         case 2: {
           Blocks batch(static_cast<std::size_t>(random.between(0, 4)));
           for (BlockId& one : batch) one = BlockId{random.between32(0, count - 1)};
-          Slots out(batch.size());
-          const SlotDemand expected = model.allocate(batch);
-          const SlotDemand got = states.try_allocate(batch, out);
-          REQUIRE(got.met() == expected.met());
-          REQUIRE(got.required == expected.required);
-          if (!expected.met()) REQUIRE(got.available == expected.available);
-          if (expected.met())
-            for (std::size_t i = 0; i < batch.size(); ++i) REQUIRE(out[i] == model.slot[batch[i]]);
+          allocate_in_both(states, model, batch);
           break;
         }
         case 3:
@@ -408,17 +425,9 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
           model.register_hash(block, hash);
           break;
         }
-        case 5: {
-          Blocks out(static_cast<std::size_t>(random.between(0, 3)));
-          if (!blocks.allocate(out)) break;
-          held.insert(held.end(), out.begin(), out.end());
-          if (random.chance(60))
-            for (const BlockId one : out) {
-              const BlockHash hash = next_hash++;
-              blocks.register_hashes({&one, 1}, {&hash, 1});
-            }
+        case 5:
+          hold_new_blocks(random, blocks, next_hash, held);
           break;
-        }
         case 6:
           if (!blocks.is_free(block)) {
             blocks.retain({&block, 1});
@@ -428,8 +437,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
         case 7:
         case 8:
           if (!held.empty()) {
-            std::swap(held.back(),
-                      held[static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(held.size()) - 1))]);
+            std::swap(held.back(), held[static_cast<std::size_t>(random.between(0, std::ssize(held) - 1))]);
             blocks.release({&held.back(), 1});
             held.pop_back();
           }
