@@ -54,6 +54,7 @@ bool BlockPool::allocate(std::span<BlockId> out) {
         block.ref_count = 1;
         block.tick = tick_;
       });
+  if (!out.empty()) victims_.prefetch(static_cast<std::uint32_t>(out.back().value()));  // the leaf of a prompt
   return true;
 }
 

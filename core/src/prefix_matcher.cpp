@@ -42,6 +42,9 @@ BlockMatch PrefixMatcher::match(const MatchQuery& query, std::span<BlockId> matc
   match.required_blocks = static_cast<std::int32_t>(ceil_div(query.finished_tokens + query.chunk_tokens, block_size));
   const auto first = std::min(query.keys.size(), static_cast<std::size_t>(match.first_block));
   const auto last = std::min(query.keys.size(), static_cast<std::size_t>(match.required_blocks));
+  if (options_.hybrid && states_)  // while the blocks are looked up
+    for (std::size_t i = first; i < std::min(last, first + detail::prefetch_distance); ++i)
+      states_->prefetch(query.keys[i]);
   match.matched_blocks =
       static_cast<std::int32_t>(blocks_.find_prefix(query.keys.subspan(first, last - first), matched));
   if (!options_.hybrid)

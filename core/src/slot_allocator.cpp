@@ -46,7 +46,7 @@ void SlotAllocator::add_victim(BlockId block) {
 
 SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots) {
   require(slots.size() == blocks.size(), "slots", slots.size(), "must be as many as blocks");
-  for (const BlockId block : blocks) require_block(block);
+  require_blocks(blocks);
   mark_batch(blocks);
   const auto required = fresh_.size();
   const auto free = static_cast<std::size_t>(slots_.free_slots());
@@ -139,6 +139,8 @@ void SlotAllocator::assign_slots() {
   for (std::size_t i = 0; i < fresh_.size(); ++i) {
     const BlockId block = fresh_[i].block;
     slot_of_[block.index()] = given_[i];
+    detail::prefetch(&held_[given_[i].index()]);  // for the hash and the offer that follow
+    victims_.prefetch(static_cast<std::uint32_t>(block.value()));
     slots_.set_owner(given_[i], block.value());
     offer(block);
   }
@@ -165,13 +167,13 @@ void SlotAllocator::detach(BlockId block) {
 }
 
 void SlotAllocator::invalidate(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) require_block(block);
+  require_blocks(blocks);
   for (const BlockId block : blocks) detach(block);
 }
 
 void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   require(hashes.size() == blocks.size(), "hashes", hashes.size(), "must be as many as blocks");
-  for (const BlockId block : blocks) require_block(block);
+  require_blocks(blocks);
   for (const BlockId block : blocks) {
     if (slot_of_[block.index()].valid()) detach(block);
     slot_of_[block.index()] = SlotId{};
@@ -179,7 +181,7 @@ void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std:
 }
 
 void SlotAllocator::on_blocks_unreferenced(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) require_block(block);
+  require_blocks(blocks);
   // The directory says that their count is 0; the slot of a pinned state is passed over when its turn comes.
   for (const BlockId block : blocks)
     if (slot_of_[block.index()].valid()) add_victim(block);

@@ -123,6 +123,7 @@ void SlotsCache::place(std::span<const std::int32_t> depths, std::vector<Checkpo
   for (const Checkpoint& checkpoint : kept) {
     checkpoint_tags_.push_back(tag_at(checkpoint.depth_blocks));
     checkpoint_keys_.push_back(hashes_.keys[static_cast<std::size_t>(checkpoint.depth_blocks - 1)]);
+    allocator_.prefetch(checkpoint_keys_.back());
   }
 }
 

@@ -141,7 +141,7 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   upper.created = lower.created;
   upper.hits = lower.hits;
   upper.priority = lower.priority;
-  children_.replace(child_hash(node), node, upper_index);
+  children_.assign(child_hash(node), upper_index, [&](std::uint32_t child) { return child == node; });
   lower.parent = upper_index;
   lower.first_page += pages;
   lower.pages -= pages;

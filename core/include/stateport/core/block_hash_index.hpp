@@ -39,9 +39,7 @@ class BlockHashIndex {
   /// From now on the hash finds `id`. Precondition: hash_of(id) == hash.
   template <class HashOf>
   void assign(BlockHash hash, IdType id, HashOf&& hash_of) {
-    const IdType known = find(hash, hash_of);
-    if (!known.valid()) return entries_.insert(mixed(hash), number_of(id));
-    if (known != id) entries_.replace(mixed(hash), number_of(known), number_of(id));
+    entries_.assign(mixed(hash), number_of(id), [&](std::uint32_t number) { return hash_of(id_of(number)) == hash; });
   }
   /// Without effect if the hash finds another id, or none. hash_of is not asked.
   void erase(BlockHash hash, IdType id) noexcept { entries_.erase(mixed(hash), number_of(id)); }
@@ -62,8 +60,8 @@ class BlockHashIndex {
   /// HashIndex::none becomes IdType{}.
   [[nodiscard]] static IdType id_of(std::uint32_t number) noexcept { return IdType{static_cast<std::int32_t>(number)}; }
 
-  /// Two thirds are empty: most lookups of a serving engine are of blocks that nobody has, and the mispredicted branches
-  /// of longer probes cost more than the memory that they save.
+  /// Two thirds are empty: most lookups of a serving engine are of blocks that nobody has, and the mispredicted
+  /// branches of longer probes cost more than the memory that they save.
   HashIndex entries_{33};
 };
 

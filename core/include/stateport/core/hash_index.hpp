@@ -15,7 +15,7 @@ namespace stateport::detail {
 /// algorithm R), so there are no tombstones and nothing is ever rehashed: at a load of 0.5 an entry takes 16 bytes and
 /// a search 1 to 3 buckets of one cache line, where tsl::robin_map takes 48 to 96 bytes and about two lines.
 ///
-/// find, insert, replace, erase: O(1) expected, if the high bits of hashes are well mixed. No allocation but in
+/// find, insert, assign, erase: O(1) expected, if the high bits of hashes are well mixed. No allocation but in
 /// reserve(). Not thread-safe.
 class HashIndex {
  public:
@@ -52,9 +52,14 @@ class HashIndex {
     ++count_;
   }
 
-  /// Precondition: (hash, number) is in the table.
-  void replace(std::uint32_t hash, std::uint32_t number, std::uint32_t by) noexcept {
-    buckets_[place(hash, number)].number = by;
+  /// Puts `number` in the place of the one with this hash for which `matches(it)` is true, or adds it. Precondition:
+  /// there is room.
+  template <class Matches>
+  void assign(std::uint32_t hash, std::uint32_t number, Matches&& matches) {
+    std::size_t at = home(hash);
+    while (buckets_[at].number != none && !(buckets_[at].hash == hash && matches(buckets_[at].number))) at = after(at);
+    count_ += buckets_[at].number == none;
+    buckets_[at] = {hash, number};
   }
 
   /// True if (hash, number) was in the table.

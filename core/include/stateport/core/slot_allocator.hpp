@@ -161,6 +161,9 @@ class SlotAllocator final : public BlockListener {
   void require_block(BlockId block) const {
     require(block.valid() && block.index() < slot_of_.size(), "block", block, "is out of range");
   }
+  void require_blocks(std::span<const BlockId> blocks) const {
+    for (const BlockId block : blocks) require_block(block);
+  }
   [[nodiscard]] SlotId with_slot(BlockId block) const {
     require_block(block);
     const SlotId slot = slot_of_[block.index()];
