@@ -2,6 +2,7 @@
 #include <stateport/core/eviction_policy.hpp>
 
 #include <algorithm>
+#include <string>
 
 #include <stateport/core/error.hpp>
 
@@ -43,6 +44,11 @@ class KeyPolicy final : public EvictionPolicy {
 
 }  // namespace
 
+void check_hint(const ReuseHint& hint) {
+  if (!(hint.factor > 0))
+    require(false, "hint.factor", std::string_view(std::to_string(hint.factor)), "must be positive");
+}
+
 std::string_view name(EvictionOrder order) noexcept {
   switch (order) {
     case EvictionOrder::lru:
@@ -63,7 +69,7 @@ std::string_view name(EvictionOrder order) noexcept {
   return "?";
 }
 
-std::shared_ptr<const EvictionPolicy> make_eviction_policy(EvictionOrder order) {
+std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order) {
   switch (order) {
     case EvictionOrder::lru:
       return std::make_shared<KeyPolicy<EvictionOrder::lru>>();

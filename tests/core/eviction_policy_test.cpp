@@ -131,7 +131,7 @@ class Chosen {
   }
 
   Random& random_;
-  std::shared_ptr<const EvictionPolicy> policy_ = std::make_shared<Arbitrary>();
+  std::shared_ptr<EvictionPolicy> policy_ = std::make_shared<Arbitrary>();
   std::vector<NodeId> gone_;
   PrefixTree tree_;
   std::deque<PrefixLock> locks_;

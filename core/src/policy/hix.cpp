@@ -12,6 +12,7 @@
 
 #include <stateport/core/budget_policy.hpp>
 #include <stateport/core/error.hpp>
+#include <stateport/core/eviction_policy.hpp>
 
 #include "hazard_model.hpp"
 
@@ -32,8 +33,7 @@ class Hix final : public BudgetPolicy {
   std::string_view name() const noexcept override { return "hix"; }
 
   void start(const CheckpointNodes&, const RequestFacts& request) override {
-    const double factor = request.hint.factor;
-    if (!(factor > 0)) require(false, "hint.factor", std::string_view(std::to_string(factor)), "must be positive");
+    check_hint(request.hint);
     blocks_ = static_cast<std::int32_t>(request.keys.size());
     matched_blocks_ = request.matched_blocks;
     model_.start_request(request.now_s, request.keys, request.usable_blocks, request.hint);

@@ -20,6 +20,7 @@ RadixTree::RadixTree(PrefixTree::Options options)
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
   by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;
   if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction);
+  require(options_.policy->claim(), "policy", options_.policy->name(), "belongs to another cache");
   keys_may_shrink_ = options_.policy->key_may_shrink();
   owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);

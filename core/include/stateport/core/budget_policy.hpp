@@ -10,20 +10,9 @@
 
 #include <stateport/core/budget.hpp>
 #include <stateport/core/checkpoint_nodes.hpp>
+#include <stateport/core/prompt_facts.hpp>
 
 namespace stateport {
-
-/// Names a position of a prompt: a hash of all tokens up to the end of a block.
-using PositionKey = std::uint64_t;
-
-/// What the caller knows of a prompt's future and history does not say. The policies that do not learn ignore it.
-struct ReuseHint {
-  /// Nobody is expected to continue the prompt: its end is used 1/8 as often as others of its kind.
-  bool last_turn = false;
-  /// The end of the prompt is used so many times as often, at any age; > 0. For what else is known: more while a tool
-  /// call is pending, less before a long pause. Rounded to half octaves; together with last_turn within 1/16 and 16.
-  double factor = 1;
-};
 
 /// What a policy is told about a request, after its prompt was looked up and before anything is added for it.
 struct RequestFacts {

@@ -1,22 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <compare>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <utility>
+
+#include <stateport/core/prompt_facts.hpp>
 
 namespace stateport {
 
-/// What a policy may look at to rank a candidate. Ticks are values of one logical clock.
+/// What a policy may look at to rank a candidate. Ticks are values of one logical clock. The lengths of prefixes are
+/// for policies that ask for them by has_memory(); elsewhere they are 0.
 struct VictimFacts {
-  std::uint32_t index = 0;         ///< of the node; a policy may keep data of its own by it
+  std::uint32_t index = 0;         ///< of the node or block; a policy may keep data of its own by it
   std::uint64_t used_tick = 0;     ///< last use
   std::uint64_t created_tick = 0;  ///< a part that was split off keeps the time of the whole
   std::uint32_t hits = 0;          ///< inserts that passed through or ended here
   std::int32_t priority = 0;
-  std::int64_t tokens = 0;  ///< KV that an eviction would free
+  std::int64_t tokens = 0;  ///< KV that an eviction would free; 0: the state alone goes
   bool has_state = false;
+  std::int64_t end_tokens = 0;       ///< length of the prefix that ends here
+  std::int64_t fallback_tokens = 0;  ///< length of the longest shorter prefix that has a state
+  /// A leaf alone needs more KV than its own: what goes with it sooner or later, up to the next fork, and the longest
+  /// prefix with a state that is left then.
+  std::int64_t chain_tokens = 0;
+  std::int64_t chain_fallback_tokens = 0;
 };
 
 /// The rank of a candidate: the smallest goes first; equal keys are ordered by node index, so the order is total.
@@ -28,6 +39,13 @@ class VictimKey {
       : rank_(rank),
         order_high_(static_cast<std::uint32_t>(order >> 32)),
         order_low_(static_cast<std::uint32_t>(order)) {}
+
+  /// Smallest value first, then least recent use. Precondition: value >= 0.
+  [[nodiscard]] static constexpr VictimKey from(double value, std::uint64_t used_tick) noexcept {
+    constexpr std::uint64_t low = UINT32_MAX;  // doubles that are not negative are in the order of their bits
+    const auto bits = std::bit_cast<std::uint64_t>(value);
+    return {static_cast<std::int32_t>(bits >> 32), bits << 32 | (used_tick & low)};
+  }
 
   [[nodiscard]] constexpr std::int32_t rank() const noexcept { return rank_; }
   [[nodiscard]] constexpr std::uint64_t order() const noexcept { return std::uint64_t{order_high_} << 32 | order_low_; }
@@ -42,18 +60,63 @@ class VictimKey {
   std::uint32_t order_low_ = 0;
 };
 
-/// Decides which leaf of a PrefixTree is evicted first when KV is needed. (When only states are needed the least
-/// recently used goes.) A key may depend on the facts alone; the tree asks for it when a node becomes a candidate and
-/// again before it is evicted. Called under the tree's lock discipline: not concurrently.
+/// Decides what a cache evicts first: leaves of a PrefixTree when KV is needed, states where it says so. The cache asks
+/// for the key of a candidate when it becomes one and again before it is evicted. Called under the cache's lock
+/// discipline: not concurrently; the same calls give the same keys.
+///
+/// A policy has no memory, and then a key depends on the facts alone and many caches may share it; or it has, is told
+/// what happens, and belongs to one cache. What it is told of allocates nothing once reserve() was called.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual VictimKey key(const VictimFacts& facts) const noexcept = 0;
-  /// True if a use, a state that comes or goes, or a split may make a key smaller: the tree then re-ranks a candidate
+  /// True if a use, a state that comes or goes, or a split may make a key smaller: the cache then re-ranks a candidate
   /// whenever that happens, O(log n), instead of when it comes up.
   [[nodiscard]] virtual bool key_may_shrink() const noexcept { return false; }
+  /// > 0: keys change with time, so that no order can be kept. The cache draws so many candidates at random, compares
+  /// them with the best that lost the draws before (VictimDraw), and evicts the smallest.
+  [[nodiscard]] virtual std::int32_t draws() const noexcept { return 0; }
+  [[nodiscard]] virtual std::uint64_t draw_seed() const noexcept { return 1; }
+
+  // What follows is for policies with memory; to others it is not told.
+
+  [[nodiscard]] virtual bool has_memory() const noexcept { return false; }
+  /// True if it wants to hear of time and prompts: set_time(), looked_up(), kept() with keys.
+  [[nodiscard]] virtual bool learns() const noexcept { return false; }
+  /// False if another cache has claimed a policy that has memory.
+  [[nodiscard]] bool claim() noexcept { return !has_memory() || !std::exchange(claimed_, true); }
+  /// Indices will be below this.
+  virtual void reserve(std::size_t /*indices*/) {}
+  /// Time in seconds; never goes back.
+  virtual void set_time(double /*now_s*/) noexcept {}
+  /// A request begins.
+  [[nodiscard]] virtual PromptPast looked_up(const PromptFacts& /*prompt*/) noexcept { return {}; }
+  /// A request continues from the state of this candidate.
+  virtual void used(std::uint32_t /*index*/) noexcept {}
+  /// Throws nothing: the cache has checked the hint (check_hint) before it changed anything.
+  virtual void kept(const KeptFacts& /*prefix*/) noexcept {}
+  /// The state of this candidate is gone, and nothing else.
+  virtual void lost_state(std::uint32_t /*index*/) noexcept {}
+  /// This candidate is gone, its state with it. `heir` ends the longest prefix of it that is left, if nothing else
+  /// continues from there: who would have hit here will hit there. no_heir otherwise.
+  virtual void removed(std::uint32_t /*index*/, std::uint32_t /*heir*/) noexcept {}
+  /// This candidate is evicted next. (A state or leaf may also go for other reasons.)
+  virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
+  /// The cache forgot all that it holds, but not what was learned.
+  virtual void cleared() noexcept {}
+  [[nodiscard]] virtual std::size_t bytes() const noexcept { return 0; }
+  /// Throws std::logic_error naming the first violation.
+  virtual void check_invariants() const {}
+
+  static constexpr std::uint32_t no_heir = UINT32_MAX;
+
+ private:
+  bool claimed_ = false;
 };
+
+/// Throws InvalidArgument for a hint whose factor is not positive.
+void check_hint(const ReuseHint& hint);
 
 /// The policies that need no memory of their own. Keys, smallest first:
 ///     lru      last use                     mru      last use, largest first
@@ -65,6 +128,6 @@ enum class EvictionOrder : std::uint8_t { lru, lfu, fifo, slru, priority, mru, f
 [[nodiscard]] std::string_view name(EvictionOrder order) noexcept;
 
 /// Throws InvalidArgument for a value that is not an enumerator.
-[[nodiscard]] std::shared_ptr<const EvictionPolicy> make_eviction_policy(EvictionOrder order);
+[[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order);
 
 }  // namespace stateport

@@ -38,7 +38,8 @@ class PrefixTree {
     std::int32_t max_states_per_path = -1;
     std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
     EvictionOrder eviction = EvictionOrder::lru;
-    std::shared_ptr<const EvictionPolicy> policy;  ///< used instead of `eviction` if given
+    /// Used instead of `eviction` if given. One with memory belongs to one tree: a claimed one is refused.
+    std::shared_ptr<EvictionPolicy> policy;
     /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
     std::int64_t kv_indices = 0;
     /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+/// What caches tell the policies that learn. Positions of a prompt are counted in whole blocks of a cache's choice.
+/// Plain data.
+namespace stateport {
+
+/// Names a position of a prompt: a hash of all tokens up to there.
+using PositionKey = std::uint64_t;
+
+/// What the caller knows of a prompt's future and history does not say. The policies that do not learn ignore it.
+struct ReuseHint {
+  /// Nobody is expected to continue the prompt: its end is used 1/8 as often as others of its kind.
+  bool last_turn = false;
+  /// The end of the prompt is used so many times as often, at any age; > 0. For what else is known: more while a tool
+  /// call is pending, less before a long pause. Rounded to half octaves; together with last_turn within 1/16 and 16.
+  double factor = 1;
+};
+
+/// A prompt that is looked up by a new request.
+struct PromptFacts {
+  /// keys[i] names the position after i + 1 blocks. Those that the forward could not continue from, or that nobody can
+  /// know, may be left out at the end.
+  std::span<const PositionKey> keys;
+  std::int32_t blocks = 0;  ///< of the prompt, >= keys.size()
+};
+
+/// What a policy knew of a prompt when it was looked up. The request hands it on with what it keeps of the prompt; one
+/// that does not was a new prompt. Of no interest to others.
+struct PromptPast {
+  std::optional<double> looked_up_s;  ///< none: not looked up
+  std::int32_t known_blocks = 0;      ///< depth of the deepest position that was known
+  std::uint8_t generation = 0;        ///< how often the chain that the prompt extends was extended
+  bool repeat = false;                ///< all of the prompt was known
+};
+
+/// Why a prefix is kept.
+enum class KeptAt : std::uint8_t {
+  end,     ///< the request ends here
+  branch,  ///< another prompt had the same beginning
+  rung     ///< somewhere before the end
+};
+
+/// A prefix of a request that is kept: from now on candidate `index` stands for it.
+struct KeptFacts {
+  std::uint32_t index = 0;
+  bool has_state = false;
+  PositionKey key = 0;             ///< of the last whole block
+  std::int32_t depth_blocks = 0;   ///< 0: the prefix has no whole block, and no key
+  std::int32_t prompt_blocks = 0;  ///< of all of the request that is known, >= depth_blocks
+  KeptAt at = KeptAt::end;
+  PromptPast past;
+  ReuseHint hint;  ///< about the end
+};
+
+}  // namespace stateport
