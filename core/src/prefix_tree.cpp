@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include <stateport/core/error.hpp>
+#include <stateport/core/prefetch.hpp>
 
 #include "prefix/radix_tree.hpp"
 
@@ -108,6 +109,15 @@ PrefixLock PrefixTree::lock(NodeId node) {
 void PrefixTree::touch(NodeId node) {
   require(impl_->contains(node), "node", node.index, "is not in the tree, or has been evicted");
   impl_->touch(node.index);
+}
+
+void PrefixTree::touch(std::span<const NodeId> nodes) {
+  detail::for_each_prefetched(
+      nodes.size(), [&](std::size_t i) { impl_->fetch(nodes[i]); },
+      [&](std::size_t i) {
+        require(impl_->contains(nodes[i]), "nodes", nodes[i].index, "is not in the tree, or has been evicted");
+      });
+  impl_->touch(nodes);
 }
 
 bool PrefixTree::allocate_slots(std::span<SlotId> out) noexcept {

@@ -138,9 +138,13 @@ def bookkeeping_rows():
     yield row("B2", "match, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
               f"match_in_tree_of/1000000{manual}", "match_ns", "match_ns",
               peer_benchmark=f"match_in_tree_of/1000{manual}", ratio=1 / 2.5)
-    yield row("B3", "LRU touch, 10^6 nodes | list of nodes of one cache line", "prefix_tree_bench", f"use{manual}",
-              "touch_ns", "list_of_nodes_ns", ratio=1 / 1.3)
-    yield row("B3", "LRU touch, 10^6 nodes | bare list", "prefix_tree_bench", f"use{manual}", "touch_ns", "list_ns")
+    touches = "prefix_tree_bench", f"use{manual}"
+    yield row("B3", "LRU touch, 10^6 nodes, 64 a call | bare list", *touches, "touch_64_at_once_ns", "list_ns",
+              ratio=1 / 1.3)
+    yield row("B3", "LRU touch, 10^6 nodes, one a call | bare list", *touches, "touch_ns", "list_ns", ratio=1 / 1.3)
+    yield row("B3", "LRU touch, one a call | list of nodes of one cache line", *touches, "touch_ns", "list_of_nodes_ns")
+    yield row("B3", "LRU touch, one a call | list of nodes and as many no-ops", *touches, "touch_ns",
+              "list_of_nodes_idle_ns")
     yield row("B3", "evict one, insert one, 10^6 nodes | flat map + list", "prefix_tree_bench",
               f"evict_one_insert_one{manual}", "tree_ns", "bare_ns", ratio=1 / 2)
     yield row("B3", "the same with 99 % locked | none locked", "prefix_tree_bench",

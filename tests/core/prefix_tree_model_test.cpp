@@ -255,11 +255,16 @@ class Comparison {
   }
 
   void touch() {
-    if (hits_.empty()) return;
-    const Hit hit = hits_[static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(hits_.size()) - 1))];
-    if (!tree_.contains(hit.tree)) return;
-    tree_.touch(hit.tree);
-    model_.touch(hit.model);
+    std::vector<NodeId> nodes;
+    for (const Hit& hit : hits_) {
+      if (!tree_.contains(hit.tree) || random_.chance(50)) continue;
+      nodes.push_back(hit.tree);
+      model_.touch(hit.model);
+    }
+    if (nodes.size() == 1)
+      tree_.touch(nodes.front());
+    else
+      tree_.touch(nodes);
   }
 
   void lock() {

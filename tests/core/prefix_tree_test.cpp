@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <new>
 #include <numeric>
@@ -117,6 +118,10 @@ TEST_CASE("lookups, locks and slots refuse bad arguments") {
   CHECK_THROWS_AS(tree.evict({.states = -1}, freed), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(tree.lock(NodeId{7, 0})), InvalidArgument);
   CHECK_THROWS_AS(tree.touch(NodeId{1, 9}), InvalidArgument);
+  const std::string before = tree.pretty_print();
+  const std::array<NodeId, 3> one_unknown{tree.nodes().front().id, NodeId{1, 9}, NodeId{1'000'000, 0}};
+  CHECK_THROWS_AS(tree.touch(one_unknown), InvalidArgument);
+  CHECK(tree.pretty_print() == before);
   const SlotId owned{0};
   CHECK_THROWS_AS(tree.release_slots({&owned, 1}), InvalidArgument);
   CHECK_THROWS_AS(tree.tag_slot(owned, {}), InvalidArgument);

@@ -8,6 +8,8 @@
 
 #include <xxhash.h>
 
+#include <stateport/core/prefetch.hpp>
+
 namespace stateport::detail {
 
 RadixTree::RadixTree(PrefixTree::Options options)
@@ -162,6 +164,16 @@ void RadixTree::touch(std::uint32_t node) noexcept {
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
   touch_path(node, depth);
   if (nodes_[node].slot >= 0) touch_state(node);
+}
+
+void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
+  const auto fetch_neighbours = [&](std::size_t i) {
+    const RadixNode& node = nodes_[nodes[i].index];
+    if (!listed(nodes[i].index)) return;
+    prefetch(&nodes_[node.older]);
+    prefetch(&nodes_[node.newer]);
+  };
+  for_each_prefetched(nodes.size(), fetch_neighbours, [&](std::size_t i) { touch(nodes[i].index); });
 }
 
 PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <stateport/core/hash_index.hpp>
+#include <stateport/core/prefetch.hpp>
 #include <stateport/core/prefix_tree.hpp>
 #include <stateport/core/table.hpp>
 #include <stateport/core/victim_heap.hpp>
@@ -68,12 +69,17 @@ class RadixTree {
   bool lock(std::uint32_t node) noexcept;
   void unlock(NodeId node, bool state) noexcept;
   void touch(std::uint32_t node) noexcept;
+  void touch(std::span<const NodeId> nodes) noexcept;
   void reset(Freed& freed);
 
   [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept;
   [[nodiscard]] bool contains(NodeId node) const noexcept {
     return node.index < nodes_.size() && nodes_[node.index].generation == node.generation &&
            (nodes_[node.index].pages > 0 || node.is_root());
+  }
+  /// Fetches what contains() looks at.
+  void fetch(NodeId node) const noexcept {
+    if (node.index < nodes_.size()) prefetch(&nodes_[node.index]);
   }
   [[nodiscard]] NodeId id(std::uint32_t index) const noexcept { return {index, nodes_[index].generation}; }
 

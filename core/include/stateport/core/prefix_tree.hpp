@@ -89,6 +89,8 @@ class PrefixTree {
 
   /// Refreshes the path to `node` and its state, as a match that answers `node` would. O(nodes of the path).
   void touch(NodeId node);
+  /// The same for each node in turn, all or none: their cache misses overlap, so a step touches its requests at once.
+  void touch(std::span<const NodeId> nodes);
 
   /// Slots that the caller owns: taken from the longest free, all or nothing; given back unless the tree owns them.
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
