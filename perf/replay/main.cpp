@@ -267,7 +267,7 @@ int replay(const Options& options) {
   std::ofstream prometheus = open_output(options.prometheus_file);
   std::ofstream page = open_output(options.report_file);
   Workload workload = load_workload(options, run);
-  if (options.hint_last_turns) workload.mark_last_turns();
+  if (options.hints.any()) workload.give_hints(options.hints);
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);

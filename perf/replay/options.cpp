@@ -131,8 +131,14 @@ void add_budget(CLI::App& app, Options& options) {
          "sampling")
       ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case))
       ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]");
-  app.add_flag("--hint-last-turns", options.hint_last_turns,
+  app.add_flag("--hint-last-turns", options.hints.last_turns,
                "Tell hix which prompts no later one continues, as a server with sessions would");
+  app.add_flag("--hint-tool-calls", options.hints.tool_calls,
+               "Tell hix which prompts are continued within 20 s, as those that wait for a tool");
+  app.add_flag("--hint-idle-times", options.hints.idle_times,
+               "Tell hix that no prompt is continued before half of the time that it takes");
+  app.add_flag("--hint-sessions", options.hints.sessions,
+               "Tell hix which prompts are of the same session, where the workload says so");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
@@ -172,7 +178,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
   if (options.budget_bytes == 0 && options.sweep_bytes.empty())
-    refuse({"--hint-last-turns"}, "needs --budget, --sweep or size");
+    refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions"},
+           "needs --budget, --sweep or size");
   if (options.budget_bytes == 0) {
     refuse({"--policy"}, "needs --budget or size");
     refuse({"--report"}, "needs --budget");

@@ -38,7 +38,7 @@ struct Options {
   std::int64_t budget_bytes = 0;  ///< > 0: one memory for KV and states, instead of blocks and slots
   PolicyKind policy = PolicyKind::hix;
   std::vector<std::int64_t> sweep_bytes;                     ///< not empty: every policy with each of these budgets
-  bool hint_last_turns = false;                              ///< tell the policy which prompts nobody continues
+  HintKinds hints;                                           ///< what the policy is told
   bool size = false;                                         ///< what budget_bytes are worth, instead of a replay
   std::optional<ElementType> recurrent_type;                 ///< instead of the catalogue's
   std::int32_t drafts = 0;                                   ///< align only, like the next two

@@ -77,7 +77,7 @@ void Replayer::serve(std::size_t index) {
   constexpr double ms_of_second = 1000;
   const double now_s = static_cast<double>(request.arrival_ms) / ms_of_second;
   cache_.set_clock(now_s);
-  cache_.set_hint({.last_turn = request.last_turn});
+  cache_.set_hint(request.hint);
 
   const Clock::time_point t0 = Clock::now();
   cache_.prepare(identities, request.input_tokens);

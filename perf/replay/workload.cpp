@@ -34,16 +34,30 @@ void Workload::add(const Request& request, std::span<const BlockIdentity> identi
   longest_blocks_ = std::max(longest_blocks_, full_blocks);
 }
 
-void Workload::mark_last_turns() {
-  FlatSet<std::uint64_t> continued;
+void Workload::give_hints(const HintKinds& kinds) {
+  constexpr std::int64_t tool_call_ms = 20'000;
+  constexpr double ms_of_second = 1000;
+  FlatMap<std::uint64_t, std::int64_t> continued_ms;  // by prefix: the arrival of the next prompt that goes beyond it
   std::vector<std::uint64_t> prefixes;
   for (std::size_t index = size(); index-- > 0;) {
+    Request& request = requests_[index];
     prefixes.clear();
     std::uint64_t prefix = 0;
     for (const BlockIdentity identity : blocks(index)) prefixes.push_back(prefix = append(prefix, identity));
-    requests_[index].last_turn = !prefixes.empty() && !continued.contains(prefixes.back());
-    const auto usable = static_cast<std::size_t>((requests_[index].input_tokens - 1) / block_size_tokens_);
-    for (std::size_t block = 0; block < std::min(usable, prefixes.size()); ++block) continued.insert(prefixes[block]);
+    request.hint = {};
+    if (kinds.sessions && request.session >= 0) request.hint.session = static_cast<std::uint64_t>(request.session) + 1;
+    if (prefixes.empty()) continue;
+    const auto next = continued_ms.find(prefixes.back());
+    if (next == continued_ms.end()) {
+      request.hint.last_turn = kinds.last_turns;
+    } else {
+      const std::int64_t wait_ms = std::max<std::int64_t>(next->second - request.arrival_ms, 0);
+      request.hint.tool_call_pending = kinds.tool_calls && wait_ms <= tool_call_ms;
+      if (kinds.idle_times) request.hint.expected_idle_s = static_cast<double>(wait_ms) / ms_of_second / 2;
+    }
+    const auto usable = static_cast<std::size_t>((request.input_tokens - 1) / block_size_tokens_);
+    for (std::size_t block = 0; block < std::min(usable, prefixes.size()); ++block)
+      continued_ms[prefixes[block]] = request.arrival_ms;
   }
 }
 

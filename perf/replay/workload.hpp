@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include <stateport/core/budget_policy.hpp>
+
 namespace stateport::replay {
 
 /// A number that stands for the tokens of one block. Equal identities after equal prefixes mean equal tokens.
@@ -17,7 +19,17 @@ struct Request {
   std::int64_t input_tokens = 1;
   std::int64_t output_tokens = 0;
   std::int64_t session = -1;  ///< -1: unknown
-  bool last_turn = false;     ///< known to be continued by nobody; false: unknown
+  ReuseHint hint;             ///< what the index is told
+};
+
+/// What a serving system may know of a prompt's future. Here it comes from the workload itself.
+struct HintKinds {
+  bool last_turns = false;  ///< no later prompt goes beyond its whole blocks
+  bool tool_calls = false;  ///< one does within 20 s
+  bool idle_times = false;  ///< half of the time until one does
+  bool sessions = false;    ///< where the workload names them
+
+  [[nodiscard]] bool any() const noexcept { return last_turns || tool_calls || idle_times || sessions; }
 };
 
 /// What is replayed: requests in the order of service, each with the identities of its full blocks,
@@ -31,8 +43,8 @@ class Workload {
   /// fewer identities than the prompt has full blocks. Further identities (a partial last block) are not kept.
   void add(const Request& request, std::span<const BlockIdentity> identities);
 
-  /// Marks the requests whose whole blocks no later one goes beyond: what a serving system with sessions would know.
-  void mark_last_turns();
+  /// Gives every request the hints of these kinds, and no others.
+  void give_hints(const HintKinds& kinds);
 
   [[nodiscard]] std::int64_t block_size_tokens() const noexcept { return block_size_tokens_; }
   [[nodiscard]] std::size_t size() const noexcept { return requests_.size(); }

@@ -31,13 +31,13 @@ class Owner {
   Owner(const Budget& budget, std::unique_ptr<BudgetPolicy> policy) : tree_(budget, std::move(policy), 256) {}
 
   /// Leaves states at the end, at the branch point and two blocks before the end. Answers the depth of the hit.
-  std::int32_t serve(const Prompt& prompt, double now_s) {
+  std::int32_t serve(const Prompt& prompt, double now_s, const ReuseHint& hint = {}) {
     const auto blocks = static_cast<std::int32_t>(prompt.size());
     std::int32_t matched = 0;
     while (matched < blocks && kv_.contains(prefix(prompt, matched + 1))) ++matched;
     std::vector<PositionKey> keys;
     for (std::int32_t depth = 1; depth <= blocks; ++depth) keys.push_back(key(prefix(prompt, depth)));
-    tree_.start({.now_s = now_s, .keys = keys, .usable_blocks = blocks, .matched_blocks = matched});
+    tree_.start({.now_s = now_s, .keys = keys, .usable_blocks = blocks, .matched_blocks = matched, .hint = hint});
     std::int32_t hit = 0;
     Index end = CheckpointNodes::root;
     Index cut = none;
@@ -154,6 +154,15 @@ std::unique_ptr<BudgetPolicy> make(Which which, const Budget& budget, std::size_
   return make_hix(budget, {.positions = positions, .samples = 8, .reserve_nodes = 256});
 }
 
+ReuseHint random_hint(Random& random) {
+  if (random.between(0, 1) == 0) return {};
+  return {.last_turn = random.between(0, 4) == 0,
+          .tool_call_pending = random.between(0, 4) == 0,
+          .factor = static_cast<double>(random.between(1, 100)) / 10,
+          .expected_idle_s = static_cast<double>(random.between(0, 1) * random.between(0, 100)),
+          .session = static_cast<std::uint64_t>(random.between(0, 5))};
+}
+
 Prompt random_prompt(Random& random) {
   Prompt prompt(static_cast<std::size_t>(random.between(0, 8)));
   for (int& block : prompt) block = random.between32(1, 2);
@@ -170,7 +179,7 @@ TEST_CASE("under any policy the owner's books and the tree's agree after every r
       double now_s = 0;
       for (int request = 0; request < 120; ++request) {
         now_s += static_cast<double>(random.between(0, 2000)) / 100;
-        owner.serve(random_prompt(random), now_s);
+        owner.serve(random_prompt(random), now_s, random_hint(random));
       }
     }
   });
@@ -237,39 +246,107 @@ TEST_CASE("HIX learns that some chains go on after a minute and others never, an
   CHECK(hits(Which::hix) > learned / 2);
 }
 
-TEST_CASE("HIX gives up first what the caller says nobody will use again, and keeps longest what is expected") {
-  const Budget budget = budget_of(3 * (state_bytes + block_bytes));
-  CheckpointTree tree(budget, make(Which::hix_exact, budget));
-  std::vector<TreeChange> changes;
-  std::map<PositionKey, Index> ends;
-  const auto serve = [&](PositionKey key, const ReuseHint& hint) {
-    tree.start({.now_s = static_cast<double>(key) / 100, .keys = {&key, 1}, .usable_blocks = 1, .hint = hint});
-    ends[key] = tree.add_leaf(CheckpointNodes::root, 1, true);
-    changes.clear();
-    tree.finish(ends[key], changes);
-  };
-  serve(1, {});
-  serve(2, {.last_turn = true});
-  serve(3, {.factor = 4});
-  CHECK(changes.empty());
-  serve(4, {});
-  REQUIRE(changes.size() == 1);
-  CHECK(changes[0].node == ends[2]);
-  for (PositionKey key = 5; key < 20; ++key) {
-    serve(key, {});
-    REQUIRE(changes.size() == 1);
-    CHECK(changes[0].node != ends[3]);
+namespace {
+
+/// Prompts of one block that nobody uses again, one key each, in a cache for three of them.
+class Strangers {
+ public:
+  void serve(PositionKey key, double now_s, const ReuseHint& hint = {}) {
+    tree_.start({.now_s = now_s, .keys = {&key, 1}, .usable_blocks = 1, .hint = hint});
+    const Index end = tree_.add_leaf(CheckpointNodes::root, 1, true);
+    cached_[end] = key;
+    changes_.clear();
+    tree_.finish(end, changes_);
+    for (const TreeChange& change : changes_) cached_.erase(change.node);
+    tree_.check_invariants();
   }
-  tree.check_invariants();
+  [[nodiscard]] std::vector<PositionKey> cached() const {
+    std::vector<PositionKey> keys;
+    for (const auto& [node, key] : cached_) keys.push_back(key);
+    std::ranges::sort(keys);
+    return keys;
+  }
+
+ private:
+  Budget budget_ = budget_of(3 * (state_bytes + block_bytes));
+  CheckpointTree tree_{budget_, make(Which::hix_exact, budget_)};
+  std::map<Index, PositionKey> cached_;
+  std::vector<TreeChange> changes_;
+};
+
+using Keys = std::vector<PositionKey>;
+
+}  // namespace
+
+TEST_CASE("HIX gives up first what the caller says nobody will use again, and keeps longest what is expected") {
+  for (const ReuseHint& expected : {ReuseHint{.tool_call_pending = true}, ReuseHint{.factor = 4}}) {
+    Strangers strangers;
+    strangers.serve(1, 0.01);
+    strangers.serve(2, 0.02, {.last_turn = true});
+    strangers.serve(3, 0.03, expected);
+    strangers.serve(4, 0.04);
+    CHECK(strangers.cached() == Keys{1, 3, 4});
+    for (PositionKey key = 5; key < 20; ++key) {
+      strangers.serve(key, static_cast<double>(key) / 100);
+      CHECK(std::ranges::count(strangers.cached(), PositionKey{3}) == 1);
+    }
+  }
 }
 
-TEST_CASE("a hint that is not positive is refused, and nothing has changed") {
+TEST_CASE("HIX counts the wait against a prompt that is not expected before, and forgets about it afterwards") {
+  // Of equals the first one goes.
+  for (const double now_s : {0.03, 100.0}) {
+    Strangers strangers;
+    strangers.serve(1, 0.01);
+    strangers.serve(2, 0.01, {.expected_idle_s = 50});
+    strangers.serve(3, now_s);
+    strangers.serve(4, now_s);
+    CHECK(strangers.cached() == (now_s < 50 ? Keys{1, 3, 4} : Keys{2, 3, 4}));
+  }
+}
+
+TEST_CASE("HIX gives up the end of a prompt that its session did not continue") {
+  Strangers strangers;
+  strangers.serve(1, 0.01);
+  strangers.serve(2, 0.02, {.session = 7});
+  strangers.serve(3, 0.03, {.session = 8});
+  SUBCASE("a session that did not come back has the same rank as unknown ones") {
+    strangers.serve(4, 0.04, {.session = 9});
+    CHECK(strangers.cached() == Keys{2, 3, 4});
+  }
+  SUBCASE("one that did leaves its earlier end, not its last one") {
+    strangers.serve(4, 0.04, {.session = 7});
+    CHECK(strangers.cached() == Keys{1, 3, 4});
+    strangers.serve(5, 0.05);
+    CHECK(strangers.cached() == Keys{3, 4, 5});
+  }
+}
+
+TEST_CASE("HIX does not take one session for another, though only so many are told apart") {
+  for (std::uint64_t other = 1; other <= 4096; ++other) {
+    Strangers strangers;
+    strangers.serve(1, 0.01);
+    strangers.serve(2, 0.02, {.session = 1'000'000});
+    strangers.serve(3, 0.03, {.session = other});
+    strangers.serve(4, 0.04);
+    REQUIRE(strangers.cached() == Keys{2, 3, 4});
+  }
+}
+
+TEST_CASE("a hint that makes no sense is refused, and nothing has changed") {
   const Budget budget = budget_of(3 * (state_bytes + block_bytes));
-  for (const double factor : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<ReuseHint> bad;
+  for (const double factor : {0.0, -1.0, nan}) bad.push_back({.factor = factor});
+  for (const double idle_s : {-1.0, nan}) bad.push_back({.expected_idle_s = idle_s});
+  for (const ReuseHint& hint : bad) {
     CheckpointTree tree(budget, make(Which::hix_exact, budget));
-    CHECK_THROWS_AS(tree.start({.hint = {.factor = factor}}), InvalidArgument);
+    CHECK_THROWS_AS(tree.start({.hint = hint}), InvalidArgument);
     tree.check_invariants();
   }
+  CheckpointTree tree(budget, make(Which::hix_exact, budget));
+  tree.start({.hint = {.factor = 1e300, .expected_idle_s = std::numeric_limits<double>::infinity()}});
+  tree.check_invariants();
 }
 
 TEST_CASE("a tree whose nodes were reserved allocates nothing when warm") {

@@ -176,18 +176,21 @@ TEST_CASE("the reasons of a small case are the ones that a reader would give") {
   CHECK(stats.of(LostHit::evicted).tokens == 0);
 }
 
-TEST_CASE("HIX hits more when it is told which prompts nobody continues") {
-  Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 1000});
-  const std::vector<std::int64_t> budgets = {16 * gib};
-  const auto hits = [&](PolicyKind policy) {
+TEST_CASE("HIX hits more with any kind of hint, and node LRU neither more nor less") {
+  Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 2000});
+  const std::vector<std::int64_t> budgets = {32 * gib};
+  const auto hits = [&](PolicyKind policy, const HintKinds& hints) {
+    workload.give_hints(hints);
     const std::vector<PolicyKind> policies = {policy};
-    return sweep(workload, 1000, qwen3_next(1), budgets, policies, {}, [] { return true; }).front().hit_tokens;
+    return sweep(workload, 2000, qwen3_next(1), budgets, policies, {}, [] { return true; }).front().hit_tokens;
   };
-  const std::int64_t hix = hits(PolicyKind::hix);
-  const std::int64_t node_lru = hits(PolicyKind::node_lru);
-  workload.mark_last_turns();
-  CHECK(hits(PolicyKind::hix) > hix);
-  CHECK(hits(PolicyKind::node_lru) == node_lru);
+  const std::int64_t hix = hits(PolicyKind::hix, {});
+  CHECK(hits(PolicyKind::hix, {.last_turns = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.tool_calls = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.idle_times = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.sessions = true}) > hix);
+  const HintKinds all = {.last_turns = true, .tool_calls = true, .idle_times = true, .sessions = true};
+  CHECK(hits(PolicyKind::node_lru, all) == hits(PolicyKind::node_lru, {}));
 }
 
 TEST_CASE("the sweep's table and its JSON have the same figures") {

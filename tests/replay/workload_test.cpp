@@ -45,10 +45,33 @@ TEST_CASE("the last turns are those whose blocks no later prompt can continue") 
   workload.add({.input_tokens = 31}, Blocks{1, 3, 4});  // the same again, which uses the third's end
   workload.add({.input_tokens = 30}, Blocks{1, 3, 4});  // needs a token of the last block: does not use the fourth's
   workload.add({.input_tokens = 5}, Blocks{});          // has no block that could be used
-  workload.mark_last_turns();
+  workload.give_hints({.last_turns = true});
   std::vector<bool> last;
-  for (std::size_t i = 0; i < workload.size(); ++i) last.push_back(workload.request(i).last_turn);
+  for (std::size_t i = 0; i < workload.size(); ++i) last.push_back(workload.request(i).hint.last_turn);
   CHECK(last == std::vector{false, true, false, true, true, false});
+}
+
+TEST_CASE("hints say what the next prompt that goes on shows, if they are asked for") {
+  Workload workload(10);
+  workload.add({.arrival_ms = 1000, .input_tokens = 15, .session = 0}, Blocks{1});
+  workload.add({.arrival_ms = 11'000, .input_tokens = 25, .session = 0}, Blocks{1, 2});
+  workload.add({.arrival_ms = 51'000, .input_tokens = 35}, Blocks{1, 2, 3});
+  const auto hint = [&](std::size_t index) -> const stateport::ReuseHint& { return workload.request(index).hint; };
+  workload.give_hints({.tool_calls = true, .idle_times = true, .sessions = true});
+  CHECK(hint(0).tool_call_pending);
+  CHECK_FALSE(hint(1).tool_call_pending);
+  CHECK(hint(0).expected_idle_s == 5);
+  CHECK(hint(1).expected_idle_s == 20);
+  CHECK(hint(2).expected_idle_s == 0);
+  CHECK(hint(0).session != 0);
+  CHECK(hint(0).session == hint(1).session);
+  CHECK(hint(2).session == 0);
+  CHECK_FALSE(hint(2).last_turn);
+  workload.give_hints({.last_turns = true});
+  CHECK_FALSE(hint(0).tool_call_pending);
+  CHECK(hint(0).expected_idle_s == 0);
+  CHECK(hint(0).session == 0);
+  CHECK(hint(2).last_turn);
 }
 
 TEST_CASE("a workload refuses a request that makes no sense and stays as it was") {

@@ -24,6 +24,8 @@ constexpr double negligible_survival = 1e-4;
 constexpr double weight_max = 8;      // of a hit deep in a long prompt, relative to the mean prompt
 constexpr int neutral_level = 8;      // multiplier 1; two levels are a factor of 2
 constexpr int last_turn_levels = -6;  // 1/8
+constexpr int tool_call_levels = 4;   // 4
+constexpr int left_levels = -6;       // 1/8: of an end that its session did not continue
 constexpr int repeat_class = 5;       // of ends: the prompt had been served before
 constexpr int generation_max = 4;
 
@@ -49,6 +51,7 @@ std::uint32_t hash(PositionKey key) noexcept {
 
 HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
   entries_.reserve(positions);
+  recent_.reserve(positions);
   table_.reserve(positions);
   for (int b = 0; b < buckets; ++b)
     bucket_start_s_[static_cast<std::size_t>(b)] = std::pow(2.0, b / double{buckets_of_doubling}) - 1;
@@ -62,13 +65,15 @@ double HazardModel::factor(std::uint8_t index) const noexcept {
   return (factor_hits_[index] + factor_strength) / (factor_exposure_[index] + factor_strength);
 }
 
-void HazardModel::account(Entry& entry) noexcept {
+void HazardModel::account(Position position) noexcept {
+  Entry& entry = entries_[position];
+  const Recent& recent = recent_[position];
   const double from_s = entry.accounted_s;
-  const double to_s = current_.now_s - entry.used_s;
+  const double to_s = current_.now_s - recent.used_s;
   if (to_s <= from_s) return;
-  const double multiplier = multiplier_[entry.level];
-  Histogram& exposure = exposure_[entry.hazard_class];
-  const Histogram& hazard = hazard_[entry.hazard_class];
+  const double multiplier = multiplier_[recent.level];
+  Histogram& exposure = exposure_[recent.hazard_class];
+  const Histogram& hazard = hazard_[recent.hazard_class];
   const auto first = static_cast<std::size_t>(bucket(from_s));
   const auto last = static_cast<std::size_t>(bucket(to_s));
   double expected_hits = 0;
@@ -79,19 +84,19 @@ void HazardModel::account(Entry& entry) noexcept {
     exposure[b] += (high - low) * multiplier * entry.weight;
     expected_hits += (high - low) * hazard[b];
   }
-  if (entry.factor != no_factor)
-    factor_exposure_[entry.factor] += expected_hits * (multiplier * entry.weight) / factor(entry.factor);
+  if (recent.factor != no_factor)
+    factor_exposure_[recent.factor] += expected_hits * (multiplier * entry.weight) / factor(recent.factor);
   entry.accounted_s = to_s;
 }
 
-void HazardModel::set_level(Entry& entry, int hint_levels) noexcept {
-  const double multiplier = entry.factor == no_factor ? 1.0 : factor(entry.factor);
+void HazardModel::set_level(Recent& recent, int hint_levels) noexcept {
+  const double multiplier = recent.factor == no_factor ? 1.0 : factor(recent.factor);
   const int level = levels_of(multiplier) + neutral_level + hint_levels;
-  entry.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
+  recent.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
 void HazardModel::fit() noexcept {
-  for (Entry& entry : entries_) account(entry);
+  for (Position position = 0; position < entries_.size(); ++position) account(position);
   const double fall = std::pow(2.0, -1.0 / buckets_of_doubling);
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     const std::size_t begin = kind * classes_of_kind;
@@ -133,14 +138,15 @@ void HazardModel::compute_chances(int hazard_class, int level) const noexcept {
   }
 }
 
-double HazardModel::compute_index(int hazard_class, int level, int from) const noexcept {
+/// Of an item that waits for the begin of the bucket `from` for so long, and is not used meanwhile.
+double HazardModel::compute_index(int hazard_class, int level, int from, double idle_s) const noexcept {
   const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
   const double multiplier = multiplier_[static_cast<std::size_t>(level)];
   const Histogram& chances = chance_[row(hazard_class, level)];
   if (chances.front() < 0) compute_chances(hazard_class, level);
   double survival = 1;
-  double used = 0;       // chance of a use within the horizon
-  double waiting_s = 0;  // expected time until then
+  double used = 0;            // chance of a use within the horizon
+  double waiting_s = idle_s;  // expected time until then
   double best = 0;
   for (int b = from; b < buckets; ++b) {
     const auto at = static_cast<std::size_t>(b);
@@ -157,12 +163,39 @@ double HazardModel::compute_index(int hazard_class, int level, int from) const n
   return best;
 }
 
+double HazardModel::hinted_index(const Demand& demand) const noexcept {
+  int level = demand.level;
+  if (demand.session_slot != 0) {
+    // The place may have gone to another session since: then nothing is known.
+    const Session& session = sessions_[demand.session_slot - std::size_t{1}];
+    const bool left = session.since_s <= demand.used_s && demand.used_s < session.used_s;
+    if (left) level = std::max(level + left_levels, 0);
+  }
+  const double age_s = current_.now_s - demand.used_s;
+  const double idle_s = bucket_start_s_[demand.idle_bucket] - age_s;
+  if (idle_s > 0) return compute_index(demand.hazard_class, level, demand.idle_bucket, idle_s);
+  return index_at(demand.hazard_class, level, bucket(age_s));
+}
+
+/// The place of a session that has a request now, from 1 on; 0 for none.
+std::uint16_t HazardModel::find_session(std::uint64_t id) noexcept {
+  if (id == 0) return 0;
+  const std::size_t place = hash(id) % sessions_max;
+  Session& session = sessions_[place];
+  if (session.id != id) session = {.id = id, .since_s = current_.now_s};
+  session.used_s = current_.now_s;
+  return static_cast<std::uint16_t>(place + 1);
+}
+
 void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
                                 const ReuseHint& hint) {
   const auto blocks = static_cast<std::int32_t>(keys.size());
   current_ = {.now_s = std::max(now_s, current_.now_s),
               .keys = keys,
-              .hint_levels = levels_of(hint.factor) + (hint.last_turn ? last_turn_levels : 0)};
+              .hint_levels = levels_of(hint.factor) + (hint.last_turn ? last_turn_levels : 0) +
+                             (hint.tool_call_pending ? tool_call_levels : 0),
+              .idle_bucket = static_cast<std::uint8_t>(bucket(std::min(hint.expected_idle_s, bucket_start_s_.back())))};
+  current_.session_slot = find_session(hint.session);
   blocks_seen_ += blocks;
   requests_seen_ += 1;
   std::int32_t depth = std::min(blocks, usable_blocks);
@@ -170,24 +203,26 @@ void HazardModel::start_request(double now_s, std::span<const PositionKey> keys,
   while (depth > 0 && (position = find(keys[static_cast<std::size_t>(depth) - 1])) == none) --depth;
   if (depth == 0) return;
 
-  Entry& entry = entries_[position];
-  account(entry);
-  hits_[entry.hazard_class][static_cast<std::size_t>(bucket(current_.now_s - entry.used_s))] += entry.weight;
-  if (entry.factor != no_factor) factor_hits_[entry.factor] += entry.weight;
+  account(position);
+  Recent& recent = recent_[position];
+  const double weight = entries_[position].weight;
+  hits_[recent.hazard_class][static_cast<std::size_t>(bucket(current_.now_s - recent.used_s))] += weight;
+  if (recent.factor != no_factor) factor_hits_[recent.factor] += weight;
   current_.known_blocks = depth;
   current_.repeat = depth == blocks;
   // A prompt that shares little of its length with the chain begins a chain of its own.
   if (current_.repeat)
-    current_.generation = entry.generation;
+    current_.generation = recent.generation;
   else if (4 * depth >= blocks)
-    current_.generation = saturating_next(entry.generation);
-  entry.uses = saturating_next(entry.uses);
-  entry.used_s = current_.now_s;
-  entry.accounted_s = 0;
-  entry.hazard_class = static_cast<std::uint8_t>(static_cast<int>(Kind::inner) * classes_of_kind +
-                                                 std::min(entry.uses - 1, classes_of_kind - 1));
-  entry.factor = no_factor;
-  set_level(entry);
+    current_.generation = saturating_next(recent.generation);
+  const std::uint8_t uses = saturating_next(recent.uses);
+  const int class_of_kind = std::min(uses - 1, classes_of_kind - 1);
+  recent = {.used_s = current_.now_s,
+            .hazard_class = class_of(Kind::inner, class_of_kind),
+            .generation = recent.generation,
+            .uses = uses};
+  set_level(recent);
+  entries_[position].accounted_s = 0;
   make_newest(position);
 }
 
@@ -205,20 +240,22 @@ HazardModel::Position HazardModel::find(PositionKey key) const noexcept {
 HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
   Position position = find(key);
   if (position != none) {
-    account(entries_[position]);
+    account(position);
     make_newest(position);
     return position;
   }
   if (entries_.size() < capacity_) {
     position = static_cast<Position>(entries_.size());
     entries_.emplace_back();
+    recent_.emplace_back();
   } else {
     position = oldest_;
     if (position == none) return none;
-    account(entries_[position]);
+    account(position);
     leave_list(position);
     table_.erase(hash(entries_[position].key), position);
     entries_[position] = {};
+    recent_[position] = {};
   }
   entries_[position].key = key;
   table_.insert(hash(key), position);
@@ -235,65 +272,68 @@ std::uint8_t HazardModel::matched_fraction() const noexcept {
   return 8 * known < 7 * blocks ? 3 : 4;
 }
 
-void HazardModel::touch(Entry& entry, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept {
-  entry.used_s = current_.now_s;
+void HazardModel::touch(Position position, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept {
+  Entry& entry = entries_[position];
   entry.accounted_s = 0;
   entry.weight = std::min(weight_max, depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
-  entry.hazard_class = static_cast<std::uint8_t>(static_cast<int>(kind) * classes_of_kind + class_of_kind);
-  entry.factor = kind == Kind::end ? matched_fraction() : no_factor;
-  set_level(entry);
+  Recent& recent = recent_[position];
+  recent = {.used_s = current_.now_s,
+            .hazard_class = class_of(kind, class_of_kind),
+            .factor = kind == Kind::end ? matched_fraction() : no_factor,
+            .generation = recent.generation,
+            .uses = recent.uses};
+  set_level(recent);
 }
 
 HazardModel::Position HazardModel::remember_end() {
   if (current_.keys.empty()) return none;
   const Position position = find_or_add(current_.keys.back());
   if (position == none) return none;
-  Entry& entry = entries_[position];
-  entry.generation = current_.generation;
-  entry.uses = 0;
-  touch(entry, static_cast<std::int32_t>(current_.keys.size()), Kind::end,
+  touch(position, static_cast<std::int32_t>(current_.keys.size()), Kind::end,
         current_.repeat ? repeat_class : std::min<int>(current_.generation, generation_max));
-  set_level(entry, current_.hint_levels);
+  Recent& recent = recent_[position];
+  recent.generation = current_.generation;
+  recent.uses = 0;
+  recent.idle_bucket = current_.idle_bucket;
+  recent.session_slot = current_.session_slot;
+  set_level(recent, current_.hint_levels);
   return position;
 }
 
 HazardModel::Position HazardModel::remember_branch(std::int32_t depth_blocks) {
-  const PositionKey key = current_.keys[static_cast<std::size_t>(depth_blocks) - 1];
-  if (const Position known = find(key); known != none) return known;
-  const Position position = find_or_add(key);
-  if (position == none) return none;
-  entries_[position].uses = 1;
-  touch(entries_[position], depth_blocks, Kind::inner, 1);
-  return position;
+  return remember_new(depth_blocks, Kind::inner, 1, 1);
 }
 
 HazardModel::Position HazardModel::remember_rung(std::int32_t depth_blocks, int rung_class) {
   STATEPORT_ASSERT(rung_class >= 0 && rung_class < classes_of_kind);
+  return remember_new(depth_blocks, Kind::rung, rung_class, rung_class);
+}
+
+HazardModel::Position HazardModel::remember_new(std::int32_t depth_blocks, Kind kind, int class_of_kind, int uses) {
   const PositionKey key = current_.keys[static_cast<std::size_t>(depth_blocks) - 1];
   if (const Position known = find(key); known != none) return known;
   const Position position = find_or_add(key);
   if (position == none) return none;
-  entries_[position].uses = static_cast<std::uint8_t>(rung_class);
-  touch(entries_[position], depth_blocks, Kind::rung, rung_class);
+  touch(position, depth_blocks, kind, class_of_kind);
+  recent_[position].uses = static_cast<std::uint8_t>(uses);
   return position;
 }
 
 void HazardModel::pin(Position position) noexcept {
-  if (position == none || entries_[position].pinned) return;
+  if (position == none || entries_[position].pinned()) return;
   leave_list(position);
-  entries_[position].pinned = true;
+  entries_[position].newer = pinned_mark;
 }
 
 void HazardModel::unpin(Position position) noexcept {
-  if (position == none || !entries_[position].pinned) return;
-  entries_[position].pinned = false;
-  entries_[position].newer = entries_[position].older = none;
+  if (position == none || !entries_[position].pinned()) return;
+  entries_[position].newer = none;
   make_newest(position);
 }
 
 void HazardModel::make_newest(Position position) noexcept {
   Entry& entry = entries_[position];
-  if (entry.pinned || newest_ == position) return;
+  if (entry.pinned() || newest_ == position) return;
   leave_list(position);
   entry.older = newest_;
   if (newest_ != none) entries_[newest_].newer = position;
@@ -311,7 +351,8 @@ void HazardModel::leave_list(Position position) noexcept {
 }
 
 std::size_t HazardModel::bytes() const noexcept {
-  return sizeof(*this) + entries_.capacity() * sizeof(Entry) + table_.bytes();
+  return sizeof(*this) + entries_.capacity() * sizeof(Entry) + recent_.capacity() * sizeof(Recent) +
+         sessions_.capacity() * sizeof(Session) + table_.bytes();
 }
 
 void HazardModel::check_invariants() const {
@@ -321,17 +362,20 @@ void HazardModel::check_invariants() const {
   for (Position position = 0; position < entries_.size(); ++position) {
     const Entry& entry = entries_[position];
     check(find(entry.key) == position, "a position is not found by its key");
-    check(entry.hazard_class < classes && entry.level < levels, "a class or level is out of range");
+    const Recent& recent = recent_[position];
+    check(recent.hazard_class < classes && recent.level < levels, "a class or level is out of range");
+    check(recent.idle_bucket < buckets && recent.session_slot <= sessions_max, "a hint is out of range");
     check(entry.weight > 0 && entry.weight <= weight_max, "a weight is out of range");
-    pinned += entry.pinned;
+    pinned += entry.pinned();
   }
+  check(recent_.size() == entries_.size(), "the tables of positions differ in length");
   check(table_.count() == entries_.size(), "the table has another number of positions");
   table_.check_invariants([this](Position position) { return hash(entries_[position].key); });
   std::size_t listed = 0;
   Position newer = none;
   for (Position position = newest_; position != none && listed <= entries_.size();
        position = entries_[position].older) {
-    check(entries_[position].newer == newer && !entries_[position].pinned, "the list of ages is broken");
+    check(entries_[position].newer == newer && !entries_[position].pinned(), "the list of ages is broken");
     newer = position;
     ++listed;
   }

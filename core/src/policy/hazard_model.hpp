@@ -34,18 +34,22 @@ class HazardModel {
   using Position = std::uint32_t;
   static constexpr Position none = UINT32_MAX;
 
-  /// What an index depends on.
+  /// What an index depends on. The last two are hints; 0: none was given.
   struct Demand {
     double used_s = 0;
     std::uint8_t hazard_class = no_class;
     std::uint8_t level = 0;
+    std::uint8_t idle_bucket = 0;    ///< of the age before which no use is expected
+    std::uint16_t session_slot = 0;  ///< in sessions_, from 1 on: of the session that will come back
+    [[nodiscard]] bool hinted() const noexcept { return (idle_bucket | session_slot) != 0; }
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
     friend bool operator==(const Demand&, const Demand&) noexcept = default;
   };
 
   explicit HazardModel(std::size_t positions);
 
-  /// Learns from a request: the deepest position that is known and usable was used now, whether cached or not.
+  /// Learns from a request: the deepest position that is known and usable was used now, whether cached or not. The
+  /// session of the hint will not come back to where it ended before.
   void start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
                      const ReuseHint& hint = {});
   /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
@@ -83,19 +87,32 @@ class HazardModel {
   static constexpr std::uint8_t no_factor = UINT8_MAX;
   using Histogram = std::array<double, buckets>;
 
-  struct Entry {
-    PositionKey key = 0;
+  static constexpr Position pinned_mark = UINT32_MAX - 1;
+  static constexpr std::size_t sessions_max = 2048;
+
+  // What is known of a position: what ranking reads, four to a cache line, apart from the rest.
+  struct Recent {
     double used_s = 0;
-    double accounted_s = 0;  ///< age up to which exposure was counted
-    double weight = 1;
-    Position newer = none;  ///< among those that may be forgotten
-    Position older = none;
+    std::uint16_t session_slot = 0;
+    std::uint8_t idle_bucket = 0;
     std::uint8_t hazard_class = 0;
     std::uint8_t level = 8;
     std::uint8_t factor = no_factor;
     std::uint8_t generation = 0;
     std::uint8_t uses = 0;
-    bool pinned = false;
+  };
+  struct Entry {
+    PositionKey key = 0;
+    double accounted_s = 0;  ///< age up to which exposure was counted
+    double weight = 1;
+    Position newer = none;  ///< among those that may be forgotten; pinned_mark: none of them
+    Position older = none;
+    [[nodiscard]] bool pinned() const noexcept { return newer == pinned_mark; }
+  };
+  struct Session {
+    std::uint64_t id = 0;
+    double since_s = 0;  ///< has this place since then
+    double used_s = 0;   ///< its last request
   };
 
   /// The request being served.
@@ -106,6 +123,8 @@ class HazardModel {
     std::uint8_t generation = 0;    ///< how often the chain that it extends was extended
     bool repeat = false;
     int hint_levels = 0;
+    std::uint8_t idle_bucket = 0;
+    std::uint16_t session_slot = 0;
   };
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
@@ -120,20 +139,29 @@ class HazardModel {
     return (bucket + 1 < buckets ? bucket_start_s_[at + 1] : bucket_end_s_) - bucket_start_s_[at];
   }
   void compute_chances(int hazard_class, int level) const noexcept;
-  [[nodiscard]] double compute_index(int hazard_class, int level, int from) const noexcept;
-  void account(Entry& entry) noexcept;
-  void set_level(Entry& entry, int hint_levels = 0) noexcept;
+  [[nodiscard]] double compute_index(int hazard_class, int level, int from, double idle_s = 0) const noexcept;
+  [[nodiscard]] double index_at(int hazard_class, int level, int from) const noexcept;
+  [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
+  [[nodiscard]] std::uint16_t find_session(std::uint64_t id) noexcept;
+  void account(Position position) noexcept;
+  void set_level(Recent& recent, int hint_levels = 0) noexcept;
   void fit() noexcept;
   void decay() noexcept;
   Position find_or_add(PositionKey key) noexcept;
-  void touch(Entry& entry, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept;
+  [[nodiscard]] static std::uint8_t class_of(Kind kind, int class_of_kind) noexcept {
+    return static_cast<std::uint8_t>(static_cast<int>(kind) * classes_of_kind + class_of_kind);
+  }
+  Position remember_new(std::int32_t depth_blocks, Kind kind, int class_of_kind, int uses);
+  void touch(Position position, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept;
   [[nodiscard]] std::uint8_t matched_fraction() const noexcept;
   void make_newest(Position position) noexcept;
   void leave_list(Position position) noexcept;
 
   std::size_t capacity_;
-  Table<Entry> entries_;
-  detail::HashIndex table_{80};  ///< position by key
+  Table<Entry> entries_;                                    ///< by position
+  Table<Recent> recent_;                                    ///< by position
+  Table<Session> sessions_ = Table<Session>(sessions_max);  ///< one that another one hashes to is forgotten
+  detail::HashIndex table_{80};                             ///< position by key
   Position newest_ = none;
   Position oldest_ = none;
 
@@ -180,16 +208,25 @@ inline int HazardModel::bucket(double age_s) noexcept {
 
 inline HazardModel::Demand HazardModel::demand(Position position) const noexcept {
   if (position == none) return {};
-  const Entry& entry = entries_[position];
-  return {.used_s = entry.used_s, .hazard_class = entry.hazard_class, .level = entry.level};
+  const Recent& recent = recent_[position];
+  return {.used_s = recent.used_s,
+          .hazard_class = recent.hazard_class,
+          .level = recent.level,
+          .idle_bucket = recent.idle_bucket,
+          .session_slot = recent.session_slot};
+}
+
+inline double HazardModel::index_at(int hazard_class, int level, int from) const noexcept {
+  double& known = index_[row(hazard_class, level)][static_cast<std::size_t>(from)];
+  if (known < 0) known = compute_index(hazard_class, level, from);
+  return known;
 }
 
 inline double HazardModel::index(const Demand& demand) const noexcept {
   if (!demand.known()) return 0;
-  const int from = bucket(current_.now_s - demand.used_s);
-  double& known = index_[row(demand.hazard_class, demand.level)][static_cast<std::size_t>(from)];
-  if (known < 0) known = compute_index(demand.hazard_class, demand.level, from);
-  return known;
+  if (demand.hinted()) [[unlikely]]
+    return hinted_index(demand);
+  return index_at(demand.hazard_class, demand.level, bucket(current_.now_s - demand.used_s));
 }
 
 }  // namespace stateport

@@ -5,7 +5,6 @@
 #include <bit>
 #include <limits>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

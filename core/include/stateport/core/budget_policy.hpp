@@ -88,7 +88,7 @@ struct HixOptions {
 
 /// The learned hazard index: see HazardModel. The node with the smallest (best hits per second) · (cost saved by its
 /// state) / (bytes) goes. The request just served is not spared. Throws InvalidArgument for positions < 1 or
-/// samples < 0; start() for a hint that is not positive, and then has changed nothing.
+/// samples < 0; start() for a hint that check_hint refuses, and then has changed nothing.
 [[nodiscard]] std::unique_ptr<BudgetPolicy> make_hix(const Budget& budget, const HixOptions& options = {});
 
 }  // namespace stateport

@@ -115,7 +115,7 @@ class EvictionPolicy {
   bool claimed_ = false;
 };
 
-/// Throws InvalidArgument for a hint whose factor is not positive.
+/// Throws InvalidArgument for a hint whose factor is not positive or whose idle time is negative.
 void check_hint(const ReuseHint& hint);
 
 /// The policies that need no memory of their own. Keys, smallest first:

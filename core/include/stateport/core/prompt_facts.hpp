@@ -12,13 +12,21 @@ namespace stateport {
 /// Names a position of a prompt: a hash of all tokens up to there.
 using PositionKey = std::uint64_t;
 
-/// What the caller knows of a prompt's future and history does not say. The policies that do not learn ignore it.
+/// What the caller knows of a prompt's future and history does not say: the learned hazard index then values the end of
+/// this prompt differently from others of its kind. The policies that do not learn ignore it.
+///
+/// The multipliers are of the rate of uses, at any age: together rounded to half octaves, within 1/16 and 16.
 struct ReuseHint {
-  /// Nobody is expected to continue the prompt: its end is used 1/8 as often as others of its kind.
-  bool last_turn = false;
-  /// The end of the prompt is used so many times as often, at any age; > 0. For what else is known: more while a tool
-  /// call is pending, less before a long pause. Rounded to half octaves; together with last_turn within 1/16 and 16.
-  double factor = 1;
+  bool last_turn = false;          ///< nobody is expected to continue the prompt: 1/8
+  bool tool_call_pending = false;  ///< it goes on as soon as a tool has answered: 4
+  double factor = 1;               ///< > 0: for what else is known
+  /// No use before so many seconds have passed; >= 0. Until then the end is worth what it will be worth then, less for
+  /// the wait; afterwards the hint says nothing. Rounded down to a third of a doubling of 1 + s.
+  double expected_idle_s = 0;
+  /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not (the history
+  /// was edited or summarised), nobody returns to this end: 1/8 from then on. The 2,048 sessions seen last, less those
+  /// whose hashes collide, are told apart; of the others nothing is said.
+  std::uint64_t session = 0;
 };
 
 /// A prompt that is looked up by a new request.
