@@ -82,6 +82,7 @@ void match(std::size_t nodes) {
     tree.insert({.tokens = keys.back(), .kv = kv, .slot = slot}, freed);
     for (std::size_t edge = nodes - 1; edge > 0; --edge)
       tree.match(std::span(keys.back()).first(edge * (tokens / nodes)));
+    tree.match(keys.back());
   }
   expect(tree.node_count() == prompts * nodes);
   counted([&] {

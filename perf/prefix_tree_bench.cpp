@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does the prefix tree cost beside the bare loops that it cannot do without?
 //   B2 match of a cached prompt of 32k tokens, page 16, in 8 edges against memcmp of the same tokens, and as 2,048
-//      one-page nodes against a chain of flat-map finds; both in small and in large trees
+//      one-page nodes against a chain of flat-map finds; both in small and in large trees. Prompts were matched before
+//      unless it says that they were not
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
 //      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -65,8 +67,11 @@ struct Prompts {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::shuffle(order, random);
   }
-  const Key& key(int round) const { return keys[order[static_cast<std::size_t>(round) % order.size()]]; }
-  void match(int round) { benchmark::DoNotOptimize(tree.match(key(round), {}, kv_out)); }
+  const Key& key(std::size_t round) const { return keys[order[round % order.size()]]; }
+  void match_all() {
+    for (const Key& key : keys) tree.match(key);
+  }
+  void match(std::size_t round) { benchmark::DoNotOptimize(tree.match(key(round), {}, kv_out)); }
 
   PrefixTree tree;
   std::vector<Key> keys;
@@ -106,6 +111,26 @@ struct Chains {
   std::uint32_t nodes = 0;
 };
 
+/// What memory alone costs a match: for each node three cache lines far apart (the node, its tokens, its KV indices),
+/// as if a walk knew from the beginning where they are.
+struct Lines {
+  explicit Lines(std::size_t nodes) : order(nodes), lines{Table<Line>(nodes), Table<Line>(nodes), Table<Line>(nodes)} {
+    std::iota(order.begin(), order.end(), 0U);
+    std::ranges::shuffle(order, std::mt19937_64(nodes));
+  }
+  void read(std::size_t begin, std::size_t nodes) const {
+    std::uint64_t sum = 0;
+    for (std::size_t i = begin; i < begin + nodes; ++i)
+      for (const Table<Line>& table : lines) sum += table[order[i % order.size()]].value;
+    benchmark::DoNotOptimize(sum);
+  }
+  struct alignas(64) Line {
+    std::uint64_t value = 1;
+  };
+  std::vector<std::uint32_t> order;
+  std::array<Table<Line>, 3> lines;
+};
+
 constexpr std::size_t prompt_tokens = 32768;
 
 /// In a tree of `range(0)` nodes, 1,000 of which hold the prompts.
@@ -118,38 +143,44 @@ void match_in_8_edges(benchmark::State& state) {
   std::map<const Key*, std::size_t> place;
   for (std::size_t i = 0; i < copies.size(); ++i) place[&prompts.keys[i]] = i;
   const auto compare_tokens = [&](int round) {
-    const Key& key = prompts.key(round);
+    const Key& key = prompts.key(static_cast<std::size_t>(round));
     benchmark::DoNotOptimize(std::memcmp(key.data(), copies[place[&key]].data(), key.size() * sizeof(Token)));
   };
-  report(state, {{"match", [&](int round) { prompts.match(round); }}, {"memcmp", compare_tokens}}, 0, rounds);
+  report(state,
+         {{"match", [&](int round) { prompts.match(static_cast<std::size_t>(round)); }}, {"memcmp", compare_tokens}}, 0,
+         rounds);
 }
 
 void match_in_pages(benchmark::State& state) {
   Prompts prompts(64, prompt_tokens, prompt_tokens / page);
+  prompts.match_all();
   const Chains chains(prompts.keys);
   report(state,
-         {{"match", [&](int round) { prompts.match(round); }},
-          {"chain", [&](int round) { chains.find(prompts.key(round)); }}},
+         {{"match", [&](int round) { prompts.match(static_cast<std::size_t>(round)); }},
+          {"chain", [&](int round) { chains.find(prompts.key(static_cast<std::size_t>(round))); }}},
          0, rounds);
 }
 
-/// 64 prompts of 64 one-page nodes a run, in a tree of `range(0)` nodes.
+/// 64 prompts of 64 one-page nodes a run, in a tree of `range(0)` nodes. Prompts that were matched before or, if
+/// `range(1)` is 0, are matched for the first time (where there are more of them than are matched).
 void match_in_tree_of(benchmark::State& state) {
   constexpr std::size_t pages = 64;
   Prompts prompts(static_cast<std::size_t>(state.range(0)) / pages, pages * page, pages);
+  if (state.range(1) != 0) prompts.match_all();
   const Chains chains(prompts.keys);
-  constexpr int matches = 64;
+  const Lines lines(prompts.tree.node_count());
+  constexpr std::size_t matches = 64;
+  const auto each = [](auto&& body) {
+    return [body](int round) {
+      for (std::size_t i = 0; i < matches; ++i) body(static_cast<std::size_t>(round) * matches + i);
+    };
+  };
   const auto result = report(state,
-                             {{"match",
-                               [&](int round) {
-                                 for (int i = 0; i < matches; ++i) prompts.match(round * matches + i);
-                               }},
-                              {"chain",
-                               [&](int round) {
-                                 for (int i = 0; i < matches; ++i) chains.find(prompts.key(round * matches + i));
-                               }}},
+                             {{"match", each([&](std::size_t i) { prompts.match(i); })},
+                              {"chain", each([&](std::size_t i) { chains.find(prompts.key(i)); })},
+                              {"lines", each([&](std::size_t i) { lines.read(i * pages, pages); })}},
                              0, rounds);
-  state.counters["ns_per_node"] = result.ours().median_ns / (matches * static_cast<double>(pages));
+  state.counters["ns_per_node"] = result.ours().median_ns / static_cast<double>(matches * pages);
 }
 
 constexpr std::uint32_t many = 1'000'000;
@@ -296,8 +327,9 @@ void evict_one_insert_one(benchmark::State& state) {
 BENCHMARK(match_in_8_edges)->Arg(1000)->Arg(many)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(match_in_pages)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(match_in_tree_of)
-    ->RangeMultiplier(10)
-    ->Range(1000, many)
+    ->ArgNames({"nodes", "matched_before"})
+    ->ArgsProduct({{1000, 10'000, 100'000, many}, {1}})
+    ->Args({many, 0})
     ->Iterations(1)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);

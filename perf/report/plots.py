@@ -35,7 +35,8 @@ PLOTS = [
          {"stateport": bandwidth("ours_ns"), "memcpy per chunk": bandwidth("memcpy_ns"),
           "deep_copy per chunk": bandwidth("deep_copy_ns")}),
     Plot("tree-match", "Prefix tree, match", "nodes in the tree", "ns per node of the path",
-         "prefix_tree_bench", {n: f"match_in_tree_of/{n}{MANUAL}" for n in (1000, 10000, 100000, 1000000)},
+         "prefix_tree_bench",
+         {n: f"match_in_tree_of/nodes:{n}/matched_before:1{MANUAL}" for n in (1000, 10000, 100000, 1000000)},
          {"stateport": lambda result: result["ns_per_node"],
           "chain of flat-map finds": lambda result: result["ns_per_node"] * result["chain_ns"] / result["match_ns"]}),
 ]

@@ -135,9 +135,17 @@ def bookkeeping_rows():
                   f"match_in_8_edges/{nodes}{manual}", "match_ns", "memcmp_ns", ratio=1 / 4)
     yield row("B2", "match, 2,048 one-page nodes | chain of flat-map finds", "prefix_tree_bench",
               f"match_in_pages{manual}", "match_ns", "chain_ns", ratio=1 / 1.5)
-    yield row("B2", "match, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
-              f"match_in_tree_of/1000000{manual}", "match_ns", "match_ns",
-              peer_benchmark=f"match_in_tree_of/1000{manual}", ratio=1 / 2.5)
+    def in_tree_of(nodes, matched_before=1):
+        return f"match_in_tree_of/nodes:{nodes}/matched_before:{matched_before}{manual}"
+
+    yield row("B2", "match, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench", in_tree_of(1_000_000), "match_ns",
+              "match_ns", "lines_ns", peer_benchmark=in_tree_of(1000), ratio=1 / 2.5)
+    yield row("B2", "three cache lines a node, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
+              in_tree_of(1_000_000), "lines_ns", "lines_ns", peer_benchmark=in_tree_of(1000))
+    yield row("B2", "match, 64 nodes of 1,000,000 | chain of flat-map finds", "prefix_tree_bench",
+              in_tree_of(1_000_000), "match_ns", "chain_ns")
+    yield row("B2", "the same for the first time | chain of flat-map finds", "prefix_tree_bench",
+              in_tree_of(1_000_000, 0), "match_ns", "chain_ns")
     touches = "prefix_tree_bench", f"use{manual}"
     yield row("B3", "LRU touch, 10^6 nodes, 64 a call | bare list", *touches, "touch_64_at_once_ns", "list_ns",
               ratio=1 / 1.3)

@@ -262,6 +262,32 @@ TEST_CASE("match allocates nothing, whether it hits, misses or splits") {
   CHECK(tree.node_count() == 3);
 }
 
+TEST_CASE("a path is found when nodes of it have gone and serve elsewhere") {
+  PrefixTree tree({.slots = 2});
+  const auto insert_by_token = [&tree](const Key& key, KvIndex kv) {
+    for (std::size_t tokens = 1; tokens < key.size(); ++tokens)
+      insert(tree, {key.begin(), key.begin() + static_cast<std::ptrdiff_t>(tokens)}, kv, false);
+    insert(tree, key, kv);
+  };
+  const Key first = iota_key(40);
+  insert_by_token(first, 0);
+  CHECK(tree.match(first).tokens == 40);
+  Freed freed;
+  tree.evict({.tokens = 15}, freed);
+  Key second = first;  // takes the nodes that the end of `first` had
+  std::fill(second.begin() + 10, second.end(), 7);
+  insert_by_token(second, 100);
+  std::vector<KvIndex> kv(40);
+  for (int time = 0; time < 2; ++time) {
+    CHECK(tree.match(second, {}, kv).tokens == 40);
+    CHECK(kv[9] == 9);
+    CHECK(kv[10] == 110);
+    CHECK(kv[39] == 139);
+    CHECK(tree.match(first).walked_tokens == 25);
+  }
+  tree.check_invariants();
+}
+
 TEST_CASE("a lookup without a node at hand answers alike and leaves the edge whole") {
   PrefixTree tree({.reserve_nodes = 0});
   insert(tree, iota_key(2000), 0, false);

@@ -111,6 +111,7 @@ void RadixTree::check_node(std::uint32_t index) const {
   });
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.tick <= tick_ && node.created <= tick_, structure, "a node is younger than the clock");
+  require_invariant(node.newer < nodes_.size() || node.newer == none, structure, "a node hints at no node");
   require_invariant(!is_victim_leaf(index) || listed(index) || leaves_.contains(index), structure,
                     "an evictable leaf is not indexed");
   if (node.slot < 0) return;

@@ -92,16 +92,36 @@ std::uint32_t RadixTree::common_pages(const Token* a, const Token* b, std::uint3
   return common;
 }
 
+std::uint32_t RadixTree::find_child(std::uint32_t parent, std::uint32_t name_space, const Token* page,
+                                    std::uint32_t hint) const noexcept {
+  const auto is_child = [&](std::uint32_t index) {
+    const RadixNode& node = nodes_[index];
+    return node.parent == parent && node.name_space == name_space && same_page(arena_.tokens(node.first_page), page);
+  };
+  if (hint != none && is_child(hint)) return hint;  // never a free node: its parent, if any, is a free node too
+  return children_.find(child_hash(parent, name_space, page), is_child);
+}
+
+void RadixTree::look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept {
+  const std::uint32_t far = listed(node) ? none : nodes_[node].newer;
+  ahead.note(depth, far);
+  if (far != none) prefetch(&nodes_[far]);
+  // What was fetched some levels before is here by now: it tells where its pages are.
+  const std::uint32_t near = ahead.at(depth + PathAhead::levels / 2);
+  if (near == none) return;
+  prefetch(arena_.tokens(nodes_[near].first_page));
+  prefetch(arena_.kv(nodes_[near].first_page));
+}
+
 RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept {
+  constexpr std::uint32_t fetched_pages = 8;  // of the key, ahead of the walk: it may be as cold as the nodes
   Walk walk;
+  PathAhead ahead;
   const auto page = static_cast<std::size_t>(options_.page_size);
   while (walk.pages < pages && name_space != NamespaceTable::none) {
     const Token* rest = tokens + walk.pages * page;
-    const std::uint32_t child = children_.find(child_hash(walk.node, name_space, rest), [&](std::uint32_t index) {
-      const RadixNode& node = nodes_[index];
-      return node.parent == walk.node && node.name_space == name_space &&
-             same_page(arena_.tokens(node.first_page), rest);
-    });
+    prefetch(tokens + std::min(walk.pages + fetched_pages, pages) * page);
+    const std::uint32_t child = find_child(walk.node, name_space, rest, ahead.at(walk.depth + 1));
     if (child == none) break;
     const RadixNode& node = nodes_[child];
     const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
@@ -114,6 +134,7 @@ RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::u
     }
     walk.node = child;
     ++walk.depth;
+    look_ahead(child, walk.depth, ahead);
     if (node.slot >= 0) {
       walk.answer = child;
       walk.answer_depth = walk.depth;
@@ -203,12 +224,15 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
   std::uint32_t begin = found.answer_pages;
-  for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent) {
+  std::uint32_t depth = found.answer_depth;
+  PathAhead below;
+  for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent, --depth) {
     const RadixNode& node = nodes_[at];
     begin -= node.pages;
     if (!kv_out.empty())
       std::memcpy(kv_out.data() + begin * page, arena_.kv(node.first_page), sizeof(KvIndex) * node.pages * page);
     touch_node(at, tick--);
+    note_ahead(at, depth, below);
   }
   if (found.answer != root) touch_state(found.answer);
   return match;

@@ -17,6 +17,7 @@
 
 #include "kv_event_source.hpp"
 #include "namespace_table.hpp"
+#include "path_ahead.hpp"
 #include "token_arena.hpp"
 
 namespace stateport::detail {
@@ -33,7 +34,7 @@ struct RadixNode {
   std::uint32_t full_lock = 0;
   std::uint32_t generation = 0;
   std::uint32_t older = UINT32_MAX;  ///< neighbours in the list of leaves, if it is there
-  std::uint32_t newer = UINT32_MAX;
+  std::uint32_t newer = UINT32_MAX;  ///< if it is not there: PathAhead's hint, or none
   std::uint64_t tick = 0;
   std::uint64_t created = 0;
   std::uint32_t hits = 0;
@@ -112,6 +113,11 @@ class RadixTree {
   };
 
   [[nodiscard]] Walk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
+  /// The child that begins with `page`, or none; looked up if it is not `hint`.
+  [[nodiscard]] std::uint32_t find_child(std::uint32_t parent, std::uint32_t name_space, const Token* page,
+                                         std::uint32_t hint) const noexcept;
+  /// On the way down: fetches what lies ahead.
+  void look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept;
   [[nodiscard]] std::uint32_t child_hash(std::uint32_t node) const noexcept;
   [[nodiscard]] std::uint32_t child_hash(std::uint32_t parent, std::uint32_t name_space,
                                          const Token* page) const noexcept;
@@ -149,6 +155,12 @@ class RadixTree {
       list_last(node);
     else if (keys_may_shrink_)
       rank_path_again(node);
+  }
+  /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
+  void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
+    const std::uint32_t ahead = below.at(depth);
+    if (ahead != none && !listed(node)) nodes_[node].newer = ahead;
+    below.note(depth, node);
   }
   void touch_state(std::uint32_t node) noexcept;
 
