@@ -2,21 +2,29 @@
 // G1 to G8: do the copy kernels of a GPU run at the speed of its memory, and what does a launch cost beside its bytes?
 // Peers in the same run and over the same chunks: a loop of async memcpy, the batched call, CUB, and a twin of the
 // kernel without Kokkos (gpu/peers.hpp). Limit: the faster of one large memcpy and the kernel over one contiguous
-// range. Times are the device's own, between events.
+// range. Times are the device's own, between events. Before each timed run its destinations are poisoned and the caches
+// swept; after it every byte is compared.
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
+#include <stateport/core/element_convert.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "comparison.hpp"
 #include "gpu/peers.hpp"
+#include "gpu/round_checks.hpp"
 #include "slot_workload.hpp"
 
 namespace stateport::perf {
@@ -41,44 +49,115 @@ class ContiguousCopy {
         .slot_stride_bytes = static_cast<std::int64_t>(bytes_)};
     store_ = std::make_unique<StateStore>(StateStore::view({&tensor, 1}, 2 * disjoint_rounds));
     fill_randomly(*store_);
+    std::vector<std::vector<WrittenRange>> written;
+    for (int round = 0; round < disjoint_rounds; ++round)
+      written.push_back({{.dst = destination(round), .expected = source(round), .bytes = bytes_}});
+    checks_.emplace(std::move(written));
   }
   void memcpy_call(const Stream& stream, int round) const {
-    const StateTensorView& tensor = store_->tensors()[0];
-    const SlotCopy slots = copy(round);
-    copy_bytes(stream, tensor.slot_data(SlotId{slots.dst_slot}), tensor.slot_data(SlotId{slots.src_slot}), bytes_);
+    copy_bytes(stream, destination(round), source(round), bytes_);
   }
   void kernel(const Stream& stream, int round) const {
     const SlotCopy slots = copy(round);
     store_->copy(stream, {&slots, 1});
   }
   [[nodiscard]] double moved_bytes() const { return 2.0 * static_cast<double>(bytes_); }
+  [[nodiscard]] RoundChecks& checks() { return *checks_; }
 
  private:
   static SlotCopy copy(int round) {
     const int first = round % disjoint_rounds * 2;
     return SlotCopy::whole(first, first + 1);
   }
+  [[nodiscard]] std::byte* source(int round) const {
+    return store_->tensors()[0].slot_data(SlotId{copy(round).src_slot});
+  }
+  [[nodiscard]] std::byte* destination(int round) const {
+    return store_->tensors()[0].slot_data(SlotId{copy(round).dst_slot});
+  }
   DeviceResource resource_;
   std::size_t bytes_;
   Buffer memory_;
   std::unique_ptr<StateStore> store_;
+  std::optional<RoundChecks> checks_;
 };
 
-/// A comparison in device time; the two limits are added to it, scaled to `bytes` in limit_ns.
+/// Times runs on the device and compares what each of them wrote.
+class CheckedTimer {
+ public:
+  explicit CheckedTimer(const Stream& stream) : stream_(stream) {}
+
+  double time_ns(const Contender& contender, int round, RoundChecks& checks) {
+    checks.prepare(stream_, round);
+    sweep_.run(stream_);
+    const double ns = device_time_ns(stream_, [&] { contender.run(round); });
+    if (!checks.hold(stream_, round)) wrong_ = contender.name;
+    return ns;
+  }
+  /// Makes the benchmark fail when a run left other bytes than it should.
+  void conclude(benchmark::State& state) const {
+    if (!wrong_.empty()) state.SkipWithError((wrong_ + ": a destination holds other bytes than it should").c_str());
+  }
+
+ private:
+  const Stream& stream_;
+  CacheSweep sweep_;
+  std::string wrong_;
+};
+
+/// A comparison in device time of ways to write what `checks` say; the two limits are added to it, scaled to `bytes` in
+/// limit_ns.
 void report_on(benchmark::State& state, const Stream& stream, std::vector<Contender> contenders, double bytes,
-               const ContiguousCopy& limit) {
-  contenders.push_back({"big_memcpy", [&](int round) { limit.memcpy_call(stream, round); }});
-  contenders.push_back({"contiguous", [&](int round) { limit.kernel(stream, round); }});
+               RoundChecks& checks, ContiguousCopy& limit) {
+  const std::string big_memcpy = "big_memcpy", contiguous = "contiguous";
+  contenders.push_back({big_memcpy, [&](int round) { limit.memcpy_call(stream, round); }});
+  contenders.push_back({contiguous, [&](int round) { limit.kernel(stream, round); }});
+  CheckedTimer timer(stream);
   const Comparison result = report(state, contenders, bytes, gpu_rounds, [&](const Contender& contender, int round) {
-    return device_time_ns(stream, [&] { contender.run(round); });
+    const bool is_limit = contender.name == big_memcpy || contender.name == contiguous;
+    return timer.time_ns(contender, round, is_limit ? limit.checks() : checks);
   });
+  timer.conclude(state);
   const std::size_t last = result.timings.size() - 1;
   const double limit_ns = std::min(result.timings[last].median_ns, result.timings[last - 1].median_ns);
   state.counters["limit_ns"] = limit_ns * bytes / limit.moved_bytes();
   state.counters["excess_ns"] = result.ours().median_ns - state.counters["limit_ns"];
 }
 
-/// G1: `range(0)` whole states in one launch. Every peer's destinations are compared too.
+std::vector<std::vector<WrittenRange>> destinations_of(const CopyWorkload& workload) {
+  std::vector<std::vector<WrittenRange>> rounds;
+  for (int round = 0; round < workload.rounds(); ++round) rounds.push_back(destinations(workload.chunks(round)));
+  return rounds;
+}
+
+/// Rounds over `requests` slots each, from slot 0 on.
+std::vector<std::vector<WrittenRange>> slots_in_rounds(const StateStore& written, const StateStore& expected,
+                                                       const StateStore* before, std::int32_t requests) {
+  std::vector<std::vector<WrittenRange>> rounds;
+  for (std::int32_t round = 0; round < disjoint_rounds; ++round)
+    rounds.push_back(slot_ranges(written, expected, before, round * requests, requests));
+  return rounds;
+}
+
+/// Writes to every slot and tensor of `to` what `make` makes of the same slot and tensor of `from`, on the host.
+void fill_from(const StateStore& from, const StateStore& to,
+               const std::function<void(std::span<const std::byte>, std::span<std::byte>)>& make) {
+  const Stream stream = Stream::default_stream();
+  for (std::size_t i = 0; i < from.tensors().size(); ++i) {
+    const std::size_t read_bytes = from.tensors()[i].spec.natural_bytes();
+    const std::size_t written_bytes = to.tensors()[i].spec.natural_bytes();
+    std::vector<std::byte> read(read_bytes), written(written_bytes);
+    for (SlotId slot{0}; slot.value() < from.slots(); slot = SlotId{slot.value() + 1}) {
+      copy_bytes(stream, read.data(), from.tensors()[i].slot_data(slot), read_bytes);
+      stream.synchronize();
+      make(read, written);
+      copy_bytes(stream, to.tensors()[i].slot_data(slot), written.data(), written_bytes);
+      stream.synchronize();
+    }
+  }
+}
+
+/// G1: `range(0)` whole states in one launch.
 void copies(benchmark::State& state) {
   const Stream stream = Stream::create();
   const StateSpec spec = layers_of_two_tensors();
@@ -88,15 +167,12 @@ void copies(benchmark::State& state) {
   std::vector<std::vector<PeerCopy>> peers;
   for (int round = 0; round < workload.rounds(); ++round) peers.push_back(peer_copies(workload.chunks(round)));
   std::vector<Contender> contenders{{"ours", [&](int round) { workload.run(round, stream); }}};
-  for (std::size_t i = 0; i < peers[0].size(); ++i) {
+  for (std::size_t i = 0; i < peers[0].size(); ++i)
     contenders.push_back({peers[0][i].name,
                           [&, i](int round) { peers[static_cast<std::size_t>(round) % peers.size()][i].run(stream); }});
-    if (!workload.copies_exactly([&] { peers[0][i].run(stream), stream.synchronize(); }))
-      state.SkipWithError((peers[0][i].name + ": a destination differs from its source").c_str());
-  }
-  const ContiguousCopy limit(static_cast<std::size_t>(workload.moved_bytes()) / 2);
-  report_on(state, stream, contenders, workload.moved_bytes(), limit);
-  if (!workload.copies_exactly()) state.SkipWithError("a destination differs from its source");
+  RoundChecks checks(destinations_of(workload));
+  ContiguousCopy limit(static_cast<std::size_t>(workload.moved_bytes()) / 2);
+  report_on(state, stream, contenders, workload.moved_bytes(), checks, limit);
 }
 BENCHMARK(copies)->Name("G1")->Arg(16)->Arg(32)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 
@@ -109,10 +185,9 @@ void graph_copies(benchmark::State& state) {
   for (int round = 0; round < workload.rounds(); ++round)
     graphs.push_back(std::make_unique<Graph>(stream, [&] { workload.run(round, stream); }));
   const auto replay = [&](int round) { graphs[static_cast<std::size_t>(round) % graphs.size()]->launch(stream); };
-  const ContiguousCopy limit(std::size_t{1} << 30);
-  report_on(state, stream, {{"ours", replay}}, workload.moved_bytes(), limit);
-  if (!workload.copies_exactly([&] { replay(0), stream.synchronize(); }))
-    state.SkipWithError("a destination differs from its source");
+  RoundChecks checks(destinations_of(workload));
+  ContiguousCopy limit(std::size_t{1} << 30);
+  report_on(state, stream, {{"ours", replay}}, workload.moved_bytes(), checks, limit);
 }
 BENCHMARK(graph_copies)->Name("G2")->Arg(1)->Arg(4)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 
@@ -137,28 +212,54 @@ void nothing_to_do(benchmark::State& state) {
 }
 BENCHMARK(nothing_to_do)->Name("G3")->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 
+/// The rule of a shift by one token, element by element.
+void shift_by_one(std::span<const std::byte> from, std::span<std::byte> to, const StateTensorSpec& tensor) {
+  const auto window = static_cast<std::size_t>(tensor.shape[0]), dim = static_cast<std::size_t>(tensor.shape[1]);
+  const bool sd = tensor.conv_layout == ConvLayout::sd;
+  const auto at = [&](std::size_t token, std::size_t column) {
+    return 2 * (sd ? token * dim + column : column * window + token);
+  };
+  for (std::size_t token = 0; token < window; ++token)
+    for (std::size_t column = 0; column < dim; ++column)
+      std::memcpy(&to[at(token, column)], &from[at(std::min(token + 1, window - 1), column)], 2);
+}
+
 /// G4: conv windows of 64 requests shifted by one token in place.
 void shift(benchmark::State& state, ConvLayout layout) {
   constexpr std::int32_t requests = 64;
   const Stream stream = Stream::create();
   DeviceResource resource;
   const StateSpec spec = StateSpec::uniform(36, {.window = 6, .dim = 8192, .layout = layout}, {});
-  const StateStore store(resource, spec, {.slots = disjoint_rounds * requests});
-  fill_randomly(store);
+  const StoreOptions options{.slots = disjoint_rounds * requests};
+  const StateStore store(resource, spec, options), before(resource, spec, options), expected(resource, spec, options);
+  fill_randomly(before);
+  fill_from(before, expected, [&](std::span<const std::byte> from, std::span<std::byte> to) {
+    shift_by_one(from, to, spec.tensors()[0]);
+  });
   SlotCopier copier(store, store);
   std::vector<SlotCopy> plan;
   for (std::int32_t slot = 0; slot < store.slots(); ++slot)
     plan.push_back({.src_slot = slot, .dst_slot = slot, .conv_shift = 1, .recurrent_src_slot = -1});
   const double bytes = 2.0 * requests * static_cast<double>(spec.slot_bytes()) * 5 / 6;
-  const ContiguousCopy limit(static_cast<std::size_t>(bytes) / 2);
+  RoundChecks checks(slots_in_rounds(store, expected, &before, requests));
+  ContiguousCopy limit(static_cast<std::size_t>(bytes) / 2);
   const auto shift_round = [&](int round) {
     const auto first = static_cast<std::size_t>(round % disjoint_rounds * requests);
     copier.copy_shifted(stream, std::span(plan).subspan(first, requests));
   };
-  report_on(state, stream, {{"ours", shift_round}}, bytes, limit);
+  report_on(state, stream, {{"ours", shift_round}}, bytes, checks, limit);
 }
 BENCHMARK_CAPTURE(shift, sd, ConvLayout::sd)->Name("G4/sd")->UseManualTime()->Iterations(1);
 BENCHMARK_CAPTURE(shift, ds, ConvLayout::ds)->Name("G4/ds")->UseManualTime()->Iterations(1);
+
+void round_to_bf16(std::span<const std::byte> from, std::span<std::byte> to) {
+  for (std::size_t i = 0; i < to.size() / 2; ++i) {
+    float value = 0;
+    std::memcpy(&value, &from[4 * i], sizeof value);
+    const std::uint16_t bits = convert::fp32_to_bf16(value);
+    std::memcpy(&to[2 * i], &bits, sizeof bits);
+  }
+}
 
 /// G5: fp32 recurrent states to bf16 ones.
 void convert(benchmark::State& state) {
@@ -170,7 +271,9 @@ void convert(benchmark::State& state) {
   };
   const StateStore fp32(resource, spec(ElementType::fp32), {.slots = disjoint_rounds * requests});
   const StateStore bf16(resource, spec(ElementType::bf16), {.slots = disjoint_rounds * requests});
+  const StateStore expected(resource, spec(ElementType::bf16), {.slots = disjoint_rounds * requests});
   fill_randomly(fp32);
+  fill_from(fp32, expected, round_to_bf16);
   SlotCopier copier(fp32, bf16);
   std::vector<SlotCopy> plan;
   for (std::int32_t slot = 0; slot < fp32.slots(); ++slot) plan.push_back(SlotCopy::whole(slot, slot));
@@ -179,8 +282,9 @@ void convert(benchmark::State& state) {
     copier.copy_slots(stream, std::span(plan).subspan(first, requests));
   };
   const double bytes = static_cast<double>(requests) * static_cast<double>(fp32.spec().slot_bytes()) * 1.5;
-  const ContiguousCopy limit(static_cast<std::size_t>(bytes) / 2);
-  report_on(state, stream, {{"ours", convert_round}}, bytes, limit);
+  RoundChecks checks(slots_in_rounds(bf16, expected, nullptr, requests));
+  ContiguousCopy limit(static_cast<std::size_t>(bytes) / 2);
+  report_on(state, stream, {{"ours", convert_round}}, bytes, checks, limit);
 }
 BENCHMARK(convert)->Name("G5")->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
 
@@ -205,8 +309,15 @@ void images(benchmark::State& state, bool to_device) {
     const SlotId slot{round % disjoint_rounds};
     copy_bytes(stream, to.tensors()[0].slot_data(slot), from.tensors()[0].slot_data(slot), bytes);
   };
+  std::vector<std::vector<WrittenRange>> written;
+  for (SlotId slot{0}; slot.value() < disjoint_rounds; slot = SlotId{slot.value() + 1})
+    written.push_back(
+        {{.dst = to.tensors()[0].slot_data(slot), .expected = from.tensors()[0].slot_data(slot), .bytes = bytes}});
+  RoundChecks checks(std::move(written));
+  CheckedTimer timer(stream);
   report(state, {{"ours", copy}, {"memcpy", memcpy_call}}, static_cast<double>(bytes), gpu_rounds,
-         [&](const Contender& contender, int round) { return device_time_ns(stream, [&] { contender.run(round); }); });
+         [&](const Contender& contender, int round) { return timer.time_ns(contender, round, checks); });
+  timer.conclude(state);
 }
 BENCHMARK_CAPTURE(images, to_device, true)->Name("G6/to_device")->UseManualTime()->Iterations(1);
 BENCHMARK_CAPTURE(images, to_host, false)->Name("G6/to_host")->UseManualTime()->Iterations(1);

@@ -11,6 +11,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>
 
+#include "count_differences.hpp"
 #include "twin_copy.hpp"
 
 namespace stateport::perf {
@@ -123,6 +124,11 @@ void Graph::launch(const Stream& stream) const {
 
 void launch_empty_kernel(const Stream& stream) {
   empty_kernel<<<1, 32, 0, native(stream)>>>();
+  check(cudaGetLastError());
+}
+
+void count_differences(const Stream& stream, const EqualRanges* ranges, std::uint32_t count, std::uint32_t* different) {
+  count_differing_words<<<compare_blocks, compare_threads, 0, native(stream)>>>(ranges, count, different);
   check(cudaGetLastError());
 }
 

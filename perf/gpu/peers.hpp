@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -30,6 +32,16 @@ class Graph {
 };
 
 void launch_empty_kernel(const Stream& stream);
+
+/// Two ranges of `words` times 16 bytes, on the device or in pinned memory.
+struct EqualRanges {
+  const std::byte* left;
+  const std::byte* right;
+  std::uint32_t words;
+};
+/// Enqueues a pass over both sides of all ranges that adds the number of 16-byte words that differ to *different. All
+/// arrays lie on the device.
+void count_differences(const Stream& stream, const EqualRanges* ranges, std::uint32_t count, std::uint32_t* different);
 
 /// One way to copy a list of chunks, its tables on the device already.
 struct PeerCopy {
