@@ -15,12 +15,6 @@ CheckpointNodes::CheckpointNodes(std::size_t reserve_nodes) {
   live_.push_back(root);
 }
 
-std::int32_t CheckpointNodes::ancestor_state_blocks(Index node) const noexcept {
-  Index at = nodes_[node].parent;
-  while (at != root && !nodes_[at].has_state) at = nodes_[at].parent;
-  return nodes_[at].end_blocks;
-}
-
 CheckpointNodes::Index CheckpointNodes::take() {
   Index node = free_head_;
   if (node == none) {

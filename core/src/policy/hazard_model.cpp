@@ -21,6 +21,7 @@ constexpr double other_prior = 0.1;          // of branch points and rungs, rela
 constexpr double least_hazard_per_s = 1e-9;
 constexpr double negligible_hazard = 1e-12;
 constexpr double negligible_survival = 1e-4;
+constexpr double rounding_margin = 1 + 1e-9;
 constexpr double weight_max = 8;      // of a hit deep in a long prompt, relative to the mean prompt
 constexpr int neutral_level = 8;      // multiplier 1; two levels are a factor of 2
 constexpr int last_turn_levels = -6;  // 1/8
@@ -41,6 +42,11 @@ int levels_of(double factor) noexcept {
 
 double chance_within(double hazard_per_s, double width_s) noexcept {
   return 1 - std::exp(-hazard_per_s * width_s);
+}
+
+/// Expected time in a bucket for an item that is used in it with this chance.
+double expected_wait_s(double chance, double hazard_per_s, double width_s) noexcept {
+  return hazard_per_s > negligible_hazard ? chance / hazard_per_s : width_s;
 }
 
 std::uint32_t hash(PositionKey key) noexcept {
@@ -115,8 +121,11 @@ void HazardModel::fit() noexcept {
       prior = pooled * fall;
     }
   }
+  for (std::size_t c = 0; c < classes; ++c)
+    for (std::size_t b = buckets; b-- > 0;)
+      highest_from_[c][b] = b + 1 < buckets ? std::max(hazard_[c][b], highest_from_[c][b + 1]) : hazard_[c][b];
   for (Histogram& indices : index_) indices.fill(-1);
-  for (Histogram& chances : chance_) chances.front() = -1;
+  for (Histogram& chances : chance_) chances.fill(-1);
 }
 
 void HazardModel::decay() noexcept {
@@ -128,37 +137,33 @@ void HazardModel::decay() noexcept {
     for (double& value : *table) value *= kept;
 }
 
-void HazardModel::compute_chances(int hazard_class, int level) const noexcept {
-  const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
-  const double multiplier = multiplier_[static_cast<std::size_t>(level)];
-  Histogram& chances = chance_[row(hazard_class, level)];
-  for (int b = 0; b < buckets; ++b) {
-    const auto at = static_cast<std::size_t>(b);
-    chances[at] = chance_within(hazards[at] * multiplier, width_s(b));
-  }
-}
-
 /// Of an item that waits for the begin of the bucket `from` for so long, and is not used meanwhile.
 double HazardModel::compute_index(int hazard_class, int level, int from, double idle_s) const noexcept {
   const Histogram& hazards = hazard_[static_cast<std::size_t>(hazard_class)];
+  const Histogram& highest = highest_from_[static_cast<std::size_t>(hazard_class)];
   const double multiplier = multiplier_[static_cast<std::size_t>(level)];
-  const Histogram& chances = chance_[row(hazard_class, level)];
-  if (chances.front() < 0) compute_chances(hazard_class, level);
+  Histogram& chances = chance_[row(hazard_class, level)];
   double survival = 1;
   double used = 0;            // chance of a use within the horizon
   double waiting_s = idle_s;  // expected time until then
   double best = 0;
-  for (int b = from; b < buckets; ++b) {
-    const auto at = static_cast<std::size_t>(b);
-    const double hazard = hazards[at] * multiplier;
-    // Of the bucket that it is in, an item has half before it.
-    const double width = b == from ? width_s(b) * 0.5 : width_s(b);
-    const double chance = b == from ? chance_within(hazard, width) : chances[at];
+  const auto extend = [&](double chance, double hazard, double bucket_s) {
     used += survival * chance;
-    waiting_s += survival * (hazard > negligible_hazard ? chance / hazard : width);
+    waiting_s += survival * expected_wait_s(chance, hazard, bucket_s);
     survival *= 1 - chance;
     best = std::max(best, used / waiting_s);
-    if (survival < negligible_survival) break;
+  };
+  // Of the bucket that it is in, an item has half before it.
+  const double half_s = width_s(from) * 0.5;
+  const double first_hazard = hazards[static_cast<std::size_t>(from)] * multiplier;
+  extend(chance_within(first_hazard, half_s), first_hazard, half_s);
+  for (int b = from + 1; b < buckets && survival >= negligible_survival; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    // A longer horizon has a mean of this ratio and of hazards to come: if those are all lower, the best is found.
+    if (highest[at] * multiplier * rounding_margin < best) break;
+    const double hazard = hazards[at] * multiplier;
+    if (chances[at] < 0) chances[at] = chance_within(hazard, width_s(b));
+    extend(chances[at], hazard, width_s(b));
   }
   return best;
 }

@@ -81,6 +81,21 @@ class HazardModel {
   static constexpr int buckets_of_doubling = 3;
   static constexpr double cube_root_of_2 = 1.259921049894873165;
   static constexpr double cube_root_of_4 = 1.587401051968199475;
+  /// By the first bits of a mantissa. Where they do not tell, or the logarithm may be rounded up, it decides itself.
+  static constexpr int third_bits = 8;
+  static constexpr std::uint8_t doubtful_third = UINT8_MAX;
+  static constexpr auto thirds_of_doubling = [] {
+    constexpr auto place = [](double threshold) {
+      return std::bit_cast<std::uint64_t>(threshold) >> (52 - third_bits) & ((1U << third_bits) - 1);
+    };
+    std::array<std::uint8_t, 1U << third_bits> thirds{};
+    for (std::size_t at = 0; at < thirds.size(); ++at)
+      thirds[at] = static_cast<std::uint8_t>((at > place(cube_root_of_2)) + (at > place(cube_root_of_4)));
+    for (const std::size_t at :
+         {std::size_t{0}, std::size_t{place(cube_root_of_2)}, std::size_t{place(cube_root_of_4)}, thirds.size() - 1})
+      thirds[at] = doubtful_third;
+    return thirds;
+  }();
   static constexpr int levels = 17;
   static constexpr int factors = 5;
   static constexpr std::uint8_t no_class = UINT8_MAX;
@@ -138,7 +153,6 @@ class HazardModel {
     const auto at = static_cast<std::size_t>(bucket);
     return (bucket + 1 < buckets ? bucket_start_s_[at + 1] : bucket_end_s_) - bucket_start_s_[at];
   }
-  void compute_chances(int hazard_class, int level) const noexcept;
   [[nodiscard]] double compute_index(int hazard_class, int level, int from, double idle_s = 0) const noexcept;
   [[nodiscard]] double index_at(int hazard_class, int level, int from) const noexcept;
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
@@ -173,6 +187,7 @@ class HazardModel {
   std::array<Histogram, classes> hits_{};
   std::array<Histogram, classes> exposure_{};
   std::array<Histogram, classes> hazard_{};
+  std::array<Histogram, classes> highest_from_{};  ///< of the hazards from this bucket on
   std::array<double, factors> factor_hits_{};
   std::array<double, factors> factor_exposure_{};
   Histogram bucket_start_s_{};
@@ -181,29 +196,20 @@ class HazardModel {
   // By row(); filled on demand, emptied by fit(): < 0 is empty.
   static constexpr std::size_t rows = classes_of_kind * levels + classes - classes_of_kind;
   mutable std::array<Histogram, rows> index_{};
-  mutable std::array<Histogram, rows> chance_{};  ///< of a use in a whole bucket; a row is filled at once
+  mutable std::array<Histogram, rows> chance_{};  ///< of a use in a whole bucket
 };
 
 // A victim is chosen among 48 candidates: these run for each.
 
 inline int HazardModel::bucket(double age_s) noexcept {
-  // floor(3 · log2(1 + age)), from the exponent and two thresholds of the mantissa. Close to a threshold, where the
-  // logarithm may be rounded up to it, the logarithm itself decides.
-  constexpr std::uint64_t mantissa_bits = (std::uint64_t{1} << 52) - 1;
-  constexpr std::uint64_t third = std::bit_cast<std::uint64_t>(cube_root_of_2) & mantissa_bits;
-  constexpr std::uint64_t two_thirds = std::bit_cast<std::uint64_t>(cube_root_of_4) & mantissa_bits;
-  constexpr std::uint64_t doubt = 4096;  // ulp: far more than log2 errs
+  // floor(3 · log2(1 + age)), from the exponent and the first bits of the mantissa.
   const double grown = 1 + std::max(age_s, 0.0);
   const auto bits = std::bit_cast<std::uint64_t>(grown);
-  const std::uint64_t mantissa = bits & mantissa_bits;
-  const auto near = [&](std::uint64_t threshold) {
-    return ((mantissa - threshold + doubt) & mantissa_bits) < 2 * doubt;
-  };
-  if ((int{near(0)} | int{near(third)} | int{near(two_thirds)}) != 0) [[unlikely]]
+  const std::uint8_t third = thirds_of_doubling[bits >> (52 - third_bits) & (thirds_of_doubling.size() - 1)];
+  if (third == doubtful_third) [[unlikely]]
     return std::min(static_cast<int>(buckets_of_doubling * std::log2(grown)), buckets - 1);
   const int doublings = static_cast<int>(bits >> 52) - 1023;
-  const int thirds = int{mantissa >= third} + int{mantissa >= two_thirds};
-  return std::min(doublings * buckets_of_doubling + thirds, buckets - 1);
+  return std::min(doublings * buckets_of_doubling + third, buckets - 1);
 }
 
 inline HazardModel::Demand HazardModel::demand(Position position) const noexcept {

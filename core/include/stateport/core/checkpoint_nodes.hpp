@@ -44,7 +44,11 @@ class CheckpointNodes {
   [[nodiscard]] std::int64_t blocks() const noexcept { return blocks_; }
   [[nodiscard]] std::int64_t states() const noexcept { return states_; }
   /// The end of the nearest ancestor with a state; 0 if there is none. O(nodes between).
-  [[nodiscard]] std::int32_t ancestor_state_blocks(Index node) const noexcept;
+  [[nodiscard]] std::int32_t ancestor_state_blocks(Index node) const noexcept {
+    Index at = nodes_[node].parent;
+    while (at != root && !nodes_[at].has_state) at = nodes_[at].parent;
+    return nodes_[at].end_blocks;
+  }
 
   /// A new leaf [parent's end, end_blocks).
   Index add(Index parent, std::int32_t end_blocks, bool has_state);
