@@ -189,6 +189,40 @@ TEST_CASE("a split leaves the state with the lower part") {
   tree.check_invariants();
 }
 
+TEST_CASE("a state whose tag is not that of its node is not answered") {
+  PrefixTree tree({.slots = 4, .layout_fingerprint = 5});
+  insert(tree, {1, 2}, 0);
+  insert(tree, {1, 2, 3, 4}, 10);
+  const Key key{1, 2, 3, 4};
+  const PrefixMatch right = tree.match(key);
+  REQUIRE(right.tokens == 4);
+  auto& pool = const_cast<SlotPool&>(tree.slots());  // no call of the tree lets its slots be tagged
+  StateTag wrong_count = right.tag;
+  ++wrong_count.token_count;
+  StateTag wrong_layout = right.tag;
+  ++wrong_layout.layout_fingerprint;
+  for (const StateTag& wrong : {wrong_count, wrong_layout, StateTag{}}) {
+    pool.set_tag(right.slot, wrong);
+    const PrefixMatch hit = tree.match(key);
+    CHECK(hit.tokens == 2);
+    CHECK(hit.tag == tree.state_tag(std::span(key).first(2)));
+    CHECK(hit.walked_tokens == 4);
+    CHECK(hit.branching_position == 4);
+    CHECK(hit.lost == LostHit::no_checkpoint);
+    pool.set_tag(hit.slot, wrong);
+    Freed freed;
+    const PrefixMatch miss = tree.match_with_live_slot(key, {}, {}, {}, freed);
+    CHECK(miss.node.is_root());
+    CHECK(!miss.slot.valid());
+    CHECK(!miss.live_slot.valid());
+    CHECK(miss.lost == LostHit::no_checkpoint);
+    pool.set_tag(hit.slot, hit.tag);
+  }
+  pool.set_tag(right.slot, right.tag);
+  CHECK(tree.match(key).tokens == 4);
+  tree.check_invariants();
+}
+
 TEST_CASE("a lost hit has a reason") {
   PrefixTree tree({.slots = 3, .chunk_size = 4});
   insert(tree, iota_key(9), 0);

@@ -197,6 +197,22 @@ void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
   for_each_prefetched(nodes.size(), fetch_neighbours, [&](std::size_t i) { touch(nodes[i].index); });
 }
 
+bool RadixTree::holds_state_at(std::uint32_t node, std::uint32_t pages) const noexcept {
+  if (nodes_[node].slot < 0) return false;
+  const StateTag& tag = pool_.tag(SlotId{nodes_[node].slot});
+  return tag.token_count == tokens_of(pages) && tag.layout_fingerprint == options_.layout_fingerprint;
+}
+
+void RadixTree::refuse_wrong_states(Walk& walk) const noexcept {
+  while (walk.answer != root && !holds_state_at(walk.answer, walk.answer_pages)) {
+    const RadixNode& node = nodes_[walk.answer];
+    walk.lost_state = walk.lost_state || node.slot == lost_slot;
+    walk.answer_pages -= node.pages;
+    --walk.answer_depth;
+    walk.answer = node.parent;
+  }
+}
+
 PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
   PrefixMatch match;
   match.node = id(walk.answer);
@@ -217,7 +233,8 @@ PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
 
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out) {
   const auto page = static_cast<std::size_t>(options_.page_size);
-  const Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
+  Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
+  refuse_wrong_states(found);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
   const PrefixMatch match = describe(found);

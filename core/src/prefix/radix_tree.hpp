@@ -126,6 +126,11 @@ class RadixTree {
   [[nodiscard]] std::int64_t tokens_of(std::uint32_t pages) const noexcept {
     return std::int64_t{pages} * options_.page_size;
   }
+  /// Whether the slot of a node that ends after `pages` holds a state of so many tokens, by its tag. What tokens they
+  /// are was checked when the tree took it.
+  [[nodiscard]] bool holds_state_at(std::uint32_t node, std::uint32_t pages) const noexcept;
+  /// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
+  void refuse_wrong_states(Walk& walk) const noexcept;
   [[nodiscard]] PrefixMatch describe(const Walk& walk) const noexcept;
 
   [[nodiscard]] bool node_at_hand() const noexcept;

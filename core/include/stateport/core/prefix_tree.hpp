@@ -62,8 +62,8 @@ class PrefixTree {
 
   /// The deepest node with a state on the path of `tokens`. Refreshes the path down to it and its state; splits the
   /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
-  /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. O(tokens); allocates
-  /// nothing.
+  /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. A state whose tag has
+  /// another token count or layout than its node is no state. O(tokens); allocates nothing.
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {});
 
   /// match() for a request that is to start from the state: `live_slot` is its working slot, or none: then one is
