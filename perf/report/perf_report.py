@@ -42,7 +42,9 @@ def run_program(path, threads, benchmarks):
     done = subprocess.run([path, f"--benchmark_filter={names}", "--benchmark_format=json"],
                           env=environment, capture_output=True, text=True, check=False)
     if done.returncode == SKIPPED or done.returncode == NOT_LOADED and re.search(r"lib(cuda|amdhip64)\.so", done.stderr):
-        why = done.stderr.strip().removeprefix("skipped: ") if done.returncode == SKIPPED else "no device: no driver here"
+        why = "no device: no driver here"
+        if done.returncode == SKIPPED:
+            why = done.stderr.strip().splitlines()[-1].removeprefix("skipped: ")
         print(f"perf-report: {path.name} was skipped: {why}", flush=True)
         return {"skipped": why}
     sys.stderr.write(done.stderr)

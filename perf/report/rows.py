@@ -197,4 +197,22 @@ def gpu_rows():
     yield gpu("G8", "1,000 graph replays with new plans: wrong ones", "G8", ours="wrong", ns=0)
 
 
-ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows(), *gpu_rows()]
+def torch_rows():
+    """Of torch_copy_bench.py: everybody works on the same torch tensors."""
+
+    def rows(id, metric, benchmark, triton_ratio=None, torch=True, limit="limit_ns", **goal):
+        yield row(id, f"{metric} | Triton kernel", "torch_copy_bench", benchmark, "ours_ns", "triton_ns", limit,
+                  ratio=triton_ratio, **goal)
+        if torch:
+            yield row(id, f"{metric} | torch indexing", "torch_copy_bench", benchmark, "ours_ns", "torch_ns", limit)
+
+    for requests in (1, 4, 16, 64, 256, 512):
+        goal = {"limit_share": 0.97} if requests >= 16 else {}
+        yield from rows("G1", f"torch tensors, copy, {requests} requests x 48 tensors", f"G1/{requests}", **goal)
+    yield from rows("G3", "torch tensors, step with nothing to do, 512 requests", "G3", torch=False, limit="empty_ns")
+    for layout, ratio in (("sd", 2), ("ds", 4)):
+        yield from rows("G4", f"torch tensors, in-place conv shift by 1, {layout}", f"G4/{layout}", triton_ratio=ratio)
+    yield from rows("G5", "torch tensors, fp32 -> bf16 slot copy", "G5", limit_share=0.93)
+
+
+ROWS = [*copy_rows(), *scaling_rows(), *bookkeeping_rows(), *gpu_rows(), *torch_rows()]

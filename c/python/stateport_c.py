@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""<stateport.h> through ctypes, as far as tests and benchmarks call it. Standard library only.
+
+    library = stateport_c.Library("libstateport-c.so")
+    spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
+
+import ctypes
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+
+OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR = range(6)
+NONE = -1
+CONV, RECURRENT = range(2)  # stateport_state_kind
+DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8 = range(7)  # stateport_element_type
+INT32S = POINTER(c_int32)
+
+
+def struct(name, **members):
+    """A struct of stateport.h: `size` first, set by itself."""
+
+    def init(self, **values):
+        ctypes.Structure.__init__(self, size=sizeof(type(self)), **values)
+
+    return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *members.items()], "__init__": init})
+
+
+class SlotCopy(ctypes.Structure):
+    _fields_ = [("src", c_int32), ("dst", c_int32), ("conv_shift", c_int32), ("recurrent_src", c_int32)]
+
+
+TensorSpec = struct("TensorSpec", layer=c_int32, group=c_int32, kind=c_int32, type=c_int32, conv_layout=c_int32,
+                    shape=c_int64 * 3)
+SpecInfo = struct("SpecInfo", tensors=c_size_t, slot_bytes=c_uint64, fingerprint=c_uint64)
+StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32, allocate=c_void_p, deallocate=c_void_p,
+                      context=c_void_p)
+TensorMemory = struct("TensorMemory", base=c_void_p, stride=c_int64)
+Tag = struct("Tag", token_count=c_int64, prefix=c_uint64 * 2, layout_fingerprint=c_uint64)
+AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32)
+FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
+Restore = struct("Restore", check=c_int32, copy=SlotCopy)
+TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
+                     eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64)
+Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
+               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2)
+Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,
+                slot=c_int32, priority=c_int32, chunked=c_int32)
+InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
+AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32)
+AlignOptions = struct("AlignOptions", drafts=c_int32, max_requests=c_int32, groups=POINTER(AlignGroup),
+                      group_count=c_size_t)
+AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
+AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
+                    rows=c_int32)
+
+
+class Library:
+    """stateport.name(...) calls stateport_name. Integers become size_t or 64-bit: wrap int32 arguments in I."""
+
+    def __init__(self, path):
+        self._library = ctypes.CDLL(path)
+        for name in ("last_error", "version", "backend"):
+            getattr(self._library, f"stateport_{name}").restype = c_char_p
+
+    def text(self, name):
+        return getattr(self._library, f"stateport_{name}")().decode()
+
+    def status(self, name, *arguments):
+        wide = [c_size_t(value) if isinstance(value, int) else value for value in arguments]
+        return getattr(self._library, f"stateport_{name}")(*wide)
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            status = self.status(name, *arguments)
+            assert status == OK, f"stateport_{name}: status {status}: {self.text('last_error')}"
+
+        return call
+
+    def make(self, name, *arguments):
+        handle = c_void_p()
+        getattr(self, name)(*arguments, byref(handle))
+        return handle
+
+    def refuses(self, wanted, part, name, *arguments):
+        status = self.status(name, *arguments)
+        assert status == wanted, f"stateport_{name}: status {status}, wanted {wanted}"
+        assert part in self.text("last_error"), self.text("last_error")
+
+
+I = c_int32
+
+
+def int32s(*values):
+    return (c_int32 * len(values))(*values)
