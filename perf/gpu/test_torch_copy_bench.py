@@ -109,6 +109,18 @@ class Running(unittest.TestCase):
         self.assertEqual([(result["name"], result.get("ours_ns"), result.get("error_message")) for result in objects],
                          [("G1/1", 5, None), ("G3", None, "triton: wrong")])
 
+    def test_a_device_without_memory_is_no_failure(self):
+        class Exhausted(Exception):
+            pass
+
+        device, workloads = mock.Mock(OutOfMemory=Exhausted), mock.Mock()
+        device.name = "cuda"
+        workloads.ContiguousCopy.side_effect = Exhausted("tried to allocate 1 GiB")
+        said = []
+        suite = torch_copy_bench.Suite(None, device, workloads)
+        self.assertEqual(torch_copy_bench.run_all(suite.benchmarks(), "^G5$", said.append), [])
+        self.assertEqual(said, ["G5: not run: tried to allocate 1 GiB"])
+
     def test_the_report_asks_for_benchmarks_and_counters_that_there_are(self):
         device = mock.Mock()
         device.name = "cuda"

@@ -72,15 +72,25 @@ class Suite:
         self._layers = [self._size["conv"], self._size["recurrent"]] * self._size["layers"]
 
     def benchmarks(self):
-        """{name: function that returns counters}."""
-        found = {f"G1/{n}": lambda n=n: self._limited(self._copies(self._layers, n)) for n in self._size["requests"]}
+        """{name: function that returns counters, or raises MemoryError or WrongBytes}."""
+        layers, size = self._layers, self._size
+        found = {f"G1/{n}": lambda n=n: self._limited(self._copies(layers, n)) for n in size["requests"]}
         found["G3"] = self._nothing_to_do
         for layout in ("sd", "ds"):
             found[f"G4/{layout}"] = lambda layout=layout: self._limited(lambda: self._workloads.Shift(
-                self._library, self._device, ds=layout == "ds", **self._size["window"]))
-        found["G5"] = lambda: self._limited(self._copies(
-            [self._size["recurrent"]] * self._size["layers"], self._size["converted_requests"], to_bf16=True))
-        return found
+                self._library, self._device, ds=layout == "ds", **size["window"]))
+        found["G5"] = lambda: self._limited(
+            self._copies([size["recurrent"]] * size["layers"], size["converted_requests"], to_bf16=True))
+        return {name: self._in_memory(run) for name, run in found.items()}
+
+    def _in_memory(self, run):
+        def guarded():
+            try:
+                return run()
+            except self._device.OutOfMemory as error:
+                raise MemoryError(str(error)) from None
+
+        return guarded
 
     def _copies(self, shapes, requests, to_bf16=False):
         return lambda: self._workloads.Copies(self._library, self._device, shapes, requests, self._device.free_bytes(),

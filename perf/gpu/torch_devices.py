@@ -13,6 +13,7 @@ class Gpu:
     name = "cuda"  # torch's word, for HIP too
     waiting_cycles = 10_000_000  # some 5 ms; 96 launches of torch are enqueued in less
     swept_bytes = 1 << 30  # four times the last-level cache of today's GPUs
+    OutOfMemory = torch.cuda.OutOfMemoryError
 
     def __init__(self):
         self._stream = torch.cuda.Stream()
@@ -58,6 +59,7 @@ class Cpu:
 
     name = "cpu"
     stream = None
+    OutOfMemory = MemoryError
 
     def synchronize(self):
         pass
