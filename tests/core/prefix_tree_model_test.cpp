@@ -22,11 +22,7 @@ using stateport::test::Random;
 
 namespace {
 
-#ifdef STATEPORT_ENABLE_ASSERT
-constexpr std::uint64_t seeds = 1000;  // sanitizers are slow
-#else
 constexpr std::uint64_t seeds = 10000;
-#endif
 constexpr int steps = 200;
 constexpr int kv_indices = 4096;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -11,12 +12,24 @@
 
 namespace stateport::test {
 
-/// Runs `body(Random&, seed)` for `count` seeds and names the seed of a failure. STATEPORT_TEST_SEED=n runs seed n
-/// alone; STATEPORT_TEST_SEEDS=n runs n seeds instead of `count`, and STATEPORT_TEST_FIRST_SEED=n those from n on, so
-/// that a long run can be shared between processes.
+/// How many of `count` seeds a build runs by default. With assertions and sanitizers a step takes ten times as long,
+/// and what they look for shows in fewer.
+constexpr std::uint64_t seeds_of_build(std::uint64_t count) {
+#ifdef STATEPORT_ENABLE_ASSERT
+  constexpr std::uint64_t enough = 20;
+  return std::max(count / 20, std::min(count, enough));
+#else
+  return count;
+#endif
+}
+
+/// Runs `body(Random&, seed)` for seeds_of_build(count) seeds and names the seed of a failure. STATEPORT_TEST_SEED=n
+/// runs seed n alone; STATEPORT_TEST_SEEDS=n runs n seeds, and STATEPORT_TEST_FIRST_SEED=n those from n on, so that a
+/// long run can be shared between processes.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body&& body) {
   std::uint64_t first = 1;
+  count = seeds_of_build(count);
   if (const char* seeds = std::getenv("STATEPORT_TEST_SEEDS")) count = std::stoull(seeds);
   if (const char* from = std::getenv("STATEPORT_TEST_FIRST_SEED")) first = std::stoull(from);
   if (const char* one = std::getenv("STATEPORT_TEST_SEED")) {
