@@ -5,6 +5,10 @@
 #include <stateport/core/prefetch.hpp>
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "policy/ranked_states.hpp"
 
 namespace stateport {
 
@@ -15,7 +19,10 @@ SlotAllocator::SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const Slot
       slot_of_(static_cast<std::size_t>(blocks.block_count())),
       held_(static_cast<std::size_t>(slots.capacity_slots())),
       hash_to_slot_(held_.size()) {
-  victims_.reserve(slot_of_.size());
+  if (options.eviction)
+    ranked_ = std::make_unique<RankedStates>(options.eviction, blocks, held_.size());
+  else
+    victims_.reserve(slot_of_.size());
   fresh_.reserve(held_.size());
   chosen_.reserve(held_.size());
   given_.reserve(held_.size());
@@ -40,6 +47,7 @@ void SlotAllocator::offer(BlockId block) {
 }
 
 void SlotAllocator::add_victim(BlockId block) {
+  if (ranked_) return ranked_->offer(block);
   // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
   victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
 }
@@ -98,6 +106,12 @@ void SlotAllocator::choose_victims(std::size_t count) {
     return slot.valid() && held_[slot.index()].batch != batch_ && evictable(BlockId{static_cast<std::int32_t>(index)});
   };
   const auto key = [this](std::uint32_t index) { return key_of(BlockId{static_cast<std::int32_t>(index)}); };
+  while (ranked_ && chosen_.size() < count) {
+    const auto victim = ranked_->top(eligible);
+    if (!victim) return;
+    chosen_.push_back(BlockId{static_cast<std::int32_t>(*victim)});
+    ranked_->withdraw(chosen_.back());
+  }
   while (chosen_.size() < count) {
     prefetch_victims();
     const auto victim = victims_.top(eligible, key);
@@ -134,6 +148,7 @@ void SlotAllocator::assign_slots() {
         slots_.set_tag(slot, {});
         forget_hash(slot);
         slot_of_[chosen_[i].index()] = lost_slot;
+        if (ranked_) ranked_->evict(chosen_[i]);
       });
   evictions_ += static_cast<std::int64_t>(chosen_.size());
   for (std::size_t i = 0; i < fresh_.size(); ++i) {
@@ -142,6 +157,7 @@ void SlotAllocator::assign_slots() {
     detail::prefetch(&held_[given_[i].index()]);  // for the hash and the offer that follow
     victims_.prefetch(static_cast<std::uint32_t>(block.value()));
     slots_.set_owner(given_[i], block.value());
+    if (ranked_) ranked_->store(block);
     offer(block);
   }
 }
@@ -158,7 +174,10 @@ void SlotAllocator::detach(BlockId block) {
   const SlotId slot = slot_of_[block.index()];
   if (!slot.valid()) return;
   forget_hash(slot);
-  victims_.erase(static_cast<std::uint32_t>(block.value()));
+  if (ranked_)
+    ranked_->lose(block);
+  else
+    victims_.erase(static_cast<std::uint32_t>(block.value()));
   slot_of_[block.index()] = SlotId{};
   if (slots_.lock_count(slot) == 0) return slots_.release(slot);
   slots_.set_tag(slot, {});
@@ -177,6 +196,7 @@ void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std:
   for (const BlockId block : blocks) {
     if (slot_of_[block.index()].valid()) detach(block);
     slot_of_[block.index()] = SlotId{};
+    if (ranked_) ranked_->forget(block);
   }
 }
 
@@ -226,7 +246,7 @@ std::optional<FoundState> SlotAllocator::find_tagged(BlockHash hash, const State
   }
   if (!slot.valid()) return std::nullopt;
   const BlockId block{slots_.owner(slot)};
-  victims_.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
+  if (!ranked_) victims_.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
   return FoundState{0, block, slot};
 }
 
@@ -235,6 +255,18 @@ std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const Bloc
     if (const SlotId slot = hash_to_slot_.find(hashes[index], hash_of()); slot.valid())
       return FoundState{index, BlockId{slots_.owner(slot)}, slot};
   return std::nullopt;
+}
+
+void SlotAllocator::note_served(const ServedPrompt& prompt) {
+  check_hint(prompt.hint);
+  if (!ranked_) return;
+  if (!(prompt.now_s >= ranked_->now_s()))
+    require(false, "now_s", std::string_view(std::to_string(prompt.now_s)), "must not go back");
+  ranked_->serve(prompt, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
+    const SlotId slot = hash_to_slot_.find(hash, hash_of());
+    if (!slot.valid()) return std::nullopt;
+    return RankedStates::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};
+  });
 }
 
 void SlotAllocator::withdraw(BlockId block) {
@@ -295,13 +327,19 @@ void SlotAllocator::reset() {
   std::ranges::fill(slot_of_, SlotId{});
   batch_ = 0;
   hash_to_slot_.clear();
-  victims_.clear();
+  if (ranked_)
+    ranked_->clear();
+  else
+    victims_.clear();
 }
 
 void SlotAllocator::check_invariants() const {
   constexpr const char* structure = "SlotAllocator";
   slots_.check_invariants();
-  victims_.check_invariants();
+  if (ranked_)
+    ranked_->check_invariants();
+  else
+    victims_.check_invariants();
   hash_to_slot_.check_invariants(hash_of());
   std::int32_t with_slots = 0;
   for (std::size_t index = 0; index < slot_of_.size(); ++index) {
@@ -312,8 +350,9 @@ void SlotAllocator::check_invariants() const {
     if (!slot.valid()) continue;
     ++with_slots;
     require_invariant(slots_.owner(slot) == block.value(), structure, "a slot has another owner");
-    require_invariant(!evictable(block) || victims_.contains(static_cast<std::uint32_t>(index)), structure,
-                      "an evictable block is not offered");
+    const auto candidate = static_cast<std::uint32_t>(index);
+    require_invariant(!evictable(block) || (ranked_ ? ranked_->contains(candidate) : victims_.contains(candidate)),
+                      structure, "an evictable block is not offered");
   }
   std::int32_t owned = 0;
   std::size_t found = 0;

@@ -394,11 +394,14 @@ void hold_new_blocks(test::Random& random, BlockPool& blocks, BlockHash& next_ha
 
 TEST_CASE("random slot allocator operations agree with plain lists") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
-    const auto policy = random.chance(70) ? BlockPolicy::lru : BlockPolicy::ref_zero;
+    // Through an EvictionPolicy least recently used first is the same.
+    const bool ranked = random.chance(30);
+    const auto policy = ranked || random.chance(60) ? BlockPolicy::lru : BlockPolicy::ref_zero;
     const std::int32_t count = random.between32(2, 10);
     BlockPool blocks({.blocks = count, .policy = policy});
     SlotPool slots(random.between32(0, 6));
-    SlotAllocator states(slots, blocks, {.policy = policy});
+    SlotAllocator states(slots, blocks,
+                         {.policy = policy, .eviction = ranked ? make_eviction_policy(EvictionOrder::lru) : nullptr});
     Model model(blocks, slots.capacity_slots(), policy);
     Blocks held;
     Slots pinned;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 #include <stateport/core/block_pool.hpp>
 #include <stateport/core/copy_plan.hpp>
 #include <stateport/core/error.hpp>
+#include <stateport/core/eviction_policy.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/slot_pool.hpp>
 #include <stateport/core/state_tag.hpp>
@@ -20,8 +22,23 @@
 
 namespace stateport {
 
+class RankedStates;
+
 struct SlotAllocatorOptions {
   BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
+  /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
+  /// whose keys shrink with each use (mru) is refused.
+  std::shared_ptr<EvictionPolicy> eviction;
+};
+
+/// A request whose states are stored, as an EvictionPolicy is told of it.
+struct ServedPrompt {
+  double now_s = 0;                   ///< the caller's clock in seconds; never goes back
+  std::span<const BlockHash> hashes;  ///< of the full blocks of the prompt; those after the first one <= 0 do not count
+  std::int32_t usable_blocks = 0;     ///< the forward needs a token: (tokens - 1) / block size
+  std::int32_t matched_blocks = 0;    ///< whose KV was cached before: a state there is at a branch point
+  std::int32_t hit_blocks = 0;        ///< the state that the request continued from; 0: none
+  ReuseHint hint;
 };
 
 /// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
@@ -59,6 +76,8 @@ struct RestorePlan {
 /// Costs: O(1) per block of a call, plus O(log slots) per eviction. No allocation after construction and warm-up. Not
 /// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
 /// nothing.
+///
+/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys.
 class SlotAllocator final : public BlockListener {
  public:
   /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
@@ -107,6 +126,13 @@ class SlotAllocator final : public BlockListener {
   [[nodiscard]] std::optional<FoundState> find_tagged(BlockHash hash, const StateTag& wanted) const;
   /// A hint that the hash will soon be looked up or registered.
   void prefetch(BlockHash hash) const noexcept { hash_to_slot_.prefetch(hash); }
+
+  /// Tells the eviction policy of a request, once the states it leaves have their tags and are registered: what of the
+  /// prompt is a state now, how long it is and which shorter one a request would fall back to. Without
+  /// SlotAllocatorOptions::eviction nothing happens. States that no request told of are worth nothing to gdsf and hix:
+  /// they go first, least recently used first. So an engine that never calls this has LRU. Also throws for a clock that
+  /// goes back and a hint that check_hint refuses. O(hashes).
+  void note_served(const ServedPrompt& prompt);
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
@@ -190,7 +216,8 @@ class SlotAllocator final : public BlockListener {
   Table<SlotId> slot_of_;  ///< by block; negative ones differ
   Table<Held> held_;       ///< by slot
   detail::BlockHashIndex<SlotId> hash_to_slot_;
-  VictimQueue victims_;  ///< every evictable block with a slot; others are dropped when seen
+  VictimQueue victims_;                   ///< every evictable block with a slot; others are dropped when seen
+  std::unique_ptr<RankedStates> ranked_;  ///< instead of victims_ if there is an eviction policy
   std::int64_t evictions_ = 0;
   std::uint32_t batch_ = 0;
   // Scratch of one call.
