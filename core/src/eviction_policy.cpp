@@ -6,6 +6,8 @@
 
 #include <stateport/core/error.hpp>
 
+#include "policy/eviction_policies.hpp"
+
 namespace stateport {
 namespace {
 
@@ -29,6 +31,9 @@ VictimKey key_of(EvictionOrder order, const VictimFacts& facts) noexcept {
       return {0, ~facts.used_tick};
     case EvictionOrder::filo:
       return {0, ~facts.created_tick};
+    case EvictionOrder::gdsf:
+    case EvictionOrder::hix:
+      break;  // see policy/
   }
   return {};
 }
@@ -68,11 +73,15 @@ std::string_view name(EvictionOrder order) noexcept {
       return "mru";
     case EvictionOrder::filo:
       return "filo";
+    case EvictionOrder::gdsf:
+      return "gdsf";
+    case EvictionOrder::hix:
+      return "hix";
   }
   return "?";
 }
 
-std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order) {
+std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order, const EvictionOptions& options) {
   switch (order) {
     case EvictionOrder::lru:
       return std::make_shared<KeyPolicy<EvictionOrder::lru>>();
@@ -88,6 +97,10 @@ std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order) {
       return std::make_shared<KeyPolicy<EvictionOrder::mru>>();
     case EvictionOrder::filo:
       return std::make_shared<KeyPolicy<EvictionOrder::filo>>();
+    case EvictionOrder::gdsf:
+      return make_gdsf_eviction(options);
+    case EvictionOrder::hix:
+      return make_hix_eviction(options);
   }
   require(false, "eviction", static_cast<std::int64_t>(order), "is not an eviction order");
   return nullptr;

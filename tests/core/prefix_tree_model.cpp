@@ -197,6 +197,9 @@ std::tuple<std::int64_t, bool, int> PrefixModel::insert(const std::vector<Token>
 
 std::pair<std::int64_t, std::uint64_t> PrefixModel::key_of(const Node& n) const {
   switch (config.order) {
+    case EvictionOrder::gdsf:
+    case EvictionOrder::hix:
+      break;  // these have memory, and tests of their own
     case EvictionOrder::lru:
       return {0, n.tick};
     case EvictionOrder::lfu:

@@ -2,8 +2,10 @@
 #include "hazard_model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include <stateport/core/assert.hpp>
 #include <stateport/core/error.hpp>
@@ -29,6 +31,7 @@ constexpr int tool_call_levels = 4;   // 4
 constexpr int left_levels = -6;       // 1/8: of an end that its session did not continue
 constexpr int repeat_class = 5;       // of ends: the prompt had been served before
 constexpr int generation_max = 4;
+constexpr int rung_class_max = 2;  // four blocks before the end, or more
 
 constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
   return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
@@ -38,6 +41,18 @@ constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
 int levels_of(double factor) noexcept {
   constexpr double levels_max = 16;
   return static_cast<int>(std::clamp(std::floor(2 * std::log2(factor) + 0.5), -levels_max, levels_max));
+}
+
+int levels_of(const ReuseHint& hint) noexcept {
+  return levels_of(hint.factor) + (hint.last_turn ? last_turn_levels : 0) +
+         (hint.tool_call_pending ? tool_call_levels : 0);
+}
+
+std::uint8_t matched_fraction(std::int64_t known, std::int64_t blocks) noexcept {
+  if (known == 0) return 0;
+  if (4 * known < blocks) return 1;
+  if (2 * known < blocks) return 2;
+  return 8 * known < 7 * blocks ? 3 : 4;
 }
 
 double chance_within(double hazard_per_s, double width_s) noexcept {
@@ -75,7 +90,7 @@ void HazardModel::account(Position position) noexcept {
   Entry& entry = entries_[position];
   const Recent& recent = recent_[position];
   const double from_s = entry.accounted_s;
-  const double to_s = current_.now_s - recent.used_s;
+  const double to_s = now_s_ - recent.used_s;
   if (to_s <= from_s) return;
   const double multiplier = multiplier_[recent.level];
   Histogram& exposure = exposure_[recent.hazard_class];
@@ -176,63 +191,56 @@ double HazardModel::hinted_index(const Demand& demand) const noexcept {
     const bool left = session.since_s <= demand.used_s && demand.used_s < session.used_s;
     if (left) level = std::max(level + left_levels, 0);
   }
-  const double age_s = current_.now_s - demand.used_s;
+  const double age_s = now_s_ - demand.used_s;
   const double idle_s = bucket_start_s_[demand.idle_bucket] - age_s;
   if (idle_s > 0) return compute_index(demand.hazard_class, level, demand.idle_bucket, idle_s);
   return index_at(demand.hazard_class, level, bucket(age_s));
 }
 
 /// The place of a session that has a request now, from 1 on; 0 for none.
-std::uint16_t HazardModel::find_session(std::uint64_t id) noexcept {
+std::uint16_t HazardModel::find_session(std::uint64_t id, double now_s) noexcept {
   if (id == 0) return 0;
   const std::size_t place = hash(id) % sessions_max;
   Session& session = sessions_[place];
-  if (session.id != id) session = {.id = id, .since_s = current_.now_s};
-  session.used_s = current_.now_s;
+  if (session.id != id) session = {.id = id, .since_s = now_s, .used_s = now_s};
+  session.used_s = std::max(session.used_s, now_s);
   return static_cast<std::uint16_t>(place + 1);
 }
 
-void HazardModel::start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
-                                const ReuseHint& hint) {
-  const auto blocks = static_cast<std::int32_t>(keys.size());
-  current_ = {.now_s = std::max(now_s, current_.now_s),
-              .keys = keys,
-              .hint_levels = levels_of(hint.factor) + (hint.last_turn ? last_turn_levels : 0) +
-                             (hint.tool_call_pending ? tool_call_levels : 0),
-              .idle_bucket = static_cast<std::uint8_t>(bucket(std::min(hint.expected_idle_s, bucket_start_s_.back())))};
-  current_.session_slot = find_session(hint.session);
-  blocks_seen_ += blocks;
+PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
+  PromptPast past{.looked_up_s = now_s_};
+  blocks_seen_ += prompt.blocks;
   requests_seen_ += 1;
-  std::int32_t depth = std::min(blocks, usable_blocks);
+  auto depth = static_cast<std::int32_t>(prompt.keys.size());
   Position position = none;
-  while (depth > 0 && (position = find(keys[static_cast<std::size_t>(depth) - 1])) == none) --depth;
-  if (depth == 0) return;
+  while (depth > 0 && (position = find(prompt.keys[static_cast<std::size_t>(depth) - 1])) == none) --depth;
+  if (depth == 0) return past;
 
   account(position);
   Recent& recent = recent_[position];
   const double weight = entries_[position].weight;
-  hits_[recent.hazard_class][static_cast<std::size_t>(bucket(current_.now_s - recent.used_s))] += weight;
+  hits_[recent.hazard_class][static_cast<std::size_t>(bucket(now_s_ - recent.used_s))] += weight;
   if (recent.factor != no_factor) factor_hits_[recent.factor] += weight;
-  current_.known_blocks = depth;
-  current_.repeat = depth == blocks;
+  past.known_blocks = depth;
+  past.repeat = depth == prompt.blocks;
   // A prompt that shares little of its length with the chain begins a chain of its own.
-  if (current_.repeat)
-    current_.generation = recent.generation;
-  else if (4 * depth >= blocks)
-    current_.generation = saturating_next(recent.generation);
+  if (past.repeat)
+    past.generation = recent.generation;
+  else if (4 * std::int64_t{depth} >= prompt.blocks)
+    past.generation = saturating_next(recent.generation);
   const std::uint8_t uses = saturating_next(recent.uses);
   const int class_of_kind = std::min(uses - 1, classes_of_kind - 1);
-  recent = {.used_s = current_.now_s,
+  recent = {.used_s = now_s_,
             .hazard_class = class_of(Kind::inner, class_of_kind),
             .generation = recent.generation,
             .uses = uses};
   set_level(recent);
   entries_[position].accounted_s = 0;
   make_newest(position);
+  return past;
 }
 
-void HazardModel::finish_request() {
-  current_.keys = {};
+void HazardModel::finish_request() noexcept {
   if (++requests_ % fit_requests != 0) return;
   fit();
   decay();
@@ -268,71 +276,67 @@ HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
   return position;
 }
 
-std::uint8_t HazardModel::matched_fraction() const noexcept {
-  const std::int64_t known = current_.known_blocks;
-  const auto blocks = static_cast<std::int64_t>(current_.keys.size());
-  if (known == 0) return 0;
-  if (4 * known < blocks) return 1;
-  if (2 * known < blocks) return 2;
-  return 8 * known < 7 * blocks ? 3 : 4;
-}
-
-void HazardModel::touch(Position position, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept {
+void HazardModel::touch(Position position, const KeptFacts& prefix, Kind kind, int class_of_kind) noexcept {
   Entry& entry = entries_[position];
   entry.accounted_s = 0;
-  entry.weight = std::min(weight_max, depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
+  entry.weight =
+      std::min(weight_max, prefix.depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
   Recent& recent = recent_[position];
-  recent = {.used_s = current_.now_s,
+  recent = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
             .hazard_class = class_of(kind, class_of_kind),
-            .factor = kind == Kind::end ? matched_fraction() : no_factor,
+            .factor = no_factor,
             .generation = recent.generation,
             .uses = recent.uses};
   set_level(recent);
 }
 
-HazardModel::Position HazardModel::remember_end() {
-  if (current_.keys.empty()) return none;
-  const Position position = find_or_add(current_.keys.back());
-  if (position == none) return none;
-  touch(position, static_cast<std::int32_t>(current_.keys.size()), Kind::end,
-        current_.repeat ? repeat_class : std::min<int>(current_.generation, generation_max));
+void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept {
+  const PromptPast& past = prefix.past;
+  touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
   Recent& recent = recent_[position];
-  recent.generation = current_.generation;
+  recent.factor = matched_fraction(past.known_blocks, prefix.prompt_blocks);
+  recent.generation = past.generation;
   recent.uses = 0;
-  recent.idle_bucket = current_.idle_bucket;
-  recent.session_slot = current_.session_slot;
-  set_level(recent, current_.hint_levels);
-  return position;
+  recent.idle_bucket = static_cast<std::uint8_t>(bucket(std::min(prefix.hint.expected_idle_s, bucket_start_s_.back())));
+  recent.session_slot = find_session(prefix.hint.session, recent.used_s);
+  set_level(recent, levels_of(prefix.hint));
 }
 
-HazardModel::Position HazardModel::remember_branch(std::int32_t depth_blocks) {
-  return remember_new(depth_blocks, Kind::inner, 1, 1);
-}
-
-HazardModel::Position HazardModel::remember_rung(std::int32_t depth_blocks, int rung_class) {
-  STATEPORT_ASSERT(rung_class >= 0 && rung_class < classes_of_kind);
-  return remember_new(depth_blocks, Kind::rung, rung_class, rung_class);
-}
-
-HazardModel::Position HazardModel::remember_new(std::int32_t depth_blocks, Kind kind, int class_of_kind, int uses) {
-  const PositionKey key = current_.keys[static_cast<std::size_t>(depth_blocks) - 1];
-  if (const Position known = find(key); known != none) return known;
-  const Position position = find_or_add(key);
+HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
+  if (prefix.depth_blocks == 0) return none;
+  if (prefix.at != KeptAt::end)
+    if (const Position known = find(prefix.key); known != none) return known;
+  const Position position = find_or_add(prefix.key);
   if (position == none) return none;
-  touch(position, depth_blocks, kind, class_of_kind);
-  recent_[position].uses = static_cast<std::uint8_t>(uses);
+  if (prefix.at == KeptAt::end) {
+    touch_end(position, prefix);
+  } else if (prefix.at == KeptAt::branch) {
+    touch(position, prefix, Kind::inner, 1);
+    recent_[position].uses = 1;
+  } else {
+    const auto before_end = static_cast<std::uint32_t>(prefix.prompt_blocks - prefix.depth_blocks);
+    const int rung_class = std::clamp(static_cast<int>(std::bit_width(before_end)) - 1, 0, rung_class_max);
+    touch(position, prefix, Kind::rung, rung_class);
+    recent_[position].uses = static_cast<std::uint8_t>(rung_class);
+  }
   return position;
 }
 
 void HazardModel::pin(Position position) noexcept {
-  if (position == none || entries_[position].pinned()) return;
-  leave_list(position);
-  entries_[position].newer = pinned_mark;
+  Entry& entry = entries_[position];
+  if (!entry.pinned()) {
+    leave_list(position);
+    entry.newer = pinned_mark;
+    entry.older = 0;
+  }
+  ++entry.older;
 }
 
 void HazardModel::unpin(Position position) noexcept {
-  if (position == none || !entries_[position].pinned()) return;
-  entries_[position].newer = none;
+  Entry& entry = entries_[position];
+  STATEPORT_ASSERT(entry.pinned() && entry.older > 0);
+  if (--entry.older > 0) return;
+  entry.newer = entry.older = none;
   make_newest(position);
 }
 
@@ -360,9 +364,14 @@ std::size_t HazardModel::bytes() const noexcept {
          sessions_.capacity() * sizeof(Session) + table_.bytes();
 }
 
-void HazardModel::check_invariants() const {
+void HazardModel::check_invariants(std::span<const Position> pinned_by) const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "HazardModel", what); };
   check(entries_.size() <= capacity_, "more positions than there is room for");
+  std::vector<std::uint32_t> pins(entries_.size(), 0);
+  for (const Position position : pinned_by) {
+    check(position < entries_.size(), "a position is pinned that is not there");
+    ++pins[position];
+  }
   std::size_t pinned = 0;
   for (Position position = 0; position < entries_.size(); ++position) {
     const Entry& entry = entries_[position];
@@ -371,6 +380,7 @@ void HazardModel::check_invariants() const {
     check(recent.hazard_class < classes && recent.level < levels, "a class or level is out of range");
     check(recent.idle_bucket < buckets && recent.session_slot <= sessions_max, "a hint is out of range");
     check(entry.weight > 0 && entry.weight <= weight_max, "a weight is out of range");
+    check((entry.pinned() ? entry.older : 0) == pins[position], "a position has other pins than candidates");
     pinned += entry.pinned();
   }
   check(recent_.size() == entries_.size(), "the tables of positions differ in length");

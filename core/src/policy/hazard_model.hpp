@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include <stateport/core/budget_policy.hpp>
 #include <stateport/core/hash_index.hpp>
+#include <stateport/core/prompt_facts.hpp>
 #include <stateport/core/table.hpp>
 
 namespace stateport {
@@ -48,21 +48,19 @@ class HazardModel {
 
   explicit HazardModel(std::size_t positions);
 
-  /// Learns from a request: the deepest position that is known and usable was used now, whether cached or not. The
-  /// session of the hint will not come back to where it ended before.
-  void start_request(double now_s, std::span<const PositionKey> keys, std::int32_t usable_blocks,
-                     const ReuseHint& hint = {});
+  /// Ages count from the latest time told.
+  void set_time(double now_s) noexcept { now_s_ = std::max(now_s_, now_s); }
+  /// Learns from a request: the deepest of its positions that is known was used now, whether cached or not.
+  [[nodiscard]] PromptPast start_request(const PromptFacts& prompt) noexcept;
   /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
-  void finish_request();
+  void finish_request() noexcept;
 
-  [[nodiscard]] Position find(PositionKey key) const noexcept;
-  /// The prompt of the request ends here. The request's hint is about this position.
-  Position remember_end();
-  /// Others are remembered where they are not known: the request branched off here, or left a rung of class 0 to 5.
-  Position remember_branch(std::int32_t depth_blocks);
-  Position remember_rung(std::int32_t depth_blocks, int rung_class);
+  /// A prefix of a request was kept. Its last position is remembered: an end anew, others where they are not known.
+  /// None without a whole block, or if all that could be forgotten is pinned. The session of an end's hint will not
+  /// come back to where it ended before.
+  Position remember(const KeptFacts& prefix) noexcept;
 
-  /// A pinned position is not forgotten.
+  /// A pinned position is not forgotten until it is unpinned as often.
   void pin(Position position) noexcept;
   void unpin(Position position) noexcept;
 
@@ -71,7 +69,8 @@ class HazardModel {
   [[nodiscard]] double index(const Demand& demand) const noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept;
-  void check_invariants() const;
+  /// Throws std::logic_error naming the first violation, also unless the pins are those of `pinned_by`. O(positions).
+  void check_invariants(std::span<const Position> pinned_by) const;
 
  private:
   static constexpr int kinds = 3;
@@ -121,25 +120,13 @@ class HazardModel {
     double accounted_s = 0;  ///< age up to which exposure was counted
     double weight = 1;
     Position newer = none;  ///< among those that may be forgotten; pinned_mark: none of them
-    Position older = none;
+    Position older = none;  ///< pinned: number of pins
     [[nodiscard]] bool pinned() const noexcept { return newer == pinned_mark; }
   };
   struct Session {
     std::uint64_t id = 0;
     double since_s = 0;  ///< has this place since then
     double used_s = 0;   ///< its last request
-  };
-
-  /// The request being served.
-  struct Current {
-    double now_s = 0;
-    std::span<const PositionKey> keys;
-    std::int32_t known_blocks = 0;  ///< depth of the deepest position that was known and usable
-    std::uint8_t generation = 0;    ///< how often the chain that it extends was extended
-    bool repeat = false;
-    int hint_levels = 0;
-    std::uint8_t idle_bucket = 0;
-    std::uint16_t session_slot = 0;
   };
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
@@ -156,18 +143,18 @@ class HazardModel {
   [[nodiscard]] double compute_index(int hazard_class, int level, int from, double idle_s = 0) const noexcept;
   [[nodiscard]] double index_at(int hazard_class, int level, int from) const noexcept;
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
-  [[nodiscard]] std::uint16_t find_session(std::uint64_t id) noexcept;
+  [[nodiscard]] std::uint16_t find_session(std::uint64_t id, double now_s) noexcept;
   void account(Position position) noexcept;
   void set_level(Recent& recent, int hint_levels = 0) noexcept;
   void fit() noexcept;
   void decay() noexcept;
+  [[nodiscard]] Position find(PositionKey key) const noexcept;
   Position find_or_add(PositionKey key) noexcept;
   [[nodiscard]] static std::uint8_t class_of(Kind kind, int class_of_kind) noexcept {
     return static_cast<std::uint8_t>(static_cast<int>(kind) * classes_of_kind + class_of_kind);
   }
-  Position remember_new(std::int32_t depth_blocks, Kind kind, int class_of_kind, int uses);
-  void touch(Position position, std::int32_t depth_blocks, Kind kind, int class_of_kind) noexcept;
-  [[nodiscard]] std::uint8_t matched_fraction() const noexcept;
+  void touch(Position position, const KeptFacts& prefix, Kind kind, int class_of_kind) noexcept;
+  void touch_end(Position position, const KeptFacts& prefix) noexcept;
   void make_newest(Position position) noexcept;
   void leave_list(Position position) noexcept;
 
@@ -179,7 +166,7 @@ class HazardModel {
   Position newest_ = none;
   Position oldest_ = none;
 
-  Current current_;
+  double now_s_ = 0;
   double blocks_seen_ = 0;
   double requests_seen_ = 0;
   std::int64_t requests_ = 0;
@@ -232,7 +219,7 @@ inline double HazardModel::index(const Demand& demand) const noexcept {
   if (!demand.known()) return 0;
   if (demand.hinted()) [[unlikely]]
     return hinted_index(demand);
-  return index_at(demand.hazard_class, demand.level, bucket(current_.now_s - demand.used_s));
+  return index_at(demand.hazard_class, demand.level, bucket(now_s_ - demand.used_s));
 }
 
 }  // namespace stateport

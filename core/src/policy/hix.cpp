@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learned hazard index. The rules are in HazardModel and in rank().
+// The learned hazard index. The rules are in HazardModel, HazardWorth and rank().
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -13,7 +12,7 @@
 #include <stateport/core/error.hpp>
 #include <stateport/core/eviction_policy.hpp>
 
-#include "hazard_model.hpp"
+#include "hazard_worth.hpp"
 
 namespace stateport {
 namespace {
@@ -24,8 +23,9 @@ constexpr std::size_t leftovers_max = 16;
 class Hix final : public BudgetPolicy {
  public:
   Hix(const Budget& budget, const HixOptions& options)
-      : budget_(budget), options_(options), model_(options.positions), random_(options.seed) {
+      : budget_(budget), options_(options), worth_(options.positions), random_(options.seed) {
     worth_.reserve(options.reserve_nodes + 1);
+    last_draw_.reserve(options.reserve_nodes + 1);
     drawn_.reserve(static_cast<std::size_t>(options.samples) + leftovers_max);
   }
 
@@ -33,35 +33,35 @@ class Hix final : public BudgetPolicy {
 
   void start(const CheckpointNodes&, const RequestFacts& request) override {
     check_hint(request.hint);
-    blocks_ = static_cast<std::int32_t>(request.keys.size());
-    matched_blocks_ = request.matched_blocks;
-    model_.start_request(request.now_s, request.keys, request.usable_blocks, request.hint);
+    request_ = request;
+    HazardModel& model = worth_.model();
+    model.set_time(request.now_s);
+    const auto usable = static_cast<std::size_t>(std::clamp(request.usable_blocks, 0, blocks()));
+    past_ = model.start_request({.keys = request.keys.first(usable), .blocks = blocks()});
   }
   void matched(const CheckpointNodes&, Index) override {}
   void hit(const CheckpointNodes&, Index) override {}
-  void split(const CheckpointNodes&, Index upper, Index) override { worth(upper) = {}; }
+  void split(const CheckpointNodes&, Index upper, Index) override { worth_.clear(upper); }
   void stated(const CheckpointNodes& nodes, Index node) override;
   void served(const CheckpointNodes& nodes, Index end) override;
 
   std::optional<Index> victim(const CheckpointNodes& nodes) override {
     return options_.samples == 0 ? least_of_all(nodes) : least_of_drawn(nodes);
   }
-  void unstated(const CheckpointNodes&, Index node) override { forget_position(node); }
-  void merged(const CheckpointNodes&, Index node, Index) override { worth_[node] = {}; }
+  void unstated(const CheckpointNodes&, Index node) override { worth_.lose_state(node); }
+  void merged(const CheckpointNodes&, Index node, Index) override { worth_.clear(node); }
   void removed(const CheckpointNodes& nodes, Index node) override;
-  void finished(const CheckpointNodes&) override { model_.finish_request(); }
+  void finished(const CheckpointNodes&) override {
+    request_.keys = {};
+    worth_.model().finish_request();
+  }
 
   std::size_t bytes() const noexcept override {
-    return model_.bytes() + worth_.capacity() * sizeof(Worth) + drawn_.capacity() * sizeof(Ranked);
+    return worth_.bytes() + last_draw_.capacity() * sizeof(std::uint32_t) + drawn_.capacity() * sizeof(Ranked);
   }
   void check_invariants(const CheckpointNodes& nodes) const override;
 
  private:
-  struct Worth {
-    HazardModel::Position position = HazardModel::none;  ///< of the node's end, pinned; none: unknown
-    std::uint32_t drawn = 0;                             ///< number of the last draw
-    HazardModel::Demand inherited;                       ///< of what will hit here now, though it ended elsewhere
-  };
   struct Ranked {
     double rank;
     Index node;
@@ -70,18 +70,8 @@ class Hix final : public BudgetPolicy {
     }
   };
 
-  [[nodiscard]] Worth& worth(Index node) {
-    if (node >= worth_.size()) worth_.resize(node + 1);
-    return worth_[node];
-  }
-  void keep_position(Index node, HazardModel::Position position) {
-    worth(node).position = position;
-    model_.pin(position);
-  }
-  void forget_position(Index node) {
-    model_.unpin(worth_[node].position);
-    worth_[node].position = HazardModel::none;
-  }
+  [[nodiscard]] std::int32_t blocks() const noexcept { return static_cast<std::int32_t>(request_.keys.size()); }
+  void keep(const CheckpointNodes& nodes, Index node, std::int32_t depth, KeptAt at);
   [[nodiscard]] double benefit(std::int32_t from_blocks, std::int32_t to_blocks) const noexcept {
     return options_.benefit.of(from_blocks * budget_.block_size_tokens, to_blocks * budget_.block_size_tokens);
   }
@@ -92,52 +82,50 @@ class Hix final : public BudgetPolicy {
 
   Budget budget_;
   HixOptions options_;
-  HazardModel model_;
-  Table<Worth> worth_;  ///< by node
-  std::int32_t blocks_ = 0;
-  std::int32_t matched_blocks_ = 0;
+  HazardWorth worth_;
+  RequestFacts request_;  ///< being served
+  PromptPast past_;
   std::uint64_t random_;
+  Table<std::uint32_t> last_draw_;  ///< by node: number of the last draw that it was in
   std::uint32_t draw_ = 0;
   std::vector<Ranked> drawn_;
   std::array<Index, leftovers_max> leftovers_{};
   std::size_t leftover_count_ = 0;
 };
 
+void Hix::keep(const CheckpointNodes& nodes, Index node, std::int32_t depth, KeptAt at) {
+  worth_.keep({.index = node,
+               .has_state = nodes[node].has_state,
+               .key = request_.keys[static_cast<std::size_t>(depth) - 1],
+               .depth_blocks = depth,
+               .prompt_blocks = blocks(),
+               .at = at,
+               .past = past_,
+               .hint = request_.hint});
+}
+
 void Hix::stated(const CheckpointNodes& nodes, Index node) {
   const std::int32_t depth = nodes[node].end_blocks;
-  worth(node).position = HazardModel::none;
-  if (depth == blocks_) return;  // served() knows it
-  if (depth <= matched_blocks_) return keep_position(node, model_.remember_branch(depth));
-  const auto before_end = static_cast<std::uint32_t>(blocks_ - depth);
-  const int rung_class = std::min(static_cast<int>(std::bit_width(before_end)) - 1, 2);
-  keep_position(node, model_.remember_rung(depth, rung_class));
+  if (depth < blocks())  // else served() tells of it
+    keep(nodes, node, depth, depth <= request_.matched_blocks ? KeptAt::branch : KeptAt::rung);
 }
 
 void Hix::served(const CheckpointNodes& nodes, Index end) {
-  const HazardModel::Position position = model_.remember_end();
-  if (end == CheckpointNodes::none || position == HazardModel::none) return;
-  worth(end).inherited = model_.demand(position);
-  if (nodes[end].has_state) keep_position(end, position);
+  if (end != CheckpointNodes::none && blocks() > 0) keep(nodes, end, blocks(), KeptAt::end);
 }
 
 void Hix::removed(const CheckpointNodes& nodes, Index node) {
-  forget_position(node);
-  const HazardModel::Demand lost = std::exchange(worth_[node], {}).inherited;
   const Index parent = nodes[node].parent;
-  if (parent == CheckpointNodes::root || nodes[parent].children > 1 || !nodes[parent].has_state) return;
-  // The parent becomes a leaf: whoever would have continued from the child will hit here.
-  HazardModel::Demand& heir = worth_[parent].inherited;
-  if (lost.known() && (!heir.known() || lost.used_s > heir.used_s)) heir = lost;
+  const bool inherits = parent != CheckpointNodes::root && nodes[parent].children == 1 && nodes[parent].has_state;
+  worth_.remove(node, inherits ? parent : HazardWorth::no_heir);
 }
 
 double Hix::rank(const CheckpointNodes& nodes, Index node) const noexcept {
   const CheckpointNodes::Node& entry = nodes[node];
-  const HazardModel::Demand own = model_.demand(worth_[node].position);
-  double hits_per_s = model_.index(own);
+  const double hits_per_s = worth_.hits_per_s(node, entry.is_leaf());
   const auto state_bytes = static_cast<double>(budget_.state_bytes);
   if (!entry.is_leaf()) return hits_per_s * benefit(nodes.ancestor_state_blocks(node), entry.end_blocks) / state_bytes;
 
-  if (worth_[node].inherited != own) hits_per_s = std::max(hits_per_s, model_.index(worth_[node].inherited));
   // What only this leaf needs goes with it sooner or later: the best of the chain above counts.
   double best = 0;
   for (Index top = node;; top = nodes[top].parent) {
@@ -164,8 +152,9 @@ std::optional<Hix::Index> Hix::least_of_all(const CheckpointNodes& nodes) const 
 }
 
 void Hix::draw(const CheckpointNodes& nodes, Index node) {
-  if (!nodes.contains(node) || !nodes[node].has_state || worth_[node].drawn == draw_) return;
-  worth_[node].drawn = draw_;
+  if (!nodes.contains(node) || !nodes[node].has_state) return;
+  if (node >= last_draw_.size()) last_draw_.resize(std::size_t{node} + 1);
+  if (std::exchange(last_draw_[node], draw_) == draw_) return;
   drawn_.push_back({rank(nodes, node), node});
 }
 
@@ -195,13 +184,9 @@ std::optional<Hix::Index> Hix::least_of_drawn(const CheckpointNodes& nodes) {
 }
 
 void Hix::check_invariants(const CheckpointNodes& nodes) const {
-  model_.check_invariants();
-  for (const Index node : nodes.live()) {
-    if (node == CheckpointNodes::root) continue;
-    require_invariant(node < worth_.size(), "Hix", "a node is unknown");
-    require_invariant(nodes[node].has_state || worth_[node].position == HazardModel::none, "Hix",
-                      "a node without a state pins a position");
-  }
+  worth_.check_invariants();
+  for (const Index node : nodes.live())
+    require_invariant(nodes[node].has_state || !worth_.known(node), "Hix", "a node without a state pins a position");
 }
 
 }  // namespace

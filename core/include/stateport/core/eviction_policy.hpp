@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include <stateport/core/budget.hpp>
 #include <stateport/core/prompt_facts.hpp>
 
 namespace stateport {
@@ -118,16 +119,34 @@ class EvictionPolicy {
 /// Throws InvalidArgument for a hint whose factor is not positive or whose idle time is negative.
 void check_hint(const ReuseHint& hint);
 
-/// The policies that need no memory of their own. Keys, smallest first:
+/// The policies. Keys, smallest first, of those that need no memory of their own:
 ///     lru      last use                     mru      last use, largest first
 ///     fifo     creation                     filo     creation, largest first
 ///     lfu      (hits, last use)             priority (priority, last use)
 ///     slru     (hits >= 2, last use): nodes used once go before nodes used again
-enum class EvictionOrder : std::uint8_t { lru, lfu, fifo, slru, priority, mru, filo };
+/// and of those that have one, where what has no state is worth nothing and goes first:
+///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the last victim's
+///     hix      learned hazard index: (best hits per second) · (cost saved) / (bytes); see EvictionOptions
+enum class EvictionOrder : std::uint8_t { lru, lfu, fifo, slru, priority, mru, filo, gdsf, hix };
 
 [[nodiscard]] std::string_view name(EvictionOrder order) noexcept;
 
-/// Throws InvalidArgument for a value that is not an enumerator.
-[[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order);
+/// What gdsf and hix go by; the others need nothing.
+struct EvictionOptions {
+  /// Memory of a state and of a token's KV, in bytes or any other unit: what counts is their ratio.
+  std::int64_t state_bytes = 4096;
+  std::int64_t kv_bytes_per_token = 1;
+  ComputeCost benefit;  ///< what a hit saves
+  /// hix: positions whose history is remembered, cached or not. 48 bytes each.
+  std::size_t positions = 16384;
+  /// hix: candidates drawn for a victim, beside the best left over from before; 0: all are compared.
+  std::int32_t samples = 32;
+  std::uint64_t seed = 1;  ///< hix: of the draws
+};
+
+/// Throws InvalidArgument for a value that is not an enumerator and, if the order needs them, for options out of range:
+/// bytes or positions < 1, samples < 0.
+[[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order,
+                                                                   const EvictionOptions& options = {});
 
 }  // namespace stateport

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include <stateport/core/prompt_facts.hpp>
+#include <stateport/core/table.hpp>
+
+#include "hazard_model.hpp"
+
+namespace stateport {
+
+/// How often what a cache holds will be used: the hazard model's positions by candidate (node or block), and the demand
+/// that a leaf inherited from what was evicted below it.
+class HazardWorth {
+ public:
+  using Index = std::uint32_t;
+  static constexpr Index no_heir = UINT32_MAX;
+
+  explicit HazardWorth(std::size_t positions) : model_(positions) {}
+
+  /// Beyond the room made here, keep() and clear() make it themselves.
+  void reserve(std::size_t indices) { entries_.reserve(indices); }
+  [[nodiscard]] HazardModel& model() noexcept { return model_; }
+  [[nodiscard]] const HazardModel& model() const noexcept { return model_; }
+
+  /// A new candidate of which nothing is known.
+  void clear(Index index);
+  /// A prefix was kept: its position is the candidate's while that has a state.
+  void keep(const KeptFacts& prefix);
+  void lose_state(Index index) noexcept;
+  /// The candidate is gone. Who would have continued from it will hit at `heir`, if any.
+  void remove(Index index, Index heir);
+  void clear_all() noexcept;
+
+  /// Uses per second from now on. At a leaf those count too that would have hit below it.
+  [[nodiscard]] double hits_per_s(Index index, bool leaf) const noexcept;
+  /// Whether the candidate's position is known.
+  [[nodiscard]] bool known(Index index) const noexcept { return position(index) != HazardModel::none; }
+
+  /// Throws std::logic_error naming the first violation. O(candidates + positions).
+  void check_invariants() const;
+  [[nodiscard]] std::size_t bytes() const noexcept { return model_.bytes() + entries_.capacity() * sizeof(Entry); }
+
+ private:
+  struct Entry {
+    HazardModel::Position position = HazardModel::none;  ///< of the candidate's end, pinned; none: unknown
+    HazardModel::Demand inherited;                       ///< of what will hit here now, though it ended elsewhere
+  };
+
+  [[nodiscard]] Entry& entry(Index index) {
+    if (index >= entries_.size()) entries_.resize(std::size_t{index} + 1);
+    return entries_[index];
+  }
+  [[nodiscard]] HazardModel::Position position(Index index) const noexcept {
+    return index < entries_.size() ? entries_[index].position : HazardModel::none;
+  }
+
+  HazardModel model_;
+  Table<Entry> entries_;  ///< by candidate
+};
+
+// A victim is chosen among 48 candidates: this runs for each.
+
+inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
+  if (index >= entries_.size()) return 0;
+  const Entry& entry = entries_[index];
+  const HazardModel::Demand own = model_.demand(entry.position);
+  const double hits = model_.index(own);
+  return leaf && entry.inherited != own ? std::max(hits, model_.index(entry.inherited)) : hits;
+}
+
+}  // namespace stateport
