@@ -3,6 +3,8 @@
 #include <stateport/core/prefix_tree.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 #include <stateport/core/error.hpp>
 #include <stateport/core/prefetch.hpp>
@@ -20,6 +22,7 @@ PrefixTree::Options checked(PrefixTree::Options options) {
   require(options.slots >= 0, "slots", options.slots, "must not be negative");
   require(options.max_states_per_path >= -1, "max_states_per_path", options.max_states_per_path,
           "must be a limit, or -1 for none");
+  require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
   require(options.kv_indices >= 0 && options.kv_indices <= INT32_MAX, "kv_indices", options.kv_indices,
           "must be a number of 32-bit indices, or 0 for unknown");
   return options;
@@ -59,16 +62,23 @@ PrefixTree::~PrefixTree() = default;
 PrefixTree::PrefixTree(PrefixTree&&) noexcept = default;
 PrefixTree& PrefixTree::operator=(PrefixTree&&) noexcept = default;
 
-PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out) {
+PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
+                              Lookup lookup) {
   check_lookup(tokens, kv_out);
-  return impl_->match(tokens, name_space, kv_out);
+  return impl_->match(tokens, name_space, kv_out, lookup);
+}
+
+void PrefixTree::set_time(double now_s) {
+  if (!(std::isfinite(now_s) && now_s >= impl_->now_s()))
+    require(false, "now_s", std::string_view(std::to_string(now_s)), "must be finite and not before the last time");
+  impl_->set_time(now_s);
 }
 
 PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
                                              std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed) {
   check_lookup(tokens, kv_out);
   check_callers_or_none(slots(), live_slot, "live_slot");
-  PrefixMatch hit = impl_->match(tokens, name_space, kv_out);
+  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request);
   if (hit.node.is_root()) return hit;
   if (!live_slot.valid()) live_slot = impl_->take_slot_beside(hit.node.index, freed);
   if (live_slot.valid()) {
@@ -78,7 +88,8 @@ PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, cons
   return {.node = impl_->id(detail::RadixTree::root),
           .walked_tokens = hit.walked_tokens,
           .branching_position = hit.branching_position,
-          .lost = LostHit::locked_pool};
+          .lost = LostHit::locked_pool,
+          .past = hit.past};
 }
 
 InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
@@ -89,6 +100,8 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
+  require(prefix.request_tokens >= 0, "request_tokens", prefix.request_tokens, "must not be negative");
+  check_hint(prefix.hint);
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }
@@ -96,6 +109,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
 EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
   require(demand.tokens >= 0, "demand.tokens", demand.tokens, "must not be negative");
   require(demand.states >= 0, "demand.states", demand.states, "must not be negative");
+  require(demand.bytes >= 0, "demand.bytes", demand.bytes, "must not be negative");
   return impl_->evict(demand, freed);
 }
 

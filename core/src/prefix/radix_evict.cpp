@@ -10,6 +10,7 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
   freed.slots.push_back(slot);
   nodes_[node].slot = lost_slot;
   pool_.release(slot);
+  if (has_memory_) options_.policy->lost_state(node);
   --sizes_.evictable_states;
   ++result.states;
   if (keys_may_shrink_) rank_again(node);
@@ -41,7 +42,8 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   }
   freed.kv.insert(freed.kv.end(), kv, kv + tokens);
   drop_candidate(node);
-  if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
+  if (!draws_)
+    if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
   if (entry.slot >= 0) remove_state(node, freed, result);
   result.tokens += tokens;
   sizes_.evictable_tokens -= tokens;
@@ -64,8 +66,20 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
     names_.drop_child(name_space);
   else if (is_victim_leaf(parent))
     add_candidate(parent);  // it competes at once, by its own key (18)
+  if (has_memory_) {
+    const bool inherits = parent != root && nodes_[parent].children == 0;
+    options_.policy->removed(node, inherits ? parent : EvictionPolicy::no_heir);
+  }
   if (options_.on_node_evict) options_.on_node_evict(gone);
   if (events_.is_on()) events_.removed(first_page, pages);
+}
+
+void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
+  if (has_memory_) options_.policy->chosen(facts(node));
+  if (is_victim_leaf(node))
+    remove_leaf(node, freed, result);
+  else
+    remove_state(node, freed, result);
 }
 
 EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
@@ -73,15 +87,18 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
   while (result.tokens < demand.tokens) {
     const auto leaf = next_leaf();
     if (!leaf) break;
-    remove_leaf(*leaf, freed, result);
+    evict_node(*leaf, freed, result);
   }
   while (result.states < demand.states) {
     const auto node = next_state();
     if (!node) break;
-    if (is_victim_leaf(*node))
-      remove_leaf(*node, freed, result);
-    else
-      remove_state(*node, freed, result);
+    evict_node(*node, freed, result);
+  }
+  const EvictionOptions& sizes = options_.eviction_options;
+  while (result.tokens * sizes.kv_bytes_per_token + result.states * sizes.state_bytes < demand.bytes) {
+    const auto node = next_of_bytes();
+    if (!node) break;
+    evict_node(*node, freed, result);
   }
   return result;
 }
@@ -117,6 +134,12 @@ void RadixTree::reset(Freed& freed) {
   names_.clear();
   leaves_.clear();
   states_.clear();
+  if (draws_) {
+    draws_->leaves.clear();
+    draws_->useless.clear();
+    draws_->states.clear();
+  }
+  if (has_memory_) options_.policy->cleared();
   sizes_ = {};
   owned_indices_.assign(owned_indices_.size(), 0);
   if (events_.is_on()) events_.cleared();

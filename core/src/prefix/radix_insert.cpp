@@ -94,6 +94,7 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
   if (nodes_[parent].children++ == 0 && parent != root && listed(parent)) unlist(parent);
   if (parent == root) names_.add_child(name_space);
   sizes_.evictable_tokens += tokens_of(node.pages);
+  if (has_memory_) path_pages_[leaf] = end_page;
   node.tick = node.created = ++tick_;
   add_candidate(leaf);
   return leaf;
@@ -110,9 +111,31 @@ bool RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
   pool_.set_owner(slot, static_cast<std::int32_t>(node));
   ++sizes_.evictable_states;
   touch_state(node);
-  states_.update(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
+  add_state_candidate(slot);
+  if (draws_ && is_victim_leaf(node)) add_candidate(node);
   if (keys_may_shrink_) rank_again(node);
   return true;
+}
+
+void RadixTree::tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept {
+  const auto tokens = static_cast<std::int64_t>(prefix.tokens.size());
+  const bool at_end = !prefix.chunked && prefix.request_tokens <= tokens;
+  const bool has_state = nodes_[node].slot >= 0;
+  if (!at_end && !has_state) return;
+  KeptFacts kept{.index = node,
+                 .has_state = has_state,
+                 .at = at_end  ? KeptAt::end
+                       : known ? KeptAt::branch
+                               : KeptAt::rung,
+                 .past = prefix.past,
+                 .hint = prefix.hint};
+  if (options_.policy->learns()) {
+    const auto whole = prefix.tokens.first(static_cast<std::size_t>(tokens_of(path_pages_[node])));
+    kept.key = positions_.last_key(whole, namespace_seed(prefix.name_space));
+    kept.depth_blocks = positions_.count(static_cast<std::int64_t>(whole.size()));
+    kept.prompt_blocks = positions_.count(std::max(prefix.request_tokens, tokens));
+  }
+  options_.policy->kept(kept);
 }
 
 void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
@@ -140,6 +163,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   // All that can fail comes before the first change.
   if (live_nodes_ + spare_nodes + 3 > node_capacity_) reserve_nodes(2 * node_capacity_);
   if (found.pages < pages) arena_.reserve_run(pages - found.pages);
+  if (has_memory_) positions_.reserve(tokens_of(pages));
   const bool tell = events_.is_on() && found.pages < pages;
   if (tell) prepare_event(prefix, found, pages);
   const std::int64_t prefix_tokens = tokens_of(found.pages);
@@ -162,6 +186,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     touch_node(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;
   if (adopt(end, prefix.slot) && options_.max_states_per_path >= 0) cap_path(end, freed);
+  if (has_memory_) tell_kept(end, prefix, found.pages == pages);
   if (tell)
     events_.stored(nodes_[end].first_page, prefix.tokens.first(pages * page).subspan(found.pages * page),
                    prefix.name_space);

@@ -112,16 +112,19 @@ void RadixTree::check_node(std::uint32_t index) const {
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.tick <= tick_ && node.created <= tick_, structure, "a node is younger than the clock");
   require_invariant(node.newer < nodes_.size() || node.newer == none, structure, "a node hints at no node");
-  require_invariant(!is_victim_leaf(index) || listed(index) || leaves_.contains(index), structure,
-                    "an evictable leaf is not indexed");
+  require_invariant(
+      !is_victim_leaf(index) || (draws_ ? (node.slot >= 0 ? draws_->leaves : draws_->useless).contains(index)
+                                        : listed(index) || leaves_.contains(index)),
+      structure, "an evictable leaf is not indexed");
   if (node.slot < 0) return;
   const SlotId slot{node.slot};
   require_invariant(!pool_.is_free(slot) && pool_.owner(slot) == static_cast<std::int32_t>(index), structure,
                     "the slot of a node is owned by another");
   require_invariant(static_cast<std::uint32_t>(pool_.lock_count(slot)) <= node.full_lock, structure,
                     "a state is locked more often than its KV");
-  require_invariant(pool_.lock_count(slot) > 0 || states_.contains(static_cast<std::uint32_t>(node.slot)), structure,
-                    "an evictable state is not indexed");
+  const auto place = static_cast<std::uint32_t>(node.slot);
+  require_invariant(pool_.lock_count(slot) > 0 || (draws_ ? draws_->states.contains(place) : states_.contains(place)),
+                    structure, "an evictable state is not indexed");
 }
 
 void RadixTree::check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
@@ -162,6 +165,22 @@ void RadixTree::check_list() const {
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
     if (listed(index)) --found;
   require_invariant(found == 0, structure, "a node is linked but not listed");
+}
+
+void RadixTree::check_policy() const {
+  leaves_.check_invariants();
+  states_.check_invariants();
+  if (draws_) {
+    draws_->leaves.check_invariants();
+    draws_->useless.check_invariants();
+    draws_->states.check_invariants();
+  }
+  if (!has_memory_) return;
+  const std::vector<std::uint32_t> ends = path_ends();
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
+    require_invariant(nodes_[index].pages == 0 || path_pages_[index] == ends[index], structure,
+                      "a node ends elsewhere than its path");
+  options_.policy->check_invariants();
 }
 
 void RadixTree::check_sizes() const {
@@ -228,8 +247,7 @@ void RadixTree::check_invariants() const {
   require_invariant(free_nodes + live_nodes_ + 1 == nodes_.size(), structure, "a node is neither in use nor free");
   arena_.check_invariants(used_pages);
   check_list();
-  leaves_.check_invariants();
-  states_.check_invariants();
+  check_policy();
   pool_.check_invariants();
   check_sizes();
   check_indices();

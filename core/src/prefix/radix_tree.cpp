@@ -18,12 +18,21 @@ RadixTree::RadixTree(PrefixTree::Options options)
       pool_(options_.slots, SlotPool::Order::queue),
       arena_(options_.page_size, options_.reserve_tokens),
       events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size),
+      positions_((std::int64_t{options_.position_tokens} + options_.page_size - 1) / options_.page_size *
+                 options_.page_size),
       states_(static_cast<std::size_t>(options_.slots)),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
   by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;
-  if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction);
+  if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction, options_.eviction_options);
   require(options_.policy->claim(), "policy", options_.policy->name(), "belongs to another cache");
   keys_may_shrink_ = options_.policy->key_may_shrink();
+  has_memory_ = options_.policy->has_memory();
+  if (const std::int32_t draws = options_.policy->draws(); draws > 0) {
+    const std::uint64_t seed = options_.policy->draw_seed();
+    draws_.emplace(Draws{.leaves = VictimDraw(draws, seed),
+                         .useless = VictimDraw(draws, seed),
+                         .states = VictimDraw(draws, seed, static_cast<std::size_t>(options_.slots))});
+  }
   owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
   nodes_.emplace_back();
@@ -40,7 +49,16 @@ void RadixTree::reserve_nodes(std::size_t nodes) {
   require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   nodes_.reserve(nodes);
   children_.reserve(nodes);
-  leaves_.reserve(nodes);
+  if (draws_) {
+    draws_->leaves.reserve(nodes);
+    draws_->useless.reserve(nodes);
+  } else {
+    leaves_.reserve(nodes);
+  }
+  if (has_memory_) {
+    path_pages_.resize(nodes, 0);
+    options_.policy->reserve(nodes);
+  }
   node_capacity_ = nodes;
 }
 
@@ -170,6 +188,7 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   lower.first_page += pages;
   lower.pages -= pages;
   link_child(node);
+  if (has_memory_) path_pages_[upper_index] = path_pages_[upper.parent] + pages;
   touch_node(upper_index, ++tick_);
   touch_node(node, ++tick_);
   if (lower.slot >= 0) touch_state(node);
@@ -185,6 +204,7 @@ void RadixTree::touch(std::uint32_t node) noexcept {
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
   touch_path(node, depth);
   if (nodes_[node].slot >= 0) touch_state(node);
+  if (has_memory_) options_.policy->used(node);
 }
 
 void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
@@ -231,13 +251,29 @@ PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
   return match;
 }
 
-PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out) {
+void RadixTree::set_time(double now_s) {
+  now_s_ = now_s;
+  told_time_ = true;
+  if (has_memory_) options_.policy->set_time(now_s);
+}
+
+void RadixTree::begin_request(std::span<const Token> tokens, const Namespace& name_space, PrefixMatch& match) noexcept {
+  if (!told_time_) options_.policy->set_time(++now_s_);
+  if (options_.policy->learns())
+    match.past = options_.policy->looked_up({.keys = positions_.keys_of(tokens, namespace_seed(name_space)),
+                                             .blocks = positions_.count(static_cast<std::int64_t>(tokens.size()))});
+  if (!match.node.is_root()) options_.policy->used(match.node.index);
+}
+
+PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
+                             Lookup lookup) {
   const auto page = static_cast<std::size_t>(options_.page_size);
   Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
   refuse_wrong_states(found);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
-  const PrefixMatch match = describe(found);
+  PrefixMatch match = describe(found);
+  if (has_memory_ && lookup == Lookup::request) begin_request(tokens, name_space, match);
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
   std::uint32_t begin = found.answer_pages;
@@ -289,7 +325,7 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
     if (pool_.lock_count(slot) == 0) {
       ++sizes_.evictable_states;
       --sizes_.protected_states;
-      states_.push(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
+      add_state_candidate(slot);
     }
   }
   for (std::uint32_t at = node.index; at != root; at = nodes_[at].parent) {
@@ -304,7 +340,10 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
 std::size_t RadixTree::bookkeeping_bytes() const noexcept {
   // A heap holds an entry and a position per node.
   constexpr std::size_t heap_bytes = sizeof(VictimKey) + 2 * sizeof(std::uint32_t);
-  return node_capacity_ * (sizeof(RadixNode) + heap_bytes) + children_.bytes();
+  const std::size_t order =
+      draws_ ? draws_->leaves.bytes() + draws_->useless.bytes() + draws_->states.bytes() : node_capacity_ * heap_bytes;
+  return node_capacity_ * sizeof(RadixNode) + order + children_.bytes() + path_pages_.size() * sizeof(std::uint32_t) +
+         options_.policy->bytes() + positions_.bytes();
 }
 
 }  // namespace stateport::detail

@@ -13,11 +13,13 @@
 #include <stateport/core/prefetch.hpp>
 #include <stateport/core/prefix_tree.hpp>
 #include <stateport/core/table.hpp>
+#include <stateport/core/victim_draw.hpp>
 #include <stateport/core/victim_heap.hpp>
 
 #include "kv_event_source.hpp"
 #include "namespace_table.hpp"
 #include "path_ahead.hpp"
+#include "position_keys.hpp"
 #include "token_arena.hpp"
 
 namespace stateport::detail {
@@ -50,7 +52,7 @@ static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache lin
 ///
 /// Every evictable leaf is in the list or in the heap of leaves, every evictable state, by slot, in the heap of states.
 /// Locked leaves stay in all three, and nodes that have got children in the heap: they are dropped when they come up,
-/// and return when they become candidates again.
+/// and return when they become candidates again. Of a policy that draws all three are sets to draw from instead.
 class RadixTree {
  public:
   static constexpr std::uint32_t root = 0;
@@ -60,7 +62,10 @@ class RadixTree {
 
   explicit RadixTree(PrefixTree::Options options);
 
-  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out);
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
+                    Lookup lookup);
+  void set_time(double now_s);
+  [[nodiscard]] double now_s() const noexcept { return now_s_; }
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
@@ -181,7 +186,12 @@ class RadixTree {
 
   [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept;
   [[nodiscard]] bool is_victim_state(std::uint32_t slot) const noexcept;
-  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept;
+  [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
+  /// Adds what policies with memory ask for.
+  void add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept;
+  /// The end of the longest shorter prefix with a state.
+  [[nodiscard]] std::int64_t fallback_tokens(std::uint32_t node) const noexcept;
+  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept { return options_.policy->key(facts(node)); }
   [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older != none; }
   void list_before(std::uint32_t newer, std::uint32_t node) noexcept {
     RadixNode& entry = nodes_[node];
@@ -210,6 +220,13 @@ class RadixTree {
   void drop_candidate(std::uint32_t node) noexcept;
   [[nodiscard]] std::optional<std::uint32_t> next_leaf();
   [[nodiscard]] std::optional<std::uint32_t> next_state();
+  /// A leaf or a node whose state goes, whatever the policy gives up first.
+  [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
+  void add_state_candidate(SlotId slot) noexcept;
+  void begin_request(std::span<const Token> tokens, const Namespace& name_space, PrefixMatch& match) noexcept;
+  void tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept;
+  /// A node that next_leaf, next_state or next_of_bytes named.
+  void evict_node(std::uint32_t node, Freed& freed, EvictResult& result);
   void remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result);
   void fetch_pages(std::uint32_t node) const noexcept;
   /// Takes the state from a node that keeps its KV.
@@ -221,6 +238,7 @@ class RadixTree {
   /// By node: pages from the root to the end of its segment.
   [[nodiscard]] std::vector<std::uint32_t> path_ends() const;
   void check_list() const;
+  void check_policy() const;
   void check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
                    std::vector<bool>& used_pages) const;
   void check_node(std::uint32_t node) const;
@@ -243,6 +261,18 @@ class RadixTree {
   TreeSizes sizes_;
   bool by_last_use_ = false;  ///< the policy is lru: leaves are listed
   bool keys_may_shrink_ = false;
+  bool has_memory_ = false;  ///< the policy is told what happens
+  /// What a policy draws from.
+  struct Draws {
+    VictimDraw leaves;   ///< by node, with a state
+    VictimDraw useless;  ///< by node: leaves without a state
+    VictimDraw states;   ///< by slot
+  };
+  std::optional<Draws> draws_;
+  PositionKeys positions_;
+  std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy has memory: pages from the root to its end
+  double now_s_ = 0;
+  bool told_time_ = false;
   VictimHeap<VictimKey> leaves_;              ///< by node
   VictimHeap<std::uint64_t> states_;          ///< by slot
   std::vector<std::uint64_t> state_ticks_;    ///< by slot

@@ -38,8 +38,12 @@ class PrefixTree {
     std::int32_t max_states_per_path = -1;
     std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
     EvictionOrder eviction = EvictionOrder::lru;
+    EvictionOptions eviction_options;
     /// Used instead of `eviction` if given. One with memory belongs to one tree: a claimed one is refused.
     std::shared_ptr<EvictionPolicy> policy;
+    /// For a policy that learns: history is kept of positions so many tokens apart (rounded up to whole pages); what
+    /// ends between two of them shares the history of the one before, and what is shorter has none.
+    std::int32_t position_tokens = 64;
     /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
     std::int64_t kv_indices = 0;
     /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.
@@ -54,7 +58,8 @@ class PrefixTree {
     BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< what the events name blocks by
   };
 
-  /// Throws InvalidArgument for page_size < 1, chunk_size < 1, slots < 0 or a negative limit other than -1.
+  /// Throws InvalidArgument for page_size < 1, chunk_size < 1, slots < 0, a negative limit other than -1,
+  /// position_tokens < 1, options that make_eviction_policy refuses, or a policy that belongs to another cache.
   explicit PrefixTree(Options options);
   ~PrefixTree();
   PrefixTree(PrefixTree&&) noexcept;
@@ -64,7 +69,12 @@ class PrefixTree {
   /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
   /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. A state whose tag has
   /// another token count or layout than its node is no state. O(tokens); allocates nothing.
-  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {});
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {},
+                    Lookup lookup = Lookup::request);
+
+  /// The clock of a policy that learns, in seconds; before each call whose time it is. Without it every request counts
+  /// for a second. Throws InvalidArgument for a time that is not finite or before the last one.
+  void set_time(double now_s);
 
   /// match() for a request that is to start from the state: `live_slot` is its working slot, or none: then one is
   /// taken from the pool, if needed by evicting one state other than the matched one. If that fails too the answer is
@@ -78,8 +88,10 @@ class PrefixTree {
 
   /// Frees at least what is demanded, or all that is not locked. First leaves in policy order, KV and state together,
   /// until the tokens suffice; then states, least recently used first: an unlocked leaf goes whole, any other node
-  /// keeps its KV. May over-deliver by one leaf. However many nodes are locked, a leaf costs O(1) for lru, else
-  /// O(log n), a state O(log n), amortised over touches and locks.
+  /// keeps its KV; then for bytes leaves, and states if no leaf is left. May over-deliver by one leaf. However many
+  /// nodes are locked, a leaf costs O(1) for lru, else O(log n), a state O(log n), amortised over touches and locks.
+  /// A policy that draws (hix) chooses the states too, and for bytes decides between leaves and states; leaves without
+  /// a state, which no request can continue from, go first. A victim costs it O(draws · nodes up to the next fork).
   EvictResult evict(EvictDemand demand, Freed& freed);
 
   /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never

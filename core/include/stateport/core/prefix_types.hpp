@@ -10,6 +10,7 @@
 #include <stateport/core/copy_plan.hpp>
 #include <stateport/core/ids.hpp>
 #include <stateport/core/lost_hit.hpp>
+#include <stateport/core/prompt_facts.hpp>
 #include <stateport/core/state_tag.hpp>
 
 /// What goes into a PrefixTree and what comes out of it. Plain data.
@@ -57,11 +58,18 @@ struct PrefixMatch {
   std::optional<std::int64_t> branching_position;
   std::optional<LostHit> lost;  ///< why not all of walked_tokens is usable
   SlotId live_slot;             ///< match_with_live_slot only: where the state is to be copied
+  PromptPast past;              ///< for the inserts of the request, if the policy learns
 
   /// The copy that gives a request its state: all layers, all tensors. Precondition: slot and `live` are valid.
   [[nodiscard]] constexpr SlotCopy restore_into(SlotId live) const noexcept {
     return SlotCopy::whole(slot.value(), live.value());
   }
+};
+
+/// Who asks. A policy that learns counts a request once.
+enum class Lookup : std::uint8_t {
+  request,  ///< a request begins
+  again     ///< one that has been looked up before
 };
 
 /// A prefix to keep. Only whole pages are kept; the KV of the tail stays the caller's.
@@ -76,6 +84,11 @@ struct PrefixInsert {
   std::int64_t prev_tokens = 0;
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
   bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
+  // For a policy that learns:
+  PromptPast past;  ///< of the request's lookup. Without looked_up_s ages count from now, from the completion on.
+  ReuseHint hint;   ///< about the end of the request
+  /// How long the request gets, as far as is known; 0: it ends here, unless chunked.
+  std::int64_t request_tokens = 0;
 };
 
 struct InsertResult {
@@ -84,9 +97,11 @@ struct InsertResult {
   bool state_exists = false;       ///< true: the end node keeps its own state and the slot stays the caller's
 };
 
+/// What is to be freed: counts of separate pools, or bytes of one that holds KV and states.
 struct EvictDemand {
   std::int64_t tokens = 0;
   std::int64_t states = 0;
+  std::int64_t bytes = 0;  ///< by EvictionOptions::state_bytes and kv_bytes_per_token
 };
 
 /// Everything that was freed, whichever demand freed it.
