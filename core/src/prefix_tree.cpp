@@ -100,8 +100,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  require(prefix.request_tokens >= 0, "request_tokens", prefix.request_tokens, "must not be negative");
-  check_hint(prefix.hint);
+  if (impl_->has_memory()) check_hint(prefix.hint);
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }

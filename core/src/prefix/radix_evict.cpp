@@ -10,7 +10,6 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
   freed.slots.push_back(slot);
   nodes_[node].slot = lost_slot;
   pool_.release(slot);
-  if (has_memory_) options_.policy->lost_state(node);
   --sizes_.evictable_states;
   ++result.states;
   if (keys_may_shrink_) rank_again(node);
@@ -42,8 +41,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   }
   freed.kv.insert(freed.kv.end(), kv, kv + tokens);
   drop_candidate(node);
-  if (!draws_)
-    if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
+  if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
   if (entry.slot >= 0) remove_state(node, freed, result);
   result.tokens += tokens;
   sizes_.evictable_tokens -= tokens;
@@ -76,10 +74,9 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
 
 void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
   if (has_memory_) options_.policy->chosen(facts(node));
-  if (is_victim_leaf(node))
-    remove_leaf(node, freed, result);
-  else
-    remove_state(node, freed, result);
+  if (is_victim_leaf(node)) return remove_leaf(node, freed, result);
+  remove_state(node, freed, result);
+  if (has_memory_) options_.policy->lost_state(node);
 }
 
 EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
@@ -87,13 +84,15 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
   while (result.tokens < demand.tokens) {
     const auto leaf = next_leaf();
     if (!leaf) break;
-    evict_node(*leaf, freed, result);
+    if (has_memory_) options_.policy->chosen(facts(*leaf));
+    remove_leaf(*leaf, freed, result);
   }
   while (result.states < demand.states) {
     const auto node = next_state();
     if (!node) break;
     evict_node(*node, freed, result);
   }
+  if (demand.bytes == 0) return result;
   const EvictionOptions& sizes = options_.eviction_options;
   while (result.tokens * sizes.kv_bytes_per_token + result.states * sizes.state_bytes < demand.bytes) {
     const auto node = next_of_bytes();

@@ -149,6 +149,7 @@ void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
     const std::uint32_t node = path_[i - 1];
     if (nodes_[node].children != 1 || pool_.lock_count(SlotId{nodes_[node].slot}) > 0) continue;
     remove_state(node, freed, dropped);
+    if (has_memory_) options_.policy->lost_state(node);
     --surplus;
   }
 }

@@ -86,18 +86,18 @@ bool RadixTree::list_by_tick(std::uint32_t node) noexcept {
 }
 
 void RadixTree::add_candidate(std::uint32_t node) noexcept {
-  if (draws_) return (nodes_[node].slot >= 0 ? draws_->leaves : draws_->useless).push(node);
   if (listed(node)) return;
   if (by_last_use_ && !leaves_.contains(node) && list_by_tick(node)) return;
+  if (draws_) return (nodes_[node].slot >= 0 ? draws_->leaves : draws_->useless).push(node);
   leaves_.update(node, key(node));
 }
 
 void RadixTree::drop_candidate(std::uint32_t node) noexcept {
-  if (draws_) {
+  if (listed(node)) {
+    unlist(node);
+  } else if (draws_) {
     draws_->leaves.erase(node);
     draws_->useless.erase(node);
-  } else if (listed(node)) {
-    unlist(node);
   } else {
     leaves_.erase(node);
   }

@@ -204,7 +204,6 @@ void RadixTree::touch(std::uint32_t node) noexcept {
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) ++depth;
   touch_path(node, depth);
   if (nodes_[node].slot >= 0) touch_state(node);
-  if (has_memory_) options_.policy->used(node);
 }
 
 void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
@@ -325,7 +324,10 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
     if (pool_.lock_count(slot) == 0) {
       ++sizes_.evictable_states;
       --sizes_.protected_states;
-      add_state_candidate(slot);
+      if (draws_)
+        add_state_candidate(slot);
+      else
+        states_.push(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
     }
   }
   for (std::uint32_t at = node.index; at != root; at = nodes_[at].parent) {

@@ -65,6 +65,7 @@ class RadixTree {
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                     Lookup lookup);
   void set_time(double now_s);
+  [[nodiscard]] bool has_memory() const noexcept { return has_memory_; }
   [[nodiscard]] double now_s() const noexcept { return now_s_; }
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
