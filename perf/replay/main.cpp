@@ -106,6 +106,7 @@ void describe_cache(const Options& options, RunDescription& run) {
   }
   constexpr const char* names[] = {"slots", "tree", "align"};
   run.cache = names[static_cast<std::size_t>(options.cache)];
+  if (options.eviction) run.cache += fmt::format(", {}", name(*options.eviction));
   run.hash = "none";
   if (options.cache == CacheKind::slots) run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
   if (options.cache != CacheKind::align) return;
@@ -113,6 +114,12 @@ void describe_cache(const Options& options, RunDescription& run) {
   run.drafts = options.drafts;
   run.accept = options.accept;
   run.asynchronous = options.asynchronous;
+}
+
+/// None: what the cache does by itself.
+std::shared_ptr<EvictionPolicy> make_eviction(const Options& options, const StateSpec& spec) {
+  if (!options.eviction) return nullptr;
+  return make_eviction_policy(*options.eviction, {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes())});
 }
 
 std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec,
@@ -126,7 +133,8 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                                                             .slots = static_cast<std::int32_t>(run.slots),
                                                             .block_size_tokens = run.block_size_tokens,
                                                             .hash = options.hash,
-                                                            .layout_fingerprint = spec.fingerprint()});
+                                                            .layout_fingerprint = spec.fingerprint(),
+                                                            .eviction = make_eviction(options, spec)});
     case CacheKind::tree:
       return std::make_unique<TreeCache>(TreeCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
                                                           .slots = static_cast<std::int32_t>(run.slots),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -85,8 +86,10 @@ void add_cache(CLI::App& app, Options& options) {
       {"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}};
   static const std::map<std::string, BlockHashKind> hashes = {{"sha256", BlockHashKind::sha256},
                                                               {"xxh3_128", BlockHashKind::xxh3_128}};
-  static const std::map<std::string, CheckpointMode> modes = {
-      {"every", CheckpointMode::every}, {"last", CheckpointMode::last}, {"branch", CheckpointMode::branch}};
+  static const std::map<std::string, CheckpointMode> modes = {{"every", CheckpointMode::every},
+                                                              {"last", CheckpointMode::last},
+                                                              {"branch", CheckpointMode::branch},
+                                                              {"rungs", CheckpointMode::rungs}};
   app.add_option("--cache", options.cache,
                  "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
                  "align = block tables, AlignPlanner and AlignContext: a slot is a block")
@@ -94,9 +97,9 @@ void add_cache(CLI::App& app, Options& options) {
       ->option_text("slots|tree|align [slots]");
   app.add_option("--checkpoint", options.checkpoint,
                  "Where states are kept: after every block; after the last full block; there and where the prompt "
-                 "left a cached prefix")
+                 "left a cached prefix; also 1, 2 and 4 blocks before the end")
       ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case))
-      ->option_text("every|last|branch [branch]");
+      ->option_text("every|last|branch|rungs [branch]");
   app.add_option("--hash", options.hash, "Block hash of the slots index")
       ->transform(CLI::CheckedTransformer(hashes, CLI::ignore_case))
       ->option_text("sha256|xxh3_128 [sha256]");
@@ -111,12 +114,7 @@ void add_cache(CLI::App& app, Options& options) {
       ->excludes(slots);
 }
 
-void add_budget(CLI::App& app, Options& options) {
-  static const std::map<std::string, PolicyKind> policies = [] {
-    std::map<std::string, PolicyKind> names;
-    for (const PolicyKind policy : all_policies) names.emplace(name(policy), policy);
-    return names;
-  }();
+void add_budget(CLI::App& app, Options& options, std::string& policy) {
   auto* budget = app.add_option("--budget", options.budget_bytes,
                                 "One memory for KV and states (64GiB, …), instead of --blocks and --slots")
                      ->transform(CLI::AsSizeValue(false))
@@ -124,13 +122,11 @@ void add_budget(CLI::App& app, Options& options) {
                      ->option_text("BYTES");
   for (const char* other : {"--blocks", "--slots", "--unlimited", "--cache", "--checkpoint"})
     budget->excludes(app.get_option(other));
-  app.add_option(
-         "--policy", options.policy,
-         "With --budget or size, what is kept: every, last, branch = least recently used blocks and states, placed as "
-         "by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = without "
-         "sampling")
-      ->transform(CLI::CheckedTransformer(policies, CLI::ignore_case))
-      ->option_text("every|last|branch|node-lru|gdsf|hix|hix-exact [hix]");
+  app.add_option("--policy", policy,
+                 "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
+                 "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "
+                 "without sampling. With --cache slots, of the states: lru, fifo, filo, lfu, slru, priority, gdsf, hix")
+      ->option_text("NAME [hix with a budget, else lru]");
   app.add_flag("--hint-last-turns", options.hints.last_turns,
                "Tell hix which prompts no later one continues, as a server with sessions would");
   app.add_flag("--hint-tool-calls", options.hints.tool_calls,
@@ -161,6 +157,22 @@ void add_align(CLI::App& app, Options& options) {
       ->option_text("sync|async [sync]");
 }
 
+/// Budgets and pools know different policies.
+void choose_policy(const std::string& policy, Options& options) {
+  if (policy.empty()) return;
+  if (options.budget_bytes > 0 || !options.sweep_bytes.empty()) {
+    const auto known = std::ranges::find(all_policies, policy, [](PolicyKind kind) { return name(kind); });
+    if (known == all_policies.end()) throw CLI::ValidationError("--policy", policy + " is no policy of a budget");
+    options.policy = *known;
+    return;
+  }
+  for (const EvictionOrder order :
+       {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru, EvictionOrder::priority,
+        EvictionOrder::filo, EvictionOrder::gdsf, EvictionOrder::hix})
+    if (name(order) == policy) options.eviction = order;
+  if (!options.eviction) throw CLI::ValidationError("--policy", policy + " needs --budget or size");
+}
+
 /// What means nothing to what was chosen.
 void refuse_others(const CLI::App& app, const Options& options) {
   const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
@@ -177,13 +189,12 @@ void refuse_others(const CLI::App& app, const Options& options) {
             "--report"},
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
-  if (options.budget_bytes == 0 && options.sweep_bytes.empty())
+  if (options.cache != CacheKind::slots && options.budget_bytes == 0 && options.sweep_bytes.empty())
+    refuse({"--policy"}, "needs --budget, size or --cache slots");
+  if (options.budget_bytes == 0 && options.sweep_bytes.empty() && !options.eviction)
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions"},
-           "needs --budget, --sweep or size");
-  if (options.budget_bytes == 0) {
-    refuse({"--policy"}, "needs --budget or size");
-    refuse({"--report"}, "needs --budget");
-  }
+           "needs --budget, --sweep, size or --policy");
+  if (options.budget_bytes == 0) refuse({"--report"}, "needs --budget");
 }
 
 void add_states(CLI::App& app, Options& options) {
@@ -219,7 +230,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   app.footer(footer);
   add_workload(app, options);
   add_cache(app, options);
-  add_budget(app, options);
+  std::string policy;
+  add_budget(app, options, policy);
   add_align(app, options);
   add_states(app, options);
   add_size(app, options);
@@ -236,6 +248,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->group("");
   try {
     app.parse(argc, argv);
+    choose_policy(policy, options);
     refuse_others(app, options);
   } catch (const CLI::ParseError& error) {
     constexpr int wrong_usage = 2;

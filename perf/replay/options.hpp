@@ -9,6 +9,7 @@
 
 #include <stateport/core/block_hasher.hpp>
 #include <stateport/core/element_type.hpp>
+#include <stateport/core/eviction_policy.hpp>
 
 #include "checkpoint_mode.hpp"
 #include "generator.hpp"
@@ -35,15 +36,16 @@ struct Options {
   std::int32_t blocks = 0;  ///< 0: blocks_per_slot for each slot
   std::int32_t slots = 256;
   bool unlimited = false;
-  std::int64_t budget_bytes = 0;  ///< > 0: one memory for KV and states, instead of blocks and slots
-  PolicyKind policy = PolicyKind::hix;
-  std::vector<std::int64_t> sweep_bytes;                     ///< not empty: every policy with each of these budgets
-  HintKinds hints;                                           ///< what the policy is told
-  bool size = false;                                         ///< what budget_bytes are worth, instead of a replay
-  std::optional<ElementType> recurrent_type;                 ///< instead of the catalogue's
-  std::int32_t drafts = 0;                                   ///< align only, like the next two
-  double accept = 0.7;                                       ///< chance that a draft is kept
-  bool asynchronous = false;                                 ///< counters
+  std::int64_t budget_bytes = 0;              ///< > 0: one memory for KV and states, instead of blocks and slots
+  PolicyKind policy = PolicyKind::hix;        ///< of the budget
+  std::optional<EvictionOrder> eviction;      ///< of blocks and slots, where the command line says
+  std::vector<std::int64_t> sweep_bytes;      ///< not empty: every policy with each of these budgets
+  HintKinds hints;                            ///< what the policy is told
+  bool size = false;                          ///< what budget_bytes are worth, instead of a replay
+  std::optional<ElementType> recurrent_type;  ///< instead of the catalogue's
+  std::int32_t drafts = 0;                    ///< align only, like the next two
+  double accept = 0.7;                        ///< chance that a draft is kept
+  bool asynchronous = false;                  ///< counters
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   std::string prometheus_file;                               ///< empty: none

@@ -36,7 +36,7 @@ SlotsCache::SlotsCache(const SlotsCacheOptions& options)
       pool_({.blocks = with_dummy(options.blocks)}),
       losses_(*this, pool_),
       slots_(options.slots),
-      allocator_(slots_, pool_),
+      allocator_(slots_, pool_, {.eviction = options.eviction}),
       matcher_(pool_, &allocator_,
                {.block_size_tokens = checked_block_size(options.block_size_tokens),
                 .layout_fingerprint = options.layout_fingerprint}) {
@@ -66,6 +66,7 @@ Hit SlotsCache::begin() {
     hit.hit_blocks = static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens);
     hit.slot = match.state->slot;
   }
+  hit_blocks_ = hit.hit_blocks;
   return hit;
 }
 
@@ -136,6 +137,12 @@ void SlotsCache::finish() {
   for (std::size_t i = 0; i < checkpoint_blocks_.size(); ++i)
     allocator_.set_tag(checkpoint_blocks_[i], checkpoint_tags_[i]);
   allocator_.register_hashes(checkpoint_blocks_, checkpoint_keys_);
+  allocator_.note_served({.now_s = now_s_,
+                          .hashes = hashes_.keys,
+                          .usable_blocks = static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens),
+                          .matched_blocks = static_cast<std::int32_t>(matched_),
+                          .hit_blocks = hit_blocks_,
+                          .hint = hint_});
   pool_.release(blocks_);
 }
 

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include <stateport/core/block_hash.hpp>
 #include <stateport/core/block_hasher.hpp>
 #include <stateport/core/block_pool.hpp>
+#include <stateport/core/eviction_policy.hpp>
 #include <stateport/core/prefix_matcher.hpp>
 #include <stateport/core/slot_allocator.hpp>
 #include <stateport/core/slot_pool.hpp>
@@ -22,16 +24,19 @@ struct SlotsCacheOptions {
   std::int32_t slots = 0;
   std::int64_t block_size_tokens = 512;
   BlockHashKind hash = BlockHashKind::sha256;
-  std::uint64_t layout_fingerprint = 0;  ///< of the states' spec
+  std::uint64_t layout_fingerprint = 0;      ///< of the states' spec
+  std::shared_ptr<EvictionPolicy> eviction;  ///< of states; none: least recently used
 };
 
-/// The index by block hash: BlockPool for the KV, SlotAllocator for the states. Least recently used goes first; states
-/// count as used when a request continues from them or makes them.
+/// The index by block hash: BlockPool for the KV, SlotAllocator for the states. Least recently used goes first, unless
+/// a policy chooses the states; states count as used when a request continues from them or makes them.
 class SlotsCache final : public ReplayCache {
  public:
   /// Throws InvalidArgument: blocks < 1, slots < 1, block_size_tokens < 1.
   explicit SlotsCache(const SlotsCacheOptions& options);
 
+  void set_clock(double now_s) override { now_s_ = now_s; }
+  void set_hint(const ReuseHint& hint) override { hint_ = hint; }
   void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
   [[nodiscard]] Hit begin() override;
   void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) override;
@@ -77,11 +82,14 @@ class SlotsCache final : public ReplayCache {
   std::int64_t uncached_blocks_ = 0;
 
   // The request between prepare and finish.
+  double now_s_ = 0;
+  ReuseHint hint_;
   std::int64_t input_tokens_ = 0;
   std::vector<std::int32_t> tokens_;  ///< identities as the hasher reads them
   PromptHashes hashes_;
   std::vector<BlockId> blocks_;  ///< of its prefix, matched ones first
   std::size_t matched_ = 0;
+  std::int32_t hit_blocks_ = 0;
   std::vector<Recency> kept_recency_;
   std::vector<BlockHash> parents_;
   std::vector<BlockId> checkpoint_blocks_;

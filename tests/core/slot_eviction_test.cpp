@@ -23,7 +23,8 @@ using Hashes = std::vector<BlockHash>;
 
 constexpr std::int64_t block_size_tokens = 16;
 constexpr EvictionOrder orders[] = {EvictionOrder::lru,  EvictionOrder::lfu,      EvictionOrder::fifo,
-                                    EvictionOrder::slru, EvictionOrder::priority, EvictionOrder::filo};
+                                    EvictionOrder::slru, EvictionOrder::priority, EvictionOrder::filo,
+                                    EvictionOrder::gdsf, EvictionOrder::hix};
 
 /// Remembers what it was shown and told; the state that saves the fewest tokens goes first.
 class Witness final : public EvictionPolicy {
@@ -163,6 +164,55 @@ TEST_CASE("what hangs on an evicted state falls back to the next one that is lef
   cache.states.check_invariants();
 }
 
+TEST_CASE("LRU gives up the state that saves most, GDSF and HIX do not") {
+  for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::gdsf, EvictionOrder::hix}) {
+    Cache cache(3, make_eviction_policy(order));
+    const std::int32_t depths[] = {9, 1, 2};
+    for (std::int32_t block = 0; block < 3; ++block) {
+      const std::int32_t depth = depths[block];
+      cache.store(block, Cache::hash(block, depth), depth);
+      cache.states.note_served({.now_s = 0.01 * block, .hashes = hashes_of(block, depth), .usable_blocks = depth});
+      cache.release(block);
+    }
+    cache.store(10, Cache::hash(10, 1), 1);
+    CAPTURE(name(order));
+    CHECK(cache.has(0) == (order != EvictionOrder::lru));
+    CHECK(cache.has(1) == (order == EvictionOrder::lru));
+    CHECK(cache.has(2));
+  }
+}
+
+TEST_CASE("HIX gives up a last turn first, and by least recent use what no request told of") {
+  Cache cache(3, make_eviction_policy(EvictionOrder::hix));
+  for (std::int32_t block = 0; block < 3; ++block) {
+    cache.store(block, Cache::hash(block, 1), 1);
+    if (block < 2)
+      cache.states.note_served({.hashes = hashes_of(block, 1), .usable_blocks = 1, .hint = {.last_turn = block == 1}});
+    cache.release(block);
+  }
+  for (const std::int32_t gone : {2, 1, 0}) {
+    CHECK(cache.has(gone));
+    cache.store(10 + gone, Cache::hash(10 + gone, 1), 1);
+    CHECK_FALSE(cache.has(gone));
+    cache.states.check_invariants();
+  }
+}
+
+TEST_CASE("never told of requests, a slot allocator with GDSF or HIX gives up the least recently used state") {
+  for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::gdsf, EvictionOrder::hix}) {
+    Cache cache(4, make_eviction_policy(order));
+    for (const std::int32_t block : {3, 1, 2, 0}) {
+      cache.store(block, Cache::hash(block, 1), 1);
+      cache.release(block);
+    }
+    for (const std::int32_t gone : {3, 1, 2, 0}) {
+      CHECK(cache.has(gone));
+      cache.store(10 + gone, Cache::hash(10 + gone, 1), 1);
+      CHECK_FALSE(cache.has(gone));
+    }
+  }
+}
+
 TEST_CASE("a slot allocator refuses policies it cannot serve and requests that make no sense") {
   CHECK_THROWS_AS(Cache(1, make_eviction_policy(EvictionOrder::mru)), InvalidArgument);
   const auto shared = std::make_shared<Witness>();
@@ -230,9 +280,10 @@ void allocate_checked(test::Random& random, Cache& cache, const std::map<SlotId,
 TEST_CASE("with any policy a slot allocator evicts as many states as it must, and only those it may") {
   test::for_each_seed(2000, [](test::Random& random, std::uint64_t seed) {
     const std::size_t which = seed % (2 * std::size(orders));
-    const std::shared_ptr<EvictionPolicy> policy = which < std::size(orders)
-                                                       ? make_eviction_policy(orders[which])
-                                                       : std::make_shared<Witness>(random.between32(0, 3));
+    const std::shared_ptr<EvictionPolicy> policy =
+        which < std::size(orders)
+            ? make_eviction_policy(orders[which], {.positions = 32, .samples = random.between32(0, 3)})
+            : std::make_shared<Witness>(random.between32(0, 3));
     CAPTURE(policy->name());
     Cache cache(random.between32(0, 6), policy, random.between32(2, 10));
     std::map<SlotId, int> pins;
