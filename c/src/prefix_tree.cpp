@@ -94,14 +94,14 @@ stateport_match to_c(const PrefixMatch& match) noexcept {
 }
 
 /// The arguments of a lookup.
-struct Lookup {
+struct MatchArguments {
   std::span<const Token> tokens;
   std::span<KvIndex> kv_out;
   Namespace name_space;
   Out<stateport_match> out;
 
-  Lookup(const std::int32_t* token_data, std::size_t count, const stateport_namespace* names, std::int32_t* kv_data,
-         stateport_match* result)
+  MatchArguments(const std::int32_t* token_data, std::size_t count, const stateport_namespace* names,
+                 std::int32_t* kv_data, stateport_match* result)
       : tokens(array(token_data, count, "tokens")),
         kv_out(kv_data, kv_data == nullptr ? 0 : count),
         name_space(from_c(names)),
@@ -152,8 +152,8 @@ stateport_status stateport_tree_match(stateport_tree* tree, const int32_t* token
                                       const stateport_namespace* name_space, int32_t* kv_out, stateport_match* out) {
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
-    const Lookup lookup(tokens, count, name_space, kv_out, out);
-    lookup.out.write(to_c(held->tree.match(lookup.tokens, lookup.name_space, lookup.kv_out)));
+    const MatchArguments asked(tokens, count, name_space, kv_out, out);
+    asked.out.write(to_c(held->tree.match(asked.tokens, asked.name_space, asked.kv_out)));
   });
 }
 
@@ -162,9 +162,9 @@ stateport_status stateport_tree_match_with_live_slot(stateport_tree* tree, const
                                                      int32_t live_slot, stateport_match* out) {
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
-    const Lookup lookup(tokens, count, name_space, kv_out, out);
-    lookup.out.write(to_c(held->tree.match_with_live_slot(lookup.tokens, lookup.name_space, lookup.kv_out,
-                                                          SlotId{live_slot}, held->collect())));
+    const MatchArguments asked(tokens, count, name_space, kv_out, out);
+    asked.out.write(to_c(held->tree.match_with_live_slot(asked.tokens, asked.name_space, asked.kv_out,
+                                                         SlotId{live_slot}, held->collect())));
   });
 }
 
