@@ -68,6 +68,7 @@ void match(std::size_t nodes) {
   std::mt19937_64 random(2);
   PrefixTree tree({.page_size = 16,
                    .slots = static_cast<std::int32_t>(prompts),
+                   .eviction = EvictionOrder::lru,
                    .reserve_nodes = prompts * nodes,
                    .reserve_tokens = prompts * tokens});
   std::vector<KvIndex> kv(tokens);
@@ -96,7 +97,10 @@ void lru(bool exchange) {
   constexpr std::size_t calls = 4'000;
   constexpr std::size_t page = 16;
   std::mt19937_64 random(3);
-  PrefixTree tree({.page_size = page, .reserve_nodes = leaves + 8, .reserve_tokens = (leaves + 8) * page});
+  PrefixTree tree({.page_size = page,
+                   .eviction = EvictionOrder::lru,
+                   .reserve_nodes = leaves + 8,
+                   .reserve_tokens = (leaves + 8) * page});
   const std::vector<KvIndex> kv(page, 0);
   const std::vector<Token> tokens = random_tokens(random, (leaves + calls) * page);
   Freed freed;

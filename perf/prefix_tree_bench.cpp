@@ -43,6 +43,7 @@ struct Prompts {
   Prompts(std::size_t count, std::size_t tokens, std::size_t nodes, std::size_t others = 0)
       : tree({.page_size = page_size,
               .slots = static_cast<std::int32_t>(count),
+              .eviction = EvictionOrder::lru,
               .reserve_nodes = count * nodes + others,
               .reserve_tokens = count * tokens + others * page}),
         kv_out(tokens) {
@@ -214,7 +215,11 @@ struct BareList {
 /// One-page leaves, used in random order; `locked` of 100 are locked.
 struct Leaves {
   explicit Leaves(std::uint32_t count, std::uint32_t locked = 0)
-      : tree({.page_size = page_size, .reserve_nodes = count + 8, .reserve_tokens = (count + 8) * page}), order(count) {
+      : tree({.page_size = page_size,
+              .eviction = EvictionOrder::lru,
+              .reserve_nodes = count + 8,
+              .reserve_tokens = (count + 8) * page}),
+        order(count) {
     for (std::uint32_t i = 0; i < count; ++i) insert_one();
     for (const NodeInfo& node : tree.nodes()) ids.push_back(node.id);
     std::iota(order.begin(), order.end(), 0U);

@@ -38,7 +38,8 @@ AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, pol
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
-                     eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64)
+                     eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64,
+                     state_bytes=c_int64, kv_bytes_per_token=c_int64)
 Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
                slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2)
 Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,

@@ -17,7 +17,9 @@ using namespace stateport::c;
 
 namespace {
 
-static_assert(STATEPORT_EVICT_LRU == static_cast<int>(EvictionOrder::lru) &&
+static_assert(STATEPORT_EVICT_HIX == static_cast<int>(EvictionOrder::hix) &&
+              STATEPORT_EVICT_GDSF == static_cast<int>(EvictionOrder::gdsf) &&
+              STATEPORT_EVICT_LRU == static_cast<int>(EvictionOrder::lru) &&
               STATEPORT_EVICT_LFU == static_cast<int>(EvictionOrder::lfu) &&
               STATEPORT_EVICT_FIFO == static_cast<int>(EvictionOrder::fifo) &&
               STATEPORT_EVICT_SLRU == static_cast<int>(EvictionOrder::slru) &&
@@ -108,6 +110,14 @@ struct MatchArguments {
         out(result, "out") {}
 };
 
+EvictionOptions eviction_from_c(const stateport_tree_options& given) {
+  EvictionOptions options;
+  if (given.state_bytes == 0 && given.kv_bytes_per_token == 0) return options;
+  options.state_bytes = given.state_bytes;
+  options.kv_bytes_per_token = given.kv_bytes_per_token;
+  return options;
+}
+
 PrefixTree::Options from_c(const stateport_tree_options& given) {
   require(given.max_states_per_path >= 0, "max_states_per_path", given.max_states_per_path,
           "must be a limit, or 0 for none");
@@ -117,6 +127,7 @@ PrefixTree::Options from_c(const stateport_tree_options& given) {
           .max_states_per_path = given.max_states_per_path == 0 ? -1 : given.max_states_per_path,
           .layout_fingerprint = given.layout_fingerprint,
           .eviction = enumerator(given.eviction, EvictionOrder::filo, "eviction"),
+          .eviction_options = eviction_from_c(given),
           .kv_indices = given.kv_indices,
           .hash_seed = given.hash_seed};
 }
@@ -145,6 +156,13 @@ stateport_status stateport_tree_describe(stateport_tree* tree, stateport_tree_si
                 .evictable_states = sizes.evictable_states,
                 .protected_states = sizes.protected_states,
                 .free_slots = held->tree.slots().free_slots()});
+  });
+}
+
+stateport_status stateport_tree_set_time(stateport_tree* tree, double now_s) {
+  return guarded([&] {
+    const Held<TreeObject> held(tree, "tree");
+    held->tree.set_time(now_s);
   });
 }
 

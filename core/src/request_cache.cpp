@@ -161,9 +161,8 @@ std::optional<RequestCache::ExtendPlan> RequestCache::extend(RequestId id, std::
   return plan;
 }
 
-InsertResult RequestCache::donate(const Request& request, SlotId slot, std::int64_t tokens, bool chunked,
-                                  Freed& freed) {
-  const auto count = static_cast<std::size_t>(tokens);
+InsertResult RequestCache::donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed) {
+  const auto count = static_cast<std::size_t>(donation.tokens);
   const auto key = std::span(request.tokens).first(count);
   if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, request.name_space()));
   scratch_.clear();
@@ -172,7 +171,11 @@ InsertResult RequestCache::donate(const Request& request, SlotId slot, std::int6
                                               .slot = slot,
                                               .name_space = request.name_space(),
                                               .prev_tokens = request.protected_tokens,
-                                              .chunked = chunked},
+                                              .chunked = donation.chunked,
+                                              .past = request.hit.past,
+                                              .hint = donation.hint,
+                                              // A running request gets longer.
+                                              .request_tokens = donation.finished ? 0 : std::ssize(request.tokens) + 1},
                                              scratch_);
   release_kv(scratch_.kv, freed);
   freed.slots.insert(freed.slots.end(), scratch_.slots.begin(), scratch_.slots.end());
@@ -197,13 +200,13 @@ RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, 
     cached.checkpoint = SlotCopy::whole(request.live.value(), fresh.value());
   else
     std::swap(donated, request.tracks[request.kept_track]);
-  cached.adopted = !donate(request, donated, length, chunked, freed).state_exists;
+  cached.adopted = !donate(request, donated, {.tokens = length, .chunked = chunked}, freed).state_exists;
   if (!cached.adopted) release_slot(donated, freed);
 
   // From here on the request reads the tree's KV and holds the longer path.
   const auto key = std::span(request.tokens).first(static_cast<std::size_t>(length));
   const auto row = std::span(request.row).first(static_cast<std::size_t>(length));
-  const PrefixMatch kept = tree_.match(key, request.name_space(), row);
+  const PrefixMatch kept = tree_.match(key, request.name_space(), row, Lookup::again);
   request.lock = tree_.lock(kept);
   request.protected_tokens = cached.protected_tokens = kept.tokens;
   request.tracked.reset();
@@ -260,15 +263,17 @@ void RequestCache::drop_decode_plan(Request& request, Freed& freed) {
   request.decode_track.reset();
 }
 
-void RequestCache::finish(RequestId id, Freed& freed) {
+void RequestCache::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   Request& request = checked(id);
+  check_hint(hint);
   drop_decode_plan(request, freed);
   const bool copies = options_.style == CheckpointStyle::copy_live;
   const std::int64_t length = copies ? request.computed() : request.tracked.value_or(0);
   SlotId donated = copies ? request.live : request.tracks[request.kept_track];
   if (copies && request.live_state_pending) donated = {};  // the copy into it has not run (25)
   // Without a tracked state there is nothing to keep: an empty key changes nothing.
-  const bool adopted = length > 0 && !donate(request, donated, length, false, freed).state_exists;
+  const Donation donation{.tokens = length, .finished = true, .hint = hint};
+  const bool adopted = length > 0 && !donate(request, donated, donation, freed).state_exists;
   end(request, adopted ? donated : SlotId{}, std::max(length, request.protected_tokens), freed);
   free_requests_.push_back(id);
 }

@@ -135,11 +135,18 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                                                             .hash = options.hash,
                                                             .layout_fingerprint = spec.fingerprint(),
                                                             .eviction = make_eviction(options, spec)});
-    case CacheKind::tree:
-      return std::make_unique<TreeCache>(TreeCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
-                                                          .slots = static_cast<std::int32_t>(run.slots),
-                                                          .block_size_tokens = run.block_size_tokens,
-                                                          .layout_fingerprint = spec.fingerprint()});
+    case CacheKind::tree: {
+      TreeCacheOptions tree{.blocks = static_cast<std::int32_t>(run.blocks),
+                            .slots = static_cast<std::int32_t>(run.slots),
+                            .block_size_tokens = run.block_size_tokens,
+                            .layout_fingerprint = spec.fingerprint()};
+      if (options.eviction) tree.eviction = *options.eviction;
+      if (const auto kv_bytes = models::info(options.model).kv_bytes_per_token) {
+        tree.state_bytes = static_cast<std::int64_t>(spec.slot_bytes());
+        tree.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+      }
+      return std::make_unique<TreeCache>(tree);
+    }
     case CacheKind::align:
       break;  // no ReplayCache: see replay_aligned
   }

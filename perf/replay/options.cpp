@@ -125,8 +125,9 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
                  "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "
-                 "without sampling. With --cache slots, of the states: lru, fifo, filo, lfu, slru, priority, gdsf, hix")
-      ->option_text("NAME [hix with a budget, else lru]");
+                 "without sampling. With --cache slots, of the states, and with --cache tree: lru, fifo, filo, lfu, "
+                 "slru, priority, gdsf, hix")
+      ->option_text("NAME [lru with --cache slots, else hix]");
   app.add_flag("--hint-last-turns", options.hints.last_turns,
                "Tell hix which prompts no later one continues, as a server with sessions would");
   app.add_flag("--hint-tool-calls", options.hints.tool_calls,
@@ -189,8 +190,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
             "--report"},
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
-  if (options.cache != CacheKind::slots && options.budget_bytes == 0 && options.sweep_bytes.empty())
-    refuse({"--policy"}, "needs --budget, size or --cache slots");
+  if (align && options.budget_bytes == 0 && options.sweep_bytes.empty())
+    refuse({"--policy"}, "means nothing with --cache align");
   if (options.budget_bytes == 0 && options.sweep_bytes.empty() && !options.eviction)
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions"},
            "needs --budget, --sweep, size or --policy");

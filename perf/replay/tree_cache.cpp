@@ -28,6 +28,12 @@ PrefixTree::Options tree_options(const TreeCacheOptions& options) {
   return {.page_size = tokens_per_identity,
           .slots = options.slots,
           .layout_fingerprint = options.layout_fingerprint,
+          .eviction = options.eviction,
+          .eviction_options = {.state_bytes = options.state_bytes,
+                               .kv_bytes_per_token =
+                                   options.kv_bytes_per_token * options.block_size_tokens / tokens_per_identity,
+                               .benefit = {}},
+          .position_tokens = tokens_per_identity,
           .kv_indices = std::int64_t{options.blocks} * tokens_per_identity,
           .reserve_nodes = static_cast<std::size_t>(options.blocks),
           .reserve_tokens = token_count(options.blocks)};
@@ -51,11 +57,12 @@ void TreeCache::prepare(std::span<const BlockIdentity> identities, std::int64_t 
 
 Hit TreeCache::begin() {
   PrefixMatch match = tree_.match(tokens_);
+  past_ = match.past;
   matched_ = block_count(match.walked_tokens);
   Hit hit{.matched_blocks = matched_, .lost = match.lost};
   const auto usable = static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens);
   if (block_count(match.tokens) > usable) {  // the forward needs a token
-    match = tree_.match(prefix(usable));
+    match = tree_.match(prefix(usable), {}, {}, Lookup::again);
     hit.lost = LostHit::too_few_tokens;
   }
   pin(match.node);
@@ -76,7 +83,9 @@ void TreeCache::pin(NodeId state_node) {
   const InsertResult end = tree_.insert({.tokens = prefix(matched_),
                                          .kv = kv_,
                                          .prev_tokens = static_cast<std::int64_t>(token_count(matched_)),
-                                         .chunked = true},
+                                         .chunked = true,
+                                         .past = past_,
+                                         .request_tokens = std::ssize(tokens_) + 1},
                                         freed_);
   path_lock_ = tree_.lock(end.node);
 }
@@ -138,9 +147,14 @@ void TreeCache::finish() {
 
 void TreeCache::insert(std::int32_t depth_blocks, SlotId slot) {
   const std::size_t known = token_count(std::min(in_tree_, depth_blocks));
-  const InsertResult result = tree_.insert(
-      {.tokens = prefix(depth_blocks), .kv = kv_, .slot = slot, .prev_tokens = static_cast<std::int64_t>(known)},
-      freed_);
+  const InsertResult result = tree_.insert({.tokens = prefix(depth_blocks),
+                                            .kv = kv_,
+                                            .slot = slot,
+                                            .prev_tokens = static_cast<std::int64_t>(known),
+                                            .past = past_,
+                                            .hint = hint_,
+                                            .request_tokens = std::ssize(tokens_)},
+                                           freed_);
   require_invariant(freed_.kv.empty() && !(slot.valid() && result.state_exists), "TreeCache",
                     "the tree already had what this request made");
   in_tree_ = std::max(in_tree_, depth_blocks);

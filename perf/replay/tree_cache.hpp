@@ -18,15 +18,20 @@ struct TreeCacheOptions {
   std::int32_t slots = 0;
   std::int64_t block_size_tokens = 512;
   std::uint64_t layout_fingerprint = 0;  ///< of the states' spec
+  EvictionOrder eviction = PrefixTree::Options{}.eviction;
+  std::int64_t state_bytes = 4096;  ///< for orders that weigh them
+  std::int64_t kv_bytes_per_token = 1;
 };
 
-/// The index by tokens: PrefixTree for KV and states, one page for each block. Least recently used leaves go first
-/// when KV is needed, least recently used states when slots are; a leaf that loses its state goes whole.
+/// The index by tokens: PrefixTree for KV and states, one page for each block. Leaves go when KV is needed, states when
+/// slots are, by the tree's order; a leaf that loses its state goes whole.
 class TreeCache final : public ReplayCache {
  public:
   /// Throws InvalidArgument: blocks < 1 or >= 2^30, slots < 1, block_size_tokens < 1.
   explicit TreeCache(const TreeCacheOptions& options);
 
+  void set_clock(double now_s) override { tree_.set_time(now_s); }
+  void set_hint(const ReuseHint& hint) override { hint_ = hint; }
   void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
   [[nodiscard]] Hit begin() override;
   void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) override;
@@ -53,6 +58,8 @@ class TreeCache final : public ReplayCache {
   std::int64_t uncached_blocks_ = 0;
 
   // The request between prepare and finish.
+  ReuseHint hint_;
+  PromptPast past_;
   std::int64_t input_tokens_ = 0;
   std::vector<Token> tokens_;  ///< identities as the tree reads them
   std::vector<KvIndex> kv_;    ///< as long as the cached part of the prompt; of the matched part never read

@@ -164,8 +164,8 @@ void test_tree_refusals(void) {
   stateport_tree_options options = {.size = sizeof options, .page_size = -1};
   CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "page_size = -1");
   options.page_size = 0;
-  options.eviction = 7;
-  CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "eviction = 7");
+  options.eviction = 9;
+  CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "eviction = 9");
   options.eviction = 0;
   options.max_states_per_path = -1;
   CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "max_states_per_path");

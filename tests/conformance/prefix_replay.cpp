@@ -16,7 +16,8 @@ PrefixTree::Options tree_options(const PrefixConfig& config) {
           .slots = config.states + set_aside_slots,
           .chunk_size = config.chunk,
           .max_states_per_path = config.cap,
-          .layout_fingerprint = 7};
+          .layout_fingerprint = 7,
+          .eviction = EvictionOrder::lru};
 }
 
 Json name_json(const std::optional<std::string_view>& name) {

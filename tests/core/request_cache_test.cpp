@@ -210,6 +210,34 @@ TEST_CASE("a second turn starts from the end of the first") {
   cache.check_invariants();
 }
 
+TEST_CASE("a request that is said to be the last of its kind is evicted before another that is not") {
+  Pools pools(4, 1000);
+  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  Freed freed;
+  const auto serve = [&](Token first, const ReuseHint& hint) {
+    Tokens prompt(128, first);
+    const auto started = cache.start(prompt, {}, freed);
+    REQUIRE(started);
+    REQUIRE(cache.extend(started->request, 128, freed));
+    cache.finish(started->request, freed, hint);
+  };
+  serve(1, {.last_turn = true});
+  serve(2, {});
+  serve(3, {.last_turn = true});
+  // Told of the same, the least recently used goes first.
+  for (const Token gone : {1, 3, 2}) {
+    CHECK(pools.tree.evict({.states = 1}, freed).states == 1);
+    CHECK(pools.tree.match(Tokens(128, gone), {}, {}, Lookup::again).tokens == 0);
+  }
+  CHECK(pools.tree.sizes().total_states() == 0);
+
+  const auto started = cache.start(Tokens(8, 4), {}, freed);
+  REQUIRE(started);
+  CHECK_THROWS_AS(cache.finish(started->request, freed, {.factor = 0}), InvalidArgument);
+  cache.abort(started->request, freed);
+  cache.check_invariants();
+}
+
 TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what is kept does not count") {
   Pools pools(4, 40, 4);
   RequestCache cache(pools.tree, pools.kv, {.track_interval = 8});

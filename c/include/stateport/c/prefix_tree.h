@@ -15,8 +15,11 @@ typedef struct stateport_tree stateport_tree;
 /// A pin on a path of a tree and the state at its end.
 typedef struct stateport_tree_lock stateport_tree_lock;
 
+/// Names and order are those of stateport::EvictionOrder.
 typedef enum stateport_eviction {
-  STATEPORT_EVICT_LRU = 0,
+  STATEPORT_EVICT_HIX = 0,  ///< learned from the requests; tell it the time: stateport_tree_set_time
+  STATEPORT_EVICT_GDSF,
+  STATEPORT_EVICT_LRU,
   STATEPORT_EVICT_LFU,
   STATEPORT_EVICT_FIFO,
   STATEPORT_EVICT_SLRU,
@@ -35,6 +38,8 @@ typedef struct stateport_tree_options {
   uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint
   int64_t kv_indices;           ///< > 0: KV indices are below this, and one that the tree owns already is refused
   uint64_t hash_seed;           ///< a secret where tenants are not trusted
+  int64_t state_bytes;          ///< hix, gdsf: memory of a state; 0: 4,096 times that of a token's KV
+  int64_t kv_bytes_per_token;   ///< hix, gdsf; 0 with state_bytes
 } stateport_tree_options;
 
 /// Keys of different namespaces never share a prefix. A null key is none; one of 0 bytes is a name.
@@ -99,6 +104,10 @@ stateport_status stateport_tree_create(const stateport_tree_options* options, st
 /// Locks may be destroyed later; the KV indices are the caller's again.
 stateport_status stateport_tree_destroy(stateport_tree* tree);
 stateport_status stateport_tree_describe(stateport_tree* tree, stateport_tree_sizes* out);
+
+/// The clock of hix in seconds, before the calls whose time it is; never goes back. Without it every match counts for
+/// a second.
+stateport_status stateport_tree_set_time(stateport_tree* tree, double now_s);
 
 /// The deepest prefix with a state. kv_out: null, or [count], gets the KV indices of the usable tokens.
 stateport_status stateport_tree_match(stateport_tree* tree, const int32_t* tokens, size_t count,

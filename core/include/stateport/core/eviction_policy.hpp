@@ -127,7 +127,7 @@ void check_hint(const ReuseHint& hint);
 /// and of those that have one, where what has no state is worth nothing and goes first:
 ///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the last victim's
 ///     hix      learned hazard index: (best hits per second) · (cost saved) / (bytes); see EvictionOptions
-enum class EvictionOrder : std::uint8_t { lru, lfu, fifo, slru, priority, mru, filo, gdsf, hix };
+enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, priority, mru, filo };
 
 [[nodiscard]] std::string_view name(EvictionOrder order) noexcept;
 

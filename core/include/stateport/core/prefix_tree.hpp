@@ -37,7 +37,7 @@ class PrefixTree {
     /// At most so many states on a path, as far as forks and locks allow; -1: no limit.
     std::int32_t max_states_per_path = -1;
     std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
-    EvictionOrder eviction = EvictionOrder::lru;
+    EvictionOrder eviction = EvictionOrder::hix;
     EvictionOptions eviction_options;
     /// Used instead of `eviction` if given. One with memory belongs to one tree: a claimed one is refused.
     std::shared_ptr<EvictionPolicy> policy;

@@ -103,8 +103,9 @@ class RequestCache {
   bool append(RequestId request, std::span<const Token> sampled, Freed& freed);
 
   /// Keeps what was computed as far as there is a checkpoint, and gives back the rest. A preempted request is
-  /// finished too: it starts again with tokens() and hits what was kept.
-  void finish(RequestId request, Freed& freed);
+  /// finished too: it starts again with tokens() and hits what was kept. The hint is for a policy that learns: what is
+  /// known of the prompts that may continue this one.
+  void finish(RequestId request, Freed& freed, const ReuseHint& hint = {});
   /// Keeps nothing beyond what cache_unfinished kept.
   void abort(RequestId request, Freed& freed);
 
@@ -157,7 +158,14 @@ class RequestCache {
   void note_track(Request& request, Track& track);
   void shrink_row(Request& request, std::int64_t upto, Freed& freed);
   void drop_decode_plan(Request& request, Freed& freed);
-  InsertResult donate(const Request& request, SlotId slot, std::int64_t tokens, bool chunked, Freed& freed);
+  /// Inserts the request's prefix of so many tokens.
+  struct Donation {
+    std::int64_t tokens = 0;
+    bool chunked = false;
+    bool finished = false;
+    ReuseHint hint;
+  };
+  InsertResult donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed);
   void end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed);
 
   PrefixTree& tree_;
