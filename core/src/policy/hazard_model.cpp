@@ -72,7 +72,7 @@ std::uint32_t hash(PositionKey key) noexcept {
 
 HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
   entries_.reserve(positions);
-  recent_.reserve(positions);
+  demands_.reserve(positions);
   table_.reserve(positions);
   for (int b = 0; b < buckets; ++b)
     bucket_start_s_[static_cast<std::size_t>(b)] = std::pow(2.0, b / double{buckets_of_doubling}) - 1;
@@ -88,13 +88,13 @@ double HazardModel::factor(std::uint8_t index) const noexcept {
 
 void HazardModel::account(Position position) noexcept {
   Entry& entry = entries_[position];
-  const Recent& recent = recent_[position];
+  const Demand& demand = demands_[position];
   const double from_s = entry.accounted_s;
-  const double to_s = now_s_ - recent.used_s;
+  const double to_s = now_s_ - demand.used_s;
   if (to_s <= from_s) return;
-  const double multiplier = multiplier_[recent.level];
-  Histogram& exposure = exposure_[recent.hazard_class];
-  const Histogram& hazard = hazard_[recent.hazard_class];
+  const double multiplier = multiplier_[demand.level];
+  Histogram& exposure = exposure_[demand.hazard_class];
+  const Histogram& hazard = hazard_[demand.hazard_class];
   const auto first = static_cast<std::size_t>(bucket(from_s));
   const auto last = static_cast<std::size_t>(bucket(to_s));
   double expected_hits = 0;
@@ -105,15 +105,15 @@ void HazardModel::account(Position position) noexcept {
     exposure[b] += (high - low) * multiplier * entry.weight;
     expected_hits += (high - low) * hazard[b];
   }
-  if (recent.factor != no_factor)
-    factor_exposure_[recent.factor] += expected_hits * (multiplier * entry.weight) / factor(recent.factor);
+  if (demand.factor != no_factor)
+    factor_exposure_[demand.factor] += expected_hits * (multiplier * entry.weight) / factor(demand.factor);
   entry.accounted_s = to_s;
 }
 
-void HazardModel::set_level(Recent& recent, int hint_levels) noexcept {
-  const double multiplier = recent.factor == no_factor ? 1.0 : factor(recent.factor);
+void HazardModel::set_level(Demand& demand, int hint_levels) noexcept {
+  const double multiplier = demand.factor == no_factor ? 1.0 : factor(demand.factor);
   const int level = levels_of(multiplier) + neutral_level + hint_levels;
-  recent.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
+  demand.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
 void HazardModel::fit() noexcept {
@@ -217,24 +217,24 @@ PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
   if (depth == 0) return past;
 
   account(position);
-  Recent& recent = recent_[position];
+  Demand& demand = demands_[position];
   const double weight = entries_[position].weight;
-  hits_[recent.hazard_class][static_cast<std::size_t>(bucket(now_s_ - recent.used_s))] += weight;
-  if (recent.factor != no_factor) factor_hits_[recent.factor] += weight;
+  hits_[demand.hazard_class][static_cast<std::size_t>(bucket(now_s_ - demand.used_s))] += weight;
+  if (demand.factor != no_factor) factor_hits_[demand.factor] += weight;
   past.known_blocks = depth;
   past.repeat = depth == prompt.blocks;
   // A prompt that shares little of its length with the chain begins a chain of its own.
   if (past.repeat)
-    past.generation = recent.generation;
+    past.generation = demand.generation;
   else if (4 * std::int64_t{depth} >= prompt.blocks)
-    past.generation = saturating_next(recent.generation);
-  const std::uint8_t uses = saturating_next(recent.uses);
+    past.generation = saturating_next(demand.generation);
+  const std::uint8_t uses = saturating_next(demand.uses);
   const int class_of_kind = std::min(uses - 1, classes_of_kind - 1);
-  recent = {.used_s = now_s_,
+  demand = {.used_s = now_s_,
             .hazard_class = class_of(Kind::inner, class_of_kind),
-            .generation = recent.generation,
+            .generation = demand.generation,
             .uses = uses};
-  set_level(recent);
+  set_level(demand);
   entries_[position].accounted_s = 0;
   make_newest(position);
   return past;
@@ -260,7 +260,7 @@ HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
   if (entries_.size() < capacity_) {
     position = static_cast<Position>(entries_.size());
     entries_.emplace_back();
-    recent_.emplace_back();
+    demands_.emplace_back();
   } else {
     position = oldest_;
     if (position == none) return none;
@@ -268,7 +268,7 @@ HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
     leave_list(position);
     table_.erase(hash(entries_[position].key), position);
     entries_[position] = {};
-    recent_[position] = {};
+    demands_[position] = {};
   }
   entries_[position].key = key;
   table_.insert(hash(key), position);
@@ -281,25 +281,25 @@ void HazardModel::touch(Position position, const KeptFacts& prefix, Kind kind, i
   entry.accounted_s = 0;
   entry.weight =
       std::min(weight_max, prefix.depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
-  Recent& recent = recent_[position];
-  recent = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
+  Demand& demand = demands_[position];
+  demand = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
             .hazard_class = class_of(kind, class_of_kind),
             .factor = no_factor,
-            .generation = recent.generation,
-            .uses = recent.uses};
-  set_level(recent);
+            .generation = demand.generation,
+            .uses = demand.uses};
+  set_level(demand);
 }
 
 void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept {
   const PromptPast& past = prefix.past;
   touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
-  Recent& recent = recent_[position];
-  recent.factor = matched_fraction(past.known_blocks, prefix.prompt_blocks);
-  recent.generation = past.generation;
-  recent.uses = 0;
-  recent.idle_bucket = static_cast<std::uint8_t>(bucket(std::min(prefix.hint.expected_idle_s, bucket_start_s_.back())));
-  recent.session_slot = find_session(prefix.hint.session, recent.used_s);
-  set_level(recent, levels_of(prefix.hint));
+  Demand& demand = demands_[position];
+  demand.factor = matched_fraction(past.known_blocks, prefix.prompt_blocks);
+  demand.generation = past.generation;
+  demand.uses = 0;
+  demand.idle_bucket = static_cast<std::uint8_t>(bucket(std::min(prefix.hint.expected_idle_s, bucket_start_s_.back())));
+  demand.session_slot = find_session(prefix.hint.session, demand.used_s);
+  set_level(demand, levels_of(prefix.hint));
 }
 
 HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
@@ -312,12 +312,12 @@ HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
     touch_end(position, prefix);
   } else if (prefix.at == KeptAt::branch) {
     touch(position, prefix, Kind::inner, 1);
-    recent_[position].uses = 1;
+    demands_[position].uses = 1;
   } else {
     const auto before_end = static_cast<std::uint32_t>(prefix.prompt_blocks - prefix.depth_blocks);
     const int rung_class = std::clamp(static_cast<int>(std::bit_width(before_end)) - 1, 0, rung_class_max);
     touch(position, prefix, Kind::rung, rung_class);
-    recent_[position].uses = static_cast<std::uint8_t>(rung_class);
+    demands_[position].uses = static_cast<std::uint8_t>(rung_class);
   }
   return position;
 }
@@ -360,7 +360,7 @@ void HazardModel::leave_list(Position position) noexcept {
 }
 
 std::size_t HazardModel::bytes() const noexcept {
-  return sizeof(*this) + entries_.capacity() * sizeof(Entry) + recent_.capacity() * sizeof(Recent) +
+  return sizeof(*this) + entries_.capacity() * sizeof(Entry) + demands_.capacity() * sizeof(Demand) +
          sessions_.capacity() * sizeof(Session) + table_.bytes();
 }
 
@@ -376,14 +376,14 @@ void HazardModel::check_invariants(std::span<const Position> pinned_by) const {
   for (Position position = 0; position < entries_.size(); ++position) {
     const Entry& entry = entries_[position];
     check(find(entry.key) == position, "a position is not found by its key");
-    const Recent& recent = recent_[position];
-    check(recent.hazard_class < classes && recent.level < levels, "a class or level is out of range");
-    check(recent.idle_bucket < buckets && recent.session_slot <= sessions_max, "a hint is out of range");
+    const Demand& demand = demands_[position];
+    check(demand.hazard_class < classes && demand.level < levels, "a class or level is out of range");
+    check(demand.idle_bucket < buckets && demand.session_slot <= sessions_max, "a hint is out of range");
     check(entry.weight > 0 && entry.weight <= weight_max, "a weight is out of range");
     check((entry.pinned() ? entry.older : 0) == pins[position], "a position has other pins than candidates");
     pinned += entry.pinned();
   }
-  check(recent_.size() == entries_.size(), "the tables of positions differ in length");
+  check(demands_.size() == entries_.size(), "the tables of positions differ in length");
   check(table_.count() == entries_.size(), "the table has another number of positions");
   table_.check_invariants([this](Position position) { return hash(entries_[position].key); });
   std::size_t listed = 0;

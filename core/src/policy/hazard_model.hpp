@@ -34,13 +34,16 @@ class HazardModel {
   using Position = std::uint32_t;
   static constexpr Position none = UINT32_MAX;
 
-  /// What an index depends on. The last two are hints; 0: none was given.
+  /// What an index depends on, and what the next use of the position will make of it: 16 bytes, four to a cache line.
   struct Demand {
     double used_s = 0;
+    std::uint16_t session_slot = 0;  ///< in sessions_, from 1 on: of the session that will come back; 0: no hint
+    std::uint8_t idle_bucket = 0;    ///< of the age before which no use is expected; 0: no hint
     std::uint8_t hazard_class = no_class;
-    std::uint8_t level = 0;
-    std::uint8_t idle_bucket = 0;    ///< of the age before which no use is expected
-    std::uint16_t session_slot = 0;  ///< in sessions_, from 1 on: of the session that will come back
+    std::uint8_t level = 8;
+    std::uint8_t factor = no_factor;
+    std::uint8_t generation = 0;
+    std::uint8_t uses = 0;
     [[nodiscard]] bool hinted() const noexcept { return (idle_bucket | session_slot) != 0; }
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
     friend bool operator==(const Demand&, const Demand&) noexcept = default;
@@ -64,7 +67,10 @@ class HazardModel {
   void pin(Position position) noexcept;
   void unpin(Position position) noexcept;
 
-  [[nodiscard]] Demand demand(Position position) const noexcept;
+  /// Valid until a position is remembered.
+  [[nodiscard]] const Demand& demand(Position position) const noexcept {
+    return position == none ? unknown : demands_[position];
+  }
   /// Uses per second that a demand promises from now on. Not known: 0.
   [[nodiscard]] double index(const Demand& demand) const noexcept;
 
@@ -99,22 +105,13 @@ class HazardModel {
   static constexpr int factors = 5;
   static constexpr std::uint8_t no_class = UINT8_MAX;
   static constexpr std::uint8_t no_factor = UINT8_MAX;
+  static const Demand unknown;
   using Histogram = std::array<double, buckets>;
 
   static constexpr Position pinned_mark = UINT32_MAX - 1;
   static constexpr std::size_t sessions_max = 2048;
 
-  // What is known of a position: what ranking reads, four to a cache line, apart from the rest.
-  struct Recent {
-    double used_s = 0;
-    std::uint16_t session_slot = 0;
-    std::uint8_t idle_bucket = 0;
-    std::uint8_t hazard_class = 0;
-    std::uint8_t level = 8;
-    std::uint8_t factor = no_factor;
-    std::uint8_t generation = 0;
-    std::uint8_t uses = 0;
-  };
+  // What else is known of a position, apart from what ranking reads.
   struct Entry {
     PositionKey key = 0;
     double accounted_s = 0;  ///< age up to which exposure was counted
@@ -145,7 +142,7 @@ class HazardModel {
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
   [[nodiscard]] std::uint16_t find_session(std::uint64_t id, double now_s) noexcept;
   void account(Position position) noexcept;
-  void set_level(Recent& recent, int hint_levels = 0) noexcept;
+  void set_level(Demand& demand, int hint_levels = 0) noexcept;
   void fit() noexcept;
   void decay() noexcept;
   [[nodiscard]] Position find(PositionKey key) const noexcept;
@@ -160,7 +157,7 @@ class HazardModel {
 
   std::size_t capacity_;
   Table<Entry> entries_;                                    ///< by position
-  Table<Recent> recent_;                                    ///< by position
+  Table<Demand> demands_;                                   ///< by position
   Table<Session> sessions_ = Table<Session>(sessions_max);  ///< one that another one hashes to is forgotten
   detail::HashIndex table_{80};                             ///< position by key
   Position newest_ = none;
@@ -186,7 +183,9 @@ class HazardModel {
   mutable std::array<Histogram, rows> chance_{};  ///< of a use in a whole bucket
 };
 
-// A victim is chosen among 48 candidates: these run for each.
+inline const HazardModel::Demand HazardModel::unknown;
+
+// A victim is chosen among 32 candidates: these run for each.
 
 inline int HazardModel::bucket(double age_s) noexcept {
   // floor(3 · log2(1 + age)), from the exponent and the first bits of the mantissa.
@@ -197,16 +196,6 @@ inline int HazardModel::bucket(double age_s) noexcept {
     return std::min(static_cast<int>(buckets_of_doubling * std::log2(grown)), buckets - 1);
   const int doublings = static_cast<int>(bits >> 52) - 1023;
   return std::min(doublings * buckets_of_doubling + third, buckets - 1);
-}
-
-inline HazardModel::Demand HazardModel::demand(Position position) const noexcept {
-  if (position == none) return {};
-  const Recent& recent = recent_[position];
-  return {.used_s = recent.used_s,
-          .hazard_class = recent.hazard_class,
-          .level = recent.level,
-          .idle_bucket = recent.idle_bucket,
-          .session_slot = recent.session_slot};
 }
 
 inline double HazardModel::index_at(int hazard_class, int level, int from) const noexcept {

@@ -62,12 +62,12 @@ class HazardWorth {
   Table<Entry> entries_;  ///< by candidate
 };
 
-// A victim is chosen among 48 candidates: this runs for each.
+// A victim is chosen among 32 candidates: this runs for each.
 
 inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
   if (index >= entries_.size()) return 0;
   const Entry& entry = entries_[index];
-  const HazardModel::Demand own = model_.demand(entry.position);
+  const HazardModel::Demand& own = model_.demand(entry.position);
   const double hits = model_.index(own);
   return leaf && entry.inherited != own ? std::max(hits, model_.index(entry.inherited)) : hits;
 }

@@ -18,7 +18,7 @@ namespace stateport {
 namespace {
 
 /// How many of the candidates that lost a draw stand in the next one.
-constexpr std::size_t leftovers_max = 16;
+constexpr std::size_t leftovers_max = 8;
 
 class Hix final : public BudgetPolicy {
  public:

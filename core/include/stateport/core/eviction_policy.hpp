@@ -140,7 +140,7 @@ struct EvictionOptions {
   /// hix: positions whose history is remembered, cached or not. 48 bytes each.
   std::size_t positions = 16384;
   /// hix: candidates drawn for a victim, beside the best left over from before; 0: all are compared.
-  std::int32_t samples = 32;
+  std::int32_t samples = 24;
   std::uint64_t seed = 1;  ///< hix: of the draws
 };
 

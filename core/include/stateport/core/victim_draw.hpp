@@ -26,7 +26,7 @@ namespace stateport {
 class VictimDraw {
  public:
   /// How many of the candidates that lost a draw stand in the next one.
-  static constexpr std::size_t leftovers_max = 16;
+  static constexpr std::size_t leftovers_max = 8;
 
   /// draws >= 1.
   explicit VictimDraw(std::int32_t draws, std::uint64_t seed = 1, std::size_t capacity = 0)
