@@ -157,6 +157,8 @@ void test_tree_refusals(void) {
   CHECK_REFUSED(stateport_tree_insert(tree, &prefix, &kept), STATEPORT_INVALID_ARGUMENT, "1000");
   CHECK_REFUSED(stateport_tree_evict(tree, -1, 0, NULL, NULL), STATEPORT_INVALID_ARGUMENT, "tokens");
   CHECK(sizes_of(tree).free_slots == 2 && sizes_of(tree).evictable_tokens == 0);
+  CHECK_OK(stateport_tree_set_time(tree, 5));
+  CHECK_REFUSED(stateport_tree_set_time(tree, 4), STATEPORT_INVALID_ARGUMENT, "now_s = 4");
   stateport_tree_lock* lock = NULL;
   CHECK_REFUSED(stateport_tree_lock_node(tree, UINT64_MAX, &lock), STATEPORT_INVALID_ARGUMENT, "node");
   CHECK_OK(stateport_tree_destroy(tree));
@@ -166,7 +168,10 @@ void test_tree_refusals(void) {
   options.page_size = 0;
   options.eviction = 9;
   CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "eviction = 9");
-  options.eviction = 0;
+  options.eviction = STATEPORT_EVICT_HIX;
+  options.state_bytes = -1;
+  CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "state_bytes = -1");
+  options.state_bytes = 0;
   options.max_states_per_path = -1;
   CHECK_REFUSED(stateport_tree_create(&options, &tree), STATEPORT_INVALID_ARGUMENT, "max_states_per_path");
 }
