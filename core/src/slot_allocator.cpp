@@ -155,7 +155,7 @@ void SlotAllocator::assign_slots() {
     const BlockId block = fresh_[i].block;
     slot_of_[block.index()] = given_[i];
     detail::prefetch(&held_[given_[i].index()]);  // for the hash and the offer that follow
-    victims_.prefetch(static_cast<std::uint32_t>(block.value()));
+    if (!ranked_) victims_.prefetch(static_cast<std::uint32_t>(block.value()));
     slots_.set_owner(given_[i], block.value());
     if (ranked_) ranked_->store(block);
     offer(block);

@@ -61,8 +61,10 @@ class GdsfEviction final : public EvictionPolicy {
   }
   [[nodiscard]] double value(const VictimFacts& facts) const noexcept {
     if (facts.index >= entries_.size()) return 0;
-    const std::int64_t from = facts.tokens > 0 ? facts.end_tokens - facts.tokens : facts.fallback_tokens;
-    const auto bytes = static_cast<double>(options_.state_bytes + facts.tokens * options_.kv_bytes_per_token);
+    // Of the segment alone: what an eviction would free beside it changes without a word.
+    const std::int64_t segment = facts.segment_tokens;
+    const std::int64_t from = segment > 0 ? facts.end_tokens - segment : facts.fallback_tokens;
+    const auto bytes = static_cast<double>(options_.state_bytes + segment * options_.kv_bytes_per_token);
     const Entry& entry = entries_[facts.index];
     return entry.clock + entry.uses * options_.benefit.of(from, facts.end_tokens) / bytes;
   }

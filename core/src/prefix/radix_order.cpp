@@ -40,6 +40,7 @@ std::int64_t RadixTree::fallback_tokens(std::uint32_t node) const noexcept {
 }
 
 void RadixTree::add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept {
+  facts.segment_tokens = tokens_of(nodes_[node].pages);
   facts.end_tokens = tokens_of(path_pages_[node]);
   facts.fallback_tokens = fallback_tokens(node);
   if (nodes_[node].children > 0) {

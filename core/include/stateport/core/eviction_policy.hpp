@@ -23,6 +23,7 @@ struct VictimFacts {
   std::int32_t priority = 0;
   std::int64_t tokens = 0;  ///< KV that an eviction would free; 0: the state alone goes
   bool has_state = false;
+  std::int64_t segment_tokens = 0;   ///< KV of the node alone, which changes by a split; 0: a block
   std::int64_t end_tokens = 0;       ///< length of the prefix that ends here
   std::int64_t fallback_tokens = 0;  ///< length of the longest shorter prefix that has a state
   /// A leaf alone needs more KV than its own: what goes with it sooner or later, up to the next fork, and the longest
