@@ -7,6 +7,8 @@ namespace {
 
 /// How far up a leaf's chain is followed. What a chain saves per byte grows less and less with its length.
 constexpr int chain_nodes_max = 16;
+/// How far up a state is looked for. Deeper chains without one are rare, and a victim must not cost their length.
+constexpr int fallback_nodes_max = 64;
 
 }  // namespace
 
@@ -29,13 +31,13 @@ VictimFacts RadixTree::facts(std::uint32_t node) const noexcept {
                     .priority = entry.priority,
                     .tokens = tokens_of(entry.pages),
                     .has_state = entry.slot >= 0};
-  if (has_memory_) add_lengths(node, facts);
+  if (has_memory_ && facts.has_state) add_lengths(node, facts);
   return facts;
 }
 
 std::int64_t RadixTree::fallback_tokens(std::uint32_t node) const noexcept {
   std::uint32_t at = nodes_[node].parent;
-  while (at != root && nodes_[at].slot < 0) at = nodes_[at].parent;
+  for (int step = 0; step < fallback_nodes_max && at != root && nodes_[at].slot < 0; ++step) at = nodes_[at].parent;
   return tokens_of(path_pages_[at]);
 }
 
@@ -53,7 +55,11 @@ void RadixTree::add_lengths(std::uint32_t node, VictimFacts& facts) const noexce
   };
   // What is above without a state is useless once this leaf is gone, and goes next.
   std::uint32_t top = node;
-  while (only_child(nodes_[top].parent) && nodes_[nodes_[top].parent].slot < 0) top = nodes_[top].parent;
+  for (int step = 0; step < fallback_nodes_max; ++step) {
+    const std::uint32_t parent = nodes_[top].parent;
+    if (!only_child(parent) || nodes_[parent].slot >= 0) break;
+    top = parent;
+  }
   facts.tokens = is_victim_leaf(node) ? tokens_from(top) : 0;
   for (int step = 0; step < chain_nodes_max && only_child(nodes_[top].parent); ++step) top = nodes_[top].parent;
   facts.chain_tokens = tokens_from(top);
