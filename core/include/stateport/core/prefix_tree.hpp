@@ -91,7 +91,7 @@ class PrefixTree {
   /// keeps its KV; then for bytes leaves, and states if no leaf is left. May over-deliver by one leaf. However many
   /// nodes are locked, a leaf costs O(1) for lru, else O(log n), a state O(log n), amortised over touches and locks.
   /// A policy that draws (hix) chooses the states too, and for bytes decides between leaves and states; leaves without
-  /// a state, which no request can continue from, go first. A victim costs it O(draws · nodes up to the next fork).
+  /// a state, which no request can continue from, go first. A victim costs it O(draws).
   EvictResult evict(EvictDemand demand, Freed& freed);
 
   /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never
