@@ -189,8 +189,9 @@ void require_same(AlignContext& context, const AlignPlanner& planner, Scene& sce
 
 TEST_CASE("planner and context agree byte for byte on random batches") {
   // Four batches a seed, two steps a batch.
-  std::int64_t aliased = 0;
-  test::for_each_seed(2500, [&](Random& random, std::uint64_t) {
+  constexpr std::uint64_t seeds = 2500;
+  std::uint64_t aliased = 0;
+  test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
     const Stream stream = Stream::default_stream();
     Scene scene(random);
     AlignPlanner planner(scene.options);
@@ -243,5 +244,5 @@ TEST_CASE("planner and context agree byte for byte on random batches") {
       REQUIRE(from_device(draft_counts.data(), expected.size()) == expected);
     }
   });
-  CHECK(aliased > 0);
+  CHECK(aliased > test::seeds_of_build(seeds) * 2 / 5);
 }
