@@ -390,6 +390,18 @@ void hold_new_blocks(test::Random& random, BlockPool& blocks, BlockHash& next_ha
   }
 }
 
+/// Pins the block's state; if it has none, unpins the state that was pinned last.
+void pin_or_unpin(SlotAllocator& states, Model& model, BlockId block, Slots& pinned) {
+  if (model.slot.contains(block)) {
+    pinned.push_back(states.pin(block));
+    ++model.pins[pinned.back()];
+  } else if (!pinned.empty()) {
+    states.unpin(pinned.back());
+    model.unpin(pinned.back());
+    pinned.pop_back();
+  }
+}
+
 }  // namespace
 
 TEST_CASE("random slot allocator operations agree with plain lists") {
@@ -453,14 +465,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
           }
           break;
         default:
-          if (random.chance(50) && model.slot.contains(block)) {
-            pinned.push_back(states.pin(block));
-            ++model.pins[pinned.back()];
-          } else if (!pinned.empty()) {
-            states.unpin(pinned.back());
-            model.unpin(pinned.back());
-            pinned.pop_back();
-          }
+          pin_or_unpin(states, model, random.chance(50) ? block : BlockId{}, pinned);
       }
       model.compare(states);
       states.check_invariants();

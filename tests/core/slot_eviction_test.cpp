@@ -275,6 +275,16 @@ void allocate_checked(test::Random& random, Cache& cache, const std::map<SlotId,
   for (const BlockId block : after) REQUIRE(expected.contains(block));
 }
 
+/// Gives back one of the blocks that are held, mostly registered by then.
+void release_one(test::Random& random, Cache& cache, Blocks& held) {
+  std::swap(held.back(), held[static_cast<std::size_t>(random.between(0, std::ssize(held) - 1))]);
+  const BlockHash hash = 10'000 + held.back().value();
+  if (random.chance(70) && cache.blocks.hash(held.back()) <= 0)
+    cache.blocks.register_hashes({&held.back(), 1}, {&hash, 1});
+  cache.blocks.release({&held.back(), 1});
+  held.pop_back();
+}
+
 }  // namespace
 
 TEST_CASE("with any policy a slot allocator evicts as many states as it must, and only those it may") {
@@ -320,14 +330,7 @@ TEST_CASE("with any policy a slot allocator evicts as many states as it must, an
                .hint = {.last_turn = random.chance(20), .session = static_cast<std::uint64_t>(random.between(0, 2))}});
           break;
         case 7:
-          if (!held.empty()) {
-            std::swap(held.back(), held[static_cast<std::size_t>(random.between(0, std::ssize(held) - 1))]);
-            const BlockHash hash = 10'000 + held.back().value();
-            if (random.chance(70) && cache.blocks.hash(held.back()) <= 0)
-              cache.blocks.register_hashes({&held.back(), 1}, {&hash, 1});
-            cache.blocks.release({&held.back(), 1});
-            held.pop_back();
-          }
+          if (!held.empty()) release_one(random, cache, held);
           break;
         case 8:
           cache.blocks.advance_tick();
