@@ -40,10 +40,11 @@ Key random_key(std::mt19937_64& random, std::size_t tokens) {
 
 /// Prompts in one tree, each with a state at its end and cut into `nodes` equal edges, beside `others` one-page nodes.
 struct Prompts {
-  Prompts(std::size_t count, std::size_t tokens, std::size_t nodes, std::size_t others = 0)
+  Prompts(std::size_t count, std::size_t tokens, std::size_t nodes, std::size_t others = 0,
+          EvictionOrder eviction = EvictionOrder::lru)
       : tree({.page_size = page_size,
               .slots = static_cast<std::int32_t>(count),
-              .eviction = EvictionOrder::lru,
+              .eviction = eviction,
               .reserve_nodes = count * nodes + others,
               .reserve_tokens = count * tokens + others * page}),
         kv_out(tokens) {
@@ -138,7 +139,9 @@ constexpr std::size_t prompt_tokens = 32768;
 void match_in_8_edges(benchmark::State& state) {
   constexpr std::size_t edges = 8;
   constexpr std::size_t count = 125;
-  Prompts prompts(count, prompt_tokens, edges, static_cast<std::size_t>(state.range(0)) - count * edges);
+  const std::size_t others = static_cast<std::size_t>(state.range(0)) - count * edges;
+  Prompts prompts(count, prompt_tokens, edges, others);
+  Prompts learned(count, prompt_tokens, edges, others, EvictionOrder::hix);
   std::vector<Key> copies = prompts.keys;
   std::vector<KvIndex> row(prompt_tokens);
   std::map<const Key*, std::size_t> place;
@@ -148,8 +151,10 @@ void match_in_8_edges(benchmark::State& state) {
     benchmark::DoNotOptimize(std::memcmp(key.data(), copies[place[&key]].data(), key.size() * sizeof(Token)));
   };
   report(state,
-         {{"match", [&](int round) { prompts.match(static_cast<std::size_t>(round)); }}, {"memcmp", compare_tokens}}, 0,
-         rounds);
+         {{"match", [&](int round) { prompts.match(static_cast<std::size_t>(round)); }},
+          {"memcmp", compare_tokens},
+          {"hix_match", [&](int round) { learned.match(static_cast<std::size_t>(round)); }}},
+         0, rounds);
 }
 
 void match_in_pages(benchmark::State& state) {

@@ -133,6 +133,8 @@ def bookkeeping_rows():
     for nodes in ("1000", "1000000"):
         yield row("B2", f"match, 32k tokens in 8 edges, {nodes} nodes | memcmp", "prefix_tree_bench",
                   f"match_in_8_edges/{nodes}{manual}", "match_ns", "memcmp_ns", ratio=1 / 4)
+        yield row("B2", f"the same with hix, {nodes} nodes | memcmp", "prefix_tree_bench",
+                  f"match_in_8_edges/{nodes}{manual}", "hix_match_ns", "memcmp_ns", ratio=1 / 4)
     yield row("B2", "match, 2,048 one-page nodes | chain of flat-map finds", "prefix_tree_bench",
               f"match_in_pages{manual}", "match_ns", "chain_ns", ratio=1 / 1.5)
     def in_tree_of(nodes, matched_before=1):

@@ -95,6 +95,7 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
   if (parent == root) names_.add_child(name_space);
   sizes_.evictable_tokens += tokens_of(node.pages);
   if (has_memory_) path_pages_[leaf] = end_page;
+  if (positions_) name_positions(leaf, prefix);
   node.tick = node.created = ++tick_;
   add_candidate(leaf);
   return leaf;
@@ -129,11 +130,11 @@ void RadixTree::tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool k
                                : KeptAt::rung,
                  .past = prefix.past,
                  .hint = prefix.hint};
-  if (options_.policy->learns()) {
-    const auto whole = prefix.tokens.first(static_cast<std::size_t>(tokens_of(path_pages_[node])));
-    kept.key = positions_.last_key(whole, namespace_seed(prefix.name_space));
-    kept.depth_blocks = positions_.count(static_cast<std::int64_t>(whole.size()));
-    kept.prompt_blocks = positions_.count(std::max(prefix.request_tokens, tokens));
+  if (positions_) {
+    const std::uint32_t position = positions_->count(path_pages_[node]);
+    if (position > 0) kept.key = positions_->key(position_page(node, position));
+    kept.depth_blocks = static_cast<std::int32_t>(position);
+    kept.prompt_blocks = positions_->count_of_tokens(std::max(prefix.request_tokens, tokens));
   }
   options_.policy->kept(kept);
 }
@@ -164,7 +165,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   // All that can fail comes before the first change.
   if (live_nodes_ + spare_nodes + 3 > node_capacity_) reserve_nodes(2 * node_capacity_);
   if (found.pages < pages) arena_.reserve_run(pages - found.pages);
-  if (has_memory_) positions_.reserve(tokens_of(pages));
+  if (positions_) positions_->reserve(arena_.capacity_pages(), pages);
   const bool tell = events_.is_on() && found.pages < pages;
   if (tell) prepare_event(prefix, found, pages);
   const std::int64_t prefix_tokens = tokens_of(found.pages);

@@ -180,7 +180,29 @@ void RadixTree::check_policy() const {
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
     require_invariant(nodes_[index].pages == 0 || path_pages_[index] == ends[index], structure,
                       "a node ends elsewhere than its path");
+  std::vector<Token> scratch;
+  for (std::uint32_t index = 1; positions_ && index < nodes_.size(); ++index)
+    if (nodes_[index].pages > 0) check_positions(index, scratch);
   options_.policy->check_invariants();
+}
+
+void RadixTree::check_positions(std::uint32_t node, std::vector<Token>& scratch) const {
+  const std::uint32_t begin_page = path_pages_[nodes_[node].parent];
+  for (std::uint32_t position = positions_->count(path_pages_[node]); positions_->end_page(position) > begin_page;
+       --position) {
+    // The tokens of a position may lie in several nodes, last page first.
+    scratch.clear();
+    std::uint32_t at = node;
+    for (std::uint32_t page = positions_->end_page(position); page-- > positions_->end_page(position - 1);) {
+      while (path_pages_[nodes_[at].parent] > page) at = nodes_[at].parent;
+      const Token* tokens = arena_.tokens(nodes_[at].first_page + page - path_pages_[nodes_[at].parent]);
+      scratch.insert(scratch.begin(), tokens, tokens + options_.page_size);
+    }
+    const PositionKey before = position == 1 ? namespace_seed(names_.name(nodes_[node].name_space))
+                                             : positions_->key(position_page(at = node, position - 1));
+    require_invariant(positions_->key(position_page(at = node, position)) == positions_->next(scratch, 1, before),
+                      structure, "a position has the key of other tokens");
+  }
 }
 
 void RadixTree::check_sizes() const {

@@ -18,8 +18,6 @@ RadixTree::RadixTree(PrefixTree::Options options)
       pool_(options_.slots, SlotPool::Order::queue),
       arena_(options_.page_size, options_.reserve_tokens),
       events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size),
-      positions_((std::int64_t{options_.position_tokens} + options_.page_size - 1) / options_.page_size *
-                 options_.page_size),
       states_(static_cast<std::size_t>(options_.slots)),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
   by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;
@@ -27,6 +25,10 @@ RadixTree::RadixTree(PrefixTree::Options options)
   require(options_.policy->claim(), "policy", options_.policy->name(), "belongs to another cache");
   keys_may_shrink_ = options_.policy->key_may_shrink();
   has_memory_ = options_.policy->has_memory();
+  if (options_.policy->learns()) {
+    const std::int64_t step_tokens = std::int64_t{options_.position_tokens} + options_.page_size - 1;
+    positions_.emplace(options_.page_size, static_cast<std::uint32_t>(step_tokens / options_.page_size));
+  }
   if (const std::int32_t draws = options_.policy->draws(); draws > 0) {
     const std::uint64_t seed = options_.policy->draw_seed();
     draws_.emplace(Draws{.leaves = VictimDraw(draws, seed),
@@ -256,12 +258,35 @@ void RadixTree::set_time(double now_s) {
   if (has_memory_) options_.policy->set_time(now_s);
 }
 
-void RadixTree::begin_request(std::span<const Token> tokens, const Namespace& name_space, PrefixMatch& match) noexcept {
-  if (!told_time_) options_.policy->set_time(++now_s_);
-  if (options_.policy->learns())
-    match.past = options_.policy->looked_up({.keys = positions_.keys_of(tokens, namespace_seed(name_space)),
-                                             .blocks = positions_.count(static_cast<std::int64_t>(tokens.size()))});
-  if (!match.node.is_root()) options_.policy->used(match.node.index);
+std::uint32_t RadixTree::position_page(std::uint32_t& node, std::uint32_t position) const noexcept {
+  const std::uint32_t page = positions_->end_page(position) - 1;
+  while (path_pages_[nodes_[node].parent] > page) node = nodes_[node].parent;
+  return nodes_[node].first_page + page - path_pages_[nodes_[node].parent];
+}
+
+void RadixTree::name_positions(std::uint32_t leaf, const PrefixInsert& prefix) noexcept {
+  std::uint32_t above = nodes_[leaf].parent;
+  std::uint32_t position = positions_->count(path_pages_[above]);
+  PositionKey key = position == 0 ? namespace_seed(prefix.name_space) : positions_->key(position_page(above, position));
+  for (const std::uint32_t last = positions_->count(path_pages_[leaf]); position < last;) {
+    key = positions_->next(prefix.tokens, ++position, key);
+    positions_->key(position_page(leaf, position)) = key;
+  }
+}
+
+PromptPast RadixTree::past_of(std::span<const Token> tokens, const Namespace& name_space, const Walk& found) noexcept {
+  const std::span<PositionKey> keys = positions_->open(static_cast<std::int64_t>(tokens.size()));
+  const auto held = std::min(positions_->count(found.pages), static_cast<std::uint32_t>(keys.size()));
+  std::uint32_t node = found.cut_node != none ? found.cut_node : found.node;
+  for (std::uint32_t position = held; position > 0; --position)
+    keys[position - 1] = positions_->key(position_page(node, position));
+  PositionKey key = held == 0 ? namespace_seed(name_space) : keys[held - 1];
+  for (std::uint32_t position = held; position < keys.size();) {
+    key = positions_->next(tokens, position + 1, key);
+    keys[position++] = key;
+  }
+  const std::int32_t blocks = positions_->count_of_tokens(static_cast<std::int64_t>(tokens.size()));
+  return options_.policy->looked_up({.keys = keys, .blocks = blocks});
 }
 
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
@@ -272,7 +297,11 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
   PrefixMatch match = describe(found);
-  if (has_memory_ && lookup == Lookup::request) begin_request(tokens, name_space, match);
+  if (has_memory_ && lookup == Lookup::request) {
+    if (!told_time_) options_.policy->set_time(++now_s_);
+    if (positions_) match.past = past_of(tokens, name_space, found);
+    if (!match.node.is_root()) options_.policy->used(match.node.index);
+  }
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
   std::uint32_t begin = found.answer_pages;
@@ -345,7 +374,7 @@ std::size_t RadixTree::bookkeeping_bytes() const noexcept {
   const std::size_t order =
       draws_ ? draws_->leaves.bytes() + draws_->useless.bytes() + draws_->states.bytes() : node_capacity_ * heap_bytes;
   return node_capacity_ * sizeof(RadixNode) + order + children_.bytes() + path_pages_.size() * sizeof(std::uint32_t) +
-         options_.policy->bytes() + positions_.bytes();
+         options_.policy->bytes() + (positions_ ? positions_->bytes() : 0);
 }
 
 }  // namespace stateport::detail

@@ -224,7 +224,13 @@ class RadixTree {
   /// A leaf or a node whose state goes, whatever the policy gives up first.
   [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
   void add_state_candidate(SlotId slot) noexcept;
-  void begin_request(std::span<const Token> tokens, const Namespace& name_space, PrefixMatch& match) noexcept;
+  /// The page of the arena that ends a position on the path to `node`, which moves up to the node that has the page.
+  [[nodiscard]] std::uint32_t position_page(std::uint32_t& node, std::uint32_t position) const noexcept;
+  /// Keys for the positions of a new leaf.
+  void name_positions(std::uint32_t leaf, const PrefixInsert& prefix) noexcept;
+  /// Tells the policy of a request.
+  [[nodiscard]] PromptPast past_of(std::span<const Token> tokens, const Namespace& name_space,
+                                   const Walk& found) noexcept;
   void tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept;
   /// A node that next_leaf, next_state or next_of_bytes named.
   void evict_node(std::uint32_t node, Freed& freed, EvictResult& result);
@@ -240,6 +246,7 @@ class RadixTree {
   [[nodiscard]] std::vector<std::uint32_t> path_ends() const;
   void check_list() const;
   void check_policy() const;
+  void check_positions(std::uint32_t node, std::vector<Token>& scratch) const;
   void check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
                    std::vector<bool>& used_pages) const;
   void check_node(std::uint32_t node) const;
@@ -270,7 +277,7 @@ class RadixTree {
     VictimDraw states;   ///< by slot
   };
   std::optional<Draws> draws_;
-  PositionKeys positions_;
+  std::optional<PositionKeys> positions_;  ///< if the policy learns
   std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy has memory: pages from the root to its end
   double now_s_ = 0;
   bool told_time_ = false;
