@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "device_array.hpp"
 #include "reference/slot_kernels.hpp"
 #include "store_image.hpp"
 
@@ -63,6 +64,26 @@ TEST_CASE("a plan in device memory copies the same and skips slots out of range"
     SlotCopier copier(src_store, dst_store);
     copier.copy_slots_on_device(stream, on_device.as<SlotCopy>(), static_cast<std::int32_t>(plan.size()));
     plan.resize(plan.size() - 2);
+    reference::copy_slots(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+  });
+}
+
+TEST_CASE("a plan in device memory may have more rows than a team of a GPU lists at once") {
+  test::for_each_seed(20, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    const StateSpec spec = StateSpec::uniform(1, {.window = 3, .dim = 4}, {.shape = {1, 2, 4}});
+    const std::int32_t rows = random.between32(1025, 3000);
+    StoreImage src(random, spec, {.slots = 20});
+    StoreImage dst(random, spec, {.slots = rows});
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    std::vector<SlotCopy> plan;
+    for (std::int32_t row = 0; row < rows; ++row)
+      plan.push_back(SlotCopy::whole(random.chance(30) ? random.between32(0, 19) : -1, row));
+    test::DeviceArray on_device(plan);
+    SlotCopier copier(src_store, dst_store);
+    copier.copy_slots_on_device(stream, on_device.data(), rows);
     reference::copy_slots(src, dst, plan);
     REQUIRE(dst.matches_device(stream));
   });

@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <algorithm>
 #include <string_view>
 
 namespace stateport::test {
@@ -25,9 +26,25 @@ void on_deep_copy(Kokkos::Tools::SpaceHandle, const char*, const void*, Kokkos::
   ++current.allocations;
 }
 
+using Policy = Kokkos::TeamPolicy<>;
+
+struct NoWork {
+  KOKKOS_FUNCTION void operator()(const Policy::member_type&) const {}
+};
+
+/// On a host, Kokkos allocates the memory that a team shares when a launch asks for more than those before it. A device
+/// has it in hardware.
+void allocate_team_memory() {
+  constexpr int bytes = 16 << 10;
+  const int team_size = std::min(2, Kokkos::DefaultExecutionSpace().concurrency());
+  Kokkos::parallel_for(Policy(1, team_size).set_scratch_size(0, Kokkos::PerTeam(bytes)), NoWork{});
+  Kokkos::fence();
+}
+
 }  // namespace
 
 LaunchRecorder::LaunchRecorder() {
+  allocate_team_memory();
   current = {};
   namespace tools = Kokkos::Tools::Experimental;
   tools::set_begin_parallel_for_callback(&on_launch);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/copy_plan.hpp>
@@ -16,7 +17,9 @@
 /// One tile of one row, moved by one team; and the grid that every launch uses.
 namespace stateport::kernels {
 
-inline constexpr std::uint32_t team_lanes = 256;
+/// Threads of a team. On a host, where these kernels run for tests, as few as can hand work to each other.
+inline constexpr std::uint32_t team_lanes =
+    std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace> ? 2 : 256;
 /// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
 /// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill).
 #if defined(KOKKOS_ENABLE_HIP)
