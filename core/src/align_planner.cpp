@@ -32,11 +32,14 @@ class Row {
         columns_(table.columns),
         blocks_(blocks) {}
 
-  [[nodiscard]] std::int32_t block(std::int64_t column) const noexcept {
-    return block_of_column(ids_, columns_, column);
+  /// The ids of columns [first, last), as far as the row has them; 0 <= first.
+  [[nodiscard]] std::span<const std::int32_t> ids(std::int64_t first, std::int64_t last) const noexcept {
+    last = std::min<std::int64_t>(last, columns_);
+    return first < last ? std::span(ids_ + first, ids_ + last) : std::span<const std::int32_t>();
   }
-  void check(std::int64_t column) const {
-    require(block(column) < blocks_, "block id", block(column), "is not a block of the group");
+  void check(std::int64_t first, std::int64_t last) const {
+    for (const std::int32_t block : ids(std::max<std::int64_t>(first, 0), last))
+      require(block < blocks_, "block id", block, "is not a block of the group");
   }
   [[nodiscard]] ColumnCopy copy(std::int32_t src_column, std::int32_t dst_column, std::int32_t bias) const {
     const ColumnCopy resolved = resolve_column_copy(ids_, columns_, src_column, dst_column, bias);
@@ -52,25 +55,24 @@ class Row {
   std::int32_t blocks_;
 };
 
-struct PlannedCopy {
-  bool copy = false;
-  std::int32_t src_column = 0;
-  std::int32_t dst_column = 0;
-  std::int32_t bias = 0;
-};
-
 }  // namespace
 
 AlignPlanner::AlignPlanner(AlignOptions options) : options_(std::move(options)) {
   validate(options_);
   const auto requests = static_cast<std::size_t>(options_.max_requests);
   seen_.resize(requests, 0);
+  live_.reserve(requests);
   groups_.reserve(options_.groups.size());
   for (const AlignGroup& group : options_.groups) {
-    groups_.push_back({.column = std::vector<std::int32_t>(requests, forgotten_column),
-                       .accepted = std::vector<std::int32_t>(requests, neutral_accepted),
+    const auto same_size = [&](const Track& track) { return track.block_size_tokens == group.block_size_tokens; };
+    const auto track = static_cast<std::size_t>(std::ranges::find_if(tracks_, same_size) - tracks_.begin());
+    if (track == tracks_.size())
+      tracks_.push_back({.block_size_tokens = group.block_size_tokens,
+                         .column = std::vector<std::int32_t>(requests, forgotten_column),
+                         .accepted = std::vector<std::int32_t>(requests, neutral_accepted),
+                         .decisions = std::vector<Decision>(requests)});
+    groups_.push_back({.track = track,
                        .plan = {},
-                       .decisions = std::vector<Decision>(requests),
                        .written = std::vector<std::uint32_t>(static_cast<std::size_t>(group.blocks), 0),
                        .publication = PublicationCheck(group.blocks)});
     groups_.back().plan.reserve(requests);
@@ -80,9 +82,9 @@ AlignPlanner::AlignPlanner(AlignOptions options) : options_(std::move(options)) 
 void AlignPlanner::add_request(RequestId request, std::int64_t computed) {
   check_request(request);
   require(computed >= 0 && computed <= INT32_MAX, "computed", computed, "must be a 32-bit count");
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].column[request.index()] = seed_column(computed, options_.groups[g].block_size_tokens);
-    groups_[g].accepted[request.index()] = neutral_accepted;
+  for (Track& track : tracks_) {
+    track.column[request.index()] = seed_column(computed, track.block_size_tokens);
+    track.accepted[request.index()] = neutral_accepted;
   }
 }
 
@@ -92,60 +94,51 @@ void AlignPlanner::forget(std::span<const RequestId> finished, std::span<const R
     for (const RequestId request : list) check_request(request);
   for (const auto list : {finished, preempted, resumed})
     for (const RequestId request : list)
-      for (Group& group : groups_) {
-        group.column[request.index()] = forgotten_column;
-        group.accepted[request.index()] = neutral_accepted;
+      for (Track& track : tracks_) {
+        track.column[request.index()] = forgotten_column;
+        track.accepted[request.index()] = neutral_accepted;
       }
 }
 
 AlignStep AlignPlanner::pre_step(const AlignBatch& batch, std::span<const BlockTable> tables) {
   check_batch(batch);
   check_tables(tables, batch.request.size());
-  const bool align = options_.mode == AlignMode::align;
-  const auto decide = [&](std::size_t g, std::size_t row, std::size_t slot, Decision& decision) -> PlannedCopy {
-    const Group& group = groups_[g];
-    decision = {.column = group.column[slot], .accepted = group.accepted[slot], .running = 0};
-    if (!align) return {};
-    const AlignPreStep step = align_pre_step(batch.computed[row], batch.scheduled[row], decision.column,
-                                             decision.accepted, options_.groups[g].block_size_tokens);
-    decision.column = step.column;
-    decision.accepted = step.accepted;
-    return {step.copy, step.src_column, step.column, step.bias};
-  };
-  const AlignStep step = plan_step(batch.request, tables, decide);
-  commit(batch.request, step);
+  if (options_.mode != AlignMode::align) return plan_nothing();
+  decide([&](LiveRow live, const Track& track) -> Decision {
+    const AlignPreStep step =
+        align_pre_step(batch.computed[live.row], batch.scheduled[live.row], track.column[live.slot],
+                       track.accepted[live.slot], track.block_size_tokens);
+    return {.column = step.column,
+            .accepted = step.accepted,
+            .src_column = step.src_column,
+            .dst_column = step.column,
+            .bias = step.bias,
+            .copy = step.copy};
+  });
+  const AlignStep step = plan_copies(tables, 0);
+  commit(step);
   return step;
 }
 
 void AlignPlanner::accept(std::span<const std::int32_t> request, std::span<const std::int32_t> sampled) {
   check_requests(request);
   require(sampled.size() == request.size(), "sampled", sampled.size(), "must have one entry per batch row");
-  for (std::size_t row = 0; row < request.size(); ++row)
-    if (request[row] >= 0)
-      require(sampled[row] >= 0 && sampled[row] <= 1 + options_.drafts, "sampled", sampled[row],
-              "must be between 0 and 1 + drafts");
-  for (std::size_t row = 0; row < request.size(); ++row)
-    if (request[row] >= 0)
-      for (Group& group : groups_)
-        group.accepted[static_cast<std::size_t>(request[row])] = accepted_after_sampling(sampled[row]);
+  for (const LiveRow live : live_)
+    require(sampled[live.row] >= 0 && sampled[live.row] <= 1 + options_.drafts, "sampled", sampled[live.row],
+            "must be between 0 and 1 + drafts");
+  for (Track& track : tracks_)
+    for (const LiveRow live : live_) track.accepted[live.slot] = accepted_after_sampling(sampled[live.row]);
 }
 
 AlignStep AlignPlanner::post_step(const AlignBatch& batch, std::span<const BlockTable> tables) {
   check_batch(batch);
   check_tables(tables, batch.request.size());
-  if (options_.mode == AlignMode::all) {
-    const auto decide = [&](std::size_t g, std::size_t row, std::size_t slot, Decision& decision) -> PlannedCopy {
-      decision = {.column = all_mode_column(batch.computed[row], batch.scheduled[row], options_.drafts,
-                                            options_.groups[g].block_size_tokens),
-                  .accepted = groups_[g].accepted[slot],
-                  .running = 0};
-      return {};
-    };
-    const AlignStep step = plan_step(batch.request, tables, decide);
-    commit(batch.request, step);
-    return step;
-  }
-  return plan_post_step(batch.request, tables, [&](std::size_t row, std::int32_t) {
+  if (options_.mode == AlignMode::all)
+    for (Track& track : tracks_)
+      for (const LiveRow live : live_)
+        track.column[live.slot] = all_mode_column(batch.computed[live.row], batch.scheduled[live.row], options_.drafts,
+                                                  track.block_size_tokens);
+  return plan_post_step(tables, [&](std::size_t row, std::int32_t) {
     const std::int64_t drafts = batch.drafts.empty() ? 0 : batch.drafts[row];
     return std::int64_t{batch.computed[row]} + batch.scheduled[row] - drafts;
   });
@@ -157,34 +150,32 @@ AlignStep AlignPlanner::post_step_advanced(std::span<const std::int32_t> request
   check_requests(request);
   require(new_computed.size() == request.size(), "new_computed", new_computed.size(),
           "must have one entry per batch row");
-  for (std::size_t row = 0; row < request.size(); ++row)
-    if (request[row] >= 0) require(new_computed[row] >= 0, "new_computed", new_computed[row], "must not be negative");
+  for (const LiveRow live : live_)
+    require(new_computed[live.row] >= 0, "new_computed", new_computed[live.row], "must not be negative");
   check_tables(tables, request.size());
-  return plan_post_step(request, tables, [&](std::size_t row, std::int32_t accepted) {
-    return std::int64_t{new_computed[row]} - accepted + 1;
-  });
+  return plan_post_step(
+      tables, [&](std::size_t row, std::int32_t accepted) { return std::int64_t{new_computed[row]} - accepted + 1; });
 }
 
 template <class RunningOf>
-AlignStep AlignPlanner::plan_post_step(std::span<const std::int32_t> request, std::span<const BlockTable> tables,
-                                       RunningOf&& running_of) {
-  const bool align = options_.mode == AlignMode::align;
-  const auto decide = [&](std::size_t g, std::size_t row, std::size_t slot, Decision& decision) -> PlannedCopy {
-    const Group& group = groups_[g];
-    decision = {.column = group.column[slot], .accepted = group.accepted[slot], .running = 0};
-    if (!align) return {};
-    require(decision.column != forgotten_column, "request", request[row], "has no remembered column");
-    decision.running = running_of(row, decision.accepted);
-    const AlignPostStep step = align_post_step_running(decision.running, decision.accepted, decision.column,
-                                                       options_.groups[g].block_size_tokens);
-    const Row blocks(tables[g], row, options_.groups[g].blocks);
-    for (std::int32_t j = 0; j <= options_.drafts; ++j) blocks.check(std::int64_t{decision.column} + j);
-    decision.accepted = step.accepted;
-    return {step.moves_bytes, step.src_column, step.dst_column, step.bias};
-  };
-  const AlignStep step = plan_step(request, tables, decide);
-  if (align) record_forward(request, tables);
-  commit(request, step);
+AlignStep AlignPlanner::plan_post_step(std::span<const BlockTable> tables, const RunningOf& running_of) {
+  if (options_.mode != AlignMode::align) return plan_nothing();
+  decide([&](LiveRow live, const Track& track) -> Decision {
+    const std::int32_t column = track.column[live.slot];
+    const std::int32_t accepted = track.accepted[live.slot];
+    const std::int64_t running = running_of(live.row, accepted);
+    const AlignPostStep step = align_post_step_running(running, accepted, column, track.block_size_tokens);
+    return {.column = column,
+            .accepted = step.accepted,
+            .src_column = step.src_column,
+            .dst_column = step.dst_column,
+            .bias = step.bias,
+            .copy = step.moves_bytes,
+            .running = running};
+  });
+  const AlignStep step = plan_copies(tables, 1 + options_.drafts);
+  record_forward(tables);
+  commit(step);
   return step;
 }
 
@@ -192,10 +183,10 @@ CopyPlan AlignPlanner::plan(std::int32_t group) const {
   return group_at(group).plan;
 }
 std::span<const std::int32_t> AlignPlanner::columns(std::int32_t group) const {
-  return group_at(group).column;
+  return track_of(group_at(group)).column;
 }
 std::span<const std::int32_t> AlignPlanner::accepted(std::int32_t group) const {
-  return group_at(group).accepted;
+  return track_of(group_at(group)).accepted;
 }
 PublicationCheck& AlignPlanner::publication(std::int32_t group) {
   return const_cast<Group&>(group_at(group)).publication;
@@ -203,7 +194,7 @@ PublicationCheck& AlignPlanner::publication(std::int32_t group) {
 
 void AlignPlanner::gather_accepted(std::int32_t group, std::span<const std::int32_t> request,
                                    std::span<std::int32_t> out) const {
-  const std::vector<std::int32_t>& accepted = group_at(group).accepted;
+  const std::span<const std::int32_t> accepted = this->accepted(group);
   require(out.size() >= request.size(), "out", out.size(), "must have at least one entry per batch row");
   for (const std::int32_t slot : request)
     require(slot < options_.max_requests, "request", slot, "is not a request slot");
@@ -231,14 +222,15 @@ PrefillCheckpoint AlignPlanner::checkpoint_in(std::int32_t group, PrefillCheckpo
 
 void AlignPlanner::check_invariants() const {
   constexpr const char* structure = "AlignPlanner";
-  for (const Group& group : groups_) {
-    for (const std::int32_t accepted : group.accepted)
+  for (const Track& track : tracks_) {
+    for (const std::int32_t accepted : track.accepted)
       require_invariant(accepted >= neutral_accepted && accepted <= 1 + options_.drafts, structure,
                         "an accepted count is not in [1, 1 + drafts]");
-    for (const std::int32_t column : group.column)
+    for (const std::int32_t column : track.column)
       require_invariant(column >= forgotten_column, structure, "a remembered column is not a column");
-    require_invariant(group.plan.size() <= seen_.size(), structure, "a plan has more copies than requests");
   }
+  for (const Group& group : groups_)
+    require_invariant(group.plan.size() <= seen_.size(), structure, "a plan has more copies than requests");
 }
 
 const AlignPlanner::Group& AlignPlanner::group_at(std::int32_t group) const {
@@ -257,12 +249,15 @@ void AlignPlanner::check_requests(std::span<const std::int32_t> request) {
     for (Group& group : groups_) std::ranges::fill(group.written, 0u);
     epoch_ = 1;
   }
-  for (const std::int32_t slot : request) {
+  live_.clear();
+  for (std::size_t row = 0; row < request.size(); ++row) {
+    const std::int32_t slot = request[row];
     if (slot < 0) continue;
     require(slot < options_.max_requests, "request", slot, "is not a request slot");
     std::uint32_t& seen = seen_[static_cast<std::size_t>(slot)];
     require(seen != epoch_, "request", slot, "is named twice");
     seen = epoch_;
+    live_.push_back({row, static_cast<std::uint32_t>(slot)});
   }
 }
 
@@ -273,8 +268,8 @@ void AlignPlanner::check_batch(const AlignBatch& batch) {
   require(batch.scheduled.size() == rows, "scheduled", batch.scheduled.size(), "must have one entry per batch row");
   require(batch.drafts.empty() || batch.drafts.size() == rows, "drafts", batch.drafts.size(),
           "must have one entry per batch row, or none");
-  for (std::size_t row = 0; row < rows; ++row) {
-    if (batch.request[row] < 0) continue;
+  for (const LiveRow live : live_) {
+    const std::size_t row = live.row;
     require(batch.computed[row] >= 0, "computed", batch.computed[row], "must not be negative");
     require(batch.scheduled[row] >= 0, "scheduled", batch.scheduled[row], "must not be negative");
     require(batch.scheduled[row] <= INT32_MAX - batch.computed[row], "scheduled", batch.scheduled[row],
@@ -297,36 +292,33 @@ void AlignPlanner::check_tables(std::span<const BlockTable> tables, std::size_t 
   }
 }
 
-/// A plan's copies run in no order, so a block may be written once and what is written may be read by no other copy.
-void AlignPlanner::check_plan(Group& group) const {
-  for (const SlotCopy& copy : group.plan) {
-    std::uint32_t& written = group.written[static_cast<std::size_t>(copy.dst_slot)];
-    require(written != epoch_, "block id", copy.dst_slot, "is written by two copies of one step");
-    written = epoch_;
-  }
-  const auto is_written = [&](std::int32_t block) {
-    return block >= 0 && group.written[static_cast<std::size_t>(block)] == epoch_;
-  };
-  for (const SlotCopy& copy : group.plan)
-    for (const std::int32_t src : {copy.src_slot, copy.recurrent_src_slot})
-      require(src == copy.dst_slot || !is_written(src), "block id", src,
-              "is the source of one copy and the destination of another");
+AlignStep AlignPlanner::plan_nothing() {
+  for (Group& group : groups_) group.plan.clear();
+  return {};
 }
 
-template <class Decide>
-AlignStep AlignPlanner::plan_step(std::span<const std::int32_t> request, std::span<const BlockTable> tables,
-                                  Decide&& decide) {
-  AlignStep step;
-  for (Group& group : groups_) group.plan.clear();
+template <class Rule>
+void AlignPlanner::decide(const Rule& rule) {
+  for (Track& track : tracks_)
+    for (std::size_t i = 0; i < live_.size(); ++i) track.decisions[i] = rule(live_[i], track);
+}
+
+AlignStep AlignPlanner::plan_copies(std::span<const BlockTable> tables, std::int32_t window_columns) {
+  AlignStep step = plan_nothing();
+  const std::span<const LiveRow> live = live_;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    for (std::size_t row = 0; row < request.size(); ++row) {
-      if (request[row] < 0) continue;
-      const auto slot = static_cast<std::size_t>(request[row]);
-      const PlannedCopy planned = decide(g, row, slot, group.decisions[slot]);
-      if (!planned.copy) continue;
-      const Row blocks(tables[g], row, options_.groups[g].blocks);
-      const ColumnCopy resolved = blocks.copy(planned.src_column, planned.dst_column, planned.bias);
+    const BlockTable table = tables[g];
+    const std::int32_t blocks_of_group = options_.groups[g].blocks;
+    const std::span<const Decision> decisions = track_of(group).decisions;
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      const Decision& decision = decisions[i];
+      require(decision.column != forgotten_column, "request", live[i].slot, "has no remembered column");
+      if (!decision.copy && window_columns == 0) continue;
+      const Row blocks(table, live[i].row, blocks_of_group);
+      blocks.check(decision.column, std::int64_t{decision.column} + window_columns);
+      if (!decision.copy) continue;
+      const ColumnCopy resolved = blocks.copy(decision.src_column, decision.dst_column, decision.bias);
       step.skipped_parts += resolved.skipped_parts;
       if (resolved.skipped_parts < 2) group.plan.push_back(resolved.copy);
     }
@@ -336,35 +328,54 @@ AlignStep AlignPlanner::plan_step(std::span<const std::int32_t> request, std::sp
   return step;
 }
 
+/// A plan's copies run in no order, so a block may be written once and what is written may be read by no other copy.
+void AlignPlanner::check_plan(Group& group) const {
+  const std::uint32_t epoch = epoch_;
+  const std::span<std::uint32_t> written = group.written;
+  for (const SlotCopy& copy : group.plan) {
+    std::uint32_t& mark = written[static_cast<std::size_t>(copy.dst_slot)];
+    require(mark != epoch, "block id", copy.dst_slot, "is written by two copies of one step");
+    mark = epoch;
+  }
+  for (const SlotCopy& copy : group.plan) {
+    const auto check_source = [&](std::int32_t src) {
+      require(src < 0 || src == copy.dst_slot || written[static_cast<std::size_t>(src)] != epoch, "block id", src,
+              "is the source of one copy and the destination of another");
+    };
+    check_source(copy.src_slot);
+    check_source(copy.recurrent_src_slot);
+  }
+}
+
 /// The forward of the step wrote the running state and the states after each kept draft; what follows in the window is
 /// of drafts that were not kept.
-void AlignPlanner::record_forward(std::span<const std::int32_t> request, std::span<const BlockTable> tables) {
+void AlignPlanner::record_forward(std::span<const BlockTable> tables) {
+  const std::span<const LiveRow> live = live_;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     Group& group = groups_[g];
-    for (std::size_t row = 0; row < request.size(); ++row) {
-      if (request[row] < 0) continue;
-      const auto slot = static_cast<std::size_t>(request[row]);
-      const std::int64_t column = group.column[slot];
-      const std::int64_t running = group.decisions[slot].running;
-      const Row blocks(tables[g], row, options_.groups[g].blocks);
-      group.publication.wrote_conv(blocks.block(column), running);
-      for (std::int32_t j = 0; j <= options_.drafts; ++j)
-        group.publication.wrote_recurrent(blocks.block(column + j),
-                                          j < group.accepted[slot] ? running + j : PublicationCheck::unknown);
+    const BlockTable table = tables[g];
+    const Track& track = track_of(group);
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      const Decision& decision = track.decisions[i];
+      const std::int64_t column = decision.column;
+      const std::int64_t first = std::max<std::int64_t>(column, 0);
+      const Row blocks(table, live[i].row, options_.groups[g].blocks);
+      const std::span<const std::int32_t> window = blocks.ids(first, column + 1 + options_.drafts);
+      if (first == column && !window.empty()) group.publication.wrote_conv(window.front(), decision.running);
+      group.publication.wrote_recurrents(window, decision.running + first - column,
+                                         track.accepted[live[i].slot] + column - first);
     }
   }
 }
 
-void AlignPlanner::commit(std::span<const std::int32_t> request, const AlignStep& step) {
-  for (Group& group : groups_) {
+void AlignPlanner::commit(const AlignStep& step) {
+  for (Group& group : groups_)
     for (const SlotCopy& copy : group.plan) group.publication.copied(copy);
-    for (std::size_t row = 0; row < request.size(); ++row) {
-      if (request[row] < 0) continue;
-      const auto slot = static_cast<std::size_t>(request[row]);
-      group.column[slot] = group.decisions[slot].column;
-      group.accepted[slot] = group.decisions[slot].accepted;
+  for (Track& track : tracks_)
+    for (std::size_t i = 0; i < live_.size(); ++i) {
+      track.column[live_[i].slot] = track.decisions[i].column;
+      track.accepted[live_[i].slot] = track.decisions[i].accepted;
     }
-  }
   skipped_parts_ += step.skipped_parts;
 }
 

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "heap_counter.hpp"
@@ -232,6 +233,25 @@ TEST_CASE("a planner refuses every array that does not fit the batch, and change
   refused([](Accepted& a) { a.ids[1] = 20; });               // a block that does not exist
   refused([](Accepted& a) { a.ids[7] = a.ids[1]; });         // row 0 writes what row 1 reads
   refused([](Accepted& a) { a.ids[8] = 2, a.ids[1] = 2; });  // two copies into one block
+}
+
+TEST_CASE("of several mistakes the one in the first row of the first group is named") {
+  Accepted a;
+  a.planner.forget(std::vector{RequestId{3}}, {}, {});
+  Int32s bad = a.ids;
+  bad[1] = 99;  // column 1 of row 0: in the window that the forward of request 1 wrote
+  const auto named = [&] {
+    try {
+      static_cast<void>(a.planner.post_step(a.batch(), a.tables));
+    } catch (const InvalidArgument& error) {
+      return error.argument() + " " + error.value();
+    }
+    return std::string("nothing");
+  };
+  a.tables[1].ids = bad;
+  CHECK(named() == "request 3");
+  a.tables[0].ids = bad;
+  CHECK(named() == "block id 99");
 }
 
 TEST_CASE("a planner refuses requests, counts and groups out of range") {

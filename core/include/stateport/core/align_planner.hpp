@@ -115,37 +115,60 @@ class AlignPlanner {
   void check_invariants() const;
 
  private:
+  /// A row of the batch that names a request.
+  struct LiveRow {
+    std::size_t row;
+    std::uint32_t slot;
+  };
+  /// What a step does with a live row.
   struct Decision {
     std::int32_t column = 0;    ///< to remember
     std::int32_t accepted = 0;  ///< to remember
-    std::int64_t running = 0;   ///< tokens of the running state that the forward wrote (post-step)
+    std::int32_t src_column = 0;
+    std::int32_t dst_column = 0;
+    std::int32_t bias = 0;
+    bool copy = false;         ///< src_column → dst_column, with bias
+    std::int64_t running = 0;  ///< tokens of the running state that the forward wrote (post-step)
   };
-  struct Group {
+  /// What is remembered and decided depends on the block size and not on the blocks: groups of one size share it.
+  struct Track {
+    std::int32_t block_size_tokens;
     std::vector<std::int32_t> column;    ///< [max_requests]
     std::vector<std::int32_t> accepted;  ///< [max_requests]
+    std::vector<Decision> decisions;     ///< [max_requests] of the step, one per live row
+  };
+  struct Group {
+    std::size_t track;
     std::vector<SlotCopy> plan;          ///< at most one per row
-    std::vector<Decision> decisions;     ///< [max_requests] of the step, by request slot
     std::vector<std::uint32_t> written;  ///< [blocks] epoch of the last plan that writes the block
     PublicationCheck publication;
   };
 
   [[nodiscard]] const Group& group_at(std::int32_t group) const;
   void check_request(RequestId request) const;
-  /// Starts a new epoch: marks the requests of the batch and the blocks that its plans write.
+  /// Starts a new epoch, of marks on the requests of the batch and on the blocks that its plans write, and lists the
+  /// live rows.
   void check_requests(std::span<const std::int32_t> request);
   void check_batch(const AlignBatch& batch);
   void check_tables(std::span<const BlockTable> tables, std::size_t rows) const;
   void check_plan(Group& group) const;
-  template <class Decide>
-  AlignStep plan_step(std::span<const std::int32_t> request, std::span<const BlockTable> tables, Decide&& decide);
+  [[nodiscard]] const Track& track_of(const Group& group) const { return tracks_[group.track]; }
+  /// Empties the plans.
+  AlignStep plan_nothing();
+  /// decisions[i] = rule(live row i, track), for every track.
+  template <class Rule>
+  void decide(const Rule& rule);
+  /// Turns the decisions into plans, row by row; checks the ids of so many columns from the running one on.
+  AlignStep plan_copies(std::span<const BlockTable> tables, std::int32_t window_columns);
   template <class RunningOf>
-  AlignStep plan_post_step(std::span<const std::int32_t> request, std::span<const BlockTable> tables,
-                           RunningOf&& running_of);
-  void record_forward(std::span<const std::int32_t> request, std::span<const BlockTable> tables);
-  void commit(std::span<const std::int32_t> request, const AlignStep& step);
+  AlignStep plan_post_step(std::span<const BlockTable> tables, const RunningOf& running_of);
+  void record_forward(std::span<const BlockTable> tables);
+  void commit(const AlignStep& step);
 
   AlignOptions options_;
+  std::vector<Track> tracks_;
   std::vector<Group> groups_;
+  std::vector<LiveRow> live_;        ///< of the batch, in its order; at most max_requests
   std::vector<std::uint32_t> seen_;  ///< [max_requests] epoch of the last batch that named the request
   std::uint32_t epoch_ = 0;
   std::int64_t skipped_parts_ = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,16 @@ class PublicationCheck {
   void wrote_recurrent(std::int32_t block, std::int64_t tokens) {
     if (block > null_block) at(block).recurrent = tokens;
   }
+  /// wrote_recurrent() for neighbouring columns: the states of tokens, tokens + 1, … in the first `kept` blocks, and
+  /// unknown ones, of drafts that were not kept, in the others.
+  void wrote_recurrents(std::span<const std::int32_t> blocks, std::int64_t tokens, std::int64_t kept) {
+    const std::span<Held> held = held_;
+    for (const std::int32_t block : blocks) {
+      if (block > null_block) checked(held, block).recurrent = kept > 0 ? tokens : unknown;
+      ++tokens;
+      --kept;
+    }
+  }
   void wrote(std::int32_t block, std::int64_t tokens) {
     wrote_conv(block, tokens);
     wrote_recurrent(block, tokens);
@@ -39,15 +50,15 @@ class PublicationCheck {
   /// A copy of a plan was enqueued.
   void copied(const SlotCopy& copy) {
     if (copy.dst_slot <= null_block) return;
-    // Both sources are read before the destination is written: it may be one of them.
-    Held& dst = at(copy.dst_slot);
-    Held result = dst;
+    const std::span<Held> held = held_;
+    Held& dst = checked(held, copy.dst_slot);
+    // Either source may be the destination: each count is read before it is written.
+    const Held& recurrent_src = copy.recurrent_src_slot > null_block ? checked(held, copy.recurrent_src_slot) : dst;
     if (copy.src_slot > null_block) {
-      const std::int64_t conv = at(copy.src_slot).conv;
-      result.conv = conv == unknown ? unknown : conv + copy.conv_shift;
+      const std::int64_t conv = checked(held, copy.src_slot).conv;
+      dst.conv = conv == unknown ? unknown : conv + copy.conv_shift;
     }
-    if (copy.recurrent_src_slot > null_block) result.recurrent = at(copy.recurrent_src_slot).recurrent;
-    dst = result;
+    dst.recurrent = recurrent_src.recurrent;
   }
   /// The block has a new owner, or its content is no longer known. Must be called before a block is used again.
   void forget(BlockId block);
@@ -66,10 +77,12 @@ class PublicationCheck {
     std::int64_t conv = unknown;
     std::int64_t recurrent = unknown;
   };
-  [[nodiscard]] const Held& at(std::int32_t block) const {
-    require(block >= 0 && block < blocks(), "block", block, "is not a block of the group");
-    return held_[static_cast<std::size_t>(block)];
+  template <class Entry>
+  static Entry& checked(std::span<Entry> held, std::int32_t block) {
+    require(static_cast<std::uint32_t>(block) < held.size(), "block", block, "is not a block of the group");
+    return held[static_cast<std::size_t>(block)];
   }
+  [[nodiscard]] const Held& at(std::int32_t block) const { return checked(std::span(held_), block); }
   [[nodiscard]] Held& at(std::int32_t block) { return const_cast<Held&>(std::as_const(*this).at(block)); }
 
   std::vector<Held> held_;
