@@ -47,6 +47,32 @@ TEST_CASE("copies between stores convert types, transpose conv layouts and cross
   });
 }
 
+TEST_CASE("a launch that is larger than a cache copies the same, pieces of any length and alignment") {
+  test::for_each_seed(6, [](Random& random, std::uint64_t) {
+    const Stream stream = Stream::default_stream();
+    std::vector<StateTensorSpec> tensors;
+    for (std::int32_t layer = 0; layer < 5; ++layer)
+      tensors.push_back({.layer = layer,
+                         .kind = layer % 2 == 0 ? StateKind::conv : StateKind::recurrent,
+                         .type = random.chance(50) ? ElementType::bf16 : ElementType::fp32,
+                         .shape = {3, random.between(1, 2000), layer % 2 == 0 ? 1 : random.between(1, 3)}});
+    tensors.push_back({.layer = 5, .shape = {3, 2000, 1}});
+    const StateSpec spec(std::move(tensors));
+    StoreImage src(random, spec, {.slots = 9});
+    StoreImage dst(random, random.chance(50) ? test::converted_spec(random, spec) : spec, {.slots = 400});
+    const StateStore src_store = src.upload(stream);
+    const StateStore dst_store = dst.upload(stream);
+    std::vector<SlotCopy> plan;
+    for (std::int32_t slot = 0; slot < dst.slots(); ++slot)
+      plan.push_back(SlotCopy::whole(random.between32(0, src.slots() - 1), slot));
+    REQUIRE(plan.size() * dst_store.spec().slot_bytes() >= std::size_t{4} << 20);
+    SlotCopier copier(src_store, dst_store);
+    copier.copy_slots(stream, plan);
+    reference::copy_slots(src, dst, plan);
+    REQUIRE(dst.matches_device(stream));
+  });
+}
+
 TEST_CASE("a plan in device memory copies the same and skips slots out of range") {
   test::for_each_seed(500, [](Random& random, std::uint64_t) {
     const Stream stream = Stream::default_stream();

@@ -30,7 +30,7 @@ namespace {
 
 /// Bytes [begin, end) of all groups' copies laid end to end.
 void copy_groups(std::span<const AlignGroupView> groups, std::span<const std::vector<SlotCopy>> copies,
-                 std::uint64_t begin, std::uint64_t end) {
+                 std::uint64_t begin, std::uint64_t end, std::size_t nontemporal_min) {
   std::uint64_t group_begin = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const CopyTableView& table = groups[g].table;
@@ -39,7 +39,7 @@ void copy_groups(std::span<const AlignGroupView> groups, std::span<const std::ve
     const std::uint64_t to = std::clamp(end, group_begin, group_begin + bytes) - group_begin;
     if (from < to)
       for_byte_range(table, from, to, [&](std::uint64_t row, const ElementRange& range) {
-        copy_range(table.routes[range.tensor], copies[g][row], range);
+        copy_range(table.routes[range.tensor], copies[g][row], range, nontemporal_min);
       });
     group_begin += bytes;
   }
@@ -64,8 +64,10 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
     bytes += groups[g].table.tile_begin_bytes[groups[g].table.tile_count] * copies.size();
   }
   if (bytes == 0) return;
-  for_each_thread(stream, label, bytes,
-                  [&](std::uint64_t begin, std::uint64_t end) { copy_groups(groups, scratch_->copies, begin, end); });
+  const std::size_t nontemporal_min = nontemporal_bytes_min(bytes);
+  for_each_thread(stream, label, bytes, [&](std::uint64_t begin, std::uint64_t end) {
+    copy_groups(groups, scratch_->copies, begin, end, nontemporal_min);
+  });
 }
 
 }  // namespace stateport::kernels

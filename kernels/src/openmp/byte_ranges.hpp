@@ -84,23 +84,27 @@ inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte
   return true;
 }
 
-inline void copy_range(const TensorRoute& route, const SlotCopy& row, const ElementRange& range) {
+/// `nontemporal_min`: nontemporal_bytes_min() of the launch.
+inline void copy_range(const TensorRoute& route, const SlotCopy& row, const ElementRange& range,
+                       std::size_t nontemporal_min) {
   const bool conv = route.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
   const std::byte* const src = route.src_of(src_slot);
   std::byte* const dst = route.dst_of(row.dst_slot);
   if (conv && row.conv_shift != 0 && shift_rows(route, dst, src, row.conv_shift, range)) return;
+  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+    stream_copy(to, from, bytes, nontemporal_min);
+  };
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,
-                                            &stream_copy);
+    return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count, copy);
   if (src == dst) return;
   const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
   if (route.mode == TensorRoute::Mode::elements && route.src_layout == route.dst_layout)
     return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
-                        route.src_type, range.count);
+                        route.src_type, range.count, nontemporal_min);
   if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
-  stream_copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes);
+  copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes);
 }
 
 }  // namespace stateport::kernels

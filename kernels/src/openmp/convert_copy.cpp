@@ -33,12 +33,12 @@ bool has_avx2() noexcept {
 
 }  // namespace
 
-void convert_copy(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type,
-                  std::uint32_t count) noexcept {
+void convert_copy(std::byte* dst, ElementType dst_type, const std::byte* src, ElementType src_type, std::uint32_t count,
+                  std::size_t nontemporal_min) noexcept {
   static const auto convert = has_avx2() ? convert_avx2 : convert_plain;
   const std::uint64_t dst_bytes = element_bytes(dst_type);
   const std::uint64_t src_bytes = element_bytes(src_type);
-  if (count * dst_bytes < nontemporal_bytes_min) return convert(dst, dst_type, src, src_type, count);
+  if (count * dst_bytes < nontemporal_min) return convert(dst, dst_type, src, src_type, count);
   // Pieces stay in the nearest cache until they are streamed to memory.
   constexpr std::uint32_t piece_elements = 2048;
   alignas(64) std::array<std::byte, piece_elements * 4> piece;

@@ -35,10 +35,12 @@ std::uint64_t step_bytes(const CopyTableView& table, std::uint64_t rows) {
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty()) return;
-  for_each_thread(stream, label, step_bytes(table, rows.size()), [&](std::uint64_t begin, std::uint64_t end) {
+  const std::uint64_t bytes = step_bytes(table, rows.size());
+  const std::size_t nontemporal_min = nontemporal_bytes_min(bytes);
+  for_each_thread(stream, label, bytes, [&](std::uint64_t begin, std::uint64_t end) {
     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
       const std::uint32_t source = row < first_source_rows ? 0 : 1;
-      copy_range(table.routes[source * table.tensor_count + range.tensor], rows[row], range);
+      copy_range(table.routes[source * table.tensor_count + range.tensor], rows[row], range, nontemporal_min);
     });
   });
 }

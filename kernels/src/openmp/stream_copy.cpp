@@ -54,8 +54,8 @@ void stream_piece(std::byte* dst, const std::byte* src, std::size_t bytes) noexc
 void finish_stream_copies() noexcept {}
 #endif
 
-void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes) noexcept {
-  if (bytes < nontemporal_bytes_min)
+void stream_copy(std::byte* dst, const std::byte* src, std::size_t bytes, std::size_t nontemporal_min) noexcept {
+  if (bytes < nontemporal_min)
     std::memcpy(dst, src, bytes);
   else
     stream_piece(dst, src, bytes);

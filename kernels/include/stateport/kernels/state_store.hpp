@@ -63,7 +63,8 @@ class StateStore {
   /// Throws InvalidArgument for a plan that stateport::validate refuses, and for conv_shift != 0.
   void copy(const Stream& stream, CopyPlan plan) const;
 
-  /// Writes zeros to every tensor of these slots in one launch. Negative slots are skipped.
+  /// Writes zeros to every tensor of these slots in one launch. Negative slots are skipped. All threads of a CPU share
+  /// the work, so clearing a new store spreads its pages over the memory nodes of the threads that will copy.
   void clear(const Stream& stream, std::span<const SlotId> slots) const;
 
  private:
