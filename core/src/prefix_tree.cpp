@@ -48,6 +48,18 @@ void check_callers_or_none(const SlotPool& pool, SlotId slot, std::string_view a
   if (slot.valid()) check_callers(pool, slot, argument);
 }
 
+/// What a policy that has memory is told of the request.
+void check_told(const PrefixInsert& prefix, double now_s) {
+  check_hint(prefix.hint);
+  const double looked_up_s = prefix.past.looked_up_s.value_or(0);
+  if (!(looked_up_s >= 0 && looked_up_s <= now_s))
+    require(false, "past.looked_up_s", std::string_view(std::to_string(looked_up_s)),
+            "must be a time of the clock, up to now");
+  require(prefix.past.known_blocks >= 0, "past.known_blocks", prefix.past.known_blocks, "must not be negative");
+  require(prefix.request_tokens >= 0 && prefix.request_tokens <= INT32_MAX, "request_tokens", prefix.request_tokens,
+          "must be a number of tokens, or 0 for unknown");
+}
+
 }  // namespace
 
 void PrefixLock::release() noexcept {
@@ -100,7 +112,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  if (impl_->has_memory()) check_hint(prefix.hint);
+  if (impl_->has_memory()) check_told(prefix, impl_->now_s());
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }

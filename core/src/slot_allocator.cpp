@@ -5,6 +5,7 @@
 #include <stateport/core/prefetch.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -259,9 +260,13 @@ std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const Bloc
 
 void SlotAllocator::note_served(const ServedPrompt& prompt) {
   check_hint(prompt.hint);
+  require(prompt.usable_blocks >= 0, "usable_blocks", prompt.usable_blocks, "must not be negative");
+  require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
+  require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
   if (!ranked_) return;
-  if (!(prompt.now_s >= ranked_->now_s()))
-    require(false, "now_s", std::string_view(std::to_string(prompt.now_s)), "must not go back");
+  if (!(std::isfinite(prompt.now_s) && prompt.now_s >= ranked_->now_s()))
+    require(false, "now_s", std::string_view(std::to_string(prompt.now_s)),
+            "must be finite and not before the last time");
   ranked_->serve(prompt, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
     const SlotId slot = hash_to_slot_.find(hash, hash_of());
     if (!slot.valid()) return std::nullopt;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -187,6 +188,32 @@ TEST_CASE("a policy with memory belongs to one tree, and time does not go back")
   CHECK_THROWS_AS(tree.set_time(9), InvalidArgument);
   CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::hix, {.positions = 0}), InvalidArgument);
   CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::gdsf, {.state_bytes = 0}), InvalidArgument);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const EvictionOrder order : {EvictionOrder::hix, EvictionOrder::gdsf})
+    for (const ComputeCost& benefit : {ComputeCost{-1, 0}, ComputeCost{1, -1}, ComputeCost{infinity, 0},
+                                       ComputeCost{1, std::numeric_limits<double>::quiet_NaN()}})
+      CHECK_THROWS_AS(make_eviction_policy(order, {.benefit = benefit}), InvalidArgument);
+}
+
+TEST_CASE("an insert refuses to tell a policy what cannot be, and changes nothing") {
+  PrefixTree tree({.slots = 1, .eviction = EvictionOrder::hix});
+  tree.set_time(10);
+  const std::vector<Token> tokens = {1, 2, 3};
+  const std::vector<KvIndex> kv = {0, 1, 2};
+  Freed freed;
+  const auto refused = [&](const PromptPast& past, std::int64_t request_tokens) {
+    CHECK_THROWS_AS(tree.insert({.tokens = tokens, .kv = kv, .past = past, .request_tokens = request_tokens}, freed),
+                    InvalidArgument);
+    CHECK(tree.node_count() == 0);
+  };
+  for (const double time_s :
+       {-1.0, 10.5, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+    refused({.looked_up_s = time_s}, 0);
+  refused({.looked_up_s = 10, .known_blocks = -1}, 0);
+  refused({}, -1);
+  refused({}, std::int64_t{INT32_MAX} + 1);
+  tree.insert({.tokens = tokens, .kv = kv, .past = {.looked_up_s = 10, .known_blocks = 1}, .request_tokens = 4}, freed);
+  tree.check_invariants();
 }
 
 TEST_CASE("a lookup by a learned policy allocates nothing") {

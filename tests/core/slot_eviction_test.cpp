@@ -222,7 +222,11 @@ TEST_CASE("a slot allocator refuses policies it cannot serve and requests that m
   cache.states.note_served({.now_s = 5, .hashes = hashes});
   CHECK_THROWS_AS(cache.states.note_served({.now_s = 4, .hashes = hashes}), InvalidArgument);
   CHECK_THROWS_AS(cache.states.note_served({.now_s = std::numeric_limits<double>::quiet_NaN()}), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({.now_s = std::numeric_limits<double>::infinity()}), InvalidArgument);
   CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .hint = {.factor = 0}}), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .usable_blocks = -1}), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .matched_blocks = -1}), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .hit_blocks = -1}), InvalidArgument);
   cache.states.note_served({.now_s = 5});
   cache.states.note_served({.now_s = 5, .hashes = Hashes{3, hash_not_computed, 4}, .usable_blocks = 100});
   cache.states.check_invariants();

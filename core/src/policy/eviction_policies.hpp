@@ -11,7 +11,7 @@ namespace stateport {
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options);
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options);
 
-/// Throws InvalidArgument unless both sizes are positive.
-void check_sizes(const EvictionOptions& options);
+/// Throws InvalidArgument unless both sizes are positive and the benefit is finite and not negative.
+void check_options(const EvictionOptions& options);
 
 }  // namespace stateport

@@ -2,8 +2,11 @@
 // Greedy dual size frequency (Cherkasova, 1998): what it costs to compute a leaf's segment stands for the cost of a
 // miss; where a state goes alone, what it costs to compute it from the state before.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include <stateport/core/error.hpp>
 #include <stateport/core/table.hpp>
@@ -76,13 +79,19 @@ class GdsfEviction final : public EvictionPolicy {
 
 }  // namespace
 
-void check_sizes(const EvictionOptions& options) {
+void check_options(const EvictionOptions& options) {
   require(options.state_bytes >= 1, "state_bytes", options.state_bytes, "must be at least 1");
   require(options.kv_bytes_per_token >= 1, "kv_bytes_per_token", options.kv_bytes_per_token, "must be at least 1");
+  const auto check = [](double cost, std::string_view argument) {
+    if (!(std::isfinite(cost) && cost >= 0))
+      require(false, argument, std::string_view(std::to_string(cost)), "must be finite and not negative");
+  };
+  check(options.benefit.linear, "benefit.linear");
+  check(options.benefit.quadratic, "benefit.quadratic");
 }
 
 std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options) {
-  check_sizes(options);
+  check_options(options);
   return std::make_shared<GdsfEviction>(options);
 }
 

@@ -65,7 +65,7 @@ class HixEviction final : public EvictionPolicy {
 }  // namespace
 
 std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options) {
-  check_sizes(options);
+  check_options(options);
   require(options.positions >= 1 && options.positions < UINT32_MAX, "positions",
           static_cast<std::int64_t>(options.positions), "must be at least 1, and 32-bit");
   require(options.samples >= 0, "samples", options.samples, "must not be negative");

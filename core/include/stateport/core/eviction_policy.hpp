@@ -146,7 +146,7 @@ struct EvictionOptions {
 };
 
 /// Throws InvalidArgument for a value that is not an enumerator and, if the order needs them, for options out of range:
-/// bytes or positions < 1, samples < 0.
+/// bytes or positions < 1, samples < 0, a benefit that is negative or not finite.
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order,
                                                                    const EvictionOptions& options = {});
 

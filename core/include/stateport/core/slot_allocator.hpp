@@ -131,7 +131,7 @@ class SlotAllocator final : public BlockListener {
   /// prompt is a state now, how long it is and which shorter one a request would fall back to. Without
   /// SlotAllocatorOptions::eviction nothing happens. States that no request told of are worth nothing to gdsf and hix:
   /// they go first, least recently used first. So an engine that never calls this has LRU. Also throws for a clock that
-  /// goes back and a hint that check_hint refuses. O(hashes).
+  /// goes back or is not finite, a negative number of blocks, and a hint that check_hint refuses. O(hashes).
   void note_served(const ServedPrompt& prompt);
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
