@@ -99,7 +99,8 @@ class PrefixTree {
   [[nodiscard]] PrefixLock lock(NodeId node);
   [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
 
-  /// Refreshes the path to `node` and its state, as a match that answers `node` would. O(nodes of the path).
+  /// Refreshes the path to `node` and its state, as a match that answers `node` would. That is recency alone: a policy
+  /// that learns hears of no request. O(nodes of the path).
   void touch(NodeId node);
   /// The same for each node in turn, all or none: their cache misses overlap, so a step touches its requests at once.
   void touch(std::span<const NodeId> nodes);
