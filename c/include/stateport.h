@@ -26,6 +26,7 @@
 /// Streams are native: a cudaStream_t or hipStream_t, null for the default one; null always in an OpenMP build. Calls
 /// that take one enqueue work and do not wait.
 #include <stateport/c/align.h>           // IWYU pragma: export
+#include <stateport/c/eviction.h>        // IWYU pragma: export
 #include <stateport/c/prefix_tree.h>     // IWYU pragma: export
 #include <stateport/c/slot_allocator.h>  // IWYU pragma: export
 #include <stateport/c/store.h>           // IWYU pragma: export

@@ -5,12 +5,13 @@
     spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
 
 OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR = range(6)
 NONE = -1
 CONV, RECURRENT = range(2)  # stateport_state_kind
 DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8 = range(7)  # stateport_element_type
+HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction
 INT32S = POINTER(c_int32)
 
 
@@ -34,16 +35,26 @@ StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32, allocate=c_
                       context=c_void_p)
 TensorMemory = struct("TensorMemory", base=c_void_p, stride=c_int64)
 Tag = struct("Tag", token_count=c_int64, prefix=c_uint64 * 2, layout_fingerprint=c_uint64)
-AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32)
+EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, state_bytes=c_int64,
+                         kv_bytes_per_token=c_int64, benefit_linear=c_double, benefit_quadratic=c_double,
+                         positions=c_uint64, seed=c_uint64)
+ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
+                   expected_idle_s=c_double, session=c_uint64)
+AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32,
+                          eviction=POINTER(EvictionOptions))
+ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
+                      matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
                      eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64,
-                     state_bytes=c_int64, kv_bytes_per_token=c_int64)
+                     state_bytes=c_int64, kv_bytes_per_token=c_int64, eviction_options=POINTER(EvictionOptions),
+                     position_tokens=c_int32)
 Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
-               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2)
+               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2, past=c_uint64 * 2)
 Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,
-                slot=c_int32, priority=c_int32, chunked=c_int32)
+                slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
+                request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
 AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32)
 AlignOptions = struct("AlignOptions", drafts=c_int32, max_requests=c_int32, groups=POINTER(AlignGroup),

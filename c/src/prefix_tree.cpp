@@ -5,10 +5,13 @@
 #include <stateport/core/prefix_tree.hpp>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <optional>
 #include <utility>
 
 #include "arguments.hpp"
+#include "eviction.hpp"
 #include "guard.hpp"
 #include "handle_table.hpp"
 
@@ -17,15 +20,6 @@ using namespace stateport::c;
 
 namespace {
 
-static_assert(STATEPORT_EVICT_HIX == static_cast<int>(EvictionOrder::hix) &&
-              STATEPORT_EVICT_GDSF == static_cast<int>(EvictionOrder::gdsf) &&
-              STATEPORT_EVICT_LRU == static_cast<int>(EvictionOrder::lru) &&
-              STATEPORT_EVICT_LFU == static_cast<int>(EvictionOrder::lfu) &&
-              STATEPORT_EVICT_FIFO == static_cast<int>(EvictionOrder::fifo) &&
-              STATEPORT_EVICT_SLRU == static_cast<int>(EvictionOrder::slru) &&
-              STATEPORT_EVICT_PRIORITY == static_cast<int>(EvictionOrder::priority) &&
-              STATEPORT_EVICT_MRU == static_cast<int>(EvictionOrder::mru) &&
-              STATEPORT_EVICT_FILO == static_cast<int>(EvictionOrder::filo));
 static_assert(STATEPORT_LOST_NO_CHECKPOINT == static_cast<int>(LostHit::no_checkpoint) + 1 &&
               STATEPORT_LOST_OFF_GRID == static_cast<int>(LostHit::off_grid) + 1 &&
               STATEPORT_LOST_EVICTED == static_cast<int>(LostHit::evicted) + 1 &&
@@ -84,7 +78,32 @@ Namespace from_c(const stateport_namespace* name_space) {
   return {key(given.extra_key, given.extra_key_bytes, "extra_key"), key(given.salt, given.salt_bytes, "salt")};
 }
 
+/// A past in C: zeros are none, else the bits of the time, and
+///
+///     63     42 41 40      39        32 31          0
+///     [   0    ][1][repeat][ generation ][known blocks]
+constexpr unsigned generation_at = 32;
+constexpr unsigned repeat_at = 40;
+constexpr unsigned there_at = 41;
+
+std::array<std::uint64_t, 2> to_c(const PromptPast& past) noexcept {
+  if (!past.looked_up_s) return {};
+  return {std::bit_cast<std::uint64_t>(*past.looked_up_s),
+          std::uint64_t{1} << there_at | std::uint64_t{past.repeat} << repeat_at |
+              std::uint64_t{past.generation} << generation_at | static_cast<std::uint32_t>(past.known_blocks)};
+}
+
+PromptPast from_c(const std::uint64_t (&words)[2]) {
+  if (words[0] == 0 && words[1] == 0) return {};
+  require(words[1] >> there_at == 1, "past[1]", words[1], "must be of a match");
+  return {.looked_up_s = std::bit_cast<double>(words[0]),
+          .known_blocks = static_cast<std::int32_t>(words[1]),
+          .generation = static_cast<std::uint8_t>(words[1] >> generation_at),
+          .repeat = (words[1] >> repeat_at & 1) != 0};
+}
+
 stateport_match to_c(const PrefixMatch& match) noexcept {
+  const auto past = to_c(match.past);
   return {.node = to_c(match.node),
           .tokens = match.tokens,
           .walked_tokens = match.walked_tokens,
@@ -92,7 +111,8 @@ stateport_match to_c(const PrefixMatch& match) noexcept {
           .slot = match.slot.value(),
           .live_slot = match.live_slot.value(),
           .lost = match.lost ? static_cast<std::int32_t>(*match.lost) + 1 : STATEPORT_LOST_NOTHING,
-          .prefix = {match.tag.prefix.words[0], match.tag.prefix.words[1]}};
+          .prefix = {match.tag.prefix.words[0], match.tag.prefix.words[1]},
+          .past = {past[0], past[1]}};
 }
 
 /// The arguments of a lookup.
@@ -110,26 +130,21 @@ struct MatchArguments {
         out(result, "out") {}
 };
 
-EvictionOptions eviction_from_c(const stateport_tree_options& given) {
-  EvictionOptions options;
-  if (given.state_bytes == 0 && given.kv_bytes_per_token == 0) return options;
-  options.state_bytes = given.state_bytes;
-  options.kv_bytes_per_token = given.kv_bytes_per_token;
-  return options;
-}
-
 PrefixTree::Options from_c(const stateport_tree_options& given) {
   require(given.max_states_per_path >= 0, "max_states_per_path", given.max_states_per_path,
           "must be a limit, or 0 for none");
-  return {.page_size = given.page_size == 0 ? 1 : given.page_size,
-          .slots = given.slots,
-          .chunk_size = given.chunk_size == 0 ? 1 : given.chunk_size,
-          .max_states_per_path = given.max_states_per_path == 0 ? -1 : given.max_states_per_path,
-          .layout_fingerprint = given.layout_fingerprint,
-          .eviction = enumerator(given.eviction, EvictionOrder::filo, "eviction"),
-          .eviction_options = eviction_from_c(given),
-          .kv_indices = given.kv_indices,
-          .hash_seed = given.hash_seed};
+  PrefixTree::Options options{.page_size = given.page_size == 0 ? 1 : given.page_size,
+                              .slots = given.slots,
+                              .chunk_size = given.chunk_size == 0 ? 1 : given.chunk_size,
+                              .max_states_per_path = given.max_states_per_path == 0 ? -1 : given.max_states_per_path,
+                              .layout_fingerprint = given.layout_fingerprint,
+                              .eviction = enumerator(given.eviction, EvictionOrder::filo, "eviction"),
+                              .eviction_options = memory_sizes(given.state_bytes, given.kv_bytes_per_token),
+                              .policy = make_policy(given.eviction_options, "eviction_options"),
+                              .kv_indices = given.kv_indices,
+                              .hash_seed = given.hash_seed};
+  if (given.position_tokens != 0) options.position_tokens = given.position_tokens;
+  return options;
 }
 
 }  // namespace
@@ -186,6 +201,16 @@ stateport_status stateport_tree_match_with_live_slot(stateport_tree* tree, const
   });
 }
 
+stateport_status stateport_tree_match_again(stateport_tree* tree, const int32_t* tokens, size_t count,
+                                            const stateport_namespace* name_space, int32_t* kv_out,
+                                            stateport_match* out) {
+  return guarded([&] {
+    const Held<TreeObject> held(tree, "tree");
+    const MatchArguments asked(tokens, count, name_space, kv_out, out);
+    asked.out.write(to_c(held->tree.match(asked.tokens, asked.name_space, asked.kv_out, Lookup::again)));
+  });
+}
+
 stateport_status stateport_tree_check_restore(stateport_tree* tree, const stateport_match* match, int32_t* check) {
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
@@ -211,7 +236,10 @@ stateport_status stateport_tree_insert(stateport_tree* tree, const stateport_ins
                                                  .name_space = from_c(given.name_space),
                                                  .prev_tokens = given.prev_tokens,
                                                  .priority = given.priority,
-                                                 .chunked = given.chunked != 0},
+                                                 .chunked = given.chunked != 0,
+                                                 .past = from_c(given.past),
+                                                 .hint = read_hint(given.hint, "hint"),
+                                                 .request_tokens = given.request_tokens},
                                                 held->collect());
     result.write({.prefix_tokens = done.prefix_tokens, .node = to_c(done.node), .state_exists = done.state_exists});
   });

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "arguments.hpp"
+#include "eviction.hpp"
 #include "guard.hpp"
 #include "handle_table.hpp"
 
@@ -25,11 +26,11 @@ static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(BlockPolicy::lru) &&
 
 struct AllocatorObject final : Object {
   static constexpr Kind kind = Kind::slot_allocator;
-  AllocatorObject(std::int32_t block_count, std::int32_t slot_count, BlockPolicy policy)
+  AllocatorObject(std::int32_t block_count, std::int32_t slot_count, const SlotAllocatorOptions& options)
       : Object(kind),
-        blocks({.blocks = block_count, .policy = policy}),
+        blocks({.blocks = block_count, .policy = options.policy}),
         slots(slot_count),
-        allocator(slots, blocks, {.policy = policy}) {}
+        allocator(slots, blocks, options) {}
 
   BlockPool blocks;
   SlotPool slots;
@@ -86,8 +87,9 @@ stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_
   return guarded([&] {
     create(out, [&] {
       const auto given = read_struct<stateport_slot_allocator_options>(options, "options");
-      return std::make_shared<AllocatorObject>(given.blocks, given.slots,
-                                               enumerator(given.policy, BlockPolicy::ref_zero, "policy"));
+      const SlotAllocatorOptions wanted{.policy = enumerator(given.policy, BlockPolicy::ref_zero, "policy"),
+                                        .eviction = make_policy(given.eviction, "eviction")};
+      return std::make_shared<AllocatorObject>(given.blocks, given.slots, wanted);
     });
   });
 }
@@ -193,6 +195,20 @@ stateport_status stateport_slot_allocator_register_states(stateport_slot_allocat
   return guarded([&] {
     const Call call(allocator);
     call->allocator.register_hashes(call.blocks(blocks, count), array(hashes, count, "hashes"));
+  });
+}
+
+stateport_status stateport_slot_allocator_note_served(stateport_slot_allocator* allocator,
+                                                      const stateport_served_prompt* prompt) {
+  return guarded([&] {
+    const Call call(allocator);
+    const auto given = read_struct<stateport_served_prompt>(prompt, "prompt");
+    call->allocator.note_served({.now_s = given.now_s,
+                                 .hashes = array(given.hashes, given.count, "hashes"),
+                                 .usable_blocks = given.usable_blocks,
+                                 .matched_blocks = given.matched_blocks,
+                                 .hit_blocks = given.hit_blocks,
+                                 .hint = read_hint(given.hint, "hint")});
   });
 }
 

@@ -5,13 +5,13 @@
 import ctypes
 import pathlib
 import sys
-from ctypes import byref, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (BACKEND_ERROR, INT8, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, RECURRENT, AlignBatch,
-                         AlignBinding, AlignGroup, AlignOptions, AllocatorOptions, FoundState, I, Insert, InsertResult,
-                         Library, Match, Restore, SlotCopy, SpecInfo, StoreOptions, Tag, TensorMemory, TensorSpec,
-                         TreeOptions, int32s)
+from stateport_c import (BACKEND_ERROR, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, MRU, NO_CAPACITY, NONE, RECURRENT,
+                         AlignBatch, AlignBinding, AlignGroup, AlignOptions, AllocatorOptions, EvictionOptions,
+                         FoundState, I, Insert, InsertResult, Library, Match, Restore, ReuseHint, ServedPrompt,
+                         SlotCopy, SpecInfo, StoreOptions, Tag, TensorMemory, TensorSpec, TreeOptions, int32s)
 
 SKIPPED = 77
 
@@ -107,6 +107,82 @@ def test_tree(stateport):
     stateport.tree_destroy(tree)
 
 
+def tree_victim(stateport, hints, interleaved=False, handed_on=True):
+    """Two prompts are looked up in order and kept in order, or the other way round. Which loses its state first?"""
+    eviction = EvictionOptions(order=HIX, samples=-1)
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=2, eviction_options=ctypes.pointer(eviction),
+                                                           position_tokens=2)))
+    prompts = [int32s(*range(10 * i, 10 * i + 4)) for i in range(2)]
+    hits = [Match(), Match()]
+    for i, prompt in enumerate(prompts):
+        stateport.tree_set_time(tree, c_double(100 * i))
+        stateport.tree_match(tree, prompt, 4, None, None, byref(hits[i]))
+    for i in (1, 0) if interleaved else (0, 1):
+        slot = c_int32()
+        stateport.tree_allocate_slots(tree, byref(slot), 1)
+        stateport.tree_tag_slot(tree, slot, prompts[i], 4, None)
+        prefix = Insert(tokens=prompts[i], kv=prompts[i], count=4, slot=slot.value, hint=ctypes.pointer(hints[i]))
+        if handed_on:
+            prefix.past = hits[i].past
+        stateport.tree_set_time(tree, c_double(1000 + 100 * (i == 0) * interleaved))
+        stateport.tree_insert(tree, byref(prefix), byref(InsertResult()))
+    stateport.tree_evict(tree, c_int64(0), c_int64(1), None, None)
+    left = []
+    for prompt in prompts:
+        hit = Match()
+        stateport.tree_match_again(tree, prompt, 4, None, None, byref(hit))
+        left.append(hit.slot != NONE)
+    stateport.tree_check(tree)
+    stateport.tree_destroy(tree)
+    return left.index(False)
+
+
+def allocator_victim(stateport, hints):
+    eviction = EvictionOptions(order=HIX)
+    options = AllocatorOptions(blocks=4, slots=2, eviction=ctypes.pointer(eviction))
+    allocator = stateport.make("slot_allocator_create", byref(options))
+    blocks, slot = int32s(0, 0, 0), c_int32()
+    stateport.slot_allocator_allocate_blocks(allocator, blocks, 3)
+    for i in range(2):
+        block, key = byref(blocks, 4 * i), (c_int64 * 1)(7 + i)
+        stateport.slot_allocator_register_blocks(allocator, block, key, None, 1)
+        stateport.slot_allocator_allocate_slots(allocator, block, 1, byref(slot))
+        stateport.slot_allocator_set_tag(allocator, I(blocks[i]), byref(Tag(token_count=4)))
+        stateport.slot_allocator_register_states(allocator, block, key, 1)
+        served = ServedPrompt(now_s=i, hashes=key, count=1, hint=ctypes.pointer(hints[i]))
+        stateport.slot_allocator_note_served(allocator, byref(served))
+        stateport.slot_allocator_release_blocks(allocator, block, 1)
+    served.now_s = 0.5
+    stateport.refuses(INVALID_ARGUMENT, "now_s = 0.5", "slot_allocator_note_served", allocator, byref(served))
+    stateport.slot_allocator_allocate_slots(allocator, byref(blocks, 8), 1, byref(slot))
+    left = []
+    for i in range(2):
+        stateport.slot_allocator_slot_of(allocator, I(blocks[i]), byref(slot))
+        left.append(slot.value != NONE)
+    stateport.slot_allocator_check(allocator)
+    stateport.slot_allocator_destroy(allocator)
+    return left.index(False)
+
+
+def test_hints(stateport):
+    for victim in (tree_victim, allocator_victim):
+        assert victim(stateport, [ReuseHint(), ReuseHint()]) == 0
+        assert victim(stateport, [ReuseHint(), ReuseHint(factor=1 / 16)]) == 1
+        assert victim(stateport, [ReuseHint(), ReuseHint(last_turn=1, expected_idle_s=1e6)]) == 1
+    # The one that was looked up first is kept last: without its past it counts as new.
+    assert tree_victim(stateport, [ReuseHint(), ReuseHint()], interleaved=True) == 0
+    assert tree_victim(stateport, [ReuseHint(), ReuseHint()], interleaved=True, handed_on=False) == 1
+
+    for wrong, part in (EvictionOptions(order=9), "order = 9"), (EvictionOptions(order=MRU), "eviction = mru"):
+        options = AllocatorOptions(blocks=2, eviction=ctypes.pointer(wrong))
+        stateport.refuses(INVALID_ARGUMENT, part, "slot_allocator_create", byref(options), byref(c_void_p()))
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=1)))
+    for hint, part in (ReuseHint(factor=-2), "factor = -2"), (ReuseHint(expected_idle_s=-1), "expected_idle_s = -1"):
+        prefix = Insert(slot=NONE, hint=ctypes.pointer(hint))
+        stateport.refuses(INVALID_ARGUMENT, part, "tree_insert", tree, byref(prefix), byref(InsertResult()))
+    stateport.tree_destroy(tree)
+
+
 def test_align(stateport):
     spec = spec_of_bytes(stateport, 12)  # room for a block table too
     store = stateport.make("store_create", spec, byref(StoreOptions(slots=4)), None)
@@ -152,7 +228,7 @@ def main():
         print("skipped:", stateport.text("last_error"))
         return SKIPPED
     assert runtime.value, stateport.text("last_error")
-    tests = (test_stores, test_slot_allocator, test_tree, test_align, test_misuse)
+    tests = (test_stores, test_slot_allocator, test_tree, test_hints, test_align, test_misuse)
     for test in tests:
         test(stateport)
     stateport.runtime_destroy(runtime)

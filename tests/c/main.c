@@ -124,6 +124,11 @@ int main(void) {
   test_slot_allocator_refusals();
   test_tree();
   test_tree_refusals();
+  test_hints();
+  test_pasts();
+  test_served_prompts();
+  test_orders();
+  test_eviction_refusals();
   test_align();
   test_align_refusals();
   test_handles();

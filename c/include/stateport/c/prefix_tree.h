@@ -2,6 +2,7 @@
 #ifndef STATEPORT_C_PREFIX_TREE_H
 #define STATEPORT_C_PREFIX_TREE_H
 
+#include <stateport/c/eviction.h>
 #include <stateport/c/store.h>
 
 /// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport.h, the rules in the C++
@@ -15,19 +16,6 @@ typedef struct stateport_tree stateport_tree;
 /// A pin on a path of a tree and the state at its end.
 typedef struct stateport_tree_lock stateport_tree_lock;
 
-/// Names and order are those of stateport::EvictionOrder.
-typedef enum stateport_eviction {
-  STATEPORT_EVICT_HIX = 0,  ///< learned from the requests; tell it the time: stateport_tree_set_time
-  STATEPORT_EVICT_GDSF,
-  STATEPORT_EVICT_LRU,
-  STATEPORT_EVICT_LFU,
-  STATEPORT_EVICT_FIFO,
-  STATEPORT_EVICT_SLRU,
-  STATEPORT_EVICT_PRIORITY,
-  STATEPORT_EVICT_MRU,
-  STATEPORT_EVICT_FILO
-} stateport_eviction;
-
 typedef struct stateport_tree_options {
   size_t size;
   int32_t page_size;  ///< tokens; 0: 1
@@ -40,6 +28,10 @@ typedef struct stateport_tree_options {
   uint64_t hash_seed;           ///< a secret where tenants are not trusted
   int64_t state_bytes;          ///< hix, gdsf: memory of a state; 0: 4,096 times that of a token's KV
   int64_t kv_bytes_per_token;   ///< hix, gdsf; 0 with state_bytes
+  /// Used instead of `eviction`, `state_bytes` and `kv_bytes_per_token` if given.
+  const stateport_eviction_options* eviction_options;
+  /// hix: history is kept of positions so many tokens apart (rounded up to whole pages), and of nothing shorter; 0: 64
+  int32_t position_tokens;
 } stateport_tree_options;
 
 /// Keys of different namespaces never share a prefix. A null key is none; one of 0 bytes is a name.
@@ -70,6 +62,7 @@ typedef struct stateport_match {
   int32_t live_slot;           ///< where to copy it, if asked for
   int32_t lost;                ///< stateport_lost_hit: why not all of walked_tokens is usable
   uint64_t prefix[2];          ///< of the slot's tag
+  uint64_t past[2];            ///< what hix knew of the prompt, for the inserts of the request; zeros: nothing
 } stateport_match;
 
 typedef struct stateport_insert {
@@ -82,6 +75,10 @@ typedef struct stateport_insert {
   int32_t slot;  ///< checkpoint to donate, tagged with the whole pages of `tokens`, or STATEPORT_NONE; 0 is a slot
   int32_t priority;
   int32_t chunked;  ///< not 0: a chunk of a prompt, which counts as no use
+  // What hix may be told of the request; zeros tell nothing. What cannot be is refused, as a time after now.
+  uint64_t past[2];                  ///< of its match; without it, it is a new prompt whose age counts from now
+  const stateport_reuse_hint* hint;  ///< about its end
+  int64_t request_tokens;            ///< that it gets, as far as is known; 0: it ends here, unless chunked
 } stateport_insert;
 
 typedef struct stateport_insert_result {
@@ -116,6 +113,10 @@ stateport_status stateport_tree_match(stateport_tree* tree, const int32_t* token
 stateport_status stateport_tree_match_with_live_slot(stateport_tree* tree, const int32_t* tokens, size_t count,
                                                      const stateport_namespace* name_space, int32_t* kv_out,
                                                      int32_t live_slot, stateport_match* out);
+/// The same for a request that was looked up before: hix counts it once. Its past is that of the first match.
+stateport_status stateport_tree_match_again(stateport_tree* tree, const int32_t* tokens, size_t count,
+                                            const stateport_namespace* name_space, int32_t* kv_out,
+                                            stateport_match* out);
 /// How the slot of a match compares with what it held then: it matches while the match is locked.
 stateport_status stateport_tree_check_restore(stateport_tree* tree, const stateport_match* match, int32_t* check);
 /// Keeps a prefix.

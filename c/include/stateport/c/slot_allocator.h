@@ -2,6 +2,7 @@
 #ifndef STATEPORT_C_SLOT_ALLOCATOR_H
 #define STATEPORT_C_SLOT_ALLOCATOR_H
 
+#include <stateport/c/eviction.h>
 #include <stateport/c/store.h>
 
 /// Checkpoints found by block hash: stateport::SlotAllocator over a stateport::BlockPool. The conventions are told in
@@ -38,7 +39,9 @@ typedef struct stateport_slot_allocator_options {
   size_t size;
   int32_t blocks;  ///< at least 1; the last one is never handed out
   int32_t slots;
-  int32_t policy;  ///< stateport_block_policy
+  int32_t policy;  ///< stateport_block_policy; of states too, unless there is another for them
+  /// Which states are evicted. Null: by `policy`. An order whose keys shrink with each use (mru) is refused.
+  const stateport_eviction_options* eviction;
 } stateport_slot_allocator_options;
 
 typedef struct stateport_slot_allocator_info {
@@ -62,6 +65,18 @@ typedef struct stateport_restore {
   int32_t check;             ///< stateport_tag_check; the copy is a plan only for STATEPORT_TAG_MATCH
   stateport_slot_copy copy;  ///< from the block's slot to a slot of the store of live states
 } stateport_restore;
+
+/// A request whose states are stored, as a policy is told of it.
+typedef struct stateport_served_prompt {
+  size_t size;
+  double now_s;                      ///< the caller's clock in seconds: finite, not negative, never goes back
+  const int64_t* hashes;             ///< [count], of its full blocks; those after the first one <= 0 do not count
+  size_t count;                      ///< of hashes
+  int32_t usable_blocks;             ///< the forward needs a token: (tokens - 1) / block size
+  int32_t matched_blocks;            ///< whose KV was cached before: a state there is at a branch point
+  int32_t hit_blocks;                ///< the state that the request continued from; 0: none. No count is negative
+  const stateport_reuse_hint* hint;  ///< about its end; null: nothing is known
+} stateport_served_prompt;
 
 stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_options* options,
                                                  stateport_slot_allocator** out);
@@ -97,6 +112,11 @@ stateport_status stateport_slot_allocator_set_tag(stateport_slot_allocator* allo
 /// Makes states findable; hashes <= 0 are skipped. Tag them first.
 stateport_status stateport_slot_allocator_register_states(stateport_slot_allocator* allocator, const int32_t* blocks,
                                                           const int64_t* hashes, size_t count);
+/// Tells the eviction policy of a request, once the states it leaves have their tags and are registered. To gdsf and
+/// hix, states that no request told of are worth nothing: they go first, least recently used first. Without a policy of
+/// states the hint is checked, and nothing happens.
+stateport_status stateport_slot_allocator_note_served(stateport_slot_allocator* allocator,
+                                                      const stateport_served_prompt* prompt);
 /// The last of the hashes that has a state.
 stateport_status stateport_slot_allocator_find_state(stateport_slot_allocator* allocator, const int64_t* hashes,
                                                      size_t count, stateport_found_state* out);

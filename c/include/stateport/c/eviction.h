@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_EVICTION_H
+#define STATEPORT_C_EVICTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/// What a tree or a slot allocator evicts, and what the policy that learns may be told: stateport::EvictionPolicy,
+/// stateport::ReuseHint. The conventions are told in stateport.h, the rules in the C++ headers.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Names and order are those of stateport::EvictionOrder.
+typedef enum stateport_eviction {
+  STATEPORT_EVICT_HIX = 0,  ///< learned from the requests, and from what the caller knows of them
+  STATEPORT_EVICT_GDSF,
+  STATEPORT_EVICT_LRU,
+  STATEPORT_EVICT_LFU,
+  STATEPORT_EVICT_FIFO,
+  STATEPORT_EVICT_SLRU,
+  STATEPORT_EVICT_PRIORITY,
+  STATEPORT_EVICT_MRU,
+  STATEPORT_EVICT_FILO
+} stateport_eviction;
+
+/// The policy of one cache. Orders other than hix and gdsf need nothing else.
+typedef struct stateport_eviction_options {
+  size_t size;
+  int32_t order;               ///< stateport_eviction
+  int32_t samples;             ///< hix: candidates drawn for a victim; 0: 24; -1: all are compared
+  int64_t state_bytes;         ///< hix, gdsf: memory of a state; 0: 4,096 times that of a token's KV
+  int64_t kv_bytes_per_token;  ///< hix, gdsf; 0 with state_bytes
+  /// hix, gdsf: what a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from * from).
+  /// Finite and not negative; both 0: tokens count, linear is 1.
+  double benefit_linear;
+  double benefit_quadratic;
+  uint64_t positions;  ///< hix: whose history is remembered, cached or not: 48 bytes each; 0: 16,384
+  uint64_t seed;       ///< hix: of the draws; 0: 1
+} stateport_eviction_options;
+
+/// What the caller knows of a prompt's future: hix then values the end of this prompt differently from others of its
+/// kind. No hint, or one of zeros, says nothing. Refused whatever the policy: a factor that is not positive (0 is 1)
+/// and a negative time.
+///
+/// The multipliers are of the rate of uses, at any age; together they are rounded to half octaves, within 1/16 and 16.
+typedef struct stateport_reuse_hint {
+  size_t size;
+  int32_t last_turn;          ///< not 0: nobody is expected to continue the prompt: 1/8
+  int32_t tool_call_pending;  ///< not 0: it goes on as soon as a tool has answered: 4
+  double factor;              ///< for what else is known; 0: 1
+  double expected_idle_s;     ///< no use before so many seconds have passed; afterwards the hint says nothing
+  /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, nobody returns
+  /// to this end: 1/8 from then on.
+  uint64_t session;
+} stateport_reuse_hint;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
