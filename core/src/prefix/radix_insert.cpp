@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
 
 #include <xxhash.h>
@@ -15,7 +17,8 @@ StateTag RadixTree::state_tag(std::span<const Token> tokens, const Namespace& na
 }
 
 void RadixTree::check_new_indices(std::span<const KvIndex> kv) {
-  for (const KvIndex index : kv) require(index >= 0, "kv", index, "must not be negative");
+  const KvIndex together = std::accumulate(kv.begin(), kv.end(), KvIndex{0}, std::bit_or());
+  if (together < 0) require(false, "kv", *std::ranges::min_element(kv), "must not be negative");
   if (options_.kv_indices == 0) return;
   for (const KvIndex index : kv) {
     require(index < options_.kv_indices, "kv", index, "is beyond kv_indices");
@@ -75,29 +78,32 @@ void RadixTree::count_use(std::uint32_t node, const PrefixInsert& prefix) noexce
 }
 
 std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
-                                  std::uint32_t from_page, std::uint32_t end_page) noexcept {
+                                  const Walk& found, std::uint32_t end_page) noexcept {
   const auto page = static_cast<std::size_t>(options_.page_size);
   const std::uint32_t leaf = take_node();
   RadixNode& node = nodes_[leaf];
   node.parent = parent;
-  node.pages = end_page - from_page;
+  node.pages = end_page - found.pages;
   node.name_space = name_space;
   node.first_page = arena_.allocate(node.pages);
   node.hits = prefix.chunked ? 0 : 1;
   node.priority = prefix.priority;
-  const auto tokens = prefix.tokens.subspan(from_page * page, node.pages * page);
-  const auto kv = prefix.kv.subspan(from_page * page, node.pages * page);
+  const auto tokens = prefix.tokens.subspan(found.pages * page, node.pages * page);
+  const auto kv = prefix.kv.subspan(found.pages * page, node.pages * page);
   std::ranges::copy(tokens, arena_.tokens(node.first_page));
   std::ranges::copy(kv, arena_.kv(node.first_page));
   own_indices(kv, true);
-  link_child(leaf);
+  children_.insert(found.missing_child ? *found.missing_child : child_hash(leaf), leaf);
   if (nodes_[parent].children++ == 0 && parent != root && listed(parent)) unlist(parent);
   if (parent == root) names_.add_child(name_space);
   sizes_.evictable_tokens += tokens_of(node.pages);
   if (has_memory_) path_pages_[leaf] = end_page;
   if (positions_) name_positions(leaf, prefix);
   node.tick = node.created = ++tick_;
-  add_candidate(leaf);
+  if (by_last_use_)
+    list_before(root, leaf);
+  else
+    add_candidate(leaf);
   return leaf;
 }
 
@@ -183,7 +189,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     count_use(end, prefix);
   }
   if (found.pages < pages)
-    end = add_leaf(end, prefix, name_space, found.pages, pages);
+    end = add_leaf(end, prefix, name_space, found, pages);
   else
     touch_node(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;

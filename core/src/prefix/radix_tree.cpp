@@ -112,14 +112,17 @@ std::uint32_t RadixTree::common_pages(const Token* a, const Token* b, std::uint3
   return common;
 }
 
-std::uint32_t RadixTree::find_child(std::uint32_t parent, std::uint32_t name_space, const Token* page,
+std::uint32_t RadixTree::find_child(Walk& walk, std::uint32_t name_space, const Token* page,
                                     std::uint32_t hint) const noexcept {
   const auto is_child = [&](std::uint32_t index) {
     const RadixNode& node = nodes_[index];
-    return node.parent == parent && node.name_space == name_space && same_page(arena_.tokens(node.first_page), page);
+    return node.parent == walk.node && node.name_space == name_space && same_page(arena_.tokens(node.first_page), page);
   };
   if (hint != none && is_child(hint)) return hint;  // never a free node: its parent, if any, is a free node too
-  return children_.find(child_hash(parent, name_space, page), is_child);
+  const std::uint32_t hash = child_hash(walk.node, name_space, page);
+  const std::uint32_t child = children_.find(hash, is_child);
+  if (child == none) walk.missing_child = hash;
+  return child;
 }
 
 void RadixTree::look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept {
@@ -141,7 +144,7 @@ RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::u
   while (walk.pages < pages && name_space != NamespaceTable::none) {
     const Token* rest = tokens + walk.pages * page;
     prefetch(tokens + std::min(walk.pages + fetched_pages, pages) * page);
-    const std::uint32_t child = find_child(walk.node, name_space, rest, ahead.at(walk.depth + 1));
+    const std::uint32_t child = find_child(walk, name_space, rest, ahead.at(walk.depth + 1));
     if (child == none) break;
     const RadixNode& node = nodes_[child];
     const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
@@ -167,10 +170,6 @@ RadixTree::Walk RadixTree::walk(const Token* tokens, std::uint32_t pages, std::u
   return walk;
 }
 
-void RadixTree::link_child(std::uint32_t node) noexcept {
-  children_.insert(child_hash(node), node);
-}
-
 std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept {
   const std::uint32_t upper_index = take_node();
   RadixNode& upper = nodes_[upper_index];
@@ -189,7 +188,7 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   lower.parent = upper_index;
   lower.first_page += pages;
   lower.pages -= pages;
-  link_child(node);
+  children_.insert(child_hash(node), node);
   if (has_memory_) path_pages_[upper_index] = path_pages_[upper.parent] + pages;
   touch_node(upper_index, ++tick_);
   touch_node(node, ++tick_);

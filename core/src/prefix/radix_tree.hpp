@@ -115,12 +115,13 @@ class RadixTree {
     std::uint32_t answer = root;  ///< deepest node walked to its end that has a state
     std::uint32_t answer_depth = 0;
     std::uint32_t answer_pages = 0;
-    bool lost_state = false;  ///< a node walked beyond the answer had a state that was evicted
+    bool lost_state = false;                     ///< a node walked beyond the answer had a state that was evicted
+    std::optional<std::uint32_t> missing_child;  ///< the child_hash that nothing was found by
   };
 
   [[nodiscard]] Walk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
-  /// The child that begins with `page`, or none; looked up if it is not `hint`.
-  [[nodiscard]] std::uint32_t find_child(std::uint32_t parent, std::uint32_t name_space, const Token* page,
+  /// The child of walk.node that begins with `page`, or none; looked up if it is not `hint`.
+  [[nodiscard]] std::uint32_t find_child(Walk& walk, std::uint32_t name_space, const Token* page,
                                          std::uint32_t hint) const noexcept;
   /// On the way down: fetches what lies ahead.
   void look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept;
@@ -142,7 +143,6 @@ class RadixTree {
   [[nodiscard]] bool node_at_hand() const noexcept;
   void reserve_nodes(std::size_t nodes);
   std::uint32_t take_node() noexcept;
-  void link_child(std::uint32_t node) noexcept;
   /// Cuts `node` after `pages` pages; returns the new upper part.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
 
@@ -179,8 +179,9 @@ class RadixTree {
   void check_new_indices(std::span<const KvIndex> kv);
   void prepare_event(const PrefixInsert& prefix, const Walk& walk, std::uint32_t pages);
   void count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept;
-  std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
-                         std::uint32_t from_page, std::uint32_t end_page) noexcept;
+  /// For the pages that were not found, up to `end_page`.
+  std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space, const Walk& found,
+                         std::uint32_t end_page) noexcept;
   /// True if `node` had no state and took the slot.
   bool adopt(std::uint32_t node, SlotId slot) noexcept;
   void cap_path(std::uint32_t tail, Freed& freed);
@@ -264,7 +265,7 @@ class RadixTree {
   std::uint64_t tick_ = 0;
   TokenArena arena_;
   KvEventSource events_;
-  HashIndex children_{80};  ///< nodes by a hash of (parent, namespace, first page): 10 bytes a node
+  HashIndex children_{60};  ///< nodes by a hash of (parent, namespace, first page): 13 bytes a node
   NamespaceTable names_;
   TreeSizes sizes_;
   bool by_last_use_ = false;  ///< the policy is lru: leaves are listed
