@@ -107,6 +107,10 @@ def copy_rows():
                   "ours_ns", "memcpy_ns")
     yield row("pages", "whole states in huge pages (HostResource option) | in small pages", "slot_copy_bench",
               f"huge_pages{manual}", "ours_ns", "small_pages_ns")
+    for mib, piece in ((32, 512), (32, 2048), (32, 16384), (1, 16384), (4, 16384)):
+        for read_again, what in ((0, ""), (1, ", read again")):
+            yield row("bypass", f"{piece} byte pieces past the caches, {mib} MiB{what} | memcpy", "nontemporal_bench",
+                      f"bypass/MiB:{mib}/piece:{piece}/read_again:{read_again}{manual}", "bypass_ns", "memcpy_ns")
     for name in ("sd", "ds"):
         yield row("shift", f"in-place conv shift by 1, {name} | memmove per row", "conv_shift_bench",
                   f"shift/{name}{manual}", "ours_ns", "memmove_ns")
