@@ -2,6 +2,7 @@
 #include <stateport/core/victim_draw.hpp>
 
 #include <doctest/doctest.h>
+#include <stateport/core/eviction_policy.hpp>
 
 #include <algorithm>
 #include <vector>
@@ -18,7 +19,8 @@ struct Candidates {
 
   [[nodiscard]] bool eligible(std::uint32_t i) const { return member[i] && !locked[i]; }
   [[nodiscard]] VictimKey key(std::uint32_t i) const { return {value[i], 0}; }
-  [[nodiscard]] std::optional<std::uint32_t> draw(VictimDraw& from, std::vector<std::uint32_t>* seen = nullptr) const {
+  [[nodiscard]] std::optional<std::uint32_t> draw(VictimDraw<VictimKey>& from,
+                                                  std::vector<std::uint32_t>* seen = nullptr) const {
     return from.draw([this](std::uint32_t i) { return eligible(i); },
                      [&](std::uint32_t i) {
                        REQUIRE(eligible(i));
@@ -47,7 +49,7 @@ struct Candidates {
 }  // namespace
 
 TEST_CASE("with no more candidates than draws a draw gives the smallest key and breaks ties by index") {
-  VictimDraw draw(4, 1, 8);
+  VictimDraw<VictimKey> draw(4, 1, 8);
   Candidates candidates(8);
   candidates.value = {0, 5, 3, 3, 7, 0, 0, 0};
   for (const std::uint32_t i : {4u, 3u, 2u, 1u}) {
@@ -66,8 +68,8 @@ TEST_CASE("a draw agrees with a scan under random touches, locks and erasures, a
   test::for_each_seed(3000, [](test::Random& random, std::uint64_t seed) {
     const auto n = static_cast<std::uint32_t>(random.between(1, 40));
     const auto draws = static_cast<std::int32_t>(random.between(1, 12));
-    VictimDraw draw(draws, seed, n);
-    VictimDraw twin(draws, seed, n);
+    VictimDraw<VictimKey> draw(draws, seed, n);
+    VictimDraw<VictimKey> twin(draws, seed, n);
     Candidates candidates(n);
     for (int step = 0; step < 100; ++step) {
       const auto i = static_cast<std::uint32_t>(random.between(0, n - 1));
@@ -114,7 +116,7 @@ TEST_CASE("a draw agrees with a scan under random touches, locks and erasures, a
 
 TEST_CASE("what lost a draw stands in the next one") {
   constexpr std::uint32_t n = 4000;
-  VictimDraw draw(32, 7, n);
+  VictimDraw<VictimKey> draw(32, 7, n);
   Candidates candidates(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     candidates.value[i] = static_cast<std::int32_t>((i * 2654435761U) % n);
@@ -134,9 +136,27 @@ TEST_CASE("what lost a draw stands in the next one") {
   CHECK(ranks[500] < n / 64);
 }
 
+TEST_CASE("what was kept gives way to what is drawn when all that was kept has grown") {
+  constexpr std::uint32_t n = 400;
+  VictimDraw<VictimKey> draw(8, 5, n);
+  Candidates candidates(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    candidates.value[i] = static_cast<std::int32_t>(i);
+    candidates.member[i] = true;
+    draw.push(i);
+  }
+  for (int victim = 0; victim < 50; ++victim) REQUIRE(candidates.draw(draw).has_value());
+  // The best of then are the worst now.
+  for (std::uint32_t i = 0; i < n; ++i) candidates.value[i] = static_cast<std::int32_t>(2 * n - i);
+  std::vector<std::uint32_t> seen;
+  const auto victim = candidates.draw(draw, &seen);
+  CHECK(victim == std::ranges::max(seen));
+  CHECK(*victim > n / 2);
+}
+
 TEST_CASE("locked candidates are dropped once and come back with their unlock") {
   constexpr std::uint32_t n = 1000;
-  VictimDraw draw(8, 3, n);
+  VictimDraw<VictimKey> draw(8, 3, n);
   Candidates candidates(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     candidates.value[i] = static_cast<std::int32_t>(i);

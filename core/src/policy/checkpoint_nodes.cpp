@@ -42,13 +42,22 @@ void CheckpointNodes::give_back(Index node) {
 
 void CheckpointNodes::link(Index parent, Index child) noexcept {
   nodes_[child].parent = parent;
+  nodes_[child].is_only_child = false;
+  mark_only_child(parent, false);
   ++nodes_[parent].children;
   nodes_[parent].only_child ^= child;
+  mark_only_child(parent, true);
 }
 
 void CheckpointNodes::unlink(Index parent, Index child) noexcept {
+  mark_only_child(parent, false);
   --nodes_[parent].children;
   nodes_[parent].only_child ^= child;
+  mark_only_child(parent, true);
+}
+
+void CheckpointNodes::mark_only_child(Index parent, bool is_only_child) noexcept {
+  if (parent != root && nodes_[parent].children == 1) nodes_[nodes_[parent].only_child].is_only_child = is_only_child;
 }
 
 CheckpointNodes::Index CheckpointNodes::add(Index parent, std::int32_t end_blocks, bool has_state) {
@@ -124,9 +133,12 @@ void CheckpointNodes::check_invariants() const {
     blocks += node.blocks();
     states += node.has_state;
   }
-  for (const Index index : live_)
-    check(children[index] == nodes_[index].children && only_child[index] == nodes_[index].only_child,
-          "children are counted wrong");
+  for (const Index index : live_) {
+    const Node& node = nodes_[index];
+    check(children[index] == node.children && only_child[index] == node.only_child, "children are counted wrong");
+    const bool is_only_child = index != root && node.parent != root && children[node.parent] == 1;
+    check(node.is_only_child == is_only_child, "an only child is not known as one");
+  }
   check(blocks == blocks_ && states == states_, "blocks or states are counted wrong");
   std::size_t free = 0;
   for (Index index = free_head_; index != none; index = nodes_[index].parent) ++free;

@@ -25,7 +25,6 @@ constexpr double negligible_hazard = 1e-12;
 constexpr double negligible_survival = 1e-4;
 constexpr double rounding_margin = 1 + 1e-9;
 constexpr double weight_max = 8;      // of a hit deep in a long prompt, relative to the mean prompt
-constexpr int neutral_level = 8;      // multiplier 1; two levels are a factor of 2
 constexpr int last_turn_levels = -6;  // 1/8
 constexpr int tool_call_levels = 4;   // 4
 constexpr int left_levels = -6;       // 1/8: of an end that its session did not continue
@@ -108,12 +107,6 @@ void HazardModel::account(Position position) noexcept {
   if (demand.factor != no_factor)
     factor_exposure_[demand.factor] += expected_hits * (multiplier * entry.weight) / factor(demand.factor);
   entry.accounted_s = to_s;
-}
-
-void HazardModel::set_level(Demand& demand, int hint_levels) noexcept {
-  const double multiplier = demand.factor == no_factor ? 1.0 : factor(demand.factor);
-  const int level = levels_of(multiplier) + neutral_level + hint_levels;
-  demand.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
 void HazardModel::fit() noexcept {
@@ -234,7 +227,6 @@ PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
             .hazard_class = class_of(Kind::inner, class_of_kind),
             .generation = demand.generation,
             .uses = uses};
-  set_level(demand);
   entries_[position].accounted_s = 0;
   make_newest(position);
   return past;
@@ -281,13 +273,8 @@ void HazardModel::touch(Position position, const KeptFacts& prefix, Kind kind, i
   entry.accounted_s = 0;
   entry.weight =
       std::min(weight_max, prefix.depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
-  Demand& demand = demands_[position];
-  demand = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
-            .hazard_class = class_of(kind, class_of_kind),
-            .factor = no_factor,
-            .generation = demand.generation,
-            .uses = demand.uses};
-  set_level(demand);
+  demands_[position] = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
+                        .hazard_class = class_of(kind, class_of_kind)};
 }
 
 void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept {
@@ -296,10 +283,10 @@ void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept
   Demand& demand = demands_[position];
   demand.factor = matched_fraction(past.known_blocks, prefix.prompt_blocks);
   demand.generation = past.generation;
-  demand.uses = 0;
   demand.idle_bucket = static_cast<std::uint8_t>(bucket(std::min(prefix.hint.expected_idle_s, bucket_start_s_.back())));
   demand.session_slot = find_session(prefix.hint.session, demand.used_s);
-  set_level(demand, levels_of(prefix.hint));
+  const int level = levels_of(factor(demand.factor)) + neutral_level + levels_of(prefix.hint);
+  demand.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
 HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include <stateport/core/hash_index.hpp>
+#include <stateport/core/prefetch.hpp>
 #include <stateport/core/prompt_facts.hpp>
 #include <stateport/core/table.hpp>
 
@@ -33,6 +35,7 @@ class HazardModel {
   };
   using Position = std::uint32_t;
   static constexpr Position none = UINT32_MAX;
+  static constexpr int neutral_level = 8;  ///< multiplier 1; two levels are a factor of 2
 
   /// What an index depends on, and what the next use of the position will make of it: 16 bytes, four to a cache line.
   struct Demand {
@@ -40,13 +43,15 @@ class HazardModel {
     std::uint16_t session_slot = 0;  ///< in sessions_, from 1 on: of the session that will come back; 0: no hint
     std::uint8_t idle_bucket = 0;    ///< of the age before which no use is expected; 0: no hint
     std::uint8_t hazard_class = no_class;
-    std::uint8_t level = 8;
+    std::uint8_t level = neutral_level;
     std::uint8_t factor = no_factor;
     std::uint8_t generation = 0;
     std::uint8_t uses = 0;
     [[nodiscard]] bool hinted() const noexcept { return (idle_bucket | session_slot) != 0; }
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
-    friend bool operator==(const Demand&, const Demand&) noexcept = default;
+    friend bool operator==(const Demand& a, const Demand& b) noexcept {
+      return std::memcmp(&a, &b, sizeof(Demand)) == 0;  // no padding, no -0
+    }
   };
 
   explicit HazardModel(std::size_t positions);
@@ -71,6 +76,8 @@ class HazardModel {
   [[nodiscard]] const Demand& demand(Position position) const noexcept {
     return position == none ? unknown : demands_[position];
   }
+  /// A hint that demand() will be asked.
+  void fetch(Position position) const noexcept { detail::prefetch(demands_.data() + position); }
   /// Uses per second that a demand promises from now on. Not known: 0.
   [[nodiscard]] double index(const Demand& demand) const noexcept;
 
@@ -97,11 +104,20 @@ class HazardModel {
     for (std::size_t at = 0; at < thirds.size(); ++at)
       thirds[at] = static_cast<std::uint8_t>((at > place(cube_root_of_2)) + (at > place(cube_root_of_4)));
     for (const std::size_t at :
-         {std::size_t{0}, std::size_t{place(cube_root_of_2)}, std::size_t{place(cube_root_of_4)}, thirds.size() - 1})
+         {std::size_t{place(cube_root_of_2)}, std::size_t{place(cube_root_of_4)}, thirds.size() - 1})
       thirds[at] = doubtful_third;
     return thirds;
   }();
   static constexpr int levels = 17;
+  /// Of index_ and chance_, by class: one row a level. Only ends have a factor, so only they have other levels than the
+  /// neutral one.
+  static constexpr auto first_row = [] {
+    std::array<std::uint8_t, classes> rows{};
+    for (std::size_t c = 0; c < classes; ++c)
+      rows[c] = static_cast<std::uint8_t>(c < classes_of_kind ? c * levels
+                                                              : c + classes_of_kind * (levels - 1) - neutral_level);
+    return rows;
+  }();
   static constexpr int factors = 5;
   static constexpr std::uint8_t no_class = UINT8_MAX;
   static constexpr std::uint8_t no_factor = UINT8_MAX;
@@ -128,10 +144,8 @@ class HazardModel {
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
   [[nodiscard]] double factor(std::uint8_t index) const noexcept;
-  /// In index_ and chance_. Only ends have a factor, so only they have other levels than the neutral one.
   [[nodiscard]] static constexpr std::size_t row(int hazard_class, int level) noexcept {
-    return static_cast<std::size_t>(hazard_class < classes_of_kind ? hazard_class * levels + level
-                                                                   : classes_of_kind * (levels - 1) + hazard_class);
+    return static_cast<std::size_t>(first_row[static_cast<std::size_t>(hazard_class)] + level);
   }
   [[nodiscard]] double width_s(int bucket) const noexcept {
     const auto at = static_cast<std::size_t>(bucket);
@@ -142,7 +156,6 @@ class HazardModel {
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
   [[nodiscard]] std::uint16_t find_session(std::uint64_t id, double now_s) noexcept;
   void account(Position position) noexcept;
-  void set_level(Demand& demand, int hint_levels = 0) noexcept;
   void fit() noexcept;
   void decay() noexcept;
   [[nodiscard]] Position find(PositionKey key) const noexcept;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <stateport/core/prefetch.hpp>
 #include <stateport/core/prompt_facts.hpp>
 #include <stateport/core/table.hpp>
 
@@ -35,6 +36,9 @@ class HazardWorth {
   void remove(Index index, Index heir);
   void clear_all() noexcept;
 
+  /// Hints that hits_per_s() will be asked: first of what is known of the candidate, then of its position.
+  void fetch(Index index) const noexcept { detail::prefetch(entries_.data() + index); }
+  void fetch_demand(Index index) const noexcept { model_.fetch(position(index)); }
   /// Uses per second from now on. At a leaf those count too that would have hit below it.
   [[nodiscard]] double hits_per_s(Index index, bool leaf) const noexcept;
   /// Whether the candidate's position is known.
@@ -45,7 +49,7 @@ class HazardWorth {
   [[nodiscard]] std::size_t bytes() const noexcept { return model_.bytes() + entries_.capacity() * sizeof(Entry); }
 
  private:
-  struct Entry {
+  struct alignas(32) Entry {                             // lies in one cache line
     HazardModel::Position position = HazardModel::none;  ///< of the candidate's end, pinned; none: unknown
     HazardModel::Demand inherited;                       ///< of what will hit here now, though it ended elsewhere
   };

@@ -1,32 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The learned hazard index. The rules are in HazardModel, HazardWorth and rank().
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <span>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include <stateport/core/budget_policy.hpp>
 #include <stateport/core/error.hpp>
 #include <stateport/core/eviction_policy.hpp>
+#include <stateport/core/victim_draw.hpp>
 
 #include "hazard_worth.hpp"
 
 namespace stateport {
 namespace {
 
-/// How many of the candidates that lost a draw stand in the next one.
-constexpr std::size_t leftovers_max = 8;
-
 class Hix final : public BudgetPolicy {
  public:
   Hix(const Budget& budget, const HixOptions& options)
-      : budget_(budget), options_(options), worth_(options.positions), random_(options.seed) {
+      : budget_(budget),
+        options_(options),
+        worth_(options.positions),
+        draw_(std::max(options.samples, 1), options.seed) {
     worth_.reserve(options.reserve_nodes + 1);
-    last_draw_.reserve(options.reserve_nodes + 1);
-    drawn_.reserve(static_cast<std::size_t>(options.samples) + leftovers_max);
+    draw_.reserve(options.reserve_nodes + 1);
   }
 
   std::string_view name() const noexcept override { return "hix"; }
@@ -48,7 +44,10 @@ class Hix final : public BudgetPolicy {
   std::optional<Index> victim(const CheckpointNodes& nodes) override {
     return options_.samples == 0 ? least_of_all(nodes) : least_of_drawn(nodes);
   }
-  void unstated(const CheckpointNodes&, Index node) override { worth_.lose_state(node); }
+  void unstated(const CheckpointNodes&, Index node) override {
+    draw_.erase(node);
+    worth_.lose_state(node);
+  }
   void merged(const CheckpointNodes&, Index node, Index) override { worth_.clear(node); }
   void removed(const CheckpointNodes& nodes, Index node) override;
   void finished(const CheckpointNodes&) override {
@@ -56,20 +55,10 @@ class Hix final : public BudgetPolicy {
     worth_.model().finish_request();
   }
 
-  std::size_t bytes() const noexcept override {
-    return worth_.bytes() + last_draw_.capacity() * sizeof(std::uint32_t) + drawn_.capacity() * sizeof(Ranked);
-  }
+  std::size_t bytes() const noexcept override { return worth_.bytes() + draw_.bytes(); }
   void check_invariants(const CheckpointNodes& nodes) const override;
 
  private:
-  struct Ranked {
-    double rank;
-    Index node;
-    friend bool operator<(const Ranked& a, const Ranked& b) noexcept {
-      return a.rank != b.rank ? a.rank < b.rank : a.node < b.node;
-    }
-  };
-
   [[nodiscard]] std::int32_t blocks() const noexcept { return static_cast<std::int32_t>(request_.keys.size()); }
   void keep(const CheckpointNodes& nodes, Index node, std::int32_t depth, KeptAt at);
   [[nodiscard]] double benefit(std::int32_t from_blocks, std::int32_t to_blocks) const noexcept {
@@ -78,19 +67,13 @@ class Hix final : public BudgetPolicy {
   [[nodiscard]] double rank(const CheckpointNodes& nodes, Index node) const noexcept;
   [[nodiscard]] std::optional<Index> least_of_all(const CheckpointNodes& nodes) const noexcept;
   [[nodiscard]] std::optional<Index> least_of_drawn(const CheckpointNodes& nodes);
-  void draw(const CheckpointNodes& nodes, Index node);
 
   Budget budget_;
   HixOptions options_;
   HazardWorth worth_;
   RequestFacts request_;  ///< being served
   PromptPast past_;
-  std::uint64_t random_;
-  Table<std::uint32_t> last_draw_;  ///< by node: number of the last draw that it was in
-  std::uint32_t draw_ = 0;
-  std::vector<Ranked> drawn_;
-  std::array<Index, leftovers_max> leftovers_{};
-  std::size_t leftover_count_ = 0;
+  VictimDraw<double> draw_;  ///< nodes with a state
 };
 
 void Hix::keep(const CheckpointNodes& nodes, Index node, std::int32_t depth, KeptAt at) {
@@ -105,6 +88,7 @@ void Hix::keep(const CheckpointNodes& nodes, Index node, std::int32_t depth, Kep
 }
 
 void Hix::stated(const CheckpointNodes& nodes, Index node) {
+  draw_.push(node);
   const std::int32_t depth = nodes[node].end_blocks;
   if (depth < blocks())  // else served() tells of it
     keep(nodes, node, depth, depth <= request_.matched_blocks ? KeptAt::branch : KeptAt::rung);
@@ -115,6 +99,7 @@ void Hix::served(const CheckpointNodes& nodes, Index end) {
 }
 
 void Hix::removed(const CheckpointNodes& nodes, Index node) {
+  draw_.erase(node);
   const Index parent = nodes[node].parent;
   const bool inherits = parent != CheckpointNodes::root && nodes[parent].children == 1 && nodes[parent].has_state;
   worth_.remove(node, inherits ? parent : HazardWorth::no_heir);
@@ -123,18 +108,15 @@ void Hix::removed(const CheckpointNodes& nodes, Index node) {
 double Hix::rank(const CheckpointNodes& nodes, Index node) const noexcept {
   const CheckpointNodes::Node& entry = nodes[node];
   const double hits_per_s = worth_.hits_per_s(node, entry.is_leaf());
-  const auto state_bytes = static_cast<double>(budget_.state_bytes);
-  if (!entry.is_leaf()) return hits_per_s * benefit(nodes.ancestor_state_blocks(node), entry.end_blocks) / state_bytes;
-
-  // What only this leaf needs goes with it sooner or later: the best of the chain above counts.
-  double best = 0;
-  for (Index top = node;; top = nodes[top].parent) {
-    const auto kv_bytes = (entry.end_blocks - nodes[top].begin_blocks) * budget_.block_bytes();
-    best = std::max(best, hits_per_s * benefit(nodes.ancestor_state_blocks(top), entry.end_blocks) /
-                              static_cast<double>(budget_.state_bytes + kv_bytes));
-    const Index parent = nodes[top].parent;
-    if (parent == CheckpointNodes::root || nodes[parent].children != 1) return best;
-  }
+  const auto per_byte = [&](Index from, std::int32_t kv_blocks) {
+    return hits_per_s * benefit(nodes.ancestor_state_blocks(from), entry.end_blocks) /
+           static_cast<double>(budget_.used_bytes(kv_blocks, 1));
+  };
+  if (!entry.is_leaf()) return per_byte(node, 0);
+  // What only this leaf needs goes with it sooner or later: the better of both counts.
+  const Index top = nodes.chain_top(node);
+  const double alone = per_byte(node, entry.blocks());
+  return top == node ? alone : std::max(alone, per_byte(top, entry.end_blocks - nodes[top].begin_blocks));
 }
 
 std::optional<Hix::Index> Hix::least_of_all(const CheckpointNodes& nodes) const noexcept {
@@ -151,42 +133,28 @@ std::optional<Hix::Index> Hix::least_of_all(const CheckpointNodes& nodes) const 
   return least;
 }
 
-void Hix::draw(const CheckpointNodes& nodes, Index node) {
-  if (!nodes.contains(node) || !nodes[node].has_state) return;
-  if (node >= last_draw_.size()) last_draw_.resize(std::size_t{node} + 1);
-  if (std::exchange(last_draw_[node], draw_) == draw_) return;
-  drawn_.push_back({rank(nodes, node), node});
-}
-
 std::optional<Hix::Index> Hix::least_of_drawn(const CheckpointNodes& nodes) {
-  const auto live = nodes.live();
-  if (live.size() <= static_cast<std::size_t>(options_.samples)) return least_of_all(nodes);
-  drawn_.clear();
-  ++draw_;
-  for (std::size_t i = 0; i < leftover_count_; ++i) draw(nodes, leftovers_[i]);
-  for (std::int32_t i = 0; i < options_.samples; ++i) {
-    random_ += 0x9E3779B97F4A7C15U;  // SplitMix64
-    std::uint64_t bits = (random_ ^ (random_ >> 30)) * 0xBF58476D1CE4E5B9U;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
-    const auto place = static_cast<std::size_t>(((bits >> 32) * live.size()) >> 32);
-    draw(nodes, live[place]);
-  }
-  leftover_count_ = 0;
-  if (drawn_.empty()) return least_of_all(nodes);
-  // The victim and the best of the rest, in no order: O(drawn).
-  const std::size_t kept = std::min(drawn_.size(), leftovers_max + 1);
-  std::nth_element(drawn_.begin(), drawn_.begin() + static_cast<std::ptrdiff_t>(kept - 1), drawn_.end());
-  const auto best = std::span(drawn_).first(kept);
-  const Index least = std::min_element(best.begin(), best.end())->node;
-  for (const Ranked& candidate : best)
-    if (candidate.node != least) leftovers_[leftover_count_++] = candidate.node;
-  return least;
+  const auto fetch = [&](Index node, int step) {
+    if (step == 0) {
+      nodes.fetch(node);
+      worth_.fetch(node);
+    } else {
+      nodes.fetch(nodes[node].parent);
+      worth_.fetch_demand(node);
+    }
+  };
+  return draw_.draw([](Index) { return true; }, [&](Index node) { return rank(nodes, node); }, fetch);
 }
 
 void Hix::check_invariants(const CheckpointNodes& nodes) const {
   worth_.check_invariants();
-  for (const Index node : nodes.live())
+  draw_.check_invariants();
+  for (const Index node : nodes.live()) {
     require_invariant(nodes[node].has_state || !worth_.known(node), "Hix", "a node without a state pins a position");
+    require_invariant(nodes[node].has_state == draw_.contains(node), "Hix",
+                      "the candidates are not the nodes with a state");
+  }
+  require_invariant(draw_.size() == static_cast<std::size_t>(nodes.states()), "Hix", "a removed node is a candidate");
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class RankedStates {
   const BlockDirectory& blocks_;
   Table<Node> nodes_;           ///< by block
   VictimHeap<VictimKey> heap_;  ///< unless keys change with time
-  std::optional<VictimDraw> draw_;
+  std::optional<VictimDraw<VictimKey>> draw_;
   std::uint64_t created_ = 0;
   double now_s_ = 0;
   std::vector<std::uint32_t> path_;  ///< states of the prompt that was served

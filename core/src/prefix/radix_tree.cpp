@@ -31,9 +31,9 @@ RadixTree::RadixTree(PrefixTree::Options options)
   }
   if (const std::int32_t draws = options_.policy->draws(); draws > 0) {
     const std::uint64_t seed = options_.policy->draw_seed();
-    draws_.emplace(Draws{.leaves = VictimDraw(draws, seed),
-                         .useless = VictimDraw(draws, seed),
-                         .states = VictimDraw(draws, seed, static_cast<std::size_t>(options_.slots))});
+    draws_.emplace(Draws{.leaves = VictimDraw<VictimKey>(draws, seed),
+                         .useless = VictimDraw<VictimKey>(draws, seed),
+                         .states = VictimDraw<VictimKey>(draws, seed, static_cast<std::size_t>(options_.slots))});
   }
   owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);

@@ -273,9 +273,9 @@ class RadixTree {
   bool has_memory_ = false;  ///< the policy is told what happens
   /// What a policy draws from.
   struct Draws {
-    VictimDraw leaves;   ///< by node, with a state
-    VictimDraw useless;  ///< by node: leaves without a state
-    VictimDraw states;   ///< by slot
+    VictimDraw<VictimKey> leaves;   ///< by node, with a state
+    VictimDraw<VictimKey> useless;  ///< by node: leaves without a state
+    VictimDraw<VictimKey> states;   ///< by slot
   };
   std::optional<Draws> draws_;
   std::optional<PositionKeys> positions_;  ///< if the policy learns

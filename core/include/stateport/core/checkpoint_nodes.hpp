@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include <stateport/core/prefetch.hpp>
 #include <stateport/core/table.hpp>
 
 namespace stateport {
@@ -21,7 +22,7 @@ class CheckpointNodes {
   static constexpr Index none = UINT32_MAX;
   static constexpr Index root = 0;
 
-  struct Node {
+  struct alignas(32) Node {  // lies in one cache line
     Index parent = none;
     std::uint32_t children = 0;
     Index only_child = 0;  ///< exclusive or of the children's indices: with one child, its index
@@ -29,6 +30,7 @@ class CheckpointNodes {
     std::int32_t end_blocks = 0;
     std::uint32_t place = none;  ///< in live(); none: no such node
     bool has_state = false;
+    bool is_only_child = false;  ///< of another node than the root
 
     [[nodiscard]] bool is_leaf() const noexcept { return children == 0; }
     [[nodiscard]] std::int32_t blocks() const noexcept { return end_blocks - begin_blocks; }
@@ -37,6 +39,8 @@ class CheckpointNodes {
   explicit CheckpointNodes(std::size_t reserve_nodes = 1024);
 
   [[nodiscard]] const Node& operator[](Index node) const noexcept { return nodes_[node]; }
+  /// A hint that the node will be read.
+  void fetch(Index node) const noexcept { detail::prefetch(&nodes_[node]); }
   [[nodiscard]] bool contains(Index node) const noexcept { return node < nodes_.size() && nodes_[node].place != none; }
   /// All nodes with the root, which is first: in the order of creation, but for a removal the last one takes the
   /// place of the removed one. So a place can be drawn at random.
@@ -48,6 +52,11 @@ class CheckpointNodes {
     Index at = nodes_[node].parent;
     while (at != root && !nodes_[at].has_state) at = nodes_[at].parent;
     return nodes_[at].end_blocks;
+  }
+  /// The first node of those that only this one continues: up to the next fork. O(nodes between).
+  [[nodiscard]] Index chain_top(Index node) const noexcept {
+    while (nodes_[node].is_only_child) node = nodes_[node].parent;
+    return node;
   }
 
   /// A new leaf [parent's end, end_blocks).
@@ -69,6 +78,8 @@ class CheckpointNodes {
   void give_back(Index node);
   void link(Index parent, Index child) noexcept;
   void unlink(Index parent, Index child) noexcept;
+  /// Marks the child of a node that has one.
+  void mark_only_child(Index parent, bool is_only_child) noexcept;
 
   Table<Node> nodes_;
   Table<Index> live_;

@@ -10,23 +10,28 @@
 
 #include <stateport/core/assert.hpp>
 #include <stateport/core/error.hpp>
-#include <stateport/core/eviction_policy.hpp>
 #include <stateport/core/table.hpp>
 
 namespace stateport {
 
 /// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares a few
-/// candidates drawn at random and the best that lost earlier draws, and answers the smallest (key, index) of them. With
-/// at most `draws` candidates all are compared. The same calls give the same answers.
+/// candidates drawn at random and the best of earlier draws, and answers the smallest (key, index) of them. What was
+/// kept from earlier draws has the key of then until it comes up; if that has grown, the next one comes up. With at
+/// most `draws` candidates all are compared. The same calls give the same answers.
 ///
 /// Rules for the owner as for VictimHeap, but no key is ever told: push() when an index becomes eligible (twice is
 /// harmless). One that became ineligible is dropped when it is drawn and comes back with the push() of its unlock.
 ///
-/// push, erase: O(1). draw: O(draws), amortised over locks. No allocation after reserve().
+/// push, erase: O(1). draw: O(draws), amortised over locks. No allocation for indices that reserve() made room for.
+template <class Key>
 class VictimDraw {
  public:
-  /// How many of the candidates that lost a draw stand in the next one.
-  static constexpr std::size_t leftovers_max = 8;
+  /// How many candidates a draw keeps, its victim among them.
+  static constexpr std::size_t kept_max = 12;
+
+  struct FetchNothing {
+    void operator()(std::uint32_t, int) const noexcept {}
+  };
 
   /// draws >= 1.
   explicit VictimDraw(std::int32_t draws, std::uint64_t seed = 1, std::size_t capacity = 0)
@@ -37,85 +42,84 @@ class VictimDraw {
 
   /// Room for indices 0 … capacity - 1.
   void reserve(std::size_t capacity) {
-    entries_.resize(std::max(entries_.size(), capacity));
+    if (capacity > places_.size()) places_.resize(capacity, absent);
     candidates_.reserve(capacity);
-    drawn_.reserve(std::min(draws_, capacity) + leftovers_max);
+    drawn_.reserve(std::min(draws_, capacity));
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return candidates_.size(); }
-  [[nodiscard]] bool contains(std::uint32_t index) const noexcept { return entries_[index].place != absent; }
+  [[nodiscard]] bool contains(std::uint32_t index) const noexcept {
+    return index < places_.size() && places_[index] != absent;
+  }
 
   /// Adds a candidate; without effect if it is already there.
   void push(std::uint32_t index) {
     if (contains(index)) return;
-    entries_[index].place = static_cast<std::uint32_t>(candidates_.size());
+    if (index >= places_.size()) places_.resize(std::size_t{index} + 1, absent);
     candidates_.push_back(index);
+    places_[index] = static_cast<std::uint32_t>(candidates_.size() - 1);
   }
 
   /// Without effect if absent.
   void erase(std::uint32_t index) noexcept {
     if (!contains(index)) return;
     const std::uint32_t last = candidates_.back();
-    entries_[last].place = entries_[index].place;
-    candidates_[entries_[index].place] = last;
+    candidates_[places_[index]] = last;
+    places_[last] = places_[index];
     candidates_.pop_back();
-    entries_[index].place = absent;
+    places_[index] = absent;
   }
 
   void clear() noexcept {
-    for (const std::uint32_t index : candidates_) entries_[index].place = absent;
+    for (const std::uint32_t index : candidates_) places_[index] = absent;
     candidates_.clear();
-    leftover_count_ = 0;
+    kept_count_ = 0;
   }
 
   /// An eligible candidate, which stays; none if there is none. `eligible(index)` and `key_of(index)` give the state of
-  /// affairs now.
-  template <class Eligible, class KeyOf>
-  [[nodiscard]] std::optional<std::uint32_t> draw(Eligible&& eligible, KeyOf&& key_of) {
-    drawn_.clear();
-    ++draw_;
-    for (std::size_t i = 0; i < leftover_count_; ++i)
-      if (contains(leftovers_[i]) && eligible(leftovers_[i])) compare(leftovers_[i], key_of);
-    leftover_count_ = 0;
-    for (std::size_t drawn = 0; drawn < draws_;) {
-      if (size() <= draws_) return least_of_all(eligible, key_of);
-      const std::uint32_t index = candidates_[random_place()];
-      if (!eligible(index)) {
-        erase(index);
-        continue;
-      }
-      compare(index, key_of);
-      ++drawn;
+  /// affairs now. `fetch(index, step)` may fetch what key_of() is going to look at: in step 0 what the index tells, in
+  /// step 1 what that tells.
+  template <class Eligible, class KeyOf, class Fetch = FetchNothing>
+  [[nodiscard]] std::optional<std::uint32_t> draw(Eligible&& eligible, KeyOf&& key_of, Fetch&& fetch = {}) {
+    if (!draw_indices(eligible, fetch)) return least_of_all(eligible, key_of);
+    for (const std::uint32_t index : drawn_) fetch(index, 1);
+    drop_if([&](std::uint32_t index) { return !contains(index) || !eligible(index); });
+    // The last victim left a place free: so the smallest of those drawn now is kept, whatever the others' keys were.
+    STATEPORT_ASSERT(kept_count_ < kept_max);
+    for (const std::uint32_t index : drawn_) keep({key_of(index), index});
+    for (;;) {
+      const std::uint32_t first = kept_.front().index;
+      const Ranked now{key_of(first), first};
+      drop_if([&](std::uint32_t index) { return index == first; });
+      if (kept_count_ == 0 || !(kept_.front() < now)) return first;
+      keep(now);
     }
-    return least_of_drawn();
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return entries_.capacity() * sizeof(Entry) + candidates_.capacity() * sizeof(std::uint32_t) +
-           drawn_.capacity() * sizeof(Ranked);
+    return (places_.capacity() + candidates_.capacity() + drawn_.capacity()) * sizeof(std::uint32_t);
   }
 
   /// Throws std::logic_error unless every candidate is at its place. O(n).
   void check_invariants() const {
     std::size_t present = 0;
-    for (const Entry& entry : entries_) present += entry.place != absent;
+    for (const std::uint32_t place : places_) present += place != absent;
     require_invariant(present == size(), "VictimDraw", "places and candidates differ in number");
     for (std::size_t place = 0; place < size(); ++place)
-      require_invariant(entries_[candidates_[place]].place == place, "VictimDraw", "a candidate is not at its place");
-    require_invariant(leftover_count_ <= leftovers_max, "VictimDraw", "too much is left over");
+      require_invariant(places_[candidates_[place]] == place, "VictimDraw", "a candidate is not at its place");
+    require_invariant(kept_count_ < kept_max, "VictimDraw", "the last victim left no place free");
+    require_invariant(std::is_sorted(kept_.begin(), kept_.begin() + kept_count_), "VictimDraw",
+                      "what was kept is in no order");
   }
 
  private:
   static constexpr std::uint32_t absent = UINT32_MAX;
-  struct Entry {
-    std::uint32_t place = absent;  ///< in candidates_
-    std::uint32_t drawn = 0;       ///< number of the last draw
-  };
   struct Ranked {
-    VictimKey key;
+    Key key;
     std::uint32_t index;
     friend bool operator<(const Ranked& a, const Ranked& b) noexcept {
-      return a.key == b.key ? a.index < b.index : a.key < b.key;
+      if (a.key < b.key) return true;
+      return !(b.key < a.key) && a.index < b.index;
     }
   };
 
@@ -126,11 +130,39 @@ class VictimDraw {
     return static_cast<std::size_t>(((bits >> 32) * size()) >> 32);
   }
 
-  template <class KeyOf>
-  void compare(std::uint32_t index, KeyOf& key_of) {
-    if (entries_[index].drawn == draw_) return;
-    entries_[index].drawn = draw_;
-    drawn_.push_back({key_of(index), index});
+  /// False if there are no more candidates than would be drawn.
+  template <class Eligible, class Fetch>
+  [[nodiscard]] bool draw_indices(Eligible& eligible, Fetch& fetch) {
+    drawn_.clear();
+    while (size() > draws_) {
+      const std::uint32_t index = candidates_[random_place()];
+      if (!eligible(index)) {
+        erase(index);
+        continue;
+      }
+      drawn_.push_back(index);
+      fetch(index, 0);
+      if (drawn_.size() == draws_) return true;
+    }
+    return false;
+  }
+
+  /// Of what is kept.
+  template <class Unwanted>
+  void drop_if(Unwanted&& unwanted) noexcept {
+    const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_);
+    const auto left = std::remove_if(kept_.begin(), end, [&](const Ranked& kept) { return unwanted(kept.index); });
+    kept_count_ = static_cast<std::size_t>(left - kept_.begin());
+  }
+
+  /// If it is among the best.
+  void keep(const Ranked& ranked) noexcept {
+    if (kept_count_ == kept_max && !(ranked < kept_.back())) return;
+    drop_if([&](std::uint32_t index) { return index == ranked.index; });  // it had another key
+    std::size_t at = std::min(kept_count_++, kept_max - 1);
+    for (; at > 0 && ranked < kept_[at - 1]; --at) kept_[at] = kept_[at - 1];
+    kept_[at] = ranked;
+    kept_count_ = std::min(kept_count_, kept_max);
   }
 
   template <class Eligible, class KeyOf>
@@ -148,25 +180,13 @@ class VictimDraw {
     return least ? std::optional(least->index) : std::nullopt;
   }
 
-  /// The victim, and the best of the rest in no order: O(drawn).
-  [[nodiscard]] std::uint32_t least_of_drawn() {
-    const std::size_t kept = std::min(drawn_.size(), leftovers_max + 1);
-    const auto end = drawn_.begin() + static_cast<std::ptrdiff_t>(kept);
-    std::nth_element(drawn_.begin(), end - 1, drawn_.end());
-    const std::uint32_t least = std::min_element(drawn_.begin(), end)->index;
-    for (auto best = drawn_.begin(); best != end; ++best)
-      if (best->index != least) leftovers_[leftover_count_++] = best->index;
-    return least;
-  }
-
   std::size_t draws_;
   std::uint64_t random_;
-  Table<Entry> entries_;                   ///< by index
+  Table<std::uint32_t> places_;            ///< by index: in candidates_
   std::vector<std::uint32_t> candidates_;  ///< in no order
-  std::vector<Ranked> drawn_;              ///< scratch
-  std::uint32_t draw_ = 0;
-  std::array<std::uint32_t, leftovers_max> leftovers_{};
-  std::size_t leftover_count_ = 0;
+  std::vector<std::uint32_t> drawn_;       ///< scratch
+  std::array<Ranked, kept_max> kept_{};    ///< in order of the keys that they had
+  std::size_t kept_count_ = 0;
 };
 
 }  // namespace stateport
