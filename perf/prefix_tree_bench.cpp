@@ -4,7 +4,8 @@
 //      one-page nodes against a chain of flat-map finds; both in small and in large trees. Prompts were matched before
 //      unless it says that they were not
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
-//      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
+//      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked;
+//      the same by the learned hazard index against least recent use, where each node has a state
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -217,14 +218,17 @@ struct BareList {
   std::uint32_t anchor;
 };
 
-/// One-page leaves, used in random order; `locked` of 100 are locked.
+/// One-page leaves, used in random order; `locked` of 100 are locked. With `states`, each has one.
 struct Leaves {
-  explicit Leaves(std::uint32_t count, std::uint32_t locked = 0)
+  explicit Leaves(std::uint32_t count, std::uint32_t locked = 0, EvictionOrder eviction = EvictionOrder::lru,
+                  bool states = false)
       : tree({.page_size = page_size,
-              .eviction = EvictionOrder::lru,
+              .slots = states ? static_cast<std::int32_t>(count) : 0,
+              .eviction = eviction,
               .reserve_nodes = count + 8,
               .reserve_tokens = (count + 8) * page}),
-        order(count) {
+        order(count),
+        with_states(states) {
     for (std::uint32_t i = 0; i < count; ++i) insert_one();
     for (const NodeInfo& node : tree.nodes()) ids.push_back(node.id);
     std::iota(order.begin(), order.end(), 0U);
@@ -236,7 +240,12 @@ struct Leaves {
   }
   void insert_one() {
     for (std::size_t i = 0; i < page; ++i) key[i] = static_cast<Token>(random() & 0x1FFFF);
-    tree.insert({.tokens = key, .kv = kv}, freed);
+    SlotId slot;
+    if (with_states) {
+      if (!tree.allocate_slots({&slot, 1})) std::abort();
+      tree.tag_slot(slot, tree.state_tag(key));
+    }
+    tree.insert({.tokens = key, .kv = kv, .slot = slot}, freed);
   }
   void evict_and_insert() {
     freed.clear();
@@ -252,6 +261,7 @@ struct Leaves {
   std::vector<KvIndex> kv = std::vector<KvIndex>(page, 0);
   Freed freed;
   std::size_t next = 0;
+  bool with_states = false;
 };
 
 /// As many instructions as PrefixTree::touch has beyond the work on a list of nodes: it checks the id, counts the path
@@ -300,6 +310,24 @@ void use(benchmark::State& state) {
   state.counters["bytes_per_node"] = static_cast<double>(leaves.tree.bookkeeping_bytes()) / many;
 }
 
+/// A run is shorter than a time slice: on a busy machine the longer run would be cut off more often.
+constexpr int exchanges = 250;
+
+auto exchange(Leaves& leaves) {
+  return [&leaves](int) {
+    for (int i = 0; i < exchanges; ++i) leaves.evict_and_insert();
+  };
+}
+
+/// With a state at each leaf, so that a policy that learns has something to rank.
+void evict_one_insert_one_with_states(benchmark::State& state) {
+  Leaves hix(many, 0, EvictionOrder::hix, true);
+  Leaves lru(many, 0, EvictionOrder::lru, true);
+  const Comparison result = report(state, {{"hix", exchange(hix)}, {"lru", exchange(lru)}}, 0, rounds);
+  for (std::size_t i = 0; i < result.names.size(); ++i)
+    state.counters[result.names[i] + "_ns_per_exchange"] = result.timings[i].median_ns / double{exchanges};
+}
+
 void evict_one_insert_one(benchmark::State& state) {
   Leaves leaves(many);
   Leaves locked(many, 99);
@@ -315,8 +343,6 @@ void evict_one_insert_one(benchmark::State& state) {
     map[hashes[entry]] = entry;
   };
   for (std::uint32_t entry = 0; entry < many; ++entry) insert(entry);
-  // A run is shorter than a time slice: on a busy machine the longer run would be cut off more often.
-  constexpr int exchanges = 250;
   const auto bare = [&](int) {
     for (int i = 0; i < exchanges; ++i) {
       const std::uint32_t oldest = list.links[list.anchor].previous;
@@ -326,12 +352,7 @@ void evict_one_insert_one(benchmark::State& state) {
       list.push_front(oldest);
     }
   };
-  const auto ours = [](Leaves& tree) {
-    return [&tree](int) {
-      for (int i = 0; i < exchanges; ++i) tree.evict_and_insert();
-    };
-  };
-  report(state, {{"tree", ours(leaves)}, {"tree_99_locked", ours(locked)}, {"bare", bare}}, 0, 101);
+  report(state, {{"tree", exchange(leaves)}, {"tree_99_locked", exchange(locked)}, {"bare", bare}}, 0, 101);
 }
 
 BENCHMARK(match_in_8_edges)->Arg(1000)->Arg(many)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
@@ -345,6 +366,7 @@ BENCHMARK(match_in_tree_of)
     ->Unit(benchmark::kMicrosecond);
 BENCHMARK(use)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(evict_one_insert_one)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(evict_one_insert_one_with_states)->Iterations(1)->UseManualTime()->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace stateport::perf
