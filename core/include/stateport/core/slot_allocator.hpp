@@ -77,7 +77,8 @@ struct RestorePlan {
 /// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
 /// nothing.
 ///
-/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys.
+/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys. The victims of one call
+/// are all ranked before the first one goes: a state is worth no more because what it falls back to goes with it.
 class SlotAllocator final : public BlockListener {
  public:
   /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
