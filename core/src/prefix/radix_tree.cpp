@@ -25,9 +25,10 @@ RadixTree::RadixTree(PrefixTree::Options options)
   require(options_.policy->claim(), "policy", options_.policy->name(), "belongs to another cache");
   keys_may_shrink_ = options_.policy->key_may_shrink();
   has_memory_ = options_.policy->has_memory();
-  if (options_.policy->learns()) {
+  if (has_memory_ && options_.policy->learns()) {
     const std::int64_t step_tokens = std::int64_t{options_.position_tokens} + options_.page_size - 1;
     positions_.emplace(options_.page_size, static_cast<std::uint32_t>(step_tokens / options_.page_size));
+    positions_->reserve(arena_.capacity_pages(), 0);
   }
   if (const std::int32_t draws = options_.policy->draws(); draws > 0) {
     const std::uint64_t seed = options_.policy->draw_seed();

@@ -278,7 +278,7 @@ class RadixTree {
     VictimDraw<VictimKey> states;   ///< by slot
   };
   std::optional<Draws> draws_;
-  std::optional<PositionKeys> positions_;  ///< if the policy learns
+  std::optional<PositionKeys> positions_;  ///< if the policy has memory and learns
   std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy has memory: pages from the root to its end
   double now_s_ = 0;
   bool told_time_ = false;

@@ -42,7 +42,8 @@ class PrefixTree {
     /// Used instead of `eviction` if given. One with memory belongs to one tree: a claimed one is refused.
     std::shared_ptr<EvictionPolicy> policy;
     /// For a policy that learns: history is kept of positions so many tokens apart (rounded up to whole pages); what
-    /// ends between two of them shares the history of the one before, and what is shorter has none.
+    /// ends between two of them shares the history of the one before, and what is shorter has none. Costs 8 bytes a
+    /// page of the room for tokens.
     std::int32_t position_tokens = 64;
     /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
     std::int64_t kv_indices = 0;
