@@ -23,7 +23,10 @@ class HazardWorth {
   explicit HazardWorth(std::size_t positions) : model_(positions) {}
 
   /// Beyond the room made here, keep() and clear() make it themselves.
-  void reserve(std::size_t indices) { entries_.reserve(indices); }
+  void reserve(std::size_t indices) {
+    positions_.reserve(indices);
+    inherited_.reserve(indices);
+  }
   [[nodiscard]] HazardModel& model() noexcept { return model_; }
   [[nodiscard]] const HazardModel& model() const noexcept { return model_; }
 
@@ -37,7 +40,10 @@ class HazardWorth {
   void clear_all() noexcept;
 
   /// Hints that hits_per_s() will be asked: first of what is known of the candidate, then of its position.
-  void fetch(Index index) const noexcept { detail::prefetch(entries_.data() + index); }
+  void fetch(Index index) const noexcept {
+    detail::prefetch(positions_.data() + index);
+    detail::prefetch(inherited_.data() + index);
+  }
   void fetch_demand(Index index) const noexcept { model_.fetch(position(index)); }
   /// Uses per second from now on. At a leaf those count too that would have hit below it.
   [[nodiscard]] double hits_per_s(Index index, bool leaf) const noexcept;
@@ -46,34 +52,33 @@ class HazardWorth {
 
   /// Throws std::logic_error naming the first violation. O(candidates + positions).
   void check_invariants() const;
-  [[nodiscard]] std::size_t bytes() const noexcept { return model_.bytes() + entries_.capacity() * sizeof(Entry); }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return model_.bytes() + positions_.capacity() * sizeof(HazardModel::Position) +
+           inherited_.capacity() * sizeof(HazardModel::Demand);
+  }
 
  private:
-  struct alignas(32) Entry {                             // lies in one cache line
-    HazardModel::Position position = HazardModel::none;  ///< of the candidate's end, pinned; none: unknown
-    HazardModel::Demand inherited;                       ///< of what will hit here now, though it ended elsewhere
-  };
-
-  [[nodiscard]] Entry& entry(Index index) {
-    if (index >= entries_.size()) entries_.resize(std::size_t{index} + 1);
-    return entries_[index];
+  void make_room(Index index) {
+    if (index < positions_.size()) return;
+    inherited_.resize(std::size_t{index} + 1);
+    positions_.resize(std::size_t{index} + 1, HazardModel::none);
   }
   [[nodiscard]] HazardModel::Position position(Index index) const noexcept {
-    return index < entries_.size() ? entries_[index].position : HazardModel::none;
+    return index < positions_.size() ? positions_[index] : HazardModel::none;
   }
 
   HazardModel model_;
-  Table<Entry> entries_;  ///< by candidate
+  Table<HazardModel::Position> positions_;  ///< by candidate: of its end, pinned; none: unknown
+  Table<HazardModel::Demand> inherited_;    ///< by candidate: of what will hit there now, though it ended elsewhere
 };
 
 // A victim is chosen among 32 candidates: this runs for each.
 
 inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
-  if (index >= entries_.size()) return 0;
-  const Entry& entry = entries_[index];
-  const HazardModel::Demand& own = model_.demand(entry.position);
+  if (index >= positions_.size()) return 0;
+  const HazardModel::Demand& own = model_.demand(positions_[index]);
   const double hits = model_.index(own);
-  return leaf && entry.inherited != own ? std::max(hits, model_.index(entry.inherited)) : hits;
+  return leaf && inherited_[index] != own ? std::max(hits, model_.index(inherited_[index])) : hits;
 }
 
 }  // namespace stateport

@@ -22,7 +22,7 @@ class CheckpointNodes {
   static constexpr Index none = UINT32_MAX;
   static constexpr Index root = 0;
 
-  struct alignas(32) Node {  // lies in one cache line
+  struct Node {
     Index parent = none;
     std::uint32_t children = 0;
     Index only_child = 0;  ///< exclusive or of the children's indices: with one child, its index
