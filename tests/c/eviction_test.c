@@ -28,13 +28,19 @@ static stateport_tree* make_tree(const stateport_eviction_options* eviction) {
   return tree;
 }
 
-static stateport_match look_up(stateport_tree* tree, int32_t prompt) {
+/// `again`: the request was looked up before.
+static stateport_match look_up_prompt(stateport_tree* tree, int32_t prompt, bool again) {
   int32_t tokens[prompt_tokens];
   int32_t kv[prompt_tokens];
   prompt_of(prompt, tokens, kv);
   stateport_match hit = {.size = sizeof hit};
-  CHECK_OK(stateport_tree_match(tree, tokens, prompt_tokens, NULL, NULL, &hit));
+  CHECK_OK(again ? stateport_tree_match_again(tree, tokens, prompt_tokens, NULL, NULL, &hit)
+                 : stateport_tree_match(tree, tokens, prompt_tokens, NULL, NULL, &hit));
   return hit;
+}
+
+static stateport_match look_up(stateport_tree* tree, int32_t prompt) {
+  return look_up_prompt(tree, prompt, false);
 }
 
 /// Keeps a prompt with a state at its end.
@@ -53,11 +59,7 @@ static void keep(stateport_tree* tree, int32_t prompt, const stateport_match* hi
 }
 
 static bool tree_has(stateport_tree* tree, int32_t prompt) {
-  int32_t tokens[prompt_tokens];
-  int32_t kv[prompt_tokens];
-  prompt_of(prompt, tokens, kv);
-  stateport_match hit = {.size = sizeof hit};
-  CHECK_OK(stateport_tree_match_again(tree, tokens, prompt_tokens, NULL, NULL, &hit));
+  const stateport_match hit = look_up_prompt(tree, prompt, true);
   CHECK(hit.past[0] == 0 && hit.past[1] == 0);
   return hit.slot != STATEPORT_NONE;
 }
