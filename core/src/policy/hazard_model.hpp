@@ -77,7 +77,7 @@ class HazardModel {
     return position == none ? unknown : demands_[position];
   }
   /// A hint that demand() will be asked.
-  void fetch(Position position) const noexcept { detail::prefetch(demands_.data() + position); }
+  void fetch(Position position) const noexcept { detail::prefetch(&demand(position)); }
   /// Uses per second that a demand promises from now on. Not known: 0.
   [[nodiscard]] double index(const Demand& demand) const noexcept;
 
@@ -198,7 +198,7 @@ class HazardModel {
 
 inline const HazardModel::Demand HazardModel::unknown;
 
-// A victim is chosen among 32 candidates: these run for each.
+// Some 26 candidates are ranked for a victim: these run for each.
 
 inline int HazardModel::bucket(double age_s) noexcept {
   // floor(3 · log2(1 + age)), from the exponent and the first bits of the mantissa.

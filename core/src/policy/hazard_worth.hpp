@@ -72,7 +72,7 @@ class HazardWorth {
   Table<HazardModel::Demand> inherited_;    ///< by candidate: of what will hit there now, though it ended elsewhere
 };
 
-// A victim is chosen among 32 candidates: this runs for each.
+// Some 26 candidates are ranked for a victim: this runs for each.
 
 inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
   if (index >= positions_.size()) return 0;
