@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does an eviction cost under one byte budget, and what a whole request? The learned hazard index beside the
 // policies that learn nothing.
-#include <stateport/core/budget_policy.hpp>
-#include <stateport/core/checkpoint_tree.hpp>
+#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/evict/checkpoint_tree.hpp>
 
 #include <benchmark/benchmark.h>
 

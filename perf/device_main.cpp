@@ -2,7 +2,7 @@
 // main of the benchmarks that launch kernels: the runtime lives as long as they run. Without a device it says so and
 // exits with 77 (skipped).
 #include <stateport/backends/runtime.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <benchmark/benchmark.h>
 

@@ -7,7 +7,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/element_convert.hpp>
+#include <stateport/core/model/element_convert.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 

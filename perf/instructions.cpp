@@ -2,10 +2,10 @@
 // Fixed bookkeeping workloads whose instructions baselines/check_instructions.py counts: the same work on every
 // machine. `stateport-instructions NAME` sets a workload up and runs it once inside counted(), the only function that
 // counts.
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include <cstdint>
 #include <cstdio>

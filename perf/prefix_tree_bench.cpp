@@ -19,8 +19,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <stateport/core/flat_map.hpp>
-#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include "comparison.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does an eviction cost at 10⁶ blocks? Peer in the same run: a bare flat map of as many entries, erase one and
 // insert one. And: what does a request's bookkeeping cost per block of its prompt, hashing apart?
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/flat_map.hpp>
-#include <stateport/core/slot_allocator.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 
 #include <benchmark/benchmark.h>
 

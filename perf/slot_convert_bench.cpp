@@ -4,7 +4,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/core/element_convert.hpp>
+#include <stateport/core/model/element_convert.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 

@@ -6,7 +6,7 @@
 
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/host_resource.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <benchmark/benchmark.h>

@@ -7,7 +7,7 @@
 #include <random>
 
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::perf {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/host_resource.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <sys/mman.h>
 #include <unistd.h>

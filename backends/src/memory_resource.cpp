@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/memory_resource.hpp>
 
-#include <stateport/core/assert.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/containers/assert.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <bit>
 

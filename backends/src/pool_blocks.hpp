@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include <stateport/core/flat_map.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/model/ids.hpp>
 
 namespace stateport::detail {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/runtime.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <Kokkos_Core.hpp>
 

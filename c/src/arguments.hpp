@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 /// How arguments of C become arguments of C++, or a refusal.
 namespace stateport::c {

@@ -2,7 +2,7 @@
 // Policies and hints.
 #include "eviction.hpp"
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "arguments.hpp"
 

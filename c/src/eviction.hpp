@@ -5,7 +5,7 @@
 #include <memory>
 
 #include <stateport/c/eviction.h>
-#include <stateport/core/eviction_policy.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
 
 namespace stateport::c {
 

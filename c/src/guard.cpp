@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "guard.hpp"
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::c {
 

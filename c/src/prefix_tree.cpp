@@ -2,7 +2,7 @@
 // Checkpoints found by tokens.
 #include <stateport/c/prefix_tree.h>
 
-#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,10 +2,10 @@
 // Checkpoints found by block hash.
 #include <stateport/c/slot_allocator.h>
 
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/slot_allocator.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 
 #include <algorithm>
 #include <string_view>

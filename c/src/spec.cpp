@@ -2,7 +2,7 @@
 // State specs and the model catalogue.
 #include <stateport/c/store.h>
 
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include "arguments.hpp"
 #include "guard.hpp"

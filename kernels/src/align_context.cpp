@@ -6,7 +6,7 @@
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <array>

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include <stateport/backends/internal/execution_space.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
 
 #include "align_launch.hpp"

@@ -6,7 +6,7 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include "align_rows.hpp"
 

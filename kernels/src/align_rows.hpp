@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <stateport/core/align_rules.hpp>
+#include <stateport/core/align/align_rules.hpp>
 
 #include "copy_table.hpp"
 

@@ -2,7 +2,7 @@
 #include "copy_table.hpp"
 
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 

@@ -8,8 +8,8 @@
 
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/core/element_type.hpp>
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/element_type.hpp>
+#include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 namespace stateport::kernels {

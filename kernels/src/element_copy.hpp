@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <stateport/core/element_convert.hpp>
+#include <stateport/core/model/element_convert.hpp>
 
 #include "copy_table.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 #include "copy_table.hpp"
 

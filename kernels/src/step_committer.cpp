@@ -7,8 +7,8 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
-#include <stateport/core/speculative_rules.hpp>
+#include <stateport/core/align/speculative_rules.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <vector>

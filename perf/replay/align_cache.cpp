@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include <stateport/core/error.hpp>
-#include <stateport/core/state_hit.hpp>
+#include <stateport/core/align/state_hit.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

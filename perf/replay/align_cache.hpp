@@ -6,11 +6,11 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/column_table.hpp>
-#include <stateport/core/flat_map.hpp>
-#include <stateport/core/ids.hpp>
-#include <stateport/core/lost_hit.hpp>
+#include <stateport/core/align/column_table.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
 
 #include "cache.hpp"
 #include "state_mover.hpp"

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include <stateport/core/align_staging.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/align/align_staging.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include "state_mover.hpp"
 

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <stateport/core/align_mode.hpp>
-#include <stateport/core/chunk_split.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

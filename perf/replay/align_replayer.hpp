@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/align_staging.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/align/align_staging.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include "align_cache.hpp"
 #include "align_mover.hpp"

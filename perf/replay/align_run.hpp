@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/state_spec.hpp>
 
 #include "align_replayer.hpp"
 #include "options.hpp"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <stateport/core/flat_map.hpp>
+#include <stateport/core/containers/flat_map.hpp>
 
 namespace stateport::replay {
 

@@ -6,8 +6,8 @@
 #include <Kokkos_Core.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/align_rules.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "word_pattern.hpp"
 

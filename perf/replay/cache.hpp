@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/budget_policy.hpp>
-#include <stateport/core/cache_stats.hpp>
-#include <stateport/core/ids.hpp>
-#include <stateport/core/lost_hit.hpp>
+#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
 
 #include "workload.hpp"
 

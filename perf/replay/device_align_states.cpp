@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "scaled_spec.hpp"
 

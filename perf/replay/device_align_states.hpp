@@ -9,7 +9,7 @@
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/state_store.hpp>
 

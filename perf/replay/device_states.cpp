@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include <fmt/format.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "scaled_spec.hpp"
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "token_stream.hpp"
 

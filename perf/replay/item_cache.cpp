@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 

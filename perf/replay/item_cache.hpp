@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/budget.hpp>
-#include <stateport/core/item_lru.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/evict/item_lru.hpp>
+#include <stateport/core/pool/budget.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
 
 #include "cache.hpp"
 #include "prompt_blocks.hpp"

@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
-#include <stateport/core/error.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include "align_run.hpp"
 #include "device_states.hpp"

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/budget_policy.hpp>
-#include <stateport/core/checkpoint_tree.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/evict/checkpoint_tree.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
 
 #include "cache.hpp"
 #include "prompt_blocks.hpp"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include <CLI/CLI.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 
 namespace stateport::replay {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/element_type.hpp>
-#include <stateport/core/eviction_policy.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/model/element_type.hpp>
 
 #include "checkpoint_mode.hpp"
 #include "generator.hpp"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include <stateport/core/budget_policy.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "item_cache.hpp"
 #include "node_cache.hpp"

@@ -6,7 +6,8 @@
 #include <memory>
 #include <string_view>
 
-#include <stateport/core/budget.hpp>
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/pool/budget.hpp>
 
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"

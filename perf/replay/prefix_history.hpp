@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
-#include <stateport/core/cache_stats.hpp>
-#include <stateport/core/flat_map.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 
 #include "cache.hpp"
 #include "state_mover.hpp"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include <stateport/core/cache_stats.hpp>
-#include <stateport/core/lost_hit.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
 
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"

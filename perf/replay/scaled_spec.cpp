@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <stateport/core/element_type.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/element_type.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/state_spec.hpp>
 
 namespace stateport::replay {
 

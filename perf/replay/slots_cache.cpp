@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

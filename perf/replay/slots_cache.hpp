@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/block_hash.hpp>
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/eviction_policy.hpp>
-#include <stateport/core/prefix_matcher.hpp>
-#include <stateport/core/slot_allocator.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/prefix_matcher.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 
 #include "cache.hpp"
 

@@ -6,7 +6,7 @@
 #include <Kokkos_Core.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "word_pattern.hpp"
 

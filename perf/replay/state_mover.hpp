@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include <stateport/core/ids.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include "workload.hpp"
 

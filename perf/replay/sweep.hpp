@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <stateport/core/budget.hpp>
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/pool/budget.hpp>
 
 #include "policy_kind.hpp"
 #include "workload.hpp"

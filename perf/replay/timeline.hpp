@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include <stateport/core/budget.hpp>
-#include <stateport/core/lost_hit.hpp>
+#include <stateport/core/pool/budget.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
 
 #include "cache.hpp"
 #include "replayer.hpp"

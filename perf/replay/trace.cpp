@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

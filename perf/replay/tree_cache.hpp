@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/prefix_lock.hpp>
-#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/tree/prefix_lock.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include "cache.hpp"
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include <stateport/core/error.hpp>
-#include <stateport/core/flat_map.hpp>
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

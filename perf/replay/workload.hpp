@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/budget_policy.hpp>
+#include <stateport/core/evict/budget_policy.hpp>
 
 namespace stateport::replay {
 

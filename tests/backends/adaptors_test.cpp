@@ -5,7 +5,7 @@
 #include <stateport/backends/limit_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

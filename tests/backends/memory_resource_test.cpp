@@ -2,7 +2,7 @@
 // What holds for every resource. What one resource does beyond that is tested in its own file.
 #include <stateport/backends/memory_resource.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>

@@ -10,7 +10,7 @@
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <Kokkos_Core.hpp>
 

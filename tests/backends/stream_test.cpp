@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/stream.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <stateport/backends/device.hpp>
 #include <stateport/backends/event.hpp>

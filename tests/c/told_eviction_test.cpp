@@ -4,10 +4,10 @@
 #include <doctest/doctest.h>
 #include <stateport.h>
 
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/prefix_tree.hpp>
-#include <stateport/core/slot_allocator.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include <algorithm>
 #include <memory>

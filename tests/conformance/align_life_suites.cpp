@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites that follow one request through its life: the columns it holds, the copies of each step, what it publishes.
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/chunk_split.hpp>
-#include <stateport/core/column_table.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/align/column_table.hpp>
 
 #include <algorithm>
 #include <map>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of planning rules: chunk split, checkpoints inside chunks, layouts, retention, hits, memory.
-#include <stateport/core/align_mode.hpp>
-#include <stateport/core/chunk_split.hpp>
-#include <stateport/core/prefill_checkpoint.hpp>
-#include <stateport/core/replay_ring.hpp>
-#include <stateport/core/retention.hpp>
-#include <stateport/core/scan_chunk_layout.hpp>
-#include <stateport/core/state_hit.hpp>
+#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/align/prefill_checkpoint.hpp>
+#include <stateport/core/align/replay_ring.hpp>
+#include <stateport/core/align/retention.hpp>
+#include <stateport/core/align/scan_chunk_layout.hpp>
+#include <stateport/core/align/state_hit.hpp>
 
 #include <algorithm>
 #include <functional>

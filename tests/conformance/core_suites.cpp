@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of core's data: the model catalogue.
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include <algorithm>
 #include <stdexcept>

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <stateport/core/kv_page_pool.hpp>
-#include <stateport/core/prefix_tree.hpp>
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include "suite.hpp"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <stateport/core/request_cache.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 
 #include "prefix_replay.hpp"
 

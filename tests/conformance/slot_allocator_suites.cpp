@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of recorded op sequences: slot allocator, block pool, commit, random traces, and the hazards not to copy.
-#include <stateport/core/slot_allocator.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 
 #include <functional>
 #include <map>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slot_replay.hpp"
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/checkpoint_planner.hpp>
-#include <stateport/core/slot_allocator.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/checkpoint_planner.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 
 #include <array>
 #include <cstdint>

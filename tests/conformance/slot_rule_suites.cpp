@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of single rules around the slot allocator: checkpoint offsets, matching and skipping, sizing, resharding.
-#include <stateport/core/checkpoint_budget.hpp>
-#include <stateport/core/checkpoint_planner.hpp>
-#include <stateport/core/error.hpp>
-#include <stateport/core/prefix_matcher.hpp>
-#include <stateport/core/reshard.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/reshard.hpp>
+#include <stateport/core/slots/checkpoint_budget.hpp>
+#include <stateport/core/slots/checkpoint_planner.hpp>
+#include <stateport/core/slots/prefix_matcher.hpp>
 
 #include <algorithm>
 #include <stdexcept>

@@ -2,8 +2,8 @@
 #include "align_cache.hpp"
 
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/chunk_split.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <stateport/backends/buffer.hpp>
-#include <stateport/core/column_table.hpp>
+#include <stateport/core/align/column_table.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 

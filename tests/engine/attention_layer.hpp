@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/prefix_types.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "model_shape.hpp"
 #include "weights.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "block_table_cache.hpp"
 
-#include <stateport/core/error.hpp>
-#include <stateport/core/state_hit.hpp>
+#include <stateport/core/align/state_hit.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 

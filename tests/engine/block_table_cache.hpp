@@ -8,9 +8,9 @@
 
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/block_pool.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "cache.hpp"

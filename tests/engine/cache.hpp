@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include <stateport/core/ids.hpp>
-#include <stateport/core/prefix_types.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "model.hpp"
 

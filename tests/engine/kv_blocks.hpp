@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/prefix_types.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "cache.hpp"
 

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include <stateport/core/prefix_types.hpp>
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/state_spec.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "attention_layer.hpp"
 #include "delta_net_layer.hpp"

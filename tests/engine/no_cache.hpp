@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/kv_page_pool.hpp>
+#include <stateport/core/pool/kv_page_pool.hpp>
 
 #include "cache.hpp"
 #include "live_slots.hpp"

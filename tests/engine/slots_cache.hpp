@@ -3,12 +3,12 @@
 
 #include <vector>
 
-#include <stateport/core/block_hasher.hpp>
-#include <stateport/core/block_pool.hpp>
-#include <stateport/core/checkpoint_planner.hpp>
-#include <stateport/core/prefix_matcher.hpp>
-#include <stateport/core/slot_allocator.hpp>
-#include <stateport/core/slot_pool.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/checkpoint_planner.hpp>
+#include <stateport/core/slots/prefix_matcher.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "cache.hpp"

@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include <stateport/core/kv_page_pool.hpp>
-#include <stateport/core/prefix_tree.hpp>
-#include <stateport/core/request_cache.hpp>
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include "cache.hpp"
 #include "live_slots.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine's loop around the prefix tree, as the README shows it. States are lists of tokens here: what a forward pass
 // leaves in a slot is what it has read.
-#include <stateport/core/kv_page_pool.hpp>
-#include <stateport/core/prefix_tree.hpp>
-#include <stateport/core/request_cache.hpp>
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include <cstdio>
 #include <map>

@@ -8,7 +8,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <cstddef>

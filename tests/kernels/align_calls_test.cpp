@@ -2,8 +2,8 @@
 // The calls of AlignContext one by one: what they launch, what they refuse, what they do at the edges.
 #include <stateport/kernels/align_context.hpp>
 
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <doctest/doctest.h>

@@ -3,8 +3,8 @@
 // included.
 #include <stateport/kernels/align_context.hpp>
 
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

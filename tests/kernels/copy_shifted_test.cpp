@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/kernels/slot_copier.hpp>
 
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

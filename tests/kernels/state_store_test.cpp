@@ -4,8 +4,8 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/failing_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
-#include <stateport/core/error.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include <doctest/doctest.h>
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <stateport/core/align_rules.hpp>
-#include <stateport/core/error.hpp>
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "generator.hpp"
 

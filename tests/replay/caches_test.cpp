@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "checkpoint_mode.hpp"
 #include "model_cache.hpp"

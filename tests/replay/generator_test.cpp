@@ -4,7 +4,7 @@
 #include <set>
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 using namespace stateport::replay;
 

@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include "generator.hpp"
 #include "svg_plot.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
-#include <stateport/core/models.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/models.hpp>
 
 using namespace stateport;
 using stateport::replay::scale_to_fit;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "random.hpp"
 

@@ -2,7 +2,7 @@
 #include "tree_cache.hpp"
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "served_request.hpp"
 

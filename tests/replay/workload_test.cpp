@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <stateport/core/error.hpp>
+#include <stateport/core/model/error.hpp>
 
 using stateport::InvalidArgument;
 using namespace stateport::replay;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <stateport/core/block_hash.hpp>
+#include <stateport/core/hash/block_hash.hpp>
 
 namespace stateport::test {
 

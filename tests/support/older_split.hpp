@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include <stateport/core/align_rules.hpp>
+#include <stateport/core/align/align_rules.hpp>
 
 namespace stateport::test {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include <stateport/backends/internal/execution_space.hpp>
-#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 #include "../element_copy.hpp"
 #include "../shifted_copy.hpp"

@@ -11,7 +11,7 @@
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/copy_plan.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 namespace stateport::kernels {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <stateport/core/element_type.hpp>
+#include <stateport/core/model/element_type.hpp>
 
 namespace stateport::kernels {
 

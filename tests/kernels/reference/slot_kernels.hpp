@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/copy_plan.hpp>
-#include <stateport/core/element_convert.hpp>
+#include <stateport/core/model/element_convert.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 #include <cstring>
 

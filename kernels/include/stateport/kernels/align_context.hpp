@@ -6,9 +6,9 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/align_planner.hpp>
-#include <stateport/core/align_staging.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/align/align_planner.hpp>
+#include <stateport/core/align/align_staging.hpp>
+#include <stateport/core/model/ids.hpp>
 
 namespace stateport {
 

@@ -6,8 +6,8 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/copy_plan.hpp>
-#include <stateport/core/ids.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 namespace stateport {
 

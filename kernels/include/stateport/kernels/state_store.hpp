@@ -10,9 +10,9 @@
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/copy_plan.hpp>
-#include <stateport/core/ids.hpp>
-#include <stateport/core/state_spec.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/model/state_spec.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 
 namespace stateport {
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/element_type.hpp>
+#include <stateport/core/model/element_type.hpp>
 
 namespace stateport {
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <stateport/core/align/align_rules.hpp>
+
+namespace stateport {
+
+/// Which columns are worth keeping after the request has passed them.
+struct RetentionPolicy {
+  /// Keep one column per so many tokens, counted from the start of the sequence. 0: none but the named boundaries; not
+  /// set, or at most one block: all.
+  std::optional<std::int64_t> interval_tokens;
+
+  [[nodiscard]] constexpr bool keeps_all(std::int64_t block) const noexcept {
+    return !interval_tokens || (*interval_tokens > 0 && floor_div(*interval_tokens, block) <= 1);
+  }
+  [[nodiscard]] constexpr bool keeps_interval(std::int64_t column, std::int64_t block) const noexcept {
+    if (keeps_all(block)) return true;
+    return *interval_tokens > 0 && (column + 1) % floor_div(*interval_tokens, block) == 0;
+  }
+};
+
+/// keep[i] = 1 iff column start_column + i is kept: by the policy, or because it ends at or last before one of
+/// `boundaries` (tokens; forks and ends of prompts). Any size of `keep`. O(columns + boundaries). Precondition:
+/// block > 0.
+constexpr void fill_retention_mask(const RetentionPolicy& policy, std::int64_t block, std::int64_t start_column,
+                                   std::span<const std::int64_t> boundaries, std::span<std::uint8_t> keep) noexcept {
+  const auto columns = static_cast<std::int64_t>(keep.size());
+  for (std::int64_t i = 0; i < columns; ++i)
+    keep[static_cast<std::size_t>(i)] = policy.keeps_interval(start_column + i, block);
+  for (const std::int64_t boundary : boundaries) {
+    const std::int64_t column = floor_div(boundary, block) - 1 - start_column;
+    if (column >= 0 && column < columns) keep[static_cast<std::size_t>(column)] = 1;
+  }
+}
+
+}  // namespace stateport

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include <stateport/core/containers/table.hpp>
+
+#include <tsl/robin_map.h>
+#include <tsl/robin_set.h>
+
+namespace stateport {
+
+/// The one hash map of the project: open addressing, backward-shift erase, no allocation while the size stays below
+/// the reserved capacity.
+template <class Key, class Value, class Hash = std::hash<Key>, class Equal = std::equal_to<Key>>
+using FlatMap = tsl::robin_map<Key, Value, Hash, Equal, TableAllocator<std::pair<Key, Value>>>;
+
+/// The set that goes with it.
+template <class Key, class Hash = std::hash<Key>>
+using FlatSet = tsl::robin_set<Key, Hash, std::equal_to<Key>, TableAllocator<Key>>;
+
+}  // namespace stateport

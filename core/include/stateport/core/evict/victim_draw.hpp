@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <stateport/core/containers/assert.hpp>
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/model/error.hpp>
+
+namespace stateport {
+
+/// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares a few
+/// candidates drawn at random and the best of earlier draws, and answers the smallest (key, index) of them. What was
+/// kept from earlier draws has the key of then until it comes up; if that has grown, the next one comes up. With at
+/// most `draws` candidates all are compared. The same calls give the same answers.
+///
+/// Rules for the owner as for VictimHeap, but no key is ever told: push() when an index becomes eligible (twice is
+/// harmless). One that became ineligible is dropped when it is drawn and comes back with the push() of its unlock.
+///
+/// push, erase: O(1). draw: O(draws), amortised over locks. No allocation for indices that reserve() made room for.
+template <class Key>
+class VictimDraw {
+ public:
+  /// How many candidates a draw keeps, its victim among them.
+  static constexpr std::size_t kept_max = 12;
+
+  struct FetchNothing {
+    void operator()(std::uint32_t, int) const noexcept {}
+  };
+
+  /// draws >= 1.
+  explicit VictimDraw(std::int32_t draws, std::uint64_t seed = 1, std::size_t capacity = 0)
+      : draws_(static_cast<std::size_t>(draws)), random_(seed) {
+    STATEPORT_ASSERT(draws >= 1);
+    reserve(capacity);
+  }
+
+  /// Room for indices 0 … capacity - 1.
+  void reserve(std::size_t capacity) {
+    if (capacity > places_.size()) places_.resize(capacity, absent);
+    candidates_.reserve(capacity);
+    drawn_.reserve(std::min(draws_, capacity));
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return candidates_.size(); }
+  [[nodiscard]] bool contains(std::uint32_t index) const noexcept {
+    return index < places_.size() && places_[index] != absent;
+  }
+
+  /// Adds a candidate; without effect if it is already there.
+  void push(std::uint32_t index) {
+    if (contains(index)) return;
+    if (index >= places_.size()) places_.resize(std::size_t{index} + 1, absent);
+    candidates_.push_back(index);
+    places_[index] = static_cast<std::uint32_t>(candidates_.size() - 1);
+  }
+
+  /// Without effect if absent.
+  void erase(std::uint32_t index) noexcept {
+    if (!contains(index)) return;
+    const std::uint32_t last = candidates_.back();
+    candidates_[places_[index]] = last;
+    places_[last] = places_[index];
+    candidates_.pop_back();
+    places_[index] = absent;
+  }
+
+  void clear() noexcept {
+    for (const std::uint32_t index : candidates_) places_[index] = absent;
+    candidates_.clear();
+    kept_count_ = 0;
+  }
+
+  /// An eligible candidate, which stays; none if there is none. `eligible(index)` and `key_of(index)` give the state of
+  /// affairs now. `fetch(index, step)` may fetch what key_of() is going to look at: in step 0 what the index tells, in
+  /// step 1 what that tells.
+  template <class Eligible, class KeyOf, class Fetch = FetchNothing>
+  [[nodiscard]] std::optional<std::uint32_t> draw(Eligible&& eligible, KeyOf&& key_of, Fetch&& fetch = {}) {
+    if (!draw_indices(eligible, fetch)) return least_of_all(eligible, key_of);
+    for (const std::uint32_t index : drawn_) fetch(index, 1);
+    drop_if([&](std::uint32_t index) { return !contains(index) || !eligible(index); });
+    // The last victim left a place free: so the smallest of those drawn now is kept, whatever the others' keys were.
+    STATEPORT_ASSERT(kept_count_ < kept_max);
+    for (const std::uint32_t index : drawn_) keep({key_of(index), index});
+    for (;;) {
+      const std::uint32_t first = kept_.front().index;
+      const Ranked now{key_of(first), first};
+      drop_if([&](std::uint32_t index) { return index == first; });
+      if (kept_count_ == 0 || !(kept_.front() < now)) return first;
+      keep(now);
+    }
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return (places_.capacity() + candidates_.capacity() + drawn_.capacity()) * sizeof(std::uint32_t);
+  }
+
+  /// Throws std::logic_error unless every candidate is at its place. O(n).
+  void check_invariants() const {
+    std::size_t present = 0;
+    for (const std::uint32_t place : places_) present += place != absent;
+    require_invariant(present == size(), "VictimDraw", "places and candidates differ in number");
+    for (std::size_t place = 0; place < size(); ++place)
+      require_invariant(places_[candidates_[place]] == place, "VictimDraw", "a candidate is not at its place");
+    require_invariant(kept_count_ < kept_max, "VictimDraw", "the last victim left no place free");
+    require_invariant(std::is_sorted(kept_.begin(), kept_.begin() + kept_count_), "VictimDraw",
+                      "what was kept is in no order");
+  }
+
+ private:
+  static constexpr std::uint32_t absent = UINT32_MAX;
+  struct Ranked {
+    Key key;
+    std::uint32_t index;
+    friend bool operator<(const Ranked& a, const Ranked& b) noexcept {
+      if (a.key < b.key) return true;
+      return !(b.key < a.key) && a.index < b.index;
+    }
+  };
+
+  [[nodiscard]] std::size_t random_place() noexcept {
+    random_ += 0x9E3779B97F4A7C15U;  // SplitMix64
+    std::uint64_t bits = (random_ ^ (random_ >> 30)) * 0xBF58476D1CE4E5B9U;
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
+    return static_cast<std::size_t>(((bits >> 32) * size()) >> 32);
+  }
+
+  /// False if there are no more candidates than would be drawn.
+  template <class Eligible, class Fetch>
+  [[nodiscard]] bool draw_indices(Eligible& eligible, Fetch& fetch) {
+    drawn_.clear();
+    while (size() > draws_) {
+      const std::uint32_t index = candidates_[random_place()];
+      if (!eligible(index)) {
+        erase(index);
+        continue;
+      }
+      drawn_.push_back(index);
+      fetch(index, 0);
+      if (drawn_.size() == draws_) return true;
+    }
+    return false;
+  }
+
+  /// Of what is kept.
+  template <class Unwanted>
+  void drop_if(Unwanted&& unwanted) noexcept {
+    const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_);
+    const auto left = std::remove_if(kept_.begin(), end, [&](const Ranked& kept) { return unwanted(kept.index); });
+    kept_count_ = static_cast<std::size_t>(left - kept_.begin());
+  }
+
+  /// If it is among the best.
+  void keep(const Ranked& ranked) noexcept {
+    if (kept_count_ == kept_max && !(ranked < kept_.back())) return;
+    drop_if([&](std::uint32_t index) { return index == ranked.index; });  // it had another key
+    std::size_t at = std::min(kept_count_++, kept_max - 1);
+    for (; at > 0 && ranked < kept_[at - 1]; --at) kept_[at] = kept_[at - 1];
+    kept_[at] = ranked;
+    kept_count_ = std::min(kept_count_, kept_max);
+  }
+
+  template <class Eligible, class KeyOf>
+  [[nodiscard]] std::optional<std::uint32_t> least_of_all(Eligible& eligible, KeyOf& key_of) {
+    std::optional<Ranked> least;
+    for (std::size_t place = size(); place-- > 0;) {
+      const std::uint32_t index = candidates_[place];
+      if (!eligible(index)) {  // the last candidate, looked at already, takes its place
+        erase(index);
+        continue;
+      }
+      const Ranked ranked{key_of(index), index};
+      if (!least || ranked < *least) least = ranked;
+    }
+    return least ? std::optional(least->index) : std::nullopt;
+  }
+
+  std::size_t draws_;
+  std::uint64_t random_;
+  Table<std::uint32_t> places_;            ///< by index: in candidates_
+  std::vector<std::uint32_t> candidates_;  ///< in no order
+  std::vector<std::uint32_t> drawn_;       ///< scratch
+  std::array<Ranked, kept_max> kept_{};    ///< in order of the keys that they had
+  std::size_t kept_count_ = 0;
+};
+
+}  // namespace stateport

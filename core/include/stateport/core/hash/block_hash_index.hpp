@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <stateport/core/containers/hash_index.hpp>
+#include <stateport/core/containers/prefetch.hpp>
+#include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/model/ids.hpp>
+
+namespace stateport::detail {
+
+/// Finds a block or a slot by block hash. An entry holds 32 mixed bits of the hash; the whole hash is compared with
+/// what the owner keeps per block or slot, `hash_of(id)`, which must not change while the id is in the index. Of two
+/// ids with one hash the one assigned last is found.
+///
+/// find, assign, erase: O(1) expected, one cache miss in a large index, which prefetch() takes out of the way. No
+/// allocation after construction. Not thread-safe.
+template <class IdType>
+class BlockHashIndex {
+ public:
+  /// Room for `ids` ids.
+  explicit BlockHashIndex(std::size_t ids) { entries_.reserve(ids); }
+
+  [[nodiscard]] std::size_t size() const noexcept { return entries_.count(); }
+  void prefetch(BlockHash hash) const noexcept { detail::prefetch(entries_.bucket(mixed(hash))); }
+
+  /// IdType{} if no id has it.
+  template <class HashOf>
+  [[nodiscard]] IdType find(BlockHash hash, HashOf&& hash_of) const {
+    return id_of(entries_.find(mixed(hash), [&](std::uint32_t number) { return hash_of(id_of(number)) == hash; }));
+  }
+  /// An id that probably has it, nothing compared with hash_of; if it has another hash, find() may still find one.
+  [[nodiscard]] IdType guess(BlockHash hash) const {
+    return id_of(entries_.find(mixed(hash), [](std::uint32_t) { return true; }));
+  }
+
+  /// From now on the hash finds `id`. Precondition: hash_of(id) == hash.
+  template <class HashOf>
+  void assign(BlockHash hash, IdType id, HashOf&& hash_of) {
+    entries_.assign(mixed(hash), number_of(id), [&](std::uint32_t number) { return hash_of(id_of(number)) == hash; });
+  }
+  /// Without effect if the hash finds another id, or none. hash_of is not asked.
+  void erase(BlockHash hash, IdType id) noexcept { entries_.erase(mixed(hash), number_of(id)); }
+  void clear() noexcept { entries_.clear(); }
+
+  /// Throws std::logic_error naming the first broken invariant. O(capacity).
+  template <class HashOf>
+  void check_invariants(HashOf&& hash_of) const {
+    entries_.check_invariants([&](std::uint32_t number) { return mixed(hash_of(id_of(number))); });
+  }
+
+ private:
+  /// Keys may come from any encoding: the high half of the product has something of every bit (Knuth, 6.4).
+  [[nodiscard]] static std::uint32_t mixed(BlockHash hash) noexcept {
+    return static_cast<std::uint32_t>((static_cast<std::uint64_t>(hash) * 0x9e3779b97f4a7c15u) >> 32);
+  }
+  [[nodiscard]] static std::uint32_t number_of(IdType id) noexcept { return static_cast<std::uint32_t>(id.value()); }
+  /// HashIndex::none becomes IdType{}.
+  [[nodiscard]] static IdType id_of(std::uint32_t number) noexcept { return IdType{static_cast<std::int32_t>(number)}; }
+
+  /// Two thirds are empty: most lookups of a serving engine are of blocks that nobody has, and the mispredicted
+  /// branches of longer probes cost more than the memory that they save.
+  HashIndex entries_{33};
+};
+
+}  // namespace stateport::detail

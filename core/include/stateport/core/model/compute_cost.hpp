@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace stateport {
+
+/// What it costs to compute the tokens [from, to) of a prompt: linear · tokens + quadratic · (to² - from²). The default
+/// counts tokens; with a model's figures it counts FLOPs.
+struct ComputeCost {
+  double linear = 1;
+  double quadratic = 0;
+
+  [[nodiscard]] constexpr double of(std::int64_t from_tokens, std::int64_t to_tokens) const noexcept {
+    return up_to(to_tokens) - up_to(from_tokens);
+  }
+
+ private:
+  [[nodiscard]] constexpr double up_to(std::int64_t tokens) const noexcept {
+    const auto length = static_cast<double>(tokens);
+    return linear * length + quadratic * length * length;
+  }
+};
+
+}  // namespace stateport

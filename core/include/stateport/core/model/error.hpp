@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <stateport/core/model/ids.hpp>
+
+namespace stateport {
+
+/// A caller's mistake: names the argument, its value and the rule it broke. Nothing has changed.
+class InvalidArgument : public std::invalid_argument {
+ public:
+  InvalidArgument(std::string_view argument, std::string_view value, std::string_view rule);
+
+  [[nodiscard]] const std::string& argument() const noexcept { return argument_; }
+  [[nodiscard]] const std::string& value() const noexcept { return value_; }
+
+ private:
+  std::string argument_;
+  std::string value_;
+};
+
+/// Memory is exhausted: a device, a host or a budget could not give `required_bytes`.
+class OutOfMemory : public std::runtime_error {
+ public:
+  OutOfMemory(std::string_view resource, std::size_t required_bytes, std::size_t available_bytes);
+
+  [[nodiscard]] std::size_t required_bytes() const noexcept { return required_bytes_; }
+  [[nodiscard]] std::size_t available_bytes() const noexcept { return available_bytes_; }
+
+ private:
+  std::size_t required_bytes_;
+  std::size_t available_bytes_;
+};
+
+/// A vendor runtime refused a call, or there is no device: "<call>: <the runtime's own reason>".
+class BackendError : public std::runtime_error {
+ public:
+  BackendError(std::string_view call, std::string_view reason);
+};
+
+/// A pool cannot give the slots that a step requires. Nothing has changed.
+class SlotCapacityError : public std::runtime_error {
+ public:
+  SlotCapacityError(std::int64_t required, std::int64_t available);
+
+  [[nodiscard]] std::int64_t required() const noexcept { return required_; }
+  [[nodiscard]] std::int64_t available() const noexcept { return available_; }
+
+ private:
+  std::int64_t required_;
+  std::int64_t available_;
+};
+
+namespace detail {
+[[noreturn]] void throw_invalid(std::string_view argument, std::int64_t value, std::string_view rule);
+[[noreturn]] void throw_invalid(std::string_view argument, std::string_view value, std::string_view rule);
+/// Thrown by check_invariants(): a defect of this library, not of its caller.
+[[noreturn]] void throw_broken_invariant(std::string_view structure, std::string_view what);
+}  // namespace detail
+
+/// Throws InvalidArgument unless `ok`. The text reads "<argument> = <value> (<rule>)".
+template <std::integral Value>
+constexpr void require(bool ok, std::string_view argument, Value value, std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid(argument, static_cast<std::int64_t>(value), rule);
+}
+template <class Tag>
+constexpr void require(bool ok, std::string_view argument, Id<Tag> id, std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid(argument, static_cast<std::int64_t>(id.value()), rule);
+}
+inline void require(bool ok, std::string_view argument, std::string_view value, std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid(argument, value, rule);
+}
+
+/// Used by check_invariants(): throws std::logic_error "<structure>: <what>" unless `ok`.
+inline void require_invariant(bool ok, std::string_view structure, std::string_view what) {
+  if (!ok) [[unlikely]]
+    detail::throw_broken_invariant(structure, what);
+}
+
+}  // namespace stateport

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <stateport/core/model/state_spec.hpp>
+
+/// The state shapes of public hybrid models (tensor parallel size 1).
+namespace stateport::models {
+
+struct ModelInfo {
+  std::string_view name;  ///< lower case, for example "qwen3-next-80b-a3b"
+  std::string_view kind;  ///< mamba1, mamba2, gdn, kda, linear_attn or short_conv
+  std::int32_t layers = 0;
+  std::int32_t state_layers = 0;
+  ConvShape conv;
+  RecurrentShape recurrent;
+  /// KV bytes of one token over all attention layers (bf16), where public configs make it certain.
+  std::optional<std::size_t> kv_bytes_per_token;
+  /// How far the row was checked against public configs.
+  std::string_view status;
+};
+
+/// What an engine may choose freely for a given model.
+struct SpecOptions {
+  std::int32_t drafts = 0;  ///< each draft token adds one conv token
+  ConvLayout conv_layout = ConvLayout::sd;
+  std::optional<ElementType> recurrent_type;  ///< instead of the catalogue's
+};
+
+[[nodiscard]] std::span<const ModelInfo> all() noexcept;
+
+/// Throws InvalidArgument that lists the known names. Names are compared without case.
+[[nodiscard]] const ModelInfo& info(std::string_view name);
+
+/// The state spec of one model. Throws as info(), and for negative drafts.
+[[nodiscard]] StateSpec find(std::string_view name, const SpecOptions& options = {});
+
+}  // namespace stateport::models

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/evict/victim_queue.hpp>
+#include <stateport/core/hash/block_hash_index.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/pool/block_directory.hpp>
+
+namespace stateport {
+
+/// lru: a registered block stays cached at ref 0, the least recently used goes first. ref_zero: it is dropped at ref 0.
+enum class BlockPolicy : std::uint8_t { lru, ref_zero };
+
+struct BlockPoolOptions {
+  std::int32_t blocks = 1;  ///< the last one is a dummy that is never handed out
+  BlockPolicy policy = BlockPolicy::lru;
+};
+
+/// Bookkeeping of KV blocks, after Megatron-LM's block allocator:
+///
+///     free ── allocate ──► live (ref ≥ 1) ── release, not registered ──► free
+///                            │   ▲
+///              release,      ▼   │ retain
+///              registered   cached (ref 0, has a hash) ── evict ──► free
+///
+/// A registered block knows its parent in the prefix; only blocks without registered children are evicted, by
+/// (last-use tick, id), so an evicted block never leaves a hole below a cached one. Under ref_zero nothing is cached
+/// and parents are not kept.
+///
+/// Costs: O(1) per block of a call, plus O(log n) per eviction; release under ref_zero or of unregistered blocks sorts
+/// what it frees. No allocation after construction and warm-up. Not thread-safe. Every function that takes blocks
+/// throws InvalidArgument for one out of range, and then has changed nothing.
+class BlockPool final : public BlockDirectory {
+ public:
+  /// Every block but the dummy is free, in ascending order. Throws InvalidArgument for blocks < 1.
+  explicit BlockPool(const BlockPoolOptions& options);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  [[nodiscard]] BlockPolicy policy() const noexcept { return policy_; }
+  [[nodiscard]] std::int32_t free_blocks() const noexcept { return static_cast<std::int32_t>(free_.size()); }
+  /// Blocks with ref 0 that are registered.
+  [[nodiscard]] std::int32_t cached_blocks() const noexcept { return cached_count_; }
+
+  /// The clock that allocate and retain stamp on blocks. An engine advances it once per step.
+  [[nodiscard]] std::int64_t tick() const noexcept { return tick_; }
+  void advance_tick() noexcept { ++tick_; }
+
+  /// True if `count` blocks can be had while `matched` cached blocks are kept for their request.
+  [[nodiscard]] bool can_allocate(std::int32_t count, std::int32_t matched = 0) const;
+  /// Fills `out` with the top segment of the free stack in stored order, after evicting what is missing. Ref counts
+  /// are 1. False, and nothing changed, if there are not enough.
+  [[nodiscard]] bool allocate(std::span<BlockId> out);
+  /// Adds one per occurrence and refreshes the tick. Also throws for a free block.
+  void retain(std::span<const BlockId> blocks);
+  /// Takes one per occurrence. Also throws if a count would go below 0. Freed blocks go on the stack in order of id.
+  void release(std::span<const BlockId> blocks);
+
+  /// Makes full blocks findable. hashes[i] <= 0 is skipped, as is a block that already has that hash. parents[i] is
+  /// the hash before it (root_hash for none; `parents` may be empty): the block before it in the batch if that has it,
+  /// else the one that is found by it, this batch included; unknown counts as root. A hash that two blocks have finds
+  /// the one registered last. Also throws for lists of different lengths, a free block, and a block that has another
+  /// hash.
+  void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
+                       std::span<const BlockHash> parents = {});
+  /// Frees `count` cached blocks, leaves first. False, and nothing changed, if there are not enough.
+  [[nodiscard]] bool evict_lru(std::int32_t count);
+  /// Overrides the last-use tick, for example to offer blocks for eviction first.
+  void set_last_use(std::span<const BlockId> blocks, std::int64_t tick);
+
+  /// BlockId{} if no block has it.
+  [[nodiscard]] BlockId find(BlockHash hash) const;
+  [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const override;
+
+  [[nodiscard]] std::int32_t block_count() const noexcept override { return static_cast<std::int32_t>(blocks_.size()); }
+  [[nodiscard]] std::int32_t ref_count(BlockId block) const override { return at(block).ref_count; }
+  [[nodiscard]] std::int64_t last_use_tick(BlockId block) const override { return at(block).tick; }
+  [[nodiscard]] BlockHash hash(BlockId block) const override { return at(block).hash; }
+  [[nodiscard]] BlockId parent(BlockId block) const override { return at(block).parent; }
+  /// Registered blocks whose parent it is.
+  [[nodiscard]] std::int32_t child_count(BlockId block) const { return at(block).children; }
+  [[nodiscard]] bool is_free(BlockId block) const { return at(block).is_free(); }
+  /// The free stack, bottom to top. For tests and dumps.
+  [[nodiscard]] std::span<const BlockId> free_list() const noexcept { return free_; }
+
+  void prefetch(BlockId block) const noexcept override;
+  void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
+  void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
+
+  /// Every block is free again, in ascending order; listeners are told of those that were not. The tick stays.
+  void reset();
+  /// Throws std::logic_error naming the first broken invariant. O(blocks).
+  void check_invariants() const;
+
+ private:
+  struct Block {
+    std::int64_t tick = 0;
+    BlockHash hash = hash_not_computed;
+    std::int32_t ref_count = 0;
+    BlockId parent;
+    std::int32_t children = 0;
+
+    [[nodiscard]] bool is_cached() const noexcept { return ref_count == 0 && hash > 0; }
+    [[nodiscard]] bool is_leaf() const noexcept { return is_cached() && children == 0; }
+    [[nodiscard]] bool is_free() const noexcept { return ref_count == 0 && hash <= 0; }
+  };
+
+  [[nodiscard]] bool in_range(BlockId block) const noexcept { return block.valid() && block.index() < blocks_.size(); }
+  [[nodiscard]] const Block& at(BlockId block) const {
+    require(in_range(block), "block", block, "is out of range");
+    return raw(block);
+  }
+  [[nodiscard]] const Block& raw(BlockId block) const noexcept { return blocks_[block.index()]; }
+  [[nodiscard]] Block& raw(BlockId block) noexcept { return blocks_[block.index()]; }
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](BlockId block) { return raw(block).hash; };
+  }
+  void take_references(std::span<const BlockId> blocks);
+  void offer(BlockId block);
+  [[nodiscard]] bool choose_victims(std::size_t count);
+  [[nodiscard]] BlockId peel(BlockId leaf);
+  [[nodiscard]] bool precedes(BlockId a, BlockId b) const noexcept;
+  void link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
+                    std::span<const BlockHash> parents);
+  [[nodiscard]] bool is_ancestor(BlockId block, BlockId of) const noexcept;
+  void free_listed(std::span<const BlockId> blocks);
+  void tell_unreferenced(std::span<const BlockId> blocks);
+
+  BlockPolicy policy_;
+  std::int64_t tick_ = 0;
+  std::int32_t cached_count_ = 0;
+  Table<Block> blocks_;
+  detail::BlockHashIndex<BlockId> hash_to_block_;
+  std::vector<BlockId> free_;
+  VictimQueue victims_;  ///< every cached block without children; others are dropped when seen
+  std::vector<BlockListener*> listeners_;
+  // Scratch of one call, with room for every block.
+  std::vector<BlockId> listed_;
+  std::vector<BlockId> unreferenced_;
+  std::vector<BlockHash> hashes_;
+  std::vector<std::uint32_t> fresh_;
+};
+
+}  // namespace stateport

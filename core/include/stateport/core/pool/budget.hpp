@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace stateport {
+
+/// One memory for KV and states: what each costs, and how much there is. Bytes count for 64-bit offsets; a block is
+/// `block_size_tokens` tokens of KV over all attention layers. (An engine with separate pools has no Budget: it asks
+/// for counts, see EvictDemand and slots_for_budget.)
+struct Budget {
+  std::int64_t bytes = 0;
+  std::int64_t state_bytes = 0;
+  std::int64_t kv_bytes_per_token = 0;
+  std::int64_t block_size_tokens = 1;
+
+  [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }
+  [[nodiscard]] constexpr std::int64_t used_bytes(std::int64_t blocks, std::int64_t states) const noexcept {
+    return blocks * block_bytes() + states * state_bytes;
+  }
+};
+
+/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1.
+void check_budget(const Budget& budget);
+
+}  // namespace stateport

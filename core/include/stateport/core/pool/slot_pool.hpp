@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/pool/state_tag.hpp>
+
+namespace stateport {
+
+/// Bookkeeping of the slots of one StateStore: who owns each slot, what it holds, who pins it.
+///
+///     free ── allocate ──► owned ── lock ──► owned, pinned
+///       ▲                    │  ▲              │
+///       └────── release ─────┘  └── unlock ────┘
+///
+/// The owner of a slot is a number that the index gives it (a block id, a node index); `caller` means that the slot
+/// was handed to the engine. Every operation is O(1) per slot and allocates nothing after construction. Not
+/// thread-safe.
+class SlotPool {
+ public:
+  /// Which free slot is handed out next: stack = the one freed last (as the slot allocator), queue = the one that
+  /// has been free longest (as the prefix tree).
+  enum class Order : std::uint8_t { stack, queue };
+
+  static constexpr std::int32_t caller = -1;  ///< owner of a slot that an engine holds
+
+  /// All slots are free, in ascending order. Throws InvalidArgument for slots < 0.
+  explicit SlotPool(std::int32_t slots, Order order = Order::stack);
+
+  [[nodiscard]] std::int32_t capacity_slots() const noexcept { return static_cast<std::int32_t>(slots_.size()); }
+  [[nodiscard]] std::int32_t free_slots() const noexcept { return free_count_; }
+
+  /// Fills `out` and makes `caller` the owner, or changes nothing and returns false. A stack gives the top segment in
+  /// stored order: a fresh pool of 4 asked for 2 gives [2, 3]. The tag of a slot handed out is empty.
+  [[nodiscard]] bool allocate(std::span<SlotId> out) noexcept;
+
+  /// Gives slots back, in this order. Throws InvalidArgument (nothing released) for a slot that is out of range,
+  /// free, pinned or named twice.
+  void release(std::span<const SlotId> slots);
+  void release(SlotId slot) { release({&slot, 1}); }
+
+  /// All of these throw InvalidArgument for a slot that is out of range or free.
+  void set_owner(SlotId slot, std::int32_t owner) {
+    require(owner >= caller, "owner", owner, "must be a number of the index, or caller");
+    owned(slot).owner = owner;
+  }
+  [[nodiscard]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
+  void set_tag(SlotId slot, const StateTag& tag) { owned(slot).tag = tag; }
+  [[nodiscard]] const StateTag& tag(SlotId slot) const { return owned(slot).tag; }
+  void lock(SlotId slot) { ++owned(slot).locks; }
+  /// Also throws for a slot that is not pinned.
+  void unlock(SlotId slot);
+  [[nodiscard]] std::int32_t lock_count(SlotId slot) const { return owned(slot).locks; }
+
+  /// A hint that the slot will soon be asked for. Any id is allowed.
+  void prefetch(SlotId slot) const noexcept;
+  /// False for a slot out of range.
+  [[nodiscard]] bool is_free(SlotId slot) const noexcept;
+  /// The free slots, next one to be handed out last for a stack, first for a queue. For tests and dumps.
+  [[nodiscard]] std::vector<SlotId> free_list() const;
+
+  /// Every slot is free again, in ascending order; pins and tags are gone.
+  void reset() noexcept;
+  /// Throws std::logic_error naming the first broken invariant. O(slots).
+  void check_invariants() const;
+
+ private:
+  static constexpr std::int32_t nobody = -2;
+  struct Slot {
+    StateTag tag;
+    std::int32_t owner = nobody;
+    std::int32_t locks = 0;
+  };
+
+  [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
+  [[nodiscard]] const Slot& owned(SlotId slot) const {
+    require(slot.valid() && slot.value() < capacity_slots(), "slot", slot, "is out of range");
+    const Slot& entry = slots_[slot.index()];
+    require(entry.owner != nobody, "slot", slot, "is free");
+    return entry;
+  }
+  [[nodiscard]] Slot& owned(SlotId slot) { return const_cast<Slot&>(std::as_const(*this).owned(slot)); }
+
+  Table<Slot> slots_;
+  std::vector<SlotId> ring_;  ///< free slots at positions [first_, first_ + free_count_) modulo its size
+  std::int32_t first_ = 0;
+  std::int32_t free_count_ = 0;
+  Order order_;
+};
+
+}  // namespace stateport

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/evict/victim_queue.hpp>
+#include <stateport/core/hash/block_hash_index.hpp>
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/pool/block_directory.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/pool/state_tag.hpp>
+
+namespace stateport {
+
+class RankedStates;
+
+struct SlotAllocatorOptions {
+  BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
+  /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
+  /// whose keys shrink with each use (mru) is refused.
+  std::shared_ptr<EvictionPolicy> eviction;
+};
+
+/// A request whose states are stored, as an EvictionPolicy is told of it.
+struct ServedPrompt {
+  double now_s = 0;                   ///< the caller's clock in seconds; never goes back
+  std::span<const BlockHash> hashes;  ///< of the full blocks of the prompt; those after the first one <= 0 do not count
+  std::int32_t usable_blocks = 0;     ///< the forward needs a token: (tokens - 1) / block size
+  std::int32_t matched_blocks = 0;    ///< whose KV was cached before: a state there is at a branch point
+  std::int32_t hit_blocks = 0;        ///< the state that the request continued from; 0: none
+  ReuseHint hint;
+};
+
+/// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
+struct SlotDemand {
+  std::int64_t required = 0;
+  std::int64_t available = 0;
+  [[nodiscard]] bool met() const noexcept { return required <= available; }
+};
+
+/// A state found by hash: `index` is the position of the hash, `slot` belongs to `block`.
+struct FoundState {
+  std::size_t index = 0;
+  BlockId block;
+  SlotId slot;
+};
+
+/// A restore that was allowed (check == match) or refused; refused ones copy nothing.
+struct RestorePlan {
+  TagCheck check = TagCheck::empty;
+  SlotCopy copy;
+  [[nodiscard]] explicit operator bool() const noexcept { return check == TagCheck::match; }
+};
+
+/// Finds checkpoints by block hash: which KV block has a state, in which slot; after Megatron-LM's MambaSlotAllocator,
+/// with safe rules where that one leaves stale entries.
+///
+///     none ── allocate ──► has a slot ── register_hashes ──► has a slot, found by hash
+///       ▲                       │                                   │
+///       └── evicted for another block, invalidated, or its block deregistered ──┘
+///
+/// A block's slot is evicted only at ref 0 and when not pinned; KV block and KV hash stay. A hash entry goes with the
+/// slot, and only if it names that block. The allocator hears from the directory when blocks become unreferenced or
+/// lose their content, so that choosing victims never scans (see BlockListener).
+///
+/// Costs: O(1) per block of a call, plus O(log slots) per eviction. No allocation after construction and warm-up. Not
+/// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
+/// nothing.
+///
+/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys. The victims of one call
+/// are all ranked before the first one goes: a state is worth no more because what it falls back to goes with it.
+class SlotAllocator final : public BlockListener {
+ public:
+  /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
+  /// outlive the allocator; nobody else gives block ids as owners in `slots`.
+  SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const SlotAllocatorOptions& options = {});
+  ~SlotAllocator();
+  SlotAllocator(const SlotAllocator&) = delete;
+  SlotAllocator& operator=(const SlotAllocator&) = delete;
+
+  /// Gives every block a slot: slots[i] is that of blocks[i]. Blocks that have one keep it; others take, in order of
+  /// first occurrence, the top segment of the free stack in stored order, then the slots of victims, never of a block
+  /// in this batch. New slots have an empty tag. Nothing changes unless the demand is met.
+  [[nodiscard]] SlotDemand try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
+  /// The same; throws SlotCapacityError if the demand is not met.
+  void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
+
+  /// SlotId{} if the block has none.
+  [[nodiscard]] SlotId slot_of(BlockId block) const {
+    require_block(block);
+    const SlotId slot = slot_of_[block.index()];
+    return slot.valid() ? slot : SlotId{};
+  }
+  [[nodiscard]] bool has_state(BlockId block) const { return slot_of(block).valid(); }
+  /// True if the block had a state, lost it to another block, and has kept its content since.
+  [[nodiscard]] bool was_evicted(BlockId block) const {
+    require_block(block);
+    return slot_of_[block.index()] == lost_slot;
+  }
+
+  /// Gives slots back to the free stack, in this order; blocks without one and duplicates are passed over.
+  void invalidate(std::span<const BlockId> blocks);
+  void invalidate(BlockId block) { invalidate({&block, 1}); }
+
+  /// Makes states findable. hashes[i] <= 0 is skipped; a later block takes over a hash. Also throws for lists of
+  /// different lengths and a block without a slot.
+  void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes);
+  /// BlockId{} if no state has it.
+  [[nodiscard]] BlockId find(BlockHash hash) const;
+  /// The last of `hashes` that has a state, searched right to left.
+  [[nodiscard]] std::optional<FoundState> find_longest_state(std::span<const BlockHash> hashes) const;
+  [[nodiscard]] std::size_t registered_count() const noexcept { return hash_to_slot_.size(); }
+  /// What the state of a block was registered with last; not positive if it was not. Another block may have taken the
+  /// hash over. Also throws for a block without a slot.
+  [[nodiscard]] BlockHash registered_hash(BlockId block) const;
+  /// The state that has exactly this tag and is registered, found by `hash`; `index` is 0.
+  [[nodiscard]] std::optional<FoundState> find_tagged(BlockHash hash, const StateTag& wanted) const;
+  /// A hint that the hash will soon be looked up or registered.
+  void prefetch(BlockHash hash) const noexcept { hash_to_slot_.prefetch(hash); }
+
+  /// Tells the eviction policy of a request, once the states it leaves have their tags and are registered: what of the
+  /// prompt is a state now, how long it is and which shorter one a request would fall back to. Without
+  /// SlotAllocatorOptions::eviction nothing happens. States that no request told of are worth nothing to gdsf and hix:
+  /// they go first, least recently used first. So an engine that never calls this has LRU. Also throws for a clock that
+  /// goes back or is not finite, a negative number of blocks, and a hint that check_hint refuses. O(hashes).
+  void note_served(const ServedPrompt& prompt);
+
+  /// What the slot of a block holds. Both also throw for a block without a slot.
+  void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
+  [[nodiscard]] const StateTag& tag(BlockId block) const { return slots_.tag(with_slot(block)); }
+  /// Hides a state before its slot is written again: hash entry and tag go, the slot stays. Also throws for a block
+  /// without a slot.
+  void withdraw(BlockId block);
+
+  /// Copies into the slot of `block`, from a slot of another store. Also throws for a block without a slot.
+  [[nodiscard]] SlotCopy store_from(BlockId block, SlotId source) const;
+  /// copies[i] brings the live state live_slots[i] into slots[i]. Throws for lists of different lengths and a slot
+  /// that no block has.
+  void store_from_live(std::span<const SlotId> slots, std::span<const SlotId> live_slots,
+                       std::span<SlotCopy> copies) const;
+  /// Brings the state of a block into a live slot if it is exactly the wanted one.
+  [[nodiscard]] RestorePlan restore_to_live(BlockId block, SlotId live_slot, const StateTag& wanted) const;
+
+  /// Forbids eviction while a copy from or into the slot is in flight. Also throws for a block without a slot. If the
+  /// block loses its content meanwhile, the slot becomes free with the last unpin.
+  [[nodiscard]] SlotId pin(BlockId block);
+  /// Throws for a slot that is not pinned.
+  void unpin(SlotId slot);
+
+  /// Also a public operation for engines without listeners. Slots of the blocks are free afterwards, registered or not.
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
+  void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
+
+  /// Slots taken from a block for another one, since construction.
+  [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
+  [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
+  [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
+
+  /// No block has a slot; pins are gone. A pool that nobody else uses is as new.
+  void reset();
+  /// Throws std::logic_error naming the first broken invariant. O(slots + blocks).
+  void check_invariants() const;
+
+ private:
+  static constexpr SlotId lost_slot{-2};     ///< the state was evicted, the content stayed
+  static constexpr SlotId pending_slot{-3};  ///< in fresh_
+
+  struct Held {
+    BlockHash hash = hash_not_computed;
+    std::uint32_t batch = 0;  ///< number of the last batch that named its block
+    bool orphan = false;      ///< pinned after its block lost it
+  };
+  struct Fresh {
+    BlockId block;
+    SlotId before;  ///< none or lost
+  };
+
+  void require_block(BlockId block) const {
+    require(block.valid() && block.index() < slot_of_.size(), "block", block, "is out of range");
+  }
+  void require_blocks(std::span<const BlockId> blocks) const {
+    for (const BlockId block : blocks) require_block(block);
+  }
+  [[nodiscard]] SlotId with_slot(BlockId block) const {
+    require_block(block);
+    const SlotId slot = slot_of_[block.index()];
+    require(slot.valid(), "block", block, "has no state");
+    return slot;
+  }
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](SlotId slot) { return held_[slot.index()].hash; };
+  }
+  [[nodiscard]] std::int64_t key_of(BlockId block) const;
+  [[nodiscard]] bool evictable(BlockId block) const;
+  void offer(BlockId block);
+  void add_victim(BlockId block);
+  void mark_batch(std::span<const BlockId> blocks);
+  void choose_victims(std::size_t count);
+  void prefetch_victims() const noexcept;
+  void assign_slots();
+  void forget_hash(SlotId slot) noexcept;
+  void detach(BlockId block);
+
+  SlotPool& slots_;
+  BlockDirectory& blocks_;
+  SlotAllocatorOptions options_;
+  Table<SlotId> slot_of_;  ///< by block; negative ones differ
+  Table<Held> held_;       ///< by slot
+  detail::BlockHashIndex<SlotId> hash_to_slot_;
+  VictimQueue victims_;                   ///< every evictable block with a slot; others are dropped when seen
+  std::unique_ptr<RankedStates> ranked_;  ///< instead of victims_ if there is an eviction policy
+  std::int64_t evictions_ = 0;
+  std::uint32_t batch_ = 0;
+  // Scratch of one call.
+  std::vector<Fresh> fresh_;
+  std::vector<BlockId> chosen_;
+  std::vector<SlotId> given_;
+};
+
+}  // namespace stateport

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
+
+namespace stateport {
+
+/// Ages in buckets that double: bucket b counts ages below 2^b seconds that no earlier one counts; the last one also
+/// all that are longer.
+class AgeHistogram {
+ public:
+  static constexpr int buckets = 24;  // 2^23 s are three months
+
+  /// A negative age counts as 0.
+  void add(double age_s) noexcept;
+  [[nodiscard]] std::int64_t count(int bucket) const noexcept { return counts_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] std::int64_t total() const noexcept { return total_; }
+  [[nodiscard]] double sum_s() const noexcept { return sum_s_; }
+  [[nodiscard]] static double upper_s(int bucket) noexcept;  ///< not included; infinite for the last bucket
+  /// The upper bound of the bucket that holds the `part`-quantile; 0 if there are no ages.
+  [[nodiscard]] double quantile_s(double part) const noexcept;
+  friend bool operator==(const AgeHistogram&, const AgeHistogram&) noexcept = default;
+
+ private:
+  std::array<std::int64_t, buckets> counts_{};
+  std::int64_t total_ = 0;
+  double sum_s_ = 0;
+};
+
+/// What was not reused for one reason.
+struct Loss {
+  std::int64_t requests = 0;
+  std::int64_t tokens = 0;
+  double flops = 0;  ///< of CacheStats::cost
+  friend bool operator==(const Loss&, const Loss&) noexcept = default;
+};
+
+/// What a cache was worth, and why it was not worth more. Plain counters: no operation allocates; not thread-safe.
+struct CacheStats {
+  ComputeCost cost;  ///< of a forward; the default makes flops equal tokens
+
+  std::int64_t requests = 0;
+  std::int64_t requests_hit = 0;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t hit_tokens = 0;
+  double hit_flops = 0;
+  std::array<Loss, lost_hit_count> lost{};  ///< by LostHit
+  AgeHistogram reuse_ages;                  ///< of states since their last use, when a request continued from them
+  AgeHistogram eviction_ages;               ///< of states since their last use, when they were evicted
+
+  void count_request(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request) noexcept;
+  /// Tokens [from, to) of a prompt are computed again for this reason; nothing for an empty range.
+  void count_loss(LostHit reason, std::int64_t from_tokens, std::int64_t to_tokens) noexcept;
+  /// A request whose prompt matched KV of `walked_tokens`, of which `hit_tokens_of_request` can be used; the rest is
+  /// lost for this reason, if there is one.
+  void count_lookup(std::int64_t prompt_tokens_of_request, std::int64_t hit_tokens_of_request,
+                    std::int64_t walked_tokens, std::optional<LostHit> reason) noexcept;
+
+  [[nodiscard]] const Loss& of(LostHit reason) const noexcept { return lost[static_cast<std::size_t>(reason)]; }
+  friend bool operator==(const CacheStats&, const CacheStats&) noexcept = default;
+};
+
+/// Lines for people.
+[[nodiscard]] std::string to_string(const CacheStats& stats);
+/// What fmt (10 or newer) prints for "{}".
+[[nodiscard]] inline std::string format_as(const CacheStats& stats) {
+  return to_string(stats);
+}
+/// The text exposition format of Prometheus: counters <prefix>_…_total, by reason where they are, and histograms of
+/// seconds.
+[[nodiscard]] std::string to_prometheus(const CacheStats& stats, std::string_view prefix = "stateport");
+
+}  // namespace stateport

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/model/tokens.hpp>
+
+namespace stateport {
+
+/// What a router must hear to know which KV a PrefixTree holds: the events that vLLM and SGLang publish (block stored,
+/// block removed, all blocks cleared). A block is a page of the tree, named by the digest that BlockHasher gives the
+/// same tokens with the namespace's salt and extra key as extra keys of their first block.
+///
+/// The spans are valid during the call alone.
+struct KvEvent {
+  enum class Kind : std::uint8_t {
+    stored,   ///< blocks came; their parent came before them and has not left
+    removed,  ///< blocks left; nothing that came below them is left
+    cleared,  ///< everything left
+  };
+  Kind kind = Kind::cleared;
+  std::span<const BlockDigest> blocks;  ///< consecutive blocks of one path
+  BlockDigest parent;                   ///< stored: the block before the first; BlockDigest{} where a prompt begins
+  std::span<const Token> tokens;        ///< stored: of all blocks
+  Namespace name_space;                 ///< stored
+};
+
+}  // namespace stateport

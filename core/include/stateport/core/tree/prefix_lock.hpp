@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include <stateport/core/tree/prefix_types.hpp>
+
+namespace stateport {
+namespace detail {
+class RadixTree;
+}
+
+/// A pin on a path of a PrefixTree: while it lives, the KV of the path from the root to its node is not evicted, nor
+/// is the state of the node if the node had one when it was locked. (A state that comes later is not covered: the
+/// handle releases exactly what it locked.)
+///
+/// Move-only: a double unlock cannot be written. A handle may outlive reset() and the tree itself; it then releases
+/// nothing. Not thread-safe, like its tree.
+class PrefixLock {
+ public:
+  PrefixLock() noexcept = default;
+  PrefixLock(PrefixLock&& other) noexcept
+      : tree_(std::move(other.tree_)), node_(other.node_), holds_state_(std::exchange(other.holds_state_, false)) {
+    other.tree_.reset();
+  }
+  PrefixLock& operator=(PrefixLock&& other) noexcept {
+    if (this != &other) {
+      release();
+      tree_ = std::move(other.tree_);
+      other.tree_.reset();
+      node_ = other.node_;
+      holds_state_ = std::exchange(other.holds_state_, false);
+    }
+    return *this;
+  }
+  PrefixLock(const PrefixLock&) = delete;
+  PrefixLock& operator=(const PrefixLock&) = delete;
+  ~PrefixLock() { release(); }
+
+  /// Unlocks; without effect on an empty handle. O(nodes of the path).
+  void release() noexcept;
+
+  /// The locked node; the root, which needs no lock, for an empty handle too.
+  [[nodiscard]] NodeId node() const noexcept { return node_; }
+  [[nodiscard]] bool holds_state() const noexcept { return holds_state_; }
+
+ private:
+  friend class PrefixTree;
+  PrefixLock(std::weak_ptr<detail::RadixTree> tree, NodeId node, bool holds_state) noexcept
+      : tree_(std::move(tree)), node_(node), holds_state_(holds_state) {}
+
+  std::weak_ptr<detail::RadixTree> tree_;
+  NodeId node_;
+  bool holds_state_ = false;
+};
+
+}  // namespace stateport

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/model/tokens.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/core/pool/state_tag.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
+
+/// What goes into a PrefixTree and what comes out of it. Plain data.
+namespace stateport {
+
+/// Names a node of a PrefixTree. An index is used again after an eviction, with another generation: the id of an
+/// evicted node is recognised and refused.
+struct NodeId {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  [[nodiscard]] constexpr bool is_root() const noexcept { return index == 0; }
+  friend constexpr bool operator==(NodeId, NodeId) noexcept = default;
+};
+
+/// KV indices and slots that left the tree, in the order in which they did. The caller owns and reuses the storage:
+/// calls append. The KV indices are the caller's again; the slots are already back in the tree's pool.
+struct Freed {
+  std::vector<KvIndex> kv;
+  std::vector<SlotId> slots;
+  void clear() noexcept {
+    kv.clear();
+    slots.clear();
+  }
+};
+
+/// The answer of a lookup: the deepest node that has a state.
+struct PrefixMatch {
+  NodeId node;                     ///< the root if nothing is usable
+  std::int64_t tokens = 0;         ///< usable tokens: the length of the path to `node`, whole pages
+  SlotId slot;                     ///< state@tokens, or none
+  StateTag tag;                    ///< what `slot` holds
+  std::int64_t walked_tokens = 0;  ///< tokens whose KV is in the tree, >= tokens
+  /// Where a checkpoint would make the next request hit: walked_tokens floored to the grid lcm(chunk, page), if that
+  /// is more than `tokens`.
+  std::optional<std::int64_t> branching_position;
+  std::optional<LostHit> lost;  ///< why not all of walked_tokens is usable
+  SlotId live_slot;             ///< match_with_live_slot only: where the state is to be copied
+  PromptPast past;              ///< for the inserts of the request, if the policy learns
+
+  /// The copy that gives a request its state: all layers, all tensors. Precondition: slot and `live` are valid.
+  [[nodiscard]] constexpr SlotCopy restore_into(SlotId live) const noexcept {
+    return SlotCopy::whole(slot.value(), live.value());
+  }
+};
+
+/// Who asks. A policy that learns counts a request once.
+enum class Lookup : std::uint8_t {
+  request,  ///< a request begins
+  again     ///< one that has been looked up before
+};
+
+/// A prefix to keep. Only whole pages are kept; the KV of the tail stays the caller's.
+struct PrefixInsert {
+  std::span<const Token> tokens;
+  std::span<const KvIndex> kv;  ///< one index a token, at least the whole pages of `tokens`
+  /// The checkpoint to donate, or none: a slot of the tree's pool that the caller owns, tagged (tag_slot) with
+  /// state_tag of the whole pages of `tokens`.
+  SlotId slot;
+  Namespace name_space;
+  /// kv[0, prev_tokens) are the tree's own indices (whole pages, locked since the match that gave them); not read.
+  std::int64_t prev_tokens = 0;
+  std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
+  bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
+  // For a policy that learns:
+  PromptPast past;  ///< of the request's lookup. Without looked_up_s ages count from now, from the completion on.
+  ReuseHint hint;   ///< about the end of the request
+  /// How long the request gets, as far as is known; 0: it ends here, unless chunked.
+  std::int64_t request_tokens = 0;
+};
+
+struct InsertResult {
+  NodeId node;                     ///< the end of the path; the root for less than a page
+  std::int64_t prefix_tokens = 0;  ///< tokens that were in the tree before
+  bool state_exists = false;       ///< true: the end node keeps its own state and the slot stays the caller's
+};
+
+/// What is to be freed: counts of separate pools, or bytes of one that holds KV and states.
+struct EvictDemand {
+  std::int64_t tokens = 0;
+  std::int64_t states = 0;
+  std::int64_t bytes = 0;  ///< by EvictionOptions::state_bytes and kv_bytes_per_token
+};
+
+/// Everything that was freed, whichever demand freed it.
+struct EvictResult {
+  std::int64_t tokens = 0;
+  std::int64_t states = 0;
+  friend constexpr bool operator==(const EvictResult&, const EvictResult&) noexcept = default;
+};
+
+/// Protected = locked. A state's lock is its own: the state of a node with locked KV may be evictable.
+struct TreeSizes {
+  std::int64_t evictable_tokens = 0;
+  std::int64_t protected_tokens = 0;
+  std::int64_t evictable_states = 0;
+  std::int64_t protected_states = 0;
+  [[nodiscard]] constexpr std::int64_t total_tokens() const noexcept { return evictable_tokens + protected_tokens; }
+  [[nodiscard]] constexpr std::int64_t total_states() const noexcept { return evictable_states + protected_states; }
+  friend constexpr bool operator==(const TreeSizes&, const TreeSizes&) noexcept = default;
+};
+
+/// A view of one node for dumps, tests and statistics. The spans are valid until the tree changes.
+struct NodeInfo {
+  NodeId id;
+  NodeId parent;
+  Namespace name_space;
+  std::span<const Token> tokens;  ///< the node's own segment
+  std::span<const KvIndex> kv;
+  std::int64_t end_tokens = 0;  ///< length of the path from the root to the end of the segment
+  SlotId slot;                  ///< none: a tombstone, or a node that never had a state
+  std::uint32_t full_lock = 0;
+  std::int32_t state_lock = 0;
+  std::uint32_t children = 0;
+  std::uint64_t tick = 0;        ///< of the last use of the KV
+  std::uint64_t state_tick = 0;  ///< of the last use of the state; 0 without one
+  std::uint64_t created_tick = 0;
+  std::uint32_t hits = 0;
+  std::int32_t priority = 0;
+  [[nodiscard]] bool evictable_leaf() const noexcept { return children == 0 && full_lock == 0; }
+};
+
+}  // namespace stateport

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The learned hazard index for caches that have their own shape: they tell facts, HazardWorth tells hits.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include <stateport/core/model/error.hpp>
+
+#include "evict/eviction_policies.hpp"
+#include "evict/hazard_worth.hpp"
+
+namespace stateport {
+namespace {
+
+class HixEviction final : public EvictionPolicy {
+ public:
+  explicit HixEviction(const EvictionOptions& options) : options_(options), worth_(options.positions) {}
+
+  std::string_view name() const noexcept override { return "hix"; }
+  std::int32_t draws() const noexcept override {
+    return options_.samples == 0 ? std::numeric_limits<std::int32_t>::max() : options_.samples;
+  }
+  std::uint64_t draw_seed() const noexcept override { return options_.seed; }
+  bool has_memory() const noexcept override { return true; }
+  bool learns() const noexcept override { return true; }
+  VictimKey key(const VictimFacts& facts) const noexcept override {
+    return VictimKey::from(facts.has_state ? rank(facts) : 0, facts.used_tick);
+  }
+
+  void reserve(std::size_t indices) override { worth_.reserve(indices); }
+  void set_time(double now_s) noexcept override { worth_.model().set_time(now_s); }
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override { return worth_.model().start_request(prompt); }
+  void kept(const KeptFacts& prefix) noexcept override {
+    worth_.keep(prefix);
+    if (prefix.at == KeptAt::end) worth_.model().finish_request();
+  }
+  void lost_state(std::uint32_t index) noexcept override { worth_.lose_state(index); }
+  void removed(std::uint32_t index, std::uint32_t heir) noexcept override { worth_.remove(index, heir); }
+  void cleared() noexcept override { worth_.clear_all(); }
+
+  std::size_t bytes() const noexcept override { return worth_.bytes(); }
+  void check_invariants() const override { worth_.check_invariants(); }
+
+ private:
+  /// Of what goes with a candidate: the state and `kv_tokens`, after which requests fall back to `fallback_tokens`.
+  [[nodiscard]] double saved_per_byte(const VictimFacts& facts, std::int64_t kv_tokens,
+                                      std::int64_t fallback_tokens) const noexcept {
+    return options_.benefit.of(fallback_tokens, facts.end_tokens) /
+           static_cast<double>(options_.state_bytes + kv_tokens * options_.kv_bytes_per_token);
+  }
+  [[nodiscard]] double rank(const VictimFacts& facts) const noexcept {
+    const bool leaf = facts.chain_tokens > 0;
+    double saved = saved_per_byte(facts, facts.tokens, facts.fallback_tokens);
+    // What only this leaf needs goes with it sooner or later: the better of both counts.
+    if (facts.tokens > 0 && leaf)
+      saved = std::max(saved, saved_per_byte(facts, facts.chain_tokens, facts.chain_fallback_tokens));
+    return worth_.hits_per_s(facts.index, leaf) * saved;
+  }
+
+  EvictionOptions options_;
+  HazardWorth worth_;
+};
+
+}  // namespace
+
+std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options) {
+  check_options(options);
+  require(options.positions >= 1 && options.positions < UINT32_MAX, "positions",
+          static_cast<std::int64_t>(options.positions), "must be at least 1, and 32-bit");
+  require(options.samples >= 0, "samples", options.samples, "must not be negative");
+  return std::make_shared<HixEviction>(options);
+}
+
+}  // namespace stateport

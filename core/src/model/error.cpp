@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
+
+#include <stateport/core/containers/assert.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace stateport {
+
+InvalidArgument::InvalidArgument(std::string_view argument, std::string_view value, std::string_view rule)
+    : std::invalid_argument(fmt::format("{} = {} ({})", argument, value, rule)), argument_(argument), value_(value) {}
+
+OutOfMemory::OutOfMemory(std::string_view resource, std::size_t required_bytes, std::size_t available_bytes)
+    : std::runtime_error(fmt::format("{}: out of memory (required {} bytes, available {} bytes)", resource,
+                                     required_bytes, available_bytes)),
+      required_bytes_(required_bytes),
+      available_bytes_(available_bytes) {}
+
+BackendError::BackendError(std::string_view call, std::string_view reason)
+    : std::runtime_error(fmt::format("{}: {}", call, reason)) {}
+
+SlotCapacityError::SlotCapacityError(std::int64_t required, std::int64_t available)
+    : std::runtime_error(fmt::format("not enough state slots (required {}, available {})", required, available)),
+      required_(required),
+      available_(available) {}
+
+namespace detail {
+
+void throw_invalid(std::string_view argument, std::int64_t value, std::string_view rule) {
+  throw InvalidArgument(argument, fmt::to_string(value), rule);
+}
+
+void throw_invalid(std::string_view argument, std::string_view value, std::string_view rule) {
+  throw InvalidArgument(argument, value, rule);
+}
+
+void throw_broken_invariant(std::string_view structure, std::string_view what) {
+  throw std::logic_error(fmt::format("{}: {}", structure, what));
+}
+
+void assertion_failed(const char* condition, const char* file, int line) noexcept {
+  std::fprintf(stderr, "%s:%d: internal contract broken: %s\n", file, line, condition);
+  std::abort();
+}
+
+}  // namespace detail
+}  // namespace stateport

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/models.hpp>
+
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
+
+namespace stateport::models {
+namespace {
+
+constexpr ElementType fp32 = ElementType::fp32;
+constexpr ElementType bf16 = ElementType::bf16;
+constexpr std::optional<std::size_t> unknown;
+
+// Mamba-2: conv dim = heads*head_dim + 2*groups*d_state, recurrent [heads, head_dim, d_state].
+// Gated delta net: conv dim = 2*k_heads*dk + v_heads*dv, recurrent [v_heads, dv, dk]. KDA: conv 3*H*D, [H, D, D].
+// Mamba-1: conv dim d_inner, recurrent [d_inner, d_state]. Short convolution: conv only. Conv states are bf16.
+constexpr auto catalogue = std::to_array<ModelInfo>({
+    {"nemotron-h-8b-base",
+     "mamba2",
+     52,
+     24,
+     {3, 10240},
+     {{128, 64, 128}, fp32},
+     16384,
+     "verified (config copy; M counted in pattern)"},
+    {"nemotron-nano-9b-v2", "mamba2", 56, 27, {3, 12288}, {{128, 80, 128}, fp32}, unknown, "verified"},
+    {"nemotron-3-nano-30b-a3b",
+     "mamba2",
+     52,
+     23,
+     {3, 6144},
+     {{64, 64, 128}, fp32},
+     unknown,
+     "verified (mamba_ssm_cache_dtype float32 in config)"},
+    {"nemotron-3-super-120b-a12b",
+     "mamba2",
+     88,
+     40,
+     {3, 10240},
+     {{128, 64, 128}, fp32},
+     unknown,
+     "verified; 163.12 MiB/req with 1 draft in #49436"},
+    {"nemotron-3-ultra-550b",
+     "mamba2",
+     108,
+     48,
+     {3, 18432},
+     {{256, 64, 128}, fp32},
+     unknown,
+     "shapes from config copy"},
+    {"nemotron-h-56b",
+     "mamba2",
+     118,
+     54,
+     {3, 20480},
+     {{256, 64, 256}, fp32},
+     unknown,
+     "118 layers/heads/state verified; 54 mamba layers unverified"},
+    {"nemotron-h-47b",
+     "mamba2",
+     98,
+     44,
+     {3, 20480},
+     {{256, 64, 256}, fp32},
+     unknown,
+     "UNVERIFIED (memory of the paper)"},
+    {"qwen3-next-80b-a3b",
+     "gdn",
+     48,
+     36,
+     {3, 8192},
+     {{32, 128, 128}, bf16},
+     24576,
+     "verified (block 560 with 3 drafts follows exactly)"},
+    {"qwen3.5-9b",
+     "gdn",
+     32,
+     24,
+     {3, 8192},
+     {{32, 128, 128}, fp32},
+     unknown,
+     "verified (49.88 MiB/req with 2 drafts, #49436)"},
+    {"qwen3.5/3.6-35b-a3b",
+     "gdn",
+     40,
+     30,
+     {3, 8192},
+     {{32, 128, 128}, fp32},
+     unknown,
+     "verified by block-1088 arithmetic (TP2, 2 drafts)"},
+    {"qwen3.6-27b",
+     "gdn",
+     64,
+     48,
+     {3, 10240},
+     {{48, 128, 128}, fp32},
+     unknown,
+     "partly inferred (block 1600 with 3 drafts, fp8 KV)"},
+    {"jamba-v0.1", "mamba1", 32, 28, {3, 8192}, {{8192, 16, 1}, bf16}, unknown, "verified"},
+    {"granite-4.0-h-tiny", "mamba2", 40, 36, {3, 3328}, {{48, 64, 128}, bf16}, unknown, "verified"},
+    {"granite-4.0-h-small",
+     "mamba2",
+     40,
+     36,
+     {3, 8448},
+     {{128, 64, 128}, bf16},
+     unknown,
+     "UNVERIFIED heads from a third-party memory-fit test"},
+    {"falcon-h1-7b", "mamba2", 44, 44, {3, 3584}, {{24, 128, 256}, bf16}, unknown, "verified"},
+    {"falcon-h1-0.5b", "mamba2", 36, 36, {3, 1792}, {{24, 64, 128}, bf16}, unknown, "verified"},
+    {"bamba-9b",
+     "mamba2",
+     32,
+     29,
+     {3, 8448},
+     {{128, 64, 128}, bf16},
+     unknown,
+     "layer map + d_state verified; heads/groups UNVERIFIED"},
+    {"zamba2-7b",
+     "mamba2",
+     81,
+     81,
+     {3, 7424},
+     {{112, 64, 64}, bf16},
+     unknown,
+     "heads inferred from hidden 3584 x expand 2 / 64"},
+    {"minimax-text-01",
+     "linear_attn",
+     80,
+     70,
+     {0, 0},
+     {{64, 128, 128}, fp32},
+     unknown,
+     "UNVERIFIED (removed from vLLM v0.23)"},
+    {"kimi-linear-48b-a3b", "kda", 27, 20, {3, 12288}, {{32, 128, 128}, fp32}, unknown, "verified"},
+    {"lfm2-1.2b", "short_conv", 16, 10, {2, 2048}, {}, unknown, "verified"},
+    {"lfm2-8b-a1b", "short_conv", 24, 18, {2, 2048}, {}, unknown, "verified"},
+});
+
+bool equal_without_case(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+}  // namespace
+
+std::span<const ModelInfo> all() noexcept {
+  return catalogue;
+}
+
+const ModelInfo& info(std::string_view name) {
+  const auto row =
+      std::ranges::find_if(catalogue, [&](const ModelInfo& m) { return equal_without_case(m.name, name); });
+  if (row != catalogue.end()) return *row;
+  std::string rule = "not in the catalogue; known:";
+  for (const ModelInfo& model : catalogue) rule.append(" ").append(model.name);
+  throw InvalidArgument("model", name, rule);
+}
+
+StateSpec find(std::string_view name, const SpecOptions& options) {
+  const ModelInfo& model = info(name);
+  require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
+  ConvShape conv = model.conv;
+  conv.layout = options.conv_layout;
+  if (conv.window != 0) conv.window += options.drafts;
+  RecurrentShape recurrent = model.recurrent;
+  if (options.recurrent_type) recurrent.type = *options.recurrent_type;
+  return StateSpec::uniform(model.state_layers, conv, recurrent);
+}
+
+}  // namespace stateport::models

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/pool/slot_pool.hpp>
+
+#include <stateport/core/containers/prefetch.hpp>
+#include <stateport/core/model/error.hpp>
+
+namespace stateport {
+
+SlotPool::SlotPool(std::int32_t slots, Order order) : order_(order) {
+  require(slots >= 0, "slots", slots, "must not be negative");
+  slots_.resize(static_cast<std::size_t>(slots));
+  ring_.resize(static_cast<std::size_t>(slots));
+  reset();
+}
+
+bool SlotPool::allocate(std::span<SlotId> out) noexcept {
+  if (out.size() > static_cast<std::size_t>(free_count_)) return false;
+  const auto count = static_cast<std::int32_t>(out.size());
+  const std::int32_t from = order_ == Order::stack ? free_count_ - count : 0;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const SlotId slot = ring_[ring_index(from + i)];
+    slots_[slot.index()] = {.tag = {}, .owner = caller, .locks = 0};
+    out[static_cast<std::size_t>(i)] = slot;
+  }
+  if (order_ == Order::queue && count > 0) first_ = static_cast<std::int32_t>(ring_index(count));
+  free_count_ -= count;
+  return true;
+}
+
+void SlotPool::release(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) require(owned(slot).locks == 0, "slot", slot, "is pinned");
+  // Freed one by one so that a slot named twice is found; then everything done so far is undone.
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    Slot& entry = slots_[slots[i].index()];
+    if (entry.owner == nobody) {
+      for (std::size_t k = 0; k < i; ++k) slots_[slots[k].index()].owner = caller;
+      require(false, "slots", slots[i], "is named twice");
+    }
+    entry.owner = nobody;
+  }
+  for (const SlotId slot : slots) ring_[ring_index(free_count_++)] = slot;
+}
+
+void SlotPool::unlock(SlotId slot) {
+  Slot& entry = owned(slot);
+  require(entry.locks > 0, "slot", slot, "is not pinned");
+  --entry.locks;
+}
+
+void SlotPool::prefetch(SlotId slot) const noexcept {
+  if (slot.valid() && slot.index() < slots_.size()) detail::prefetch(&slots_[slot.index()]);
+}
+
+bool SlotPool::is_free(SlotId slot) const noexcept {
+  return slot.valid() && slot.value() < capacity_slots() && slots_[slot.index()].owner == nobody;
+}
+
+std::vector<SlotId> SlotPool::free_list() const {
+  std::vector<SlotId> list;
+  for (std::int32_t i = 0; i < free_count_; ++i) list.push_back(ring_[ring_index(i)]);
+  return list;
+}
+
+void SlotPool::reset() noexcept {
+  first_ = 0;
+  free_count_ = capacity_slots();
+  for (std::int32_t slot = 0; slot < free_count_; ++slot) {
+    slots_[static_cast<std::size_t>(slot)] = {};
+    ring_[static_cast<std::size_t>(slot)] = SlotId{slot};
+  }
+}
+
+void SlotPool::check_invariants() const {
+  constexpr const char* structure = "SlotPool";
+  std::vector<bool> seen(slots_.size(), false);
+  for (const SlotId slot : free_list()) {
+    require_invariant(is_free(slot), structure, "the free list names a slot that has an owner");
+    require_invariant(!seen[slot.index()], structure, "the free list names a slot twice");
+    seen[slot.index()] = true;
+  }
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    require_invariant(seen[slot] == (slots_[slot].owner == nobody), structure, "a free slot is in no list");
+    require_invariant(slots_[slot].locks >= 0, structure, "a lock count is negative");
+    require_invariant(!seen[slot] || slots_[slot].locks == 0, structure, "a free slot is pinned");
+  }
+}
+
+std::size_t SlotPool::ring_index(std::int32_t position) const noexcept {
+  const std::size_t index = static_cast<std::size_t>(first_) + static_cast<std::size_t>(position);
+  return index < ring_.size() ? index : index - ring_.size();
+}
+
+}  // namespace stateport

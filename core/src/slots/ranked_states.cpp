@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "slots/ranked_states.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <stateport/core/model/error.hpp>
+
+namespace stateport {
+
+RankedStates::RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots)
+    : policy_(std::move(policy)), blocks_(blocks), nodes_(static_cast<std::size_t>(blocks.block_count())) {
+  // A directory does not tell of a tick that gets newer.
+  require(policy_->has_memory() || !policy_->key_may_shrink(), "eviction", policy_->name(),
+          "must not have keys that shrink with each use");
+  require(policy_->claim(), "eviction", policy_->name(), "belongs to another cache");
+  policy_->reserve(nodes_.size());
+  path_.reserve(slots);
+  if (policy_->draws() > 0)
+    draw_.emplace(policy_->draws(), policy_->draw_seed(), nodes_.size());
+  else
+    heap_.reserve(nodes_.size());
+}
+
+VictimFacts RankedStates::facts(std::uint32_t index) const noexcept {
+  const Node& node = nodes_[index];
+  std::uint32_t fallback = parent_of(node);
+  while (fallback != none && !nodes_[fallback].has_state) fallback = parent_of(nodes_[fallback]);
+  const std::int64_t fallback_tokens = fallback == none ? 0 : nodes_[fallback].end_tokens;
+  VictimFacts facts{
+      .index = index,
+      .used_tick = std::bit_cast<std::uint64_t>(blocks_.last_use_tick(BlockId{static_cast<std::int32_t>(index)})),
+      .created_tick = node.created,
+      .hits = node.hits,
+      .has_state = true,
+      .end_tokens = std::max(node.end_tokens, fallback_tokens),
+      .fallback_tokens = fallback_tokens};
+  if (node.children == 0) {
+    facts.chain_tokens = std::max<std::int64_t>(facts.end_tokens - fallback_tokens, 1);
+    facts.chain_fallback_tokens = fallback_tokens;
+  }
+  return facts;
+}
+
+void RankedStates::offer(BlockId block) {
+  const auto index = static_cast<std::uint32_t>(block.value());
+  if (draw_) return draw_->push(index);
+  heap_.update(index, policy_->key(facts(index)));
+}
+
+void RankedStates::withdraw(BlockId block) noexcept {
+  const auto index = static_cast<std::uint32_t>(block.value());
+  if (draw_) return draw_->erase(index);
+  heap_.erase(index);
+}
+
+void RankedStates::attach(std::uint32_t index, std::uint32_t parent) noexcept {
+  Node& node = nodes_[index];
+  if (parent_of(node) == parent) return;
+  detach(index);
+  if (parent == none) return;
+  node.parent = parent;
+  node.parent_life = nodes_[parent].life;
+  ++nodes_[parent].children;
+}
+
+std::uint32_t RankedStates::detach(std::uint32_t index) noexcept {
+  for (;;) {
+    Node& node = nodes_[index];
+    const std::uint32_t parent = parent_of(node);
+    node.parent = none;
+    if (parent == none) return none;
+    --nodes_[parent].children;
+    if (nodes_[parent].has_state || nodes_[parent].children > 0) return parent;
+    index = parent;
+  }
+}
+
+void RankedStates::store(BlockId block) noexcept {
+  // What hung on an earlier state of the block would now have a longer prefix to fall back to. It will when a request
+  // tells of both: until then no key gets smaller.
+  forget(block);
+  Node& node = nodes_[block.index()];
+  node.created = ++created_;
+  node.has_state = true;
+}
+
+void RankedStates::evict(BlockId block) noexcept {
+  policy_->chosen(facts(static_cast<std::uint32_t>(block.value())));
+  lose(block);
+}
+
+void RankedStates::lose(BlockId block) noexcept {
+  const auto index = static_cast<std::uint32_t>(block.value());
+  withdraw(block);
+  Node& node = nodes_[index];
+  node.has_state = false;
+  if (node.children > 0) return policy_->lost_state(index);
+  const std::uint32_t left = detach(index);
+  const bool inherits = left != none && nodes_[left].has_state && nodes_[left].children == 0;
+  policy_->removed(index, inherits ? left : EvictionPolicy::no_heir);
+}
+
+void RankedStates::forget(BlockId block) noexcept {
+  const auto index = static_cast<std::uint32_t>(block.value());
+  Node& node = nodes_[index];
+  if (node.children > 0) policy_->removed(index, EvictionPolicy::no_heir);
+  detach(index);
+  node = {.life = node.life + 1};
+}
+
+/// The next state of a prompt. One that was told of at another depth is none of its prefixes: hashes that no prompt has
+/// must not tie states in a circle.
+void RankedStates::follow(const Found& state, std::int32_t depth_blocks) {
+  const auto index = static_cast<std::uint32_t>(state.block.value());
+  Node& node = nodes_[index];
+  if (node.depth_blocks != 0 && node.depth_blocks != depth_blocks) return;
+  node.depth_blocks = depth_blocks;
+  node.end_tokens = std::max<std::int64_t>(state.end_tokens, 0);
+  attach(index, path_.empty() ? none : path_.back());
+  path_.push_back(index);
+}
+
+void RankedStates::tell(const ServedPrompt& prompt) noexcept {
+  now_s_ = prompt.now_s;
+  PromptPast past;
+  const auto blocks = static_cast<std::int32_t>(
+      std::ranges::find_if(prompt.hashes, [](BlockHash hash) { return hash <= 0; }) - prompt.hashes.begin());
+  // Positive hashes are the same numbers without a sign.
+  const std::span keys(reinterpret_cast<const PositionKey*>(prompt.hashes.data()), prompt.hashes.size());
+  if (policy_->learns()) {
+    policy_->set_time(now_s_);
+    const auto usable = static_cast<std::size_t>(std::clamp(prompt.usable_blocks, 0, blocks));
+    past = policy_->looked_up({.keys = keys.first(usable), .blocks = blocks});
+  }
+  for (const std::uint32_t index : path_) {
+    Node& node = nodes_[index];
+    if (node.depth_blocks == prompt.hit_blocks) {
+      ++node.hits;
+      policy_->used(index);
+    }
+    KeptAt at = node.depth_blocks <= prompt.matched_blocks ? KeptAt::branch : KeptAt::rung;
+    if (node.depth_blocks == blocks) at = KeptAt::end;
+    policy_->kept({.index = index,
+                   .has_state = true,
+                   .key = keys[static_cast<std::size_t>(node.depth_blocks) - 1],
+                   .depth_blocks = node.depth_blocks,
+                   .prompt_blocks = blocks,
+                   .at = at,
+                   .past = past,
+                   .hint = prompt.hint});
+  }
+  for (const std::uint32_t index : path_)
+    if (!draw_ && heap_.contains(index)) heap_.update(index, policy_->key(facts(index)));
+}
+
+void RankedStates::clear() noexcept {
+  for (Node& node : nodes_) node = {.life = node.life + 1};
+  if (draw_)
+    draw_->clear();
+  else
+    heap_.clear();
+  policy_->cleared();
+}
+
+void RankedStates::check_invariants() const {
+  const auto check = [](bool ok, const char* what) { require_invariant(ok, "RankedStates", what); };
+  if (draw_)
+    draw_->check_invariants();
+  else
+    heap_.check_invariants();
+  policy_->check_invariants();
+  std::vector<std::uint32_t> children(nodes_.size(), 0);
+  for (const Node& node : nodes_)
+    if (const std::uint32_t parent = parent_of(node); parent != none) ++children[parent];
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    const Node& node = nodes_[index];
+    check(node.children == children[index], "what hangs on a state is counted wrong");
+    check(node.has_state || node.children > 0 || parent_of(node) == none, "a block without a state hangs on another");
+    check(node.has_state || !contains(static_cast<std::uint32_t>(index)), "a block without a state is a candidate");
+  }
+}
+
+}  // namespace stateport

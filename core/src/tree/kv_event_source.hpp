@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/stats/kv_event.hpp>
+
+namespace stateport::detail {
+
+/// Tells a callback which pages of the arena hold KV, by digest. Without a callback it is off: every call but is_on()
+/// is then a mistake. Splitting a segment moves no page, so there is nothing to tell.
+class KvEventSource {
+ public:
+  using Callback = std::function<void(const KvEvent&)>;
+
+  KvEventSource(Callback tell, BlockHashKind kind, std::int32_t page_size) : tell_(std::move(tell)) {
+    if (tell_) hasher_.emplace(BlockHasherOptions{.kind = kind, .block_size_tokens = page_size});
+  }
+
+  [[nodiscard]] bool is_on() const noexcept { return hasher_.has_value(); }
+
+  /// Makes room for `arena_pages` and works out what stored() will tell of `tokens`, whole pages after page `parent`
+  /// of the arena, or at the start of a prompt. All that can fail.
+  void prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens, const Namespace& name_space,
+               std::uint32_t arena_pages);
+  /// The prepared pages are in the arena from `first_page` on.
+  void stored(std::uint32_t first_page, std::span<const Token> tokens, const Namespace& name_space);
+  void removed(std::uint32_t first_page, std::uint32_t pages) {
+    tell_({.kind = KvEvent::Kind::removed, .blocks = std::span(digests_).subspan(first_page, pages)});
+  }
+  void cleared() { tell_({.kind = KvEvent::Kind::cleared}); }
+
+ private:
+  Callback tell_;
+  std::optional<BlockHasher> hasher_;
+  Table<BlockDigest> digests_;  ///< by page of the arena
+  std::vector<BlockDigest> prepared_;
+  BlockDigest parent_;  ///< of what is prepared
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tree/namespace_table.hpp"
+
+#include <xxhash.h>
+
+namespace stateport::detail {
+namespace {
+
+std::uint64_t add_name(std::uint64_t seed, const std::optional<std::string_view>& name) noexcept {
+  // A name of no characters must differ from no name.
+  if (!name) return XXH3_64bits_withSeed(nullptr, 0, ~seed);
+  return XXH3_64bits_withSeed(name->data(), name->size(), seed);
+}
+
+}  // namespace
+
+std::uint64_t namespace_seed(const Namespace& name_space) noexcept {
+  if (name_space == Namespace{}) return 0;
+  return add_name(add_name(0, name_space.extra_key), name_space.salt);
+}
+
+NamespaceTable::NamespaceTable() {
+  records_.emplace_back();
+}
+
+std::uint32_t NamespaceTable::find(const Namespace& name_space) const {
+  if (name_space == Namespace{}) return unnamed;
+  const auto entry = numbers_.find(name_space);
+  return entry == numbers_.end() ? none : entry->second;
+}
+
+std::uint32_t NamespaceTable::find_or_add(const Namespace& name_space) {
+  if (const std::uint32_t known = find(name_space); known != none) return known;
+  Name name;
+  if (name_space.extra_key) name.extra_key.emplace(*name_space.extra_key);
+  if (name_space.salt) name.salt.emplace(*name_space.salt);
+  free_.reserve(records_.size() + 1);  // so that drop_child cannot fail
+  if (free_.empty()) {
+    records_.emplace_back();
+    free_.push_back(static_cast<std::uint32_t>(records_.size()) - 1);
+  }
+  const std::uint32_t number = free_.back();
+  numbers_.emplace(name, number);
+  records_[number].name = std::move(name);
+  free_.pop_back();
+  return number;
+}
+
+Namespace NamespaceTable::name(std::uint32_t number) const noexcept {
+  return records_[number].name.view();
+}
+
+void NamespaceTable::drop_child(std::uint32_t number) noexcept {
+  Record& record = records_[number];
+  if (--record.children > 0 || number == unnamed) return;
+  numbers_.erase(record.name);
+  record.name = {};
+  free_.push_back(number);
+}
+
+void NamespaceTable::clear() noexcept {
+  records_.resize(1);
+  records_.front().children = 0;
+  free_.clear();
+  numbers_.clear();
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <stateport/core/containers/flat_map.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+namespace stateport::detail {
+
+/// A seed for hashes over a namespace's tokens; depends on the names alone.
+[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space) noexcept;
+
+/// Numbers namespaces. A number lives as long as there are children of the root in its namespace; the unnamed
+/// namespace has 0 for ever. find() allocates nothing.
+class NamespaceTable {
+ public:
+  static constexpr std::uint32_t unnamed = 0;
+  static constexpr std::uint32_t none = UINT32_MAX;
+
+  NamespaceTable();
+
+  [[nodiscard]] std::uint32_t find(const Namespace& name_space) const;  ///< none if it has no number
+  [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space);
+  [[nodiscard]] Namespace name(std::uint32_t number) const noexcept;
+
+  void add_child(std::uint32_t number) noexcept { ++records_[number].children; }
+  void drop_child(std::uint32_t number) noexcept;
+  void clear() noexcept;
+
+  [[nodiscard]] std::uint32_t children(std::uint32_t number) const noexcept { return records_[number].children; }
+  [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
+
+ private:
+  struct Name {
+    std::optional<std::string> extra_key;
+    std::optional<std::string> salt;
+    [[nodiscard]] Namespace view() const noexcept { return {extra_key, salt}; }
+  };
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name); }
+    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view()); }
+  };
+  struct NameEqual {
+    using is_transparent = void;
+    bool operator()(const Name& a, const Name& b) const noexcept { return a.view() == b.view(); }
+    bool operator()(const Namespace& a, const Name& b) const noexcept { return a == b.view(); }
+    bool operator()(const Name& a, const Namespace& b) const noexcept { return a.view() == b; }
+  };
+  struct Record {
+    Name name;
+    std::uint32_t children = 0;
+  };
+
+  std::vector<Record> records_;
+  std::vector<std::uint32_t> free_;
+  FlatMap<Name, std::uint32_t, NameHash, NameEqual> numbers_;
+};
+
+}  // namespace stateport::detail

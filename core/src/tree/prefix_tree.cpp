@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller may get wrong is checked here; the work is done by detail::RadixTree.
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include <stateport/core/containers/prefetch.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "tree/radix_tree.hpp"
+
+namespace stateport {
+namespace {
+
+constexpr std::size_t max_key_tokens = INT32_MAX;
+
+PrefixTree::Options checked(PrefixTree::Options options) {
+  require(options.page_size >= 1, "page_size", options.page_size, "must be at least 1");
+  require(options.chunk_size >= 1, "chunk_size", options.chunk_size, "must be at least 1");
+  require(options.slots >= 0, "slots", options.slots, "must not be negative");
+  require(options.max_states_per_path >= -1, "max_states_per_path", options.max_states_per_path,
+          "must be a limit, or -1 for none");
+  require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
+  require(options.kv_indices >= 0 && options.kv_indices <= INT32_MAX, "kv_indices", options.kv_indices,
+          "must be a number of 32-bit indices, or 0 for unknown");
+  return options;
+}
+
+void check_key(std::span<const Token> tokens) {
+  require(tokens.size() <= max_key_tokens, "tokens", static_cast<std::int64_t>(tokens.size()), "is too long");
+}
+
+void check_lookup(std::span<const Token> tokens, std::span<KvIndex> kv_out) {
+  check_key(tokens);
+  require(kv_out.empty() || kv_out.size() >= tokens.size(), "kv_out", static_cast<std::int64_t>(kv_out.size()),
+          "must be empty or have room for every token");
+}
+
+/// The pool refuses slots that are free or out of range.
+void check_callers(const SlotPool& pool, SlotId slot, std::string_view argument) {
+  require(pool.owner(slot) == SlotPool::caller, argument, slot, "is owned by a node of the tree");
+}
+
+void check_callers_or_none(const SlotPool& pool, SlotId slot, std::string_view argument) {
+  require(slot.valid() || slot == SlotId{}, argument, slot, "is neither a slot nor none");
+  if (slot.valid()) check_callers(pool, slot, argument);
+}
+
+/// What a policy that has memory is told of the request.
+void check_told(const PrefixInsert& prefix, double now_s) {
+  check_hint(prefix.hint);
+  const double looked_up_s = prefix.past.looked_up_s.value_or(0);
+  if (!(looked_up_s >= 0 && looked_up_s <= now_s))
+    require(false, "past.looked_up_s", std::string_view(std::to_string(looked_up_s)),
+            "must be a time of the clock, up to now");
+  require(prefix.past.known_blocks >= 0, "past.known_blocks", prefix.past.known_blocks, "must not be negative");
+  require(prefix.request_tokens >= 0 && prefix.request_tokens <= INT32_MAX, "request_tokens", prefix.request_tokens,
+          "must be a number of tokens, or 0 for unknown");
+}
+
+}  // namespace
+
+void PrefixLock::release() noexcept {
+  if (const auto tree = tree_.lock()) tree->unlock(node_, holds_state_);
+  tree_.reset();
+  node_ = {};
+  holds_state_ = false;
+}
+
+PrefixTree::PrefixTree(Options options) : impl_(std::make_shared<detail::RadixTree>(checked(std::move(options)))) {}
+PrefixTree::~PrefixTree() = default;
+PrefixTree::PrefixTree(PrefixTree&&) noexcept = default;
+PrefixTree& PrefixTree::operator=(PrefixTree&&) noexcept = default;
+
+PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
+                              Lookup lookup) {
+  check_lookup(tokens, kv_out);
+  return impl_->match(tokens, name_space, kv_out, lookup);
+}
+
+void PrefixTree::set_time(double now_s) {
+  if (!(std::isfinite(now_s) && now_s >= impl_->now_s()))
+    require(false, "now_s", std::string_view(std::to_string(now_s)), "must be finite and not before the last time");
+  impl_->set_time(now_s);
+}
+
+PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
+                                             std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed) {
+  check_lookup(tokens, kv_out);
+  check_callers_or_none(slots(), live_slot, "live_slot");
+  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request);
+  if (hit.node.is_root()) return hit;
+  if (!live_slot.valid()) live_slot = impl_->take_slot_beside(hit.node.index, freed);
+  if (live_slot.valid()) {
+    hit.live_slot = live_slot;
+    return hit;
+  }
+  return {.node = impl_->id(detail::RadixTree::root),
+          .walked_tokens = hit.walked_tokens,
+          .branching_position = hit.branching_position,
+          .lost = LostHit::locked_pool,
+          .past = hit.past};
+}
+
+InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
+  check_key(prefix.tokens);
+  const auto page = static_cast<std::size_t>(page_size());
+  const std::size_t cut = prefix.tokens.size() / page * page;
+  require(prefix.kv.size() >= cut, "kv", static_cast<std::int64_t>(prefix.kv.size()),
+          "must have an index for every token of the whole pages");
+  require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
+          "must be whole pages");
+  if (impl_->has_memory()) check_told(prefix, impl_->now_s());
+  check_callers_or_none(slots(), prefix.slot, "slot");
+  return impl_->insert(prefix, freed);
+}
+
+EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
+  require(demand.tokens >= 0, "demand.tokens", demand.tokens, "must not be negative");
+  require(demand.states >= 0, "demand.states", demand.states, "must not be negative");
+  require(demand.bytes >= 0, "demand.bytes", demand.bytes, "must not be negative");
+  return impl_->evict(demand, freed);
+}
+
+PrefixLock PrefixTree::lock(NodeId node) {
+  require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  if (node.is_root()) return {};
+  const bool state = impl_->lock(node.index);
+  return {impl_, node, state};
+}
+
+void PrefixTree::touch(NodeId node) {
+  require(impl_->contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  impl_->touch(node.index);
+}
+
+void PrefixTree::touch(std::span<const NodeId> nodes) {
+  detail::for_each_prefetched(
+      nodes.size(), [&](std::size_t i) { impl_->fetch(nodes[i]); },
+      [&](std::size_t i) {
+        require(impl_->contains(nodes[i]), "nodes", nodes[i].index, "is not in the tree, or has been evicted");
+      });
+  impl_->touch(nodes);
+}
+
+bool PrefixTree::allocate_slots(std::span<SlotId> out) noexcept {
+  return impl_->pool().allocate(out);
+}
+
+void PrefixTree::release_slots(std::span<const SlotId> slots) {
+  for (const SlotId slot : slots) check_callers(impl_->pool(), slot, "slots");
+  impl_->pool().release(slots);
+}
+
+StateTag PrefixTree::state_tag(std::span<const Token> tokens, const Namespace& name_space) const {
+  return impl_->state_tag(tokens, name_space);
+}
+
+void PrefixTree::tag_slot(SlotId slot, const StateTag& tag) {
+  check_callers(slots(), slot, "slot");
+  impl_->pool().set_tag(slot, tag);
+}
+
+const SlotPool& PrefixTree::slots() const noexcept {
+  return impl_->pool();
+}
+
+TagCheck PrefixTree::check_restore(const PrefixMatch& hit) const noexcept {
+  if (!hit.slot.valid() || hit.slot.value() >= slots().capacity_slots() || slots().is_free(hit.slot))
+    return TagCheck::empty;
+  return check_tag(slots().tag(hit.slot), hit.tag);
+}
+
+bool PrefixTree::contains(NodeId node) const noexcept {
+  return impl_->contains(node);
+}
+const TreeSizes& PrefixTree::sizes() const noexcept {
+  return impl_->sizes();
+}
+std::size_t PrefixTree::node_count() const noexcept {
+  return impl_->node_count();
+}
+std::size_t PrefixTree::bookkeeping_bytes() const noexcept {
+  return impl_->bookkeeping_bytes();
+}
+std::int32_t PrefixTree::page_size() const noexcept {
+  return impl_->options().page_size;
+}
+std::int64_t PrefixTree::grid() const noexcept {
+  return impl_->grid();
+}
+std::int64_t PrefixTree::track_step() const noexcept {
+  return std::max(impl_->options().chunk_size, impl_->options().page_size);
+}
+void PrefixTree::reset(Freed& freed) {
+  impl_->reset(freed);
+}
+std::vector<NodeInfo> PrefixTree::nodes() const {
+  return impl_->nodes();
+}
+std::string PrefixTree::pretty_print() const {
+  return impl_->pretty_print();
+}
+void PrefixTree::check_invariants() const {
+  impl_->check_invariants();
+}
+
+}  // namespace stateport

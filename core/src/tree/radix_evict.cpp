@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/containers/prefetch.hpp>
+
+#include "tree/radix_tree.hpp"
+
+namespace stateport::detail {
+
+void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
+  const SlotId slot{nodes_[node].slot};
+  freed.slots.push_back(slot);
+  nodes_[node].slot = lost_slot;
+  pool_.release(slot);
+  --sizes_.evictable_states;
+  ++result.states;
+  if (keys_may_shrink_) rank_again(node);
+}
+
+void RadixTree::fetch_pages(std::uint32_t node) const noexcept {
+  const std::uint32_t page = nodes_[node].first_page;
+  prefetch(arena_.kv(page));
+  prefetch(arena_.tokens(page));
+  prefetch(arena_.run_mark(page));
+}
+
+void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result) {
+  RadixNode& entry = nodes_[node];
+  const std::int64_t tokens = tokens_of(entry.pages);
+  const KvIndex* kv = arena_.kv(entry.first_page);
+  // A victim has not been used for long: each eviction fetches what the next one touches.
+  if (listed(node)) {
+    fetch_pages(entry.newer);
+    prefetch(&nodes_[nodes_[entry.newer].newer]);
+  } else {
+    fetch_pages(node);
+  }
+  const std::uint32_t hash = child_hash(node);
+  prefetch(children_.bucket(hash));
+  if (entry.slot >= 0) {  // room for both lists before either tells of this node
+    freed.slots.emplace_back();
+    freed.slots.pop_back();
+  }
+  freed.kv.insert(freed.kv.end(), kv, kv + tokens);
+  drop_candidate(node);
+  if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
+  if (entry.slot >= 0) remove_state(node, freed, result);
+  result.tokens += tokens;
+  sizes_.evictable_tokens -= tokens;
+  own_indices({kv, static_cast<std::size_t>(tokens)}, false);
+  children_.erase(hash, node);
+  arena_.release(entry.first_page, entry.pages);
+
+  const NodeId gone = id(node);
+  const std::uint32_t parent = entry.parent;
+  const std::uint32_t name_space = entry.name_space;
+  const std::uint32_t first_page = entry.first_page;
+  const std::uint32_t pages = entry.pages;
+  --nodes_[parent].children;
+  entry = {};
+  entry.generation = gone.generation + 1;
+  entry.parent = free_head_;
+  free_head_ = node;
+  --live_nodes_;
+  if (parent == root)
+    names_.drop_child(name_space);
+  else if (is_victim_leaf(parent))
+    add_candidate(parent);  // it competes at once, by its own key (18)
+  if (has_memory_) {
+    const bool inherits = parent != root && nodes_[parent].children == 0;
+    options_.policy->removed(node, inherits ? parent : EvictionPolicy::no_heir);
+  }
+  if (options_.on_node_evict) options_.on_node_evict(gone);
+  if (events_.is_on()) events_.removed(first_page, pages);
+}
+
+void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
+  if (has_memory_) options_.policy->chosen(facts(node));
+  if (is_victim_leaf(node)) return remove_leaf(node, freed, result);
+  remove_state(node, freed, result);
+  if (has_memory_) options_.policy->lost_state(node);
+}
+
+EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
+  EvictResult result;
+  while (result.tokens < demand.tokens) {
+    const auto leaf = next_leaf();
+    if (!leaf) break;
+    if (has_memory_) options_.policy->chosen(facts(*leaf));
+    remove_leaf(*leaf, freed, result);
+  }
+  while (result.states < demand.states) {
+    const auto node = next_state();
+    if (!node) break;
+    evict_node(*node, freed, result);
+  }
+  if (demand.bytes == 0) return result;
+  const EvictionOptions& sizes = options_.eviction_options;
+  while (result.tokens * sizes.kv_bytes_per_token + result.states * sizes.state_bytes < demand.bytes) {
+    const auto node = next_of_bytes();
+    if (!node) break;
+    evict_node(*node, freed, result);
+  }
+  return result;
+}
+
+void RadixTree::reset(Freed& freed) {
+  // All that can fail comes before the first change.
+  freed.kv.reserve(freed.kv.size() + static_cast<std::size_t>(sizes_.total_tokens()));
+  freed.slots.reserve(freed.slots.size() + static_cast<std::size_t>(sizes_.total_states()));
+  for (std::uint32_t node = 1; node < nodes_.size(); ++node) {
+    RadixNode& entry = nodes_[node];
+    if (entry.pages == 0) continue;
+    const KvIndex* kv = arena_.kv(entry.first_page);
+    freed.kv.insert(freed.kv.end(), kv, kv + tokens_of(entry.pages));
+    if (entry.slot < 0) continue;
+    const SlotId slot{entry.slot};
+    freed.slots.push_back(slot);
+    while (pool_.lock_count(slot) > 0) pool_.unlock(slot);
+    pool_.set_owner(slot, SlotPool::caller);
+  }
+  free_head_ = none;
+  for (auto node = static_cast<std::uint32_t>(nodes_.size()) - 1; node > 0; --node) {
+    const std::uint32_t generation = nodes_[node].generation + 1;
+    nodes_[node] = {};
+    nodes_[node].generation = generation;
+    nodes_[node].parent = free_head_;
+    free_head_ = node;
+  }
+  nodes_[root].children = 0;
+  nodes_[root].older = nodes_[root].newer = root;
+  live_nodes_ = 0;
+  arena_.clear();
+  children_.clear();
+  names_.clear();
+  leaves_.clear();
+  states_.clear();
+  if (draws_) {
+    draws_->leaves.clear();
+    draws_->useless.clear();
+    draws_->states.clear();
+  }
+  if (has_memory_) options_.policy->cleared();
+  sizes_ = {};
+  owned_indices_.assign(owned_indices_.size(), 0);
+  if (events_.is_on()) events_.cleared();
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <stateport/core/containers/hash_index.hpp>
+#include <stateport/core/containers/prefetch.hpp>
+#include <stateport/core/containers/table.hpp>
+#include <stateport/core/evict/victim_draw.hpp>
+#include <stateport/core/evict/victim_heap.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include "tree/kv_event_source.hpp"
+#include "tree/namespace_table.hpp"
+#include "tree/path_ahead.hpp"
+#include "tree/position_keys.hpp"
+#include "tree/token_arena.hpp"
+
+namespace stateport::detail {
+
+/// One cache line. A free node is linked through `parent` and has no pages. What an ancestor or the arena knows is not
+/// here: the length of the path and the hash of the first page.
+struct RadixNode {
+  std::uint32_t parent = 0;
+  std::uint32_t first_page = 0;  ///< of its segment in the arena
+  std::uint32_t pages = 0;
+  std::uint32_t children = 0;
+  std::uint32_t name_space = 0;
+  std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
+  std::uint32_t full_lock = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t older = UINT32_MAX;  ///< neighbours in the list of leaves, if it is there
+  std::uint32_t newer = UINT32_MAX;  ///< if it is not there: PathAhead's hint, or none
+  std::uint64_t tick = 0;
+  std::uint64_t created = 0;
+  std::uint32_t hits = 0;
+  std::int32_t priority = 0;
+};
+static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache line of nodes");
+
+/// The tree behind PrefixTree, which checks the arguments.
+///
+/// Least recently used leaves go first from a list in order of ticks, which begins and ends at the root: a use moves a
+/// leaf to its end. Other policies use a lazy heap (VictimHeap), where a use only raises ticks. So do leaves that
+/// become candidates too late for the list: their place is far from both of its ends.
+///
+/// Every evictable leaf is in the list or in the heap of leaves, every evictable state, by slot, in the heap of states.
+/// Locked leaves stay in all three, and nodes that have got children in the heap: they are dropped when they come up,
+/// and return when they become candidates again. Of a policy that draws all three are sets to draw from instead.
+class RadixTree {
+ public:
+  static constexpr std::uint32_t root = 0;
+  static constexpr std::uint32_t none = UINT32_MAX;
+  static constexpr std::int32_t no_slot = -1;
+  static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
+
+  explicit RadixTree(PrefixTree::Options options);
+
+  PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
+                    Lookup lookup);
+  void set_time(double now_s);
+  [[nodiscard]] bool has_memory() const noexcept { return has_memory_; }
+  [[nodiscard]] double now_s() const noexcept { return now_s_; }
+  /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
+  SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
+  InsertResult insert(const PrefixInsert& prefix, Freed& freed);
+  EvictResult evict(EvictDemand demand, Freed& freed);
+
+  /// Pins the path and the state; true if there is a state.
+  bool lock(std::uint32_t node) noexcept;
+  void unlock(NodeId node, bool state) noexcept;
+  void touch(std::uint32_t node) noexcept;
+  void touch(std::span<const NodeId> nodes) noexcept;
+  void reset(Freed& freed);
+
+  [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept;
+  [[nodiscard]] bool contains(NodeId node) const noexcept {
+    return node.index < nodes_.size() && nodes_[node.index].generation == node.generation &&
+           (nodes_[node.index].pages > 0 || node.is_root());
+  }
+  /// Fetches what contains() looks at.
+  void fetch(NodeId node) const noexcept {
+    if (node.index < nodes_.size()) prefetch(&nodes_[node.index]);
+  }
+  [[nodiscard]] NodeId id(std::uint32_t index) const noexcept { return {index, nodes_[index].generation}; }
+
+  [[nodiscard]] SlotPool& pool() noexcept { return pool_; }
+  [[nodiscard]] const SlotPool& pool() const noexcept { return pool_; }
+  [[nodiscard]] const PrefixTree::Options& options() const noexcept { return options_; }
+  [[nodiscard]] const TreeSizes& sizes() const noexcept { return sizes_; }
+  [[nodiscard]] std::int64_t grid() const noexcept { return grid_; }
+  [[nodiscard]] std::size_t node_count() const noexcept { return live_nodes_; }
+  [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
+
+  [[nodiscard]] std::vector<NodeInfo> nodes() const;
+  [[nodiscard]] std::string pretty_print() const;
+  void check_invariants() const;
+
+ private:
+  /// Insert keeps at least so many nodes in reserve, for the splits of the lookups between two inserts.
+  static constexpr std::size_t spare_nodes = 256;
+
+  struct Walk {
+    std::uint32_t node = root;      ///< deepest node walked to its end
+    std::uint32_t depth = 0;        ///< nodes walked to their end
+    std::uint32_t pages = 0;        ///< matched pages
+    std::uint32_t cut_node = none;  ///< node on whose edge the walk ended, after cut_pages of it
+    std::uint32_t cut_pages = 0;
+    std::uint32_t answer = root;  ///< deepest node walked to its end that has a state
+    std::uint32_t answer_depth = 0;
+    std::uint32_t answer_pages = 0;
+    bool lost_state = false;                     ///< a node walked beyond the answer had a state that was evicted
+    std::optional<std::uint32_t> missing_child;  ///< the child_hash that nothing was found by
+  };
+
+  [[nodiscard]] Walk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
+  /// The child of walk.node that begins with `page`, or none; looked up if it is not `hint`.
+  [[nodiscard]] std::uint32_t find_child(Walk& walk, std::uint32_t name_space, const Token* page,
+                                         std::uint32_t hint) const noexcept;
+  /// On the way down: fetches what lies ahead.
+  void look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept;
+  [[nodiscard]] std::uint32_t child_hash(std::uint32_t node) const noexcept;
+  [[nodiscard]] std::uint32_t child_hash(std::uint32_t parent, std::uint32_t name_space,
+                                         const Token* page) const noexcept;
+  [[nodiscard]] bool same_page(const Token* a, const Token* b) const noexcept;
+  [[nodiscard]] std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages) const noexcept;
+  [[nodiscard]] std::int64_t tokens_of(std::uint32_t pages) const noexcept {
+    return std::int64_t{pages} * options_.page_size;
+  }
+  /// Whether the slot of a node that ends after `pages` holds a state of so many tokens, by its tag. What tokens they
+  /// are was checked when the tree took it.
+  [[nodiscard]] bool holds_state_at(std::uint32_t node, std::uint32_t pages) const noexcept;
+  /// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
+  void refuse_wrong_states(Walk& walk) const noexcept;
+  [[nodiscard]] PrefixMatch describe(const Walk& walk) const noexcept;
+
+  [[nodiscard]] bool node_at_hand() const noexcept;
+  void reserve_nodes(std::size_t nodes);
+  std::uint32_t take_node() noexcept;
+  /// Cuts `node` after `pages` pages; returns the new upper part.
+  std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
+
+  /// Precondition: `tick` is the largest so far, if the node is a leaf.
+  void touch_node(std::uint32_t node, std::uint64_t tick) noexcept {
+    nodes_[node].tick = tick;
+    if (listed(node))
+      list_last(node);
+    else if (keys_may_shrink_)
+      rank_again(node);
+  }
+  void rank_again(std::uint32_t node) noexcept;
+  void rank_path_again(std::uint32_t node) noexcept;
+  /// Ticks the nodes from the root's child to `node`, parents first; `depth` nodes.
+  void touch_path(std::uint32_t node, std::uint32_t depth) noexcept {
+    tick_ += depth;
+    std::uint64_t tick = tick_;
+    for (std::uint32_t at = node; at != root; at = nodes_[at].parent) nodes_[at].tick = tick--;
+    // What lies above has children and is not listed.
+    if (node != root && listed(node))
+      list_last(node);
+    else if (keys_may_shrink_)
+      rank_path_again(node);
+  }
+  /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
+  void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
+    const std::uint32_t ahead = below.at(depth);
+    if (ahead != none && !listed(node)) nodes_[node].newer = ahead;
+    below.note(depth, node);
+  }
+  void touch_state(std::uint32_t node) noexcept;
+
+  void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const Walk& walk);
+  void check_new_indices(std::span<const KvIndex> kv);
+  void prepare_event(const PrefixInsert& prefix, const Walk& walk, std::uint32_t pages);
+  void count_use(std::uint32_t node, const PrefixInsert& prefix) noexcept;
+  /// For the pages that were not found, up to `end_page`.
+  std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space, const Walk& found,
+                         std::uint32_t end_page) noexcept;
+  /// True if `node` had no state and took the slot.
+  bool adopt(std::uint32_t node, SlotId slot) noexcept;
+  void cap_path(std::uint32_t tail, Freed& freed);
+
+  [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool is_victim_state(std::uint32_t slot) const noexcept;
+  [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
+  /// Adds what policies with memory ask for.
+  void add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept;
+  /// The end of the longest shorter prefix with a state.
+  [[nodiscard]] std::int64_t fallback_tokens(std::uint32_t node) const noexcept;
+  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept { return options_.policy->key(facts(node)); }
+  [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older != none; }
+  void list_before(std::uint32_t newer, std::uint32_t node) noexcept {
+    RadixNode& entry = nodes_[node];
+    entry.newer = newer;
+    entry.older = nodes_[newer].older;
+    nodes_[entry.older].newer = node;
+    nodes_[newer].older = node;
+  }
+  /// Moves a listed leaf.
+  void list_last(std::uint32_t node) noexcept {
+    const RadixNode& entry = nodes_[node];
+    nodes_[entry.older].newer = entry.newer;
+    nodes_[entry.newer].older = entry.older;
+    list_before(root, node);
+  }
+  void unlist(std::uint32_t node) noexcept {
+    RadixNode& entry = nodes_[node];
+    nodes_[entry.older].newer = entry.newer;
+    nodes_[entry.newer].older = entry.older;
+    entry.older = entry.newer = none;
+  }
+  /// False if the node's place in the list is far from both ends.
+  bool list_by_tick(std::uint32_t node) noexcept;
+  /// A leaf that nothing locks: new, unlocked, or left alone by its last child.
+  void add_candidate(std::uint32_t node) noexcept;
+  void drop_candidate(std::uint32_t node) noexcept;
+  [[nodiscard]] std::optional<std::uint32_t> next_leaf();
+  [[nodiscard]] std::optional<std::uint32_t> next_state();
+  /// A leaf or a node whose state goes, whatever the policy gives up first.
+  [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
+  void add_state_candidate(SlotId slot) noexcept;
+  /// The page of the arena that ends a position on the path to `node`, which moves up to the node that has the page.
+  [[nodiscard]] std::uint32_t position_page(std::uint32_t& node, std::uint32_t position) const noexcept;
+  /// Keys for the positions of a new leaf.
+  void name_positions(std::uint32_t leaf, const PrefixInsert& prefix) noexcept;
+  /// Tells the policy of a request.
+  [[nodiscard]] PromptPast past_of(std::span<const Token> tokens, const Namespace& name_space,
+                                   const Walk& found) noexcept;
+  void tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept;
+  /// A node that next_leaf, next_state or next_of_bytes named.
+  void evict_node(std::uint32_t node, Freed& freed, EvictResult& result);
+  void remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result);
+  void fetch_pages(std::uint32_t node) const noexcept;
+  /// Takes the state from a node that keeps its KV.
+  void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
+  void own_indices(std::span<const KvIndex> kv, bool own) noexcept;
+  /// Precondition: the number of indices is known.
+  [[nodiscard]] bool owned_index(KvIndex index) const noexcept;
+
+  /// By node: pages from the root to the end of its segment.
+  [[nodiscard]] std::vector<std::uint32_t> path_ends() const;
+  void check_list() const;
+  void check_policy() const;
+  void check_positions(std::uint32_t node, std::vector<Token>& scratch) const;
+  void check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
+                   std::vector<bool>& used_pages) const;
+  void check_node(std::uint32_t node) const;
+  void check_sizes() const;
+  void check_indices() const;
+  void check_states() const;
+
+  PrefixTree::Options options_;
+  std::int64_t grid_ = 1;
+  SlotPool pool_;
+  Table<RadixNode> nodes_;  ///< reserved to node_capacity_
+  std::size_t node_capacity_ = 0;
+  std::size_t live_nodes_ = 0;
+  std::uint32_t free_head_ = none;
+  std::uint64_t tick_ = 0;
+  TokenArena arena_;
+  KvEventSource events_;
+  HashIndex children_{60};  ///< nodes by a hash of (parent, namespace, first page): 13 bytes a node
+  NamespaceTable names_;
+  TreeSizes sizes_;
+  bool by_last_use_ = false;  ///< the policy is lru: leaves are listed
+  bool keys_may_shrink_ = false;
+  bool has_memory_ = false;  ///< the policy is told what happens
+  /// What a policy draws from.
+  struct Draws {
+    VictimDraw<VictimKey> leaves;   ///< by node, with a state
+    VictimDraw<VictimKey> useless;  ///< by node: leaves without a state
+    VictimDraw<VictimKey> states;   ///< by slot
+  };
+  std::optional<Draws> draws_;
+  std::optional<PositionKeys> positions_;  ///< if the policy has memory and learns
+  std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy has memory: pages from the root to its end
+  double now_s_ = 0;
+  bool told_time_ = false;
+  VictimHeap<VictimKey> leaves_;              ///< by node
+  VictimHeap<std::uint64_t> states_;          ///< by slot
+  std::vector<std::uint64_t> state_ticks_;    ///< by slot
+  std::vector<std::uint64_t> owned_indices_;  ///< bit per KV index, if their number is known
+  std::vector<std::uint32_t> path_;           ///< scratch of cap_path
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/evict/victim_heap.hpp>
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <vector>
+
+#include "random.hpp"
+
+using stateport::VictimHeap;
+
+TEST_CASE("victim heap gives the smallest key and breaks ties by index") {
+  VictimHeap<int> heap(4);
+  heap.push(3, 7);
+  heap.push(2, 5);
+  heap.push(1, 5);
+  const auto always = [](std::uint32_t) { return true; };
+  const std::vector<int> keys = {0, 5, 5, 7};
+  const auto key_of = [&](std::uint32_t i) { return keys[i]; };
+  CHECK(heap.top(always, key_of) == 1u);
+  heap.erase(1);
+  CHECK(heap.top(always, key_of) == 2u);
+}
+
+TEST_CASE("victim heap agrees with a scan over random touches, locks, erasures and smaller keys") {
+  stateport::test::for_each_seed(2000, [](stateport::test::Random& random, std::uint64_t) {
+    const auto n = static_cast<std::uint32_t>(random.between(1, 20));
+    VictimHeap<std::int64_t> heap(n);
+    std::vector<std::int64_t> key(n, 0);
+    std::vector<bool> locked(n, false);
+    std::vector<bool> member(n, false);
+    for (int step = 0; step < 100; ++step) {
+      const auto i = static_cast<std::uint32_t>(random.between(0, n - 1));
+      switch (random.between(0, 5)) {
+        case 0:
+          key[i] += random.between(0, 9);
+          break;
+        case 1:
+          locked[i] = true;
+          break;
+        case 2:
+          locked[i] = false;
+          if (member[i]) heap.push(i, key[i]);
+          break;
+        case 3:
+          member[i] = true;
+          if (!locked[i]) heap.push(i, key[i]);
+          break;
+        case 4:
+          member[i] = false;
+          heap.erase(i);
+          break;
+        default:
+          key[i] -= random.between(0, 9);
+          if (member[i] && !locked[i])
+            heap.update(i, key[i]);
+          else
+            heap.erase(i);
+      }
+      std::optional<std::uint32_t> expected;
+      for (std::uint32_t k = 0; k < n; ++k)
+        if (member[k] && !locked[k] && (!expected || key[k] < key[*expected])) expected = k;
+      const auto top =
+          heap.top([&](std::uint32_t k) { return member[k] && !locked[k]; }, [&](std::uint32_t k) { return key[k]; });
+      REQUIRE(top == expected);
+      heap.check_invariants();
+    }
+  });
+}

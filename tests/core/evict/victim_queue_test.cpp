@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/evict/victim_queue.hpp>
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <vector>
+
+#include "heap_counter.hpp"
+#include "random.hpp"
+
+using stateport::VictimQueue;
+
+TEST_CASE("victim queue gives the smallest key and breaks ties by index, late members included") {
+  VictimQueue queue;
+  queue.reserve(6);
+  const std::vector<std::int64_t> keys = {3, 3, 3, 7, 1, 3};
+  const auto always = [](std::uint32_t) { return true; };
+  const auto key_of = [&](std::uint32_t i) { return keys[i]; };
+  for (const std::uint32_t index : {2u, 1u, 3u}) queue.push(index, keys[index]);
+  CHECK(queue.top(always, key_of) == 1u);
+  CHECK(queue.upcoming(1) == 2u);
+  for (const std::uint32_t index : {0u, 4u, 5u}) queue.push(index, keys[index]);
+  for (const std::uint32_t expected : {4u, 0u, 1u, 2u, 5u, 3u}) {
+    CHECK(queue.top(always, key_of) == expected);
+    queue.erase(expected);
+    queue.check_invariants();
+  }
+  CHECK_FALSE(queue.top(always, key_of));
+}
+
+TEST_CASE("victim queue agrees with a scan over random touches, locks, erasures and smaller keys") {
+  stateport::test::for_each_seed(3000, [](stateport::test::Random& random, std::uint64_t) {
+    const auto n = static_cast<std::uint32_t>(random.between(1, 20));
+    VictimQueue queue;
+    queue.reserve(n);
+    std::vector<std::int64_t> key(n, 0);
+    std::vector<bool> locked(n, false);
+    std::vector<bool> member(n, false);
+    std::int64_t tick = 0;
+    const bool ticks_only = random.chance(50);
+    for (int step = 0; step < 150; ++step) {
+      const auto i = static_cast<std::uint32_t>(random.between(0, n - 1));
+      switch (random.between(0, 7)) {
+        case 0:
+          key[i] = ticks_only ? tick : key[i] + random.between(0, 9);
+          break;
+        case 1:
+          locked[i] = true;
+          break;
+        case 2:
+          locked[i] = false;
+          if (member[i]) queue.update(i, key[i]);
+          break;
+        case 3:
+          if (!member[i] && ticks_only) key[i] = tick;
+          member[i] = true;
+          if (!locked[i]) queue.push(i, key[i]);
+          break;
+        case 4:
+          member[i] = false;
+          queue.erase(i);
+          break;
+        case 5:
+          tick += random.between(0, 1);
+          break;
+        case 6:
+          if (random.chance(3)) {
+            queue.clear();
+            member.assign(n, false);
+          }
+          break;
+        default:
+          if (random.chance(ticks_only ? 10 : 100)) key[i] -= random.between(0, 9);
+          if (member[i] && !locked[i])
+            queue.update(i, key[i]);
+          else
+            queue.erase(i);
+      }
+      std::optional<std::uint32_t> expected;
+      for (std::uint32_t k = 0; k < n; ++k)
+        if (member[k] && !locked[k] && (!expected || key[k] < key[*expected])) expected = k;
+      std::optional<std::uint32_t> top;
+      if (random.chance(70)) {
+        top = queue.top([&](std::uint32_t k) { return member[k] && !locked[k]; },
+                        [&](std::uint32_t k) { return key[k]; });
+        REQUIRE(top == expected);
+      }
+      queue.check_invariants();
+    }
+  });
+}
+
+TEST_CASE("a victim queue drops what is dead without allocating") {
+  VictimQueue queue;
+  queue.reserve(8);
+  const std::uint64_t before = stateport::test::heap_allocations();
+  queue.push(7, 0);  // stays at the head
+  for (std::int64_t tick = 1; tick < 1000; ++tick) {
+    const auto index = static_cast<std::uint32_t>(tick % 7);
+    queue.erase(index);
+    queue.push(index, tick);
+  }
+  CHECK(stateport::test::heap_allocations() == before);
+  queue.check_invariants();
+  CHECK(queue.top([](std::uint32_t) { return true; }, [](std::uint32_t k) { return k == 7 ? 0 : 1000; }) == 7u);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a prefix tree tells a policy that learns of the positions of prompts.
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "random.hpp"
+
+using namespace stateport;
+using test::Random;
+
+namespace {
+
+/// Remembers the keys that it is told. Least recently used first.
+class KeyWitness final : public EvictionPolicy {
+ public:
+  explicit KeyWitness(bool memory) : memory_(memory) {}
+
+  std::string_view name() const noexcept override { return "key witness"; }
+  VictimKey key(const VictimFacts& facts) const noexcept override { return VictimKey(0, facts.used_tick); }
+  bool has_memory() const noexcept override { return memory_; }
+  bool learns() const noexcept override { return true; }
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
+    keys.assign(prompt.keys.begin(), prompt.keys.end());
+    blocks = prompt.blocks;
+    ++told;
+    return {};
+  }
+  void kept(const KeptFacts& prefix) noexcept override {
+    end = prefix;
+    ++told;
+  }
+
+  std::vector<PositionKey> keys;  ///< of the last lookup
+  std::int32_t blocks = 0;
+  KeptFacts end;  ///< of the last insert
+  int told = 0;
+
+ private:
+  bool memory_;
+};
+
+/// Which key a prefix has: two prefixes have one key if they are the same prefix of the same namespace.
+class KeyBook {
+ public:
+  void check(const std::string& salt, std::span<const Token> prefix, PositionKey key) {
+    const Name name(salt, std::vector<Token>(prefix.begin(), prefix.end()));
+    REQUIRE(keys_.try_emplace(name, key).first->second == key);
+    REQUIRE(names_.try_emplace(key, name).first->second == name);
+  }
+
+ private:
+  using Name = std::pair<std::string, std::vector<Token>>;
+  std::map<Name, PositionKey> keys_;
+  std::map<PositionKey, Name> names_;
+};
+
+struct Request {
+  std::vector<Token> prompt;
+  std::string salt;
+  [[nodiscard]] Namespace name_space() const { return {.extra_key = std::nullopt, .salt = salt}; }
+};
+
+Request random_request(Random& random) {
+  Request request{.prompt = std::vector<Token>(static_cast<std::size_t>(random.between(0, 30))),
+                  .salt = random.chance(50) ? "a" : "b"};
+  for (Token& token : request.prompt) token = random.chance(90) ? 1 : 2;
+  return request;
+}
+
+/// A tree that is asked and told of random prompts, and what its policy must have heard.
+class Told {
+ public:
+  explicit Told(Random& random)
+      : page_(random.between32(1, 4)),
+        position_tokens_(random.between32(1, 9)),
+        step_((position_tokens_ + page_ - 1) / page_ * page_),
+        tree({.page_size = page_, .policy = witness, .position_tokens = position_tokens_}) {}
+
+  void look_up(const Request& request) {
+    static_cast<void>(tree.match(request.prompt, request.name_space()));
+    REQUIRE(witness->blocks == static_cast<std::int32_t>(request.prompt.size()) / step_);
+    REQUIRE(witness->keys.size() <= static_cast<std::size_t>(witness->blocks));
+    if (request.prompt.size() <= longest_) REQUIRE(witness->keys.size() == static_cast<std::size_t>(witness->blocks));
+    for (std::size_t i = 0; i < witness->keys.size(); ++i)
+      book_.check(request.salt, prefix(request, static_cast<std::int32_t>(i) + 1), witness->keys[i]);
+  }
+  void insert(const Request& request) {
+    std::vector<KvIndex> kv(request.prompt.size());
+    for (KvIndex& index : kv) index = next_kv_++;
+    const int before = witness->told;
+    tree.insert({.tokens = request.prompt, .kv = kv, .name_space = request.name_space()}, freed);
+    const auto pages = static_cast<std::int32_t>(request.prompt.size()) / page_;
+    if (pages == 0) return;
+    REQUIRE(witness->told == before + 1);
+    longest_ = std::max(longest_, static_cast<std::size_t>(pages * page_));
+    REQUIRE(witness->end.depth_blocks == pages * page_ / step_);
+    if (witness->end.depth_blocks > 0)
+      book_.check(request.salt, prefix(request, witness->end.depth_blocks), witness->end.key);
+  }
+
+ private:
+  [[nodiscard]] std::span<const Token> prefix(const Request& request, std::int32_t positions) const {
+    return std::span(request.prompt).first(static_cast<std::size_t>(positions * step_));
+  }
+
+  std::int32_t page_;
+  std::int32_t position_tokens_;
+  std::int32_t step_;
+  KeyBook book_;
+  KvIndex next_kv_ = 0;
+  std::size_t longest_ = 0;  ///< that was kept: keys of longer prompts may be left out
+
+ public:
+  std::shared_ptr<KeyWitness> witness = std::make_shared<KeyWitness>(true);
+  Freed freed;
+  PrefixTree tree;
+};
+
+}  // namespace
+
+TEST_CASE("a prefix has one key, whether the tree holds all of it, some of it or nothing") {
+  test::for_each_seed(2000, [](Random& random, std::uint64_t) {
+    Told told(random);
+    for (int step = 0; step < 60; ++step) {
+      const Request request = random_request(random);
+      const auto kind = random.between(0, 19);
+      told.freed.clear();
+      if (kind == 0)
+        told.tree.reset(told.freed);
+      else if (kind <= 5)
+        told.tree.evict({.tokens = random.between(1, 40)}, told.freed);
+      else if (kind <= 12)
+        told.insert(request);
+      else
+        told.look_up(request);
+      told.tree.check_invariants();
+    }
+  });
+}
+
+TEST_CASE("a policy without memory is told nothing, even one that would learn") {
+  const auto witness = std::make_shared<KeyWitness>(false);
+  PrefixTree tree({.policy = witness, .position_tokens = 1});
+  const std::vector<Token> tokens = {1, 2, 3};
+  const std::vector<KvIndex> kv = {0, 1, 2};
+  Freed freed;
+  tree.insert({.tokens = tokens, .kv = kv}, freed);
+  CHECK(tree.match(tokens).walked_tokens == 3);
+  CHECK(witness->told == 0);
+  tree.check_invariants();
+}
+
+TEST_CASE("the room that options ask for has keys of positions in it") {
+  constexpr std::size_t reserved = 100'000;
+  PrefixTree tree({.reserve_tokens = reserved});
+  const std::size_t before = tree.bookkeeping_bytes();
+  const std::vector<Token> tokens = {1, 2, 3};
+  const std::vector<KvIndex> kv = {0, 1, 2};
+  Freed freed;
+  tree.insert({.tokens = tokens, .kv = kv}, freed);
+  CHECK(tree.bookkeeping_bytes() == before);
+  CHECK(before >= reserved * sizeof(PositionKey));
+}
