@@ -98,7 +98,7 @@ Json RequestReplay::extend(const Json& op) {
 
 void RequestReplay::cache_unfinished(RequestId request, const Json& op, Json& result) {
   Freed freed;
-  const RequestCache::Cached cached = cache_.cache_unfinished(request, op.value("chunked", false), freed);
+  const TreeRequests::Cached cached = cache_.cache_unfinished(request, op.value("chunked", false), freed);
   report(freed);
   result["state_copies"] = Json::array();
   if (cached.checkpoint) {
@@ -119,7 +119,7 @@ Json RequestReplay::decode(const Json& op) {
     const Token sampled = token;
     Freed freed;
     // The first output token comes from the pass over the prompt.
-    std::optional<RequestCache::DecodePlan> plan(std::in_place);
+    std::optional<TreeRequests::DecodePlan> plan(std::in_place);
     if (cache_.tokens(request).size() > cache_.kv_row(request).size()) plan = cache_.plan_decode(request, 0, freed);
     if (!plan) throw std::runtime_error("no KV for a request");
     cache_.append(request, {&sampled, 1}, freed);

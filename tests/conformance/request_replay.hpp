@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/tree_requests.hpp>
 
 #include "prefix_replay.hpp"
 
@@ -36,7 +36,7 @@ class RequestReplay : public PrefixReplay {
   [[nodiscard]] Json pingpong(RequestId request) const;
   void report(const Freed& freed);
 
-  RequestCache cache_;
+  TreeRequests cache_;
   std::map<std::string, RequestId> requests_;
   std::map<RequestId, Json> namespaces_;
   std::map<SlotId, State> states_;

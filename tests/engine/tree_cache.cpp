@@ -111,7 +111,7 @@ void TreeCache::after_forward(std::span<const Row> rows) {
 /// What a chunk of a prompt computed goes to the tree; its copies run after the last row's.
 void TreeCache::keep_chunk(const Row& row, std::vector<SlotCopy>& copies) {
   const RequestId id = request(*row.sequence).id;
-  const RequestCache::Cached cached = requests_.cache_unfinished(id, row.sequence->prefilling(), freed_);
+  const TreeRequests::Cached cached = requests_.cache_unfinished(id, row.sequence->prefilling(), freed_);
   count_freed();
   if (cached.checkpoint && cached.adopted) copies.push_back(*cached.checkpoint);
   const auto kv = requests_.kv_row(id);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <stateport/core/pool/kv_page_pool.hpp>
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/tree_requests.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "cache.hpp"
@@ -13,7 +13,7 @@
 
 namespace stateport::engine {
 
-/// Finds states by tokens: RequestCache over a PrefixTree. Checkpoints are copies of live states at the ends of chunks,
+/// Finds states by tokens: TreeRequests over a PrefixTree. Checkpoints are copies of live states at the ends of chunks,
 /// or written by the forward to a slot that is donated.
 class TreeCache final : public EngineCache {
  public:
@@ -36,7 +36,7 @@ class TreeCache final : public EngineCache {
     RequestId id;
     std::optional<SlotCopy> restore;           ///< before the next pass,
     std::optional<SlotId> clear;               ///< or this
-    std::optional<RequestCache::Track> track;  ///< of the next pass
+    std::optional<TreeRequests::Track> track;  ///< of the next pass
   };
 
   [[nodiscard]] Request& request(const Sequence& sequence) { return running_[static_cast<std::size_t>(sequence.slot)]; }
@@ -49,7 +49,7 @@ class TreeCache final : public EngineCache {
   CheckpointStyle style_;
   PrefixTree tree_;
   KvPagePool kv_;
-  RequestCache requests_;
+  TreeRequests requests_;
   LiveSlots states_;
   std::vector<Request> running_;  ///< by request slot
   Freed freed_;

@@ -2,7 +2,7 @@
 // An engine's loop around the prefix tree, as the README shows it. States are lists of tokens here: what a forward pass
 // leaves in a slot is what it has read.
 #include <stateport/core/pool/kv_page_pool.hpp>
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/tree_requests.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include <cstdio>
@@ -64,8 +64,8 @@ std::int64_t serve(stateport::PrefixTree& cache, stateport::KvPagePool& kv, Engi
 // readme end
 
 // readme: request cache
-/// Serves one prompt with RequestCache, which takes, keeps and gives back KV and slots itself.
-void serve(stateport::RequestCache& requests, Engine& engine, const std::vector<Token>& prompt,
+/// Serves one prompt with TreeRequests, which takes, keeps and gives back KV and slots itself.
+void serve(stateport::TreeRequests& requests, Engine& engine, const std::vector<Token>& prompt,
            const std::vector<Token>& answer) {
   stateport::Freed freed;
   const auto started = requests.start(prompt, {}, freed);
@@ -109,7 +109,7 @@ int main() {
   {
     stateport::PrefixTree cache({.page_size = 1, .slots = slots});
     stateport::KvPagePool kv(1000, 1);
-    stateport::RequestCache requests(cache, kv, {.style = stateport::CheckpointStyle::copy_live});
+    stateport::TreeRequests requests(cache, kv, {.style = stateport::CheckpointStyle::copy_live});
     engine = {};
     serve(requests, engine, {1, 2, 3}, {4, 5, 6});
     serve(requests, engine, {1, 2, 3, 4, 5, 9}, {7});

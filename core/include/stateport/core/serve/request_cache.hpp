@@ -1,180 +1,167 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include <stateport/core/pool/kv_page_pool.hpp>
-#include <stateport/core/tree/prefix_tree.hpp>
+#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/serve/request_types.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 
 namespace stateport {
 
-/// How a request takes checkpoints.
-enum class CheckpointStyle : std::uint8_t {
-  /// The live state is copied to a fresh slot at the end of every chunk, and donated at the end. Needs page_size 1:
-  /// the end of a chunk is the end of a page.
-  copy_live,
-  /// The forward pass writes a second state at a position of the grid ("tracks" it) to one of two slots of the
-  /// request; that slot is donated and a fresh one takes its place.
-  donate_tracked,
+/// How checkpoints are found.
+enum class CacheIndex : std::uint8_t {
+  slots,  ///< by block hash; a KV block may have a state (SlotAllocator)
+  tree,   ///< by tokens, in a prefix tree (PrefixTree)
+  align   ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
 };
 
-/// What happens to KV and slots in the life of a request: which it takes, donates to the prefix tree, and gives back.
+/// Index `align`: layers that share a block table of states.
+struct StateGroup {
+  std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
+  std::int32_t blocks = 0;             ///< of running requests and of checkpoints together
+  std::int32_t conv_window = 0;        ///< W, the shortest of the group's conv states; 0: it has none
+  std::uint64_t layout_fingerprint = 0;
+};
+
+struct RequestCacheOptions {
+  CacheIndex index = CacheIndex::tree;
+  AlignMode align_mode = AlignMode::align;  ///< index align. all: the pass itself writes the state at every boundary
+  std::int32_t max_requests = 0;            ///< that run at a time
+  std::int64_t max_request_tokens = 0;      ///< of one request, prompt, output and drafts together
+  std::int32_t drafts = 0;                  ///< K: drafts of a row, at most
+  std::int32_t block_size_tokens = 16;      ///< of KV (tree: a page)
+  std::int64_t kv_tokens = 0;               ///< room for KV; rounded down to whole blocks
+  /// Slots, tree: StateStore::fingerprint() of the store; align: each group has its own. 0 is refused unless
+  /// unchecked_layout, because a restore then compares nothing.
+  std::uint64_t layout_fingerprint = 0;
+  bool unchecked_layout = false;
+  std::int32_t checkpoints = 0;  ///< slots, tree: states that can be kept beside those of running requests
+  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: only at its end.
+  std::int32_t scan_alignment_tokens = 1;
+  /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
+  std::int64_t decode_checkpoint_tokens = 0;
+  std::vector<StateGroup> groups;               ///< align: at least one; else none
+  EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree: of states, and of leaves of the tree
+  EvictionOptions eviction_options;
+  BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
+  /// A pass may be planned while the one before it is not committed.
+  bool overlap = false;
+  bool events = false;  ///< keep events for take_events()
+  ComputeCost cost;     ///< for the FLOPs in stats()
+};
+
+/// Groups of layers: align: as many as options.groups, else one.
+[[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
+/// Slots that the engine's store of this group must have. Every slot that a plan names is below it.
+[[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
+/// Scratch states that the passes need for StateSave::in_scratch; 0 for tree and align.
+[[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
+/// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
+[[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
+
+/// The cache of KV and recurrent states as an engine sees it: one interface for the three indexes.
 ///
-///     start ──► extend ──► cache_unfinished ──► … ──► append ──► plan_decode ──► append ──► … ──► finish or abort
-///                  ▲──────────── chunks ─────────┘                  ▲──── passes ────┘
+///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
-/// Nothing moves here: a plan says which states the engine copies or clears before the forward pass and where the
-/// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
-/// SGLang. Bad input throws InvalidArgument and changes nothing; a pool that is short is an answer (none), after
-/// which only evictions have happened. `freed` reports what left; it is back in its pool already. Not thread-safe.
+///     [before]  for each group: clear, copies
+///     [after]   for each group: steps, from_scratch, copies
+///
+/// The cache decides and moves no byte: the engine enqueues what plans and commits say on one stream, in this order.
+/// A plan is for a whole batch. A row finds room or not, as a whole; rows without room are named and the others run.
+///
+/// Outstanding passes. A pass is outstanding from plan() to its commit(). Without `overlap` there is at most one: a
+/// plan while one is outstanding replaces it. With `overlap` there are at most two: plan() while one is outstanding
+/// plans ahead, and while two are outstanding it replaces the second. What is replaced must not have run; cancel()
+/// says that the newest pass did not run. Commits settle in the order of the plans. A plan that is `ready` may be
+/// enqueued before the commit of the pass before it; another one only after that commit has answered it complete.
+///
+/// Everything that a plan names stays as it is until its commit, its replacement or the end of the row's request.
+/// A request may end while a pass with it is outstanding: its row is void, and commit() takes no tokens for it.
+///
+/// Never a wrong state: a hit is confirmed by 128 bits of the prefix's hash, its token count and the layout, or by the
+/// tokens themselves; a 63-bit key alone is no hit.
+///
+/// Bad input throws InvalidArgument that names it, and changes nothing. No room is an answer. No call allocates once
+/// the cache is warm, except that a request longer than all before makes its rows longer. Not thread-safe.
 class RequestCache {
  public:
-  struct Options {
-    CheckpointStyle style = CheckpointStyle::donate_tracked;
-    std::int64_t track_interval = 256;  ///< donate_tracked: decoding tracks at multiples of it; whole pages
-  };
+  virtual ~RequestCache() = default;
+  RequestCache(const RequestCache&) = delete;
+  RequestCache& operator=(const RequestCache&) = delete;
 
-  /// Where the forward pass writes the state after `position` tokens. A chunk that is shorter than the grid tracks the
-  /// state that it begins with.
-  struct Track {
-    std::int64_t position = 0;
-    SlotId slot;
-    bool at_branching = false;  ///< position is where an earlier prompt diverged
-    friend constexpr bool operator==(const Track&, const Track&) noexcept = default;
-  };
+  /// Looks the prompt up and takes what the request needs to run. None: no request number or no slot is free; nothing
+  /// was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that are not ascending or
+  /// not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
+  [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
-  struct Started {
-    RequestId request;
-    SlotId live_slot;                ///< the request's working slot
-    std::int64_t prefix_tokens = 0;  ///< the forward pass begins here
-    std::optional<std::int64_t> branching_position;
-    std::optional<SlotCopy> restore;  ///< what the first extend will ask for
-    std::optional<LostHit> lost;
-  };
+  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget. After
+  /// the prompt: budget_tokens. With a pass outstanding: behind that. Throws for a request that does not run and a
+  /// budget < 0. O(1).
+  [[nodiscard]] virtual std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
-  /// Before a forward pass over the tokens [start, upto).
-  struct ExtendPlan {
-    std::int64_t start = 0;
-    std::span<const KvIndex> kv;      ///< of the tokens [start, upto); valid until the next call
-    std::optional<SlotCopy> restore;  ///< copy this state first,
-    std::optional<SlotId> clear;      ///< or clear this slot first
-    std::optional<Track> track;
-  };
+  /// Plans one pass for the batch. Valid until the next call that changes the cache. Throws for more rows than
+  /// max_requests, a request that does not run or is named twice, tokens < 1 or beyond the prompt or
+  /// max_request_tokens, drafts < 0 or > K or in a pass over the prompt, and a row that decodes with tokens other than
+  /// 1 + drafts or without a token to feed. O(rows), and O(blocks) that are new.
+  [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
 
-  /// Before a pass that feeds the last output token and drafts after it.
-  struct DecodePlan {
-    std::span<const KvIndex> kv;  ///< of what the pass feeds; valid until the next call
-    std::optional<Track> track;   ///< with drafts: if the pass keeps tokens up to there, see append()
-  };
+  /// The newest outstanding pass did not run. Throws for another one.
+  virtual void cancel(PassId pass) = 0;
 
-  struct Cached {
-    std::int64_t protected_tokens = 0;   ///< of the prefix that the request now holds in the tree
-    bool adopted = false;                ///< the tree took a checkpoint
-    std::optional<SlotCopy> checkpoint;  ///< copy_live: enqueue it now; needless if the tree did not adopt it
-  };
+  /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i of the plan, all in `sampled` one after the
+  /// other. A count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the
+  /// prompt ends; else 1 … tokens of the row. Blocks that are full and states that are written can be found from now
+  /// on. Valid until the next call that changes the cache. Throws for a pass that is not the oldest outstanding one,
+  /// one that was never planned, and counts that do not fit.
+  [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
+                                          std::span<const Token> sampled) = 0;
 
-  /// The tree and the pool must outlive this object. Throws InvalidArgument if their page sizes differ, for copy_live
-  /// with page_size > 1, or if track_interval is not a multiple of the page size.
-  RequestCache(PrefixTree& tree, KvPagePool& kv, Options options);
+  /// The request ends, with what is computed and committed. The hint is about prompts that may continue it. Throws for
+  /// a request that does not run and a bad hint.
+  virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
+  void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
+  void preempt(RequestId request) { end(request, RequestEnd::preempted); }
+  void abort(RequestId request) { end(request, RequestEnd::aborted); }
 
-  /// Looks the prompt up without its last token, which the pass needs, and takes the request's slots. None if a slot
-  /// cannot be had. `prompt` has at least one token.
-  std::optional<Started> start(std::span<const Token> prompt, const Namespace& name_space, Freed& freed);
+  /// Prompt and sampled tokens; valid until the next call that changes the cache. All of these throw for a request that
+  /// does not run.
+  [[nodiscard]] virtual std::span<const Token> tokens(RequestId request) const = 0;
+  /// Tokens whose KV and state are there, of committed passes.
+  [[nodiscard]] virtual std::int64_t computed(RequestId request) const = 0;
+  [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
+  /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.
+  [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
+  [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
-  /// Takes KV for the prompt up to `upto` tokens and plans the pass. None if KV is short.
-  std::optional<ExtendPlan> extend(RequestId request, std::int64_t upto, Freed& freed);
+  /// Forgets everything that is cached. Throws while a request runs.
+  virtual void reset() = 0;
 
-  /// After a pass over a part of the prompt (`chunked`) or all of it: keeps what was computed in the tree, as far as
-  /// there is a checkpoint. If no slot can be had the checkpoint is dropped and counted.
-  Cached cache_unfinished(RequestId request, bool chunked, Freed& freed);
+  [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
+  [[nodiscard]] virtual const CacheStats& stats() const noexcept = 0;
+  /// States that lost their place to others, since construction.
+  [[nodiscard]] virtual std::int64_t evicted_states() const noexcept = 0;
+  /// Moves the oldest events into `out`, at most as many as it has room for, and returns how many. Throws without
+  /// RequestCacheOptions::events.
+  [[nodiscard]] virtual std::size_t take_events(std::span<CacheEvent> out) = 0;
+  /// Throws std::logic_error naming the first broken invariant. O(all).
+  virtual void check_invariants() const = 0;
 
-  /// Takes KV for a pass that feeds the last output token and `drafts` proposed ones. None if KV is short. A plan whose
-  /// pass did not run is replaced by the next one.
-  std::optional<DecodePlan> plan_decode(RequestId request, std::int64_t drafts, Freed& freed);
-
-  /// Adds what a pass sampled: one token after the pass over the prompt; else the kept ones, at most one for each that
-  /// was fed, and the KV of drafts that were not kept goes back. True if the plan's track lies within what is kept:
-  /// from now on its slot counts as written.
-  bool append(RequestId request, std::span<const Token> sampled, Freed& freed);
-
-  /// Keeps what was computed as far as there is a checkpoint, and gives back the rest. A preempted request is
-  /// finished too: it starts again with tokens() and hits what was kept. The hint is for a policy that learns: what is
-  /// known of the prompts that may continue this one.
-  void finish(RequestId request, Freed& freed, const ReuseHint& hint = {});
-  /// Keeps nothing beyond what cache_unfinished kept.
-  void abort(RequestId request, Freed& freed);
-
-  [[nodiscard]] std::span<const Token> tokens(RequestId request) const { return checked(request).tokens; }
-  [[nodiscard]] std::span<const KvIndex> kv_row(RequestId request) const { return checked(request).row; }
-  [[nodiscard]] std::int64_t protected_tokens(RequestId request) const { return checked(request).protected_tokens; }
-  [[nodiscard]] NodeId locked_node(RequestId request) const { return checked(request).lock.node(); }
-  [[nodiscard]] SlotId live_slot(RequestId request) const { return checked(request).live; }
-  /// donate_tracked only; none otherwise.
-  [[nodiscard]] std::array<SlotId, 2> track_slots(RequestId request) const { return checked(request).tracks; }
-  [[nodiscard]] std::int64_t dropped_checkpoints() const noexcept { return dropped_checkpoints_; }
-
-  /// Throws std::logic_error naming the first broken invariant.
-  void check_invariants() const;
-
- private:
-  struct Request {
-    bool running = false;
-    std::vector<Token> tokens;  ///< prompt, then output
-    std::size_t prompt_tokens = 0;
-    std::optional<std::string> extra_key;
-    std::optional<std::string> salt;
-    std::vector<KvIndex> row;  ///< KV of all computed tokens
-    std::int64_t protected_tokens = 0;
-    PrefixLock lock;
-    SlotId live;
-    std::array<SlotId, 2> tracks;
-    std::int64_t planned = 0;           ///< tokens of the pass that plan_decode took KV for
-    std::optional<Track> decode_track;  ///< of that pass
-    std::size_t next_track = 0;
-    std::size_t kept_track = 1;
-    std::optional<std::int64_t> tracked;  ///< tracks[kept_track] holds the state at this position
-    std::optional<std::int64_t> branching;
-    PrefixMatch hit;
-    bool live_state_pending = true;  ///< the live slot has not been restored or cleared yet
-
-    [[nodiscard]] Namespace name_space() const noexcept { return {extra_key, salt}; }
-    [[nodiscard]] std::int64_t computed() const noexcept { return static_cast<std::int64_t>(row.size()); }
-  };
-
-  [[nodiscard]] const Request& checked(RequestId request) const;
-  [[nodiscard]] Request& checked(RequestId request);
-  [[nodiscard]] RequestId new_request();
-  [[nodiscard]] bool take_slots(std::span<SlotId> out, Freed& freed);
-  void release_slot(SlotId slot, Freed& freed);
-  void release_kv(std::span<const KvIndex> kv, Freed& freed);
-  void evict(EvictDemand demand, Freed& freed);
-  [[nodiscard]] bool grow_row(Request& request, std::int64_t upto, Freed& freed);
-  [[nodiscard]] std::optional<Track> plan_track(const Request& request, std::int64_t upto) const;
-  void note_track(Request& request, Track& track);
-  void shrink_row(Request& request, std::int64_t upto, Freed& freed);
-  void drop_decode_plan(Request& request, Freed& freed);
-  /// Inserts the request's prefix of so many tokens.
-  struct Donation {
-    std::int64_t tokens = 0;
-    bool chunked = false;
-    bool finished = false;
-    ReuseHint hint;
-  };
-  InsertResult donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed);
-  void end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed);
-
-  PrefixTree& tree_;
-  KvPagePool& kv_;
-  Options options_;
-  std::vector<Request> requests_;
-  std::vector<RequestId> free_requests_;
-  Freed scratch_;  ///< of one call of the tree
-  std::int64_t dropped_checkpoints_ = 0;
+ protected:
+  RequestCache() = default;
 };
+
+/// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
+/// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
+/// alignment, decode_checkpoint_tokens that are not whole blocks; align: no group, and for a group a block size that is
+/// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
+/// fewer than one request needs, or a conv window (if any) not longer than drafts; another index: groups.
+[[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers in comments are those of the rules that the golden files test.
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/tree_requests.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace stateport {
 
-RequestCache::RequestCache(PrefixTree& tree, KvPagePool& kv, Options options)
+TreeRequests::TreeRequests(PrefixTree& tree, KvPagePool& kv, Options options)
     : tree_(tree), kv_(kv), options_(options) {
   require(kv.page_size() == tree.page_size(), "kv.page_size", kv.page_size(), "must be that of the tree");
   require(options.style == CheckpointStyle::donate_tracked || tree.page_size() == 1, "page_size", tree.page_size(),
@@ -18,17 +18,17 @@ RequestCache::RequestCache(PrefixTree& tree, KvPagePool& kv, Options options)
           options.track_interval, "must be whole pages");
 }
 
-const RequestCache::Request& RequestCache::checked(RequestId request) const {
+const TreeRequests::Request& TreeRequests::checked(RequestId request) const {
   require(request.valid() && request.index() < requests_.size() && requests_[request.index()].running, "request",
           request, "is not running");
   return requests_[request.index()];
 }
 
-RequestCache::Request& RequestCache::checked(RequestId request) {
+TreeRequests::Request& TreeRequests::checked(RequestId request) {
   return const_cast<Request&>(std::as_const(*this).checked(request));
 }
 
-RequestId RequestCache::new_request() {
+RequestId TreeRequests::new_request() {
   if (free_requests_.empty()) {
     free_requests_.reserve(requests_.size() + 1);  // so that end() cannot fail
     free_requests_.push_back(RequestId{static_cast<std::int32_t>(requests_.size())});
@@ -39,31 +39,31 @@ RequestId RequestCache::new_request() {
   return request;
 }
 
-void RequestCache::release_kv(std::span<const KvIndex> kv, Freed& freed) {
+void TreeRequests::release_kv(std::span<const KvIndex> kv, Freed& freed) {
   kv_.release(kv);
   freed.kv.insert(freed.kv.end(), kv.begin(), kv.end());
 }
 
-void RequestCache::release_slot(SlotId slot, Freed& freed) {
+void TreeRequests::release_slot(SlotId slot, Freed& freed) {
   if (!slot.valid()) return;
   tree_.release_slots({&slot, 1});
   freed.slots.push_back(slot);
 }
 
-void RequestCache::evict(EvictDemand demand, Freed& freed) {
+void TreeRequests::evict(EvictDemand demand, Freed& freed) {
   scratch_.clear();
   tree_.evict(demand, scratch_);
   release_kv(scratch_.kv, freed);
   freed.slots.insert(freed.slots.end(), scratch_.slots.begin(), scratch_.slots.end());
 }
 
-bool RequestCache::take_slots(std::span<SlotId> out, Freed& freed) {
+bool TreeRequests::take_slots(std::span<SlotId> out, Freed& freed) {
   if (tree_.allocate_slots(out)) return true;
   evict({.tokens = 0, .states = static_cast<std::int64_t>(out.size())}, freed);  // no credit for free ones (31)
   return tree_.allocate_slots(out);
 }
 
-std::optional<RequestCache::Started> RequestCache::start(std::span<const Token> prompt, const Namespace& name_space,
+std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> prompt, const Namespace& name_space,
                                                          Freed& freed) {
   require(!prompt.empty(), "prompt", std::int64_t{0}, "must have at least one token");
   const RequestId id = new_request();
@@ -103,7 +103,7 @@ std::optional<RequestCache::Started> RequestCache::start(std::span<const Token> 
   return started;
 }
 
-bool RequestCache::grow_row(Request& request, std::int64_t upto, Freed& freed) {
+bool TreeRequests::grow_row(Request& request, std::int64_t upto, Freed& freed) {
   const std::size_t before = request.row.size();
   const auto page = static_cast<std::size_t>(kv_.page_size());
   request.row.resize(static_cast<std::size_t>(upto));
@@ -117,7 +117,7 @@ bool RequestCache::grow_row(Request& request, std::int64_t upto, Freed& freed) {
   return false;
 }
 
-std::optional<RequestCache::Track> RequestCache::plan_track(const Request& request, std::int64_t upto) const {
+std::optional<TreeRequests::Track> TreeRequests::plan_track(const Request& request, std::int64_t upto) const {
   if (options_.style == CheckpointStyle::copy_live) return std::nullopt;
   const std::int64_t start = request.computed();
   const std::int64_t step = tree_.track_step();
@@ -133,14 +133,14 @@ std::optional<RequestCache::Track> RequestCache::plan_track(const Request& reque
   return track;
 }
 
-void RequestCache::note_track(Request& request, Track& track) {
+void TreeRequests::note_track(Request& request, Track& track) {
   track.slot = request.tracks[request.next_track];
   request.kept_track = request.next_track;
   request.next_track = 1 - request.next_track;
   request.tracked = track.position;
 }
 
-std::optional<RequestCache::ExtendPlan> RequestCache::extend(RequestId id, std::int64_t upto, Freed& freed) {
+std::optional<TreeRequests::ExtendPlan> TreeRequests::extend(RequestId id, std::int64_t upto, Freed& freed) {
   Request& request = checked(id);
   const std::int64_t start = request.computed();
   require(upto > start && upto <= static_cast<std::int64_t>(request.prompt_tokens), "upto", upto,
@@ -161,7 +161,7 @@ std::optional<RequestCache::ExtendPlan> RequestCache::extend(RequestId id, std::
   return plan;
 }
 
-InsertResult RequestCache::donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed) {
+InsertResult TreeRequests::donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed) {
   const auto count = static_cast<std::size_t>(donation.tokens);
   const auto key = std::span(request.tokens).first(count);
   if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, request.name_space()));
@@ -182,7 +182,7 @@ InsertResult RequestCache::donate(const Request& request, SlotId slot, const Don
   return inserted;
 }
 
-RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, Freed& freed) {
+TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, Freed& freed) {
   Request& request = checked(id);
   const bool copies = options_.style == CheckpointStyle::copy_live;
   Cached cached{.protected_tokens = request.protected_tokens};
@@ -213,7 +213,7 @@ RequestCache::Cached RequestCache::cache_unfinished(RequestId id, bool chunked, 
   return cached;
 }
 
-std::optional<RequestCache::DecodePlan> RequestCache::plan_decode(RequestId id, std::int64_t drafts, Freed& freed) {
+std::optional<TreeRequests::DecodePlan> TreeRequests::plan_decode(RequestId id, std::int64_t drafts, Freed& freed) {
   Request& request = checked(id);
   require(drafts >= 0, "drafts", drafts, "must not be negative");
   drop_decode_plan(request, freed);
@@ -231,7 +231,7 @@ std::optional<RequestCache::DecodePlan> RequestCache::plan_decode(RequestId id, 
   return plan;
 }
 
-bool RequestCache::append(RequestId id, std::span<const Token> sampled, Freed& freed) {
+bool TreeRequests::append(RequestId id, std::span<const Token> sampled, Freed& freed) {
   Request& request = checked(id);
   const auto count = static_cast<std::int64_t>(sampled.size());
   const bool first = request.planned == 0 && request.computed() >= static_cast<std::int64_t>(request.prompt_tokens) &&
@@ -250,20 +250,20 @@ bool RequestCache::append(RequestId id, std::span<const Token> sampled, Freed& f
 }
 
 /// Gives back the pages that lie beyond `upto` as a whole.
-void RequestCache::shrink_row(Request& request, std::int64_t upto, Freed& freed) {
+void TreeRequests::shrink_row(Request& request, std::int64_t upto, Freed& freed) {
   const std::int64_t page = kv_.page_size();
   const auto kept = static_cast<std::size_t>((upto + page - 1) / page * page);
   if (kept < request.row.size()) release_kv(std::span(request.row).subspan(kept), freed);
   request.row.resize(static_cast<std::size_t>(upto));
 }
 
-void RequestCache::drop_decode_plan(Request& request, Freed& freed) {
+void TreeRequests::drop_decode_plan(Request& request, Freed& freed) {
   shrink_row(request, request.computed() - request.planned, freed);
   request.planned = 0;
   request.decode_track.reset();
 }
 
-void RequestCache::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
+void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   Request& request = checked(id);
   check_hint(hint);
   drop_decode_plan(request, freed);
@@ -278,14 +278,14 @@ void RequestCache::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   free_requests_.push_back(id);
 }
 
-void RequestCache::abort(RequestId id, Freed& freed) {
+void TreeRequests::abort(RequestId id, Freed& freed) {
   Request& request = checked(id);
   drop_decode_plan(request, freed);
   end(request, {}, request.protected_tokens, freed);
   free_requests_.push_back(id);
 }
 
-void RequestCache::end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed) {
+void TreeRequests::end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed) {
   const std::int64_t page = kv_.page_size();
   release_kv(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens / page * page)), freed);
   request.lock.release();
@@ -294,8 +294,8 @@ void RequestCache::end(Request& request, SlotId adopted, std::int64_t kept_token
   request = {};
 }
 
-void RequestCache::check_invariants() const {
-  constexpr const char* structure = "RequestCache";
+void TreeRequests::check_invariants() const {
+  constexpr const char* structure = "TreeRequests";
   for (const Request& request : requests_) {
     if (!request.running) continue;
     const std::int64_t computed = request.computed() - request.planned;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/tree_requests.hpp>
 
 #include <stateport/core/model/error.hpp>
 
@@ -108,7 +108,7 @@ class Engine {
     const auto all = cache_.tokens(request);
     return {all.begin(), all.begin() + tokens};
   }
-  void note(const std::optional<RequestCache::Track>& track, RequestId request) {
+  void note(const std::optional<TreeRequests::Track>& track, RequestId request) {
     if (track) states_[track->slot] = prefix(request, track->position);
   }
 
@@ -174,7 +174,7 @@ class Engine {
 
   Random& random_;
   Pools pools_;
-  RequestCache cache_;
+  TreeRequests cache_;
   Freed freed_;
   std::vector<Live> running_;
   std::vector<Tokens> prompts_;
@@ -185,7 +185,7 @@ class Engine {
 
 TEST_CASE("a second turn starts from the end of the first") {
   Pools pools(8, 100);
-  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
   Freed freed;
   const auto first = cache.start(iota_tokens(10), {}, freed);
   REQUIRE(first);
@@ -212,7 +212,7 @@ TEST_CASE("a second turn starts from the end of the first") {
 
 TEST_CASE("a request that is said to be the last of its kind is evicted before another that is not") {
   Pools pools(4, 1000);
-  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
   Freed freed;
   const auto serve = [&](Token first, const ReuseHint& hint) {
     Tokens prompt(128, first);
@@ -240,7 +240,7 @@ TEST_CASE("a request that is said to be the last of its kind is evicted before a
 
 TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what is kept does not count") {
   Pools pools(4, 40, 4);
-  RequestCache cache(pools.tree, pools.kv, {.track_interval = 8});
+  TreeRequests cache(pools.tree, pools.kv, {.track_interval = 8});
   Freed freed;
   const auto started = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(started->request, 6, freed));
@@ -273,7 +273,7 @@ TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what
 
 TEST_CASE("a request that cannot have its slots does not start") {
   Pools pools(2, 100);
-  RequestCache cache(pools.tree, pools.kv, {.track_interval = 4});
+  TreeRequests cache(pools.tree, pools.kv, {.track_interval = 4});
   Freed freed;
   CHECK_FALSE(cache.start(iota_tokens(4), {}, freed));
   CHECK(pools.tree.slots().free_slots() == 2);
@@ -282,7 +282,7 @@ TEST_CASE("a request that cannot have its slots does not start") {
 
 TEST_CASE("a request that cannot have its KV stays where it is") {
   Pools pools(4, 8);
-  RequestCache cache(pools.tree, pools.kv, {.track_interval = 4});
+  TreeRequests cache(pools.tree, pools.kv, {.track_interval = 4});
   Freed freed;
   const auto started = cache.start(iota_tokens(9), {}, freed);
   REQUIRE(started);
@@ -296,7 +296,7 @@ TEST_CASE("a request that cannot have its KV stays where it is") {
 
 TEST_CASE("a chunk that is shorter than the grid tracks the state that it begins with") {
   Pools pools(6, 40, 4, 6);  // grid 12
-  RequestCache cache(pools.tree, pools.kv, {.track_interval = 4});
+  TreeRequests cache(pools.tree, pools.kv, {.track_interval = 4});
   Freed freed;
   const auto started = cache.start(iota_tokens(20), {}, freed);
   CHECK(cache.extend(started->request, 8, freed)->track->position == 0);
@@ -307,7 +307,7 @@ TEST_CASE("a chunk that is shorter than the grid tracks the state that it begins
 
 TEST_CASE("a checkpoint without a slot is dropped and counted") {
   Pools pools(3, 20);
-  RequestCache cache(pools.tree, pools.kv, {.track_interval = 4});
+  TreeRequests cache(pools.tree, pools.kv, {.track_interval = 4});
   Freed freed;
   const auto started = cache.start(iota_tokens(8), {}, freed);
   REQUIRE(cache.extend(started->request, 8, freed)->track);
@@ -318,7 +318,7 @@ TEST_CASE("a checkpoint without a slot is dropped and counted") {
 
 TEST_CASE("a request that has not been restored donates nothing") {
   Pools pools(4, 40);
-  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
   Freed freed;
   const auto first = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(first->request, 6, freed));
@@ -334,14 +334,14 @@ TEST_CASE("a request cache refuses bad input") {
   Pools pools(4, 40, 4);
   Freed freed;
   const auto options = [](CheckpointStyle style, std::int64_t interval) {
-    return RequestCache::Options{.style = style, .track_interval = interval};
+    return TreeRequests::Options{.style = style, .track_interval = interval};
   };
-  CHECK_THROWS_AS(RequestCache(pools.tree, pools.kv, options(CheckpointStyle::copy_live, 4)), InvalidArgument);
-  CHECK_THROWS_AS(RequestCache(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 6)), InvalidArgument);
-  CHECK_THROWS_AS(RequestCache(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 0)), InvalidArgument);
+  CHECK_THROWS_AS(TreeRequests(pools.tree, pools.kv, options(CheckpointStyle::copy_live, 4)), InvalidArgument);
+  CHECK_THROWS_AS(TreeRequests(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 6)), InvalidArgument);
+  CHECK_THROWS_AS(TreeRequests(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 0)), InvalidArgument);
   KvPagePool other(40, 2);
-  CHECK_THROWS_AS(RequestCache(pools.tree, other, options(CheckpointStyle::donate_tracked, 4)), InvalidArgument);
-  RequestCache cache(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 4));
+  CHECK_THROWS_AS(TreeRequests(pools.tree, other, options(CheckpointStyle::donate_tracked, 4)), InvalidArgument);
+  TreeRequests cache(pools.tree, pools.kv, options(CheckpointStyle::donate_tracked, 4));
   CHECK_THROWS_AS(cache.start({}, {}, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.extend(RequestId{0}, 1, freed), InvalidArgument);
   const auto started = cache.start(iota_tokens(8), {}, freed);

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/model/tokens.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
+
+/// What goes into a RequestCache and what comes out of it. Plain data.
+namespace stateport {
+
+/// An image, a sound or another input that stands at a position of a prompt. Two prompts that differ in it share
+/// nothing from there on.
+struct MediaKey {
+  std::string_view id;           ///< of the content, for example its hash
+  std::int64_t first_token = 0;  ///< position in the prompt; ascending
+};
+
+/// What a request asks for. The spans are read during the call alone.
+struct Prompt {
+  std::span<const Token> tokens;  ///< all that is known; of a request that starts again: prompt and output so far
+  Namespace name_space;
+  std::span<const MediaKey> media;
+  ReuseHint hint;
+  double now_s = 0;  ///< the caller's clock in seconds; never goes back
+};
+
+struct StartedRequest {
+  RequestId request;
+  std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
+  std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
+  std::optional<LostHit> lost;     ///< why
+};
+
+/// One row of a batch: the pass runs `tokens` tokens of the request, the last `drafts` of them proposed by a draft
+/// model. While the prompt is not done `drafts` is 0; afterwards `tokens` is 1 + drafts.
+struct PassRow {
+  RequestId request;
+  std::int32_t tokens = 0;
+  std::int32_t drafts = 0;
+};
+
+/// Names a planned pass. Passes are numbered from 1, in the order in which they were planned.
+using PassId = std::uint64_t;
+
+/// Where the KV of a request lies: ids[i] holds the tokens [i * tokens_per_id, (i + 1) * tokens_per_id).
+struct KvRow {
+  std::span<const std::int32_t> ids;  ///< block ids; with the index `tree` one KV index a token
+  std::int32_t tokens_per_id = 1;
+
+  [[nodiscard]] constexpr KvIndex at(std::int64_t position) const noexcept {
+    const std::int64_t within = position % tokens_per_id;
+    return static_cast<KvIndex>(ids[static_cast<std::size_t>(position / tokens_per_id)] * tokens_per_id + within);
+  }
+};
+
+/// A state that the pass writes on its way: the one after `offset` of its tokens.
+struct StateSave {
+  std::int32_t offset = 0;
+  SlotId slot;
+  bool in_scratch = false;  ///< `slot` is one of the engine's scratch states, else one of the store
+};
+
+/// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
+///
+/// `slots` is the row of the block table (align), or the live slot alone (slots, tree). A column is an index into it.
+/// With drafts the indexes differ:
+///
+///     slots, tree: slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
+///                  memory of the engine, and the commit says which of them moves where (StepCommit).
+///     align:       the recurrent state after the tokens without drafts goes to slots[write_column], and the one after
+///                  d drafts to slots[write_column + d]. The conv window of slots[write_column] takes d more tokens.
+struct RowState {
+  std::span<const std::int32_t> slots;
+  std::int32_t read_column = -1;     ///< -1: the row begins with the empty state
+  std::int32_t read_bias = 0;        ///< tokens past the state of read_column, see below
+  std::int32_t write_column = 0;     ///< takes the state at the end of the pass
+  std::span<const StateSave> saves;  ///< ascending in offset
+
+  /// The conv window is [read_bias, read_bias + W) of this slot.
+  [[nodiscard]] constexpr SlotId conv_source() const noexcept { return slot(read_column); }
+  [[nodiscard]] constexpr SlotId recurrent_source() const noexcept { return slot(read_column + read_bias); }
+  [[nodiscard]] constexpr SlotId target(std::int32_t drafts = 0) const noexcept { return slot(write_column + drafts); }
+
+ private:
+  [[nodiscard]] constexpr SlotId slot(std::int32_t column) const noexcept {
+    return SlotId{slots[static_cast<std::size_t>(column)]};
+  }
+};
+
+/// What is planned for one row of a batch.
+struct RowPlan {
+  RequestId request;
+  bool room = false;  ///< false: there is no room for the row. It does not run, and nothing of it is planned.
+  std::int32_t tokens = 0;
+  std::int32_t drafts = 0;
+  std::int64_t start = 0;            ///< the pass computes the tokens [start, start + tokens)
+  KvRow kv;                          ///< at least up to start + tokens
+  std::span<const RowState> states;  ///< [groups]
+};
+
+/// What must be enqueued before a pass, for one group of layers. The copies of one group run in any order.
+struct GroupPlan {
+  std::span<const SlotId> clear;  ///< slots that begin with the empty state
+  CopyPlan copies;                ///< within the store: restores, moves of running states, checkpoints
+};
+
+struct PassPlan {
+  PassId pass = 0;
+  /// False: the pass was planned ahead, and where its rows begin depends on an earlier pass that is not committed.
+  /// Memory is reserved, rows with and without room are known; `start`, `states` and all copies are not. commit() of
+  /// that pass answers the complete plan.
+  bool ready = false;
+  std::span<const RowPlan> rows;      ///< in the order of the batch
+  std::span<const GroupPlan> groups;  ///< [groups]
+  std::int32_t rows_without_room = 0;
+};
+
+/// For a row with drafts (slots, tree): states in the engine's scratch memory that become the live state and a
+/// checkpoint. A step counts the tokens of the row from 0; a negative step means that there is none. As StepCommitter
+/// takes them.
+struct StepCommit {
+  std::int32_t row = 0;  ///< of the pass
+  std::int32_t live_step = -1;
+  SlotId live_slot;
+  std::int32_t kept_step = -1;
+  SlotId kept_slot;
+};
+
+/// What must be enqueued after a pass, for one group of layers.
+struct GroupCommit {
+  CopyPlan from_scratch;              ///< source: StateSave::slot in scratch
+  CopyPlan copies;                    ///< within the store, after the steps
+  std::span<const StepCommit> steps;  ///< at most one a row, ascending in row
+};
+
+struct PassCommit {
+  std::span<const GroupCommit> groups;  ///< [groups]
+  std::int32_t published_states = 0;    ///< checkpoints that requests can start from, from now on
+  std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
+  /// The plan of the pass that was planned ahead and was not ready. It is now.
+  std::optional<PassPlan> next;
+};
+
+/// Why a request ends.
+enum class RequestEnd : std::uint8_t {
+  finished,   ///< complete: what is computed is kept where there is a state for it
+  preempted,  ///< the same; it will start again
+  aborted     ///< nothing more is kept than what was published
+};
+
+/// What a router must hear to know what a cache holds.
+struct CacheEvent {
+  enum class Kind : std::uint8_t {
+    stored,   ///< can be found from now on
+    removed,  ///< can not be found any more
+    cleared   ///< nothing can be found any more, KV or states; the other fields have no meaning
+  };
+  enum class Content : std::uint8_t { kv_block, state };
+  enum class Medium : std::uint8_t { device };
+
+  std::uint64_t sequence = 0;  ///< counts up by one from 1
+  Kind kind = Kind::cleared;
+  Content content = Content::kv_block;
+  Medium medium = Medium::device;
+  std::int32_t group = 0;   ///< of a state
+  PrefixHash prefix;        ///< names the block, or the state, with everything before it (BlockDigest::prefix)
+  PrefixHash parent;        ///< stored KV: of the block before; zero for the first block of a prompt
+  std::int64_t tokens = 0;  ///< stored: tokens from the start of the prompt to the end of the block, or to the state
+  friend constexpr bool operator==(const CacheEvent&, const CacheEvent&) noexcept = default;
+};
+
+}  // namespace stateport
