@@ -330,6 +330,28 @@ TEST_CASE("a request that has not been restored donates nothing") {
   CHECK(pools.tree.slots().free_slots() == 3);
 }
 
+TEST_CASE("a request that has not been restored donates nothing, even if its tree was reset meanwhile") {
+  Pools pools(4, 40);
+  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  Freed freed;
+  const auto first = cache.start(iota_tokens(6), {}, freed);
+  REQUIRE(cache.extend(first->request, 6, freed));
+  cache.finish(first->request, freed);
+  const auto second = cache.start(iota_tokens(8), {}, freed);
+  REQUIRE(second->restore);
+  // The prefix comes back without its state: now the tree would take any state of it.
+  freed.clear();
+  pools.tree.reset(freed);
+  pools.tree.release_slots(freed.slots);
+  const Tokens prefix = iota_tokens(6);
+  const std::vector<KvIndex> kv = freed.kv;
+  pools.tree.insert({.tokens = prefix, .kv = kv}, freed);
+  cache.finish(second->request, freed);
+  CHECK(pools.tree.sizes() == TreeSizes{6, 0, 0, 0});
+  CHECK(pools.tree.slots().free_slots() == 4);
+  cache.check_invariants();
+}
+
 TEST_CASE("a request cache refuses bad input") {
   Pools pools(4, 40, 4);
   Freed freed;

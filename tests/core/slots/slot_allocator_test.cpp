@@ -91,6 +91,27 @@ TEST_CASE("victims go by tick and id, and the first victim's slot to the first n
   CHECK(f.blocks.find(1001) == BlockId{1});
 }
 
+TEST_CASE("a slot taken from a victim has lost its tag") {
+  for (const auto& eviction : {std::shared_ptr<EvictionPolicy>(), make_eviction_policy(EvictionOrder::lru)}) {
+    BlockPool blocks({.blocks = 3});
+    SlotPool slots(1);
+    SlotAllocator states(slots, blocks, {.eviction = eviction});
+    Blocks both(2);
+    REQUIRE(blocks.allocate(both));
+    Slots out(1);
+    states.allocate({&both[0], 1}, out);
+    states.set_tag(both[0], tag_a);
+    const BlockHash hash = 1000;
+    blocks.register_hashes({&both[0], 1}, {&hash, 1});  // still cached at ref 0
+    blocks.release({&both[0], 1});
+    REQUIRE(states.try_allocate({&both[1], 1}, out).met());
+    CHECK(states.slot_of(both[1]) == SlotId{0});
+    CHECK(states.was_evicted(both[0]));
+    CHECK(slots.tag(SlotId{0}) == StateTag{});
+    states.check_invariants();
+  }
+}
+
 TEST_CASE("a shortage names both numbers and changes nothing") {
   Fixture f(5, 2);
   f.allocate(block_ids({0, 1}));

@@ -245,6 +245,21 @@ TEST_CASE("a lost hit has a reason") {
   CHECK(tree.sizes().evictable_states == 1);
 }
 
+TEST_CASE("a state lost above the answer is not why the rest of the walk is unusable") {
+  PrefixTree tree({.slots = 2});
+  insert(tree, iota_key(2), 0);
+  insert(tree, iota_key(4), 10);
+  insert(tree, iota_key(6), 20, false);
+  Freed freed;
+  CHECK(tree.evict({.states = 1}, freed) == EvictResult{0, 1});  // of the first two tokens
+  const PrefixMatch below = tree.match(iota_key(6));
+  CHECK(below.tokens == 4);
+  CHECK(below.walked_tokens == 6);
+  CHECK(below.lost == LostHit::no_checkpoint);
+  CHECK(tree.match(iota_key(3)).lost == LostHit::evicted);
+  tree.check_invariants();
+}
+
 TEST_CASE("an evicted node is announced after it left") {
   std::vector<NodeId> gone;
   PrefixTree tree({.slots = 2, .on_node_evict = [&](NodeId node) { gone.push_back(node); }});
@@ -271,6 +286,26 @@ TEST_CASE("namespaces share nothing and vanish with their last node") {
   tree.evict({.tokens = 12}, freed);
   CHECK(tree.match(Key{1, 2, 3}, names[3]).node.is_root());
   tree.check_invariants();
+}
+
+TEST_CASE("namespaces share nothing, even when hashes collide") {
+  // A child is found by 32 bits: of so many namespaces with one prompt some pairs have the same.
+  constexpr KvIndex tenants = 60'000;
+  PrefixTree tree({.eviction = EvictionOrder::lru});
+  const std::vector<Token> prompt = {0};
+  Freed freed;
+  const auto insert_for = [&](KvIndex tenant, std::int64_t known) {
+    const std::string salt = std::to_string(tenant);
+    const PrefixInsert prefix{.tokens = prompt, .kv = {&tenant, 1}, .name_space = {.salt = salt}, .prev_tokens = known};
+    return tree.insert(prefix, freed).node;
+  };
+  std::vector<NodeId> nodes;
+  for (KvIndex tenant = 0; tenant < tenants; ++tenant) nodes.push_back(insert_for(tenant, 0));
+  KvIndex mistaken = 0;
+  for (KvIndex tenant = 0; tenant < tenants; ++tenant)
+    mistaken += insert_for(tenant, 1) != nodes[static_cast<std::size_t>(tenant)];
+  CHECK(mistaken == 0);
+  CHECK(tree.node_count() == tenants);
 }
 
 TEST_CASE("match allocates nothing, whether it hits, misses or splits") {

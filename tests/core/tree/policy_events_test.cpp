@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a prefix tree tells a policy that has memory: why a prefix was kept, and who inherits from one that is gone.
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tree_insert.hpp"
+
+using namespace stateport;
+
+namespace {
+
+/// Remembers what it is told. Least recently used first.
+class Witness final : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "witness"; }
+  VictimKey key(const VictimFacts& facts) const noexcept override { return VictimKey(0, facts.used_tick); }
+  bool has_memory() const noexcept override { return true; }
+  void kept(const KeptFacts& prefix) noexcept override { why.emplace_back(prefix.index, prefix.at); }
+  void removed(std::uint32_t index, std::uint32_t heir) noexcept override { heirs.emplace_back(index, heir); }
+
+  std::vector<std::pair<std::uint32_t, KeptAt>> why;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> heirs;
+};
+
+/// Inserts `tokens` of a request that gets `request_tokens` long, with a state.
+NodeId insert_part(PrefixTree& tree, const std::vector<Token>& tokens, bool chunked, std::int64_t request_tokens) {
+  std::vector<KvIndex> kv(tokens.size());
+  std::iota(kv.begin(), kv.end(), static_cast<KvIndex>(tree.sizes().total_tokens()));
+  SlotId slot;
+  REQUIRE(tree.allocate_slots({&slot, 1}));
+  tree.tag_slot(slot, tree.state_tag(tokens));
+  Freed freed;
+  const InsertResult result = tree.insert(
+      {.tokens = tokens, .kv = kv, .slot = slot, .chunked = chunked, .request_tokens = request_tokens}, freed);
+  if (result.state_exists) tree.release_slots({&slot, 1});
+  return result.node;
+}
+
+}  // namespace
+
+TEST_CASE("a policy hears whether a prefix ends a request, was known before, or lies before the end") {
+  const auto witness = std::make_shared<Witness>();
+  PrefixTree tree({.slots = 8, .policy = witness});
+  using Why = std::vector<std::pair<std::uint32_t, KeptAt>>;
+  const NodeId end = insert_part(tree, {1, 2, 3, 4}, false, 0);
+  CHECK(std::exchange(witness->why, {}) == Why{{end.index, KeptAt::end}});
+  const NodeId known = insert_part(tree, {1, 2}, true, 6);
+  CHECK(std::exchange(witness->why, {}) == Why{{known.index, KeptAt::branch}});
+  const NodeId fresh = insert_part(tree, {1, 2, 5}, true, 6);
+  CHECK(std::exchange(witness->why, {}) == Why{{fresh.index, KeptAt::rung}});
+  // Not a chunk, but the request is known to get longer.
+  CHECK(insert_part(tree, {1, 2, 5}, false, 6) == fresh);
+  CHECK(std::exchange(witness->why, {}) == Why{{fresh.index, KeptAt::branch}});
+  CHECK(insert_part(tree, {1, 2, 5}, false, 3) == fresh);
+  CHECK(std::exchange(witness->why, {}) == Why{{fresh.index, KeptAt::end}});
+  tree.check_invariants();
+}
+
+TEST_CASE("a node inherits from its last child alone, and the root from nobody") {
+  const auto witness = std::make_shared<Witness>();
+  PrefixTree tree({.slots = 8, .policy = witness});
+  const std::uint32_t parent = test::insert(tree, {1, 2}, 0).node.index;
+  const std::uint32_t first = test::insert(tree, {1, 2, 3}, 10).node.index;
+  const std::uint32_t second = test::insert(tree, {1, 2, 4}, 20).node.index;
+  Freed freed;
+  for (int leaf = 0; leaf < 3; ++leaf) {
+    CHECK(tree.evict({.tokens = 1}, freed).states == 1);
+    tree.check_invariants();
+  }
+  constexpr std::uint32_t nobody = EvictionPolicy::no_heir;
+  CHECK(witness->heirs ==
+        std::vector<std::pair<std::uint32_t, std::uint32_t>>{{first, nobody}, {second, parent}, {parent, nobody}});
+}

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants one fault at a time in a copy of the project and asks the tests to notice it.
+
+    plant.py [--only NAME…] [--check] [--build FOLDER]
+
+mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and optionally `tests`, a
+doctest filter of source files that is tried first (otherwise the tests of the wing that the file belongs to). Each is
+planted alone; the core tests are built and run: first those, and if they pass all others too. A fault that no test
+notices is a survivor, and a missing test. --check only looks whether every `old` is there exactly once, which is quick.
+
+Exit code 0, or 1 with a line for every survivor and every entry that does not fit the code. Standard library only."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+LIST = pathlib.Path(__file__).with_name("mutants.json")
+PROGRAM = "test-core"
+# A fault may make a loop endless: the slowest run without one takes a tenth of this.
+TIME_LIMIT_S = 900
+CONFIGURE = ["-G", "Ninja", "-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF", "-DCMAKE_BUILD_TYPE=Release",
+             "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"]
+
+
+def read_list():
+    mutants = json.loads(LIST.read_text(encoding="utf-8"))
+    errors = []
+    names = [mutant["name"] for mutant in mutants]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        errors.append(f"{name}: the name is there twice")
+    for mutant in mutants:
+        path = CHECKOUT / mutant["file"]
+        found = path.read_text(encoding="utf-8").count(mutant["old"]) if path.is_file() else 0
+        if found != 1:
+            errors.append(f"{mutant['name']}: `old` is found {found} times in {mutant['file']}, not once")
+        if mutant["old"] == mutant["new"]:
+            errors.append(f"{mutant['name']}: `new` is the same as `old`")
+    return mutants, errors
+
+
+def copy_project(target):
+    """Copies what has changed since the last copy, so that a later run compiles little, and removes what is gone."""
+    def entries(root):
+        skipped = {"build", ".git", "__pycache__"}
+        for folder, folders, files in os.walk(root):
+            folders[:] = [name for name in folders if name not in skipped]
+            for name in files:
+                yield pathlib.Path(folder, name).relative_to(root)
+    wanted = set(entries(CHECKOUT))
+    for path in set(entries(target)) - wanted:
+        (target / path).unlink()
+    for path in wanted:
+        source, copy = CHECKOUT / path, target / path
+        if copy.is_file() and copy.read_bytes() == source.read_bytes():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+
+
+class Bench:
+    """A copy of the project, its build folder, and what is planted there now."""
+
+    def __init__(self, folder):
+        self.tree = folder / "tree"
+        self.build_folder = folder / "build"
+        self.planted = None
+        self.tree.mkdir(parents=True, exist_ok=True)
+        copy_project(self.tree)
+        if not (self.build_folder / "build.ninja").is_file():
+            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE], check=True,
+                           stdout=subprocess.DEVNULL)
+
+    def plant(self, mutant):
+        """Restores the file of the last fault only if the next one is elsewhere: two rebuilds become one."""
+        if self.planted and (mutant is None or self.planted != mutant["file"]):
+            self.write(self.planted, (CHECKOUT / self.planted).read_text(encoding="utf-8"))
+        self.planted = mutant["file"] if mutant else None
+        if mutant:
+            text = (CHECKOUT / mutant["file"]).read_text(encoding="utf-8")
+            self.write(mutant["file"], text.replace(mutant["old"], mutant["new"]))
+
+    def write(self, file, text):
+        path = self.tree / file
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+    def build(self):
+        return subprocess.run(["ninja", "-C", self.build_folder, PROGRAM], capture_output=True, text=True)
+
+    def passes(self, *arguments):
+        """Whether the tests notice nothing. An endless loop and a crash are noticed."""
+        try:
+            run = subprocess.run([self.build_folder / "bin" / PROGRAM, "--abort-after=1", *arguments],
+                                 capture_output=True, timeout=TIME_LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        except subprocess.TimeoutExpired:
+            return False
+        return run.returncode == 0
+
+
+def first_tests(mutant):
+    wing = pathlib.PurePath(mutant["file"]).parent.name
+    return mutant.get("tests", f"*/core/{wing}/*")
+
+
+def judge(bench, mutant):
+    bench.plant(mutant)
+    built = bench.build()
+    if built.returncode:
+        return "does not compile:\n" + built.stdout[-2000:]
+    near = first_tests(mutant)
+    if not bench.passes(f"--source-file={near}"):
+        return ""
+    return "" if not bench.passes(f"--source-file-exclude={near}") else "survives"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Plants faults in a copy of the project and runs its tests.")
+    parser.add_argument("--check", action="store_true", help="only look whether the list fits the code")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="the names, or beginnings of names, to plant")
+    parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", metavar="FOLDER")
+    options = parser.parse_args()
+    mutants, errors = read_list()
+    print("\n".join(errors), end="\n" if errors else "")
+    if options.check or errors:
+        print(f"{len(mutants)} mutants, {len(errors)} entries do not fit")
+        return 1 if errors else 0
+    if options.only:
+        mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
+    bench = Bench(options.build)
+    built = bench.build()
+    if built.returncode or not bench.passes():
+        print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
+        return 1
+    survivors = 0
+    for mutant in sorted(mutants, key=lambda one: one["file"]):
+        began = time.monotonic()
+        answer = judge(bench, mutant)
+        survivors += bool(answer)
+        print(f"{mutant['name']}: {answer or 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
+    bench.plant(None)
+    print(f"{len(mutants)} mutants, {survivors} not noticed")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
