@@ -332,7 +332,7 @@ TEST_CASE("a request that has not been restored donates nothing") {
 
 TEST_CASE("a request that has not been restored donates nothing, even if its tree was reset meanwhile") {
   Pools pools(4, 40);
-  RequestCache cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
   Freed freed;
   const auto first = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(first->request, 6, freed));
