@@ -50,22 +50,35 @@ template <class Struct>
   return from == nullptr ? Struct{} : read_struct<Struct>(from, argument);
 }
 
-/// Where a result will go: refused before anything is done.
+/// Where results will go, one `size` of the first apart: refused before anything is done.
 template <class Struct>
-class Out {
+class OutArray {
  public:
-  Out(Struct* to, const char* argument) : to_(reinterpret_cast<std::byte*>(to)), size_(read_size(to, argument)) {}
+  OutArray(Struct* to, std::size_t count, const char* argument)
+      : to_(reinterpret_cast<std::byte*>(to)), size_(count == 0 ? sizeof(Struct) : read_size(to, argument)) {}
 
-  void write(Struct value) const noexcept {
+  void write(std::size_t i, Struct value) const noexcept {
     value.size = size_;
+    std::byte* const to = to_ + i * size_;
     const std::size_t known = std::min(size_, sizeof(Struct));
-    std::memcpy(to_, &value, known);
-    std::memset(to_ + known, 0, size_ - known);
+    std::memcpy(to, &value, known);
+    std::memset(to + known, 0, size_ - known);
   }
 
  private:
   std::byte* to_;
   std::size_t size_;
+};
+
+/// Where a result will go: refused before anything is done.
+template <class Struct>
+class Out {
+ public:
+  Out(Struct* to, const char* argument) : to_(to, 1, argument) {}
+  void write(const Struct& value) const noexcept { to_.write(0, value); }
+
+ private:
+  OutArray<Struct> to_;
 };
 
 template <class T>

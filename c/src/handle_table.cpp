@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handle_table.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 
@@ -46,13 +47,30 @@ HandleTable& HandleTable::instance() {
 }
 
 void* HandleTable::add(std::shared_ptr<Object> object) {
+  void* handle = nullptr;
+  add({&object, 1}, {&handle, 1});
+  return handle;
+}
+
+void HandleTable::add(std::span<std::shared_ptr<Object>> objects, std::span<void*> out) {
   const std::unique_lock lock(mutex_);
-  if (free_.empty()) {
-    if (entries_.size() > index_max) throw NoCapacity("handles", 1, 0);
-    entries_.emplace_back();
-    free_.reserve(entries_.capacity());  // remove() must not fail
-    free_.push_back(entries_.size() - 1);
+  const std::size_t room = free_.size() + (index_max + 1 - entries_.size());
+  if (objects.size() > room)
+    throw NoCapacity("handles", static_cast<std::int64_t>(objects.size()), static_cast<std::int64_t>(room));
+  const std::size_t made = objects.size() - std::min(objects.size(), free_.size());
+  const std::size_t before = entries_.size();
+  entries_.resize(before + made);
+  try {
+    free_.reserve(entries_.capacity());
+  } catch (...) {
+    entries_.resize(before);
+    throw;
   }
+  for (std::size_t index = before; index < entries_.size(); ++index) free_.push_back(index);
+  for (std::size_t i = 0; i < objects.size(); ++i) out[i] = place(std::move(objects[i]));
+}
+
+void* HandleTable::place(std::shared_ptr<Object> object) noexcept {
   const std::size_t index = free_.back();
   free_.pop_back();
   Entry& entry = entries_[index];
@@ -87,7 +105,25 @@ std::shared_ptr<Object> HandleTable::find(const void* handle, Kind kind, const c
 
 std::shared_ptr<Object> HandleTable::remove(const void* handle, Kind kind, const char* argument) {
   const std::unique_lock lock(mutex_);
-  const std::size_t index = index_of(handle, kind, argument);
+  return take(index_of(handle, kind, argument));
+}
+
+std::vector<std::shared_ptr<Object>> HandleTable::remove(std::span<const void* const> handles, Kind kind,
+                                                         const char* argument) {
+  std::vector<std::shared_ptr<Object>> objects;
+  std::vector<std::size_t> indices;
+  objects.reserve(handles.size());
+  indices.reserve(handles.size());
+  const std::unique_lock lock(mutex_);
+  for (const void* handle : handles) indices.push_back(index_of(handle, kind, argument));
+  std::ranges::sort(indices);
+  if (std::ranges::adjacent_find(indices) != indices.end())
+    throw InvalidHandle(argument, "a handle that is named twice", name(kind));
+  for (const std::size_t index : indices) objects.push_back(take(index));
+  return objects;
+}
+
+std::shared_ptr<Object> HandleTable::take(std::size_t index) noexcept {
   Entry& entry = entries_[index];
   std::shared_ptr<Object> object = std::move(entry.object);
   entry.object.reset();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -43,10 +44,15 @@ class HandleTable {
   [[nodiscard]] static HandleTable& instance();
 
   [[nodiscard]] void* add(std::shared_ptr<Object> object);
+  /// Several: all, or none. out: as many.
+  void add(std::span<std::shared_ptr<Object>> objects, std::span<void*> out);
   /// Throws InvalidHandle unless `handle` names a living object of that kind. `argument` is for the text.
   [[nodiscard]] std::shared_ptr<Object> find(const void* handle, Kind kind, const char* argument) const;
   /// The same, and ends the handle. The object goes with its last user.
   [[nodiscard]] std::shared_ptr<Object> remove(const void* handle, Kind kind, const char* argument);
+  /// Several, all or none: null is refused, and one that is named twice.
+  [[nodiscard]] std::vector<std::shared_ptr<Object>> remove(std::span<const void* const> handles, Kind kind,
+                                                            const char* argument);
 
  private:
   struct Entry {
@@ -54,11 +60,13 @@ class HandleTable {
     std::uint32_t generation = 1;
   };
 
+  [[nodiscard]] void* place(std::shared_ptr<Object> object) noexcept;
+  [[nodiscard]] std::shared_ptr<Object> take(std::size_t index) noexcept;
   [[nodiscard]] std::size_t index_of(const void* handle, Kind kind, const char* argument) const;
 
   mutable std::shared_mutex mutex_;
   std::vector<Entry> entries_;
-  std::vector<std::size_t> free_;
+  std::vector<std::size_t> free_;  ///< with room for every entry
 };
 
 template <class T>

@@ -124,6 +124,11 @@ int main(void) {
   test_slot_allocator_refusals();
   test_tree();
   test_tree_refusals();
+  test_tree_match_many();
+  test_tree_insert_many();
+  test_tree_touch();
+  test_tree_locks();
+  test_tree_bytes();
   test_hints();
   test_pasts();
   test_served_prompts();

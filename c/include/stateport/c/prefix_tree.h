@@ -88,6 +88,31 @@ typedef struct stateport_insert_result {
   int32_t state_exists;  ///< not 0: the slot stays the caller's
 } stateport_insert_result;
 
+/// One lookup of several.
+typedef struct stateport_lookup {
+  size_t size;
+  const int32_t* tokens;
+  size_t count;
+  const stateport_namespace* name_space;  ///< null: none
+  int32_t* kv_out;                        ///< null, or [count]: gets the KV indices of the usable tokens
+  int32_t again;                          ///< not 0: of a request that was looked up before
+} stateport_lookup;
+
+/// What is to be freed: counts of separate pools, or bytes of one memory that holds KV and states.
+typedef struct stateport_evict_demand {
+  size_t size;
+  int64_t tokens;
+  int64_t states;
+  int64_t bytes;  ///< by `state_bytes` and `kv_bytes_per_token` of the tree's options
+} stateport_evict_demand;
+
+/// What was freed, whichever demand freed it.
+typedef struct stateport_evict_result {
+  size_t size;
+  int64_t tokens;
+  int64_t states;
+} stateport_evict_result;
+
 typedef struct stateport_tree_sizes {
   size_t size;
   int64_t evictable_tokens;
@@ -117,14 +142,28 @@ stateport_status stateport_tree_match_with_live_slot(stateport_tree* tree, const
 stateport_status stateport_tree_match_again(stateport_tree* tree, const int32_t* tokens, size_t count,
                                             const stateport_namespace* name_space, int32_t* kv_out,
                                             stateport_match* out);
+/// Several lookups in order, each as stateport_tree_match (or …_again) would answer it after those before it: all, or
+/// none. out: [count].
+stateport_status stateport_tree_match_many(stateport_tree* tree, const stateport_lookup* lookups, size_t count,
+                                           stateport_match* out);
 /// How the slot of a match compares with what it held then: it matches while the match is locked.
 stateport_status stateport_tree_check_restore(stateport_tree* tree, const stateport_match* match, int32_t* check);
 /// Keeps a prefix.
 stateport_status stateport_tree_insert(stateport_tree* tree, const stateport_insert* prefix,
                                        stateport_insert_result* out);
+/// Keeps several in order. The first one that is refused ends the call: those before it are kept, `done` says how many,
+/// and only their results are written. All structs and `out` [count] are read before the first one is kept.
+stateport_status stateport_tree_insert_many(stateport_tree* tree, const stateport_insert* prefixes, size_t count,
+                                            stateport_insert_result* out, size_t* done);
+/// Makes the paths to these nodes, and their states, the ones used last, as matches that answer them would, in this
+/// order: all, or none. Refuses a node that has been evicted. hix does not hear of it.
+stateport_status stateport_tree_touch(stateport_tree* tree, const uint64_t* nodes, size_t count);
 /// Frees at least what is asked for, or all that is not locked; what was freed into the outputs (or null).
 stateport_status stateport_tree_evict(stateport_tree* tree, int64_t tokens, int64_t states, int64_t* tokens_freed,
                                       int64_t* states_freed);
+/// The same, also by bytes: of leaves and states, those that the policy gives up first, until the bytes suffice.
+stateport_status stateport_tree_evict_demand(stateport_tree* tree, const stateport_evict_demand* demand,
+                                             stateport_evict_result* out);
 /// KV indices that left the tree, oldest first, and are the caller's again: at most `capacity` of them, each told once.
 /// They wait here until they are taken: ask after match_with_live_slot, insert, evict and reset.
 stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out, size_t capacity, size_t* count);
@@ -133,6 +172,11 @@ stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out
 stateport_status stateport_tree_lock_node(stateport_tree* tree, uint64_t node, stateport_tree_lock** out);
 /// Unpins.
 stateport_status stateport_tree_lock_destroy(stateport_tree_lock* lock);
+/// Several at once: all, or none. out: [count] handles, each ended on its own or with others.
+stateport_status stateport_tree_lock_nodes(stateport_tree* tree, const uint64_t* nodes, size_t count,
+                                           stateport_tree_lock** out);
+/// Null handles are ignored; one that is named twice is refused.
+stateport_status stateport_tree_locks_destroy(stateport_tree_lock* const* locks, size_t count);
 
 /// Free slots for the caller; all, or STATEPORT_NO_CAPACITY.
 stateport_status stateport_tree_allocate_slots(stateport_tree* tree, int32_t* out, size_t count);
