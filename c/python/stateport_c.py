@@ -56,9 +56,24 @@ Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c
                 slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
-AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32)
+Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
+EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
+EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
+CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,
+                           layout_fingerprint=c_uint64)
+PrefillChunk = struct("PrefillChunk", row=c_int32, live_slot=c_int32, prompt_tokens=c_int64, finished_tokens=c_int64,
+                      skip_tokens=c_int64, chunk_tokens=c_int64, matched_blocks=c_int32, required_blocks=c_int32,
+                      blocks=INT32S, block_count=c_size_t, prefixes=POINTER(c_uint64), prefix_count=c_size_t)
+PlannedCheckpoints = struct("PlannedCheckpoints", count=c_int32, offsets=c_int32 * 3, blocks=c_int32 * 3,
+                            end_block=c_int32)
+CheckpointCommit = struct("CheckpointCommit", from_scratch=POINTER(SlotCopy), scratch_count=c_size_t,
+                          from_live=POINTER(SlotCopy), live_count=c_size_t, dropped=c_int32)
+AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
+                    retention_tokens=c_int64)
 AlignOptions = struct("AlignOptions", drafts=c_int32, max_requests=c_int32, groups=POINTER(AlignGroup),
-                      group_count=c_size_t)
+                      group_count=c_size_t, mode=c_int32)
+BlockTable = struct("BlockTable", ids=INT32S, id_count=c_size_t, row_stride=c_int64, columns=c_int32)
+AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
 AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
                     rows=c_int32)
@@ -98,6 +113,11 @@ class Library:
 
 
 I = c_int32
+
+
+def room(kind, count):
+    """Room for `count` results: an array of structs whose sizes are set."""
+    return (kind * count)(*(kind() for _ in range(count)))
 
 
 def int32s(*values):

@@ -4,6 +4,7 @@
 
 #include <stateport/kernels/align_context.hpp>
 
+#include "align_options.hpp"
 #include "arguments.hpp"
 #include "guard.hpp"
 #include "store_object.hpp"
@@ -50,16 +51,7 @@ void read_host_batch(const stateport_align_batch& host, std::vector<StagedReques
 }  // namespace
 
 stateport_status stateport_align_create(const stateport_align_options* options, stateport_align** out) {
-  return guarded([&] {
-    create(out, [&] {
-      const auto given = read_struct<stateport_align_options>(options, "options");
-      AlignOptions wanted{.drafts = given.drafts, .max_requests = given.max_requests, .groups = {}};
-      for (const stateport_align_group& group : read_structs(given.groups, given.group_count, "groups"))
-        wanted.groups.push_back(
-            {.block_size_tokens = group.block_size_tokens, .blocks = group.blocks, .conv_window = group.conv_window});
-      return std::make_shared<AlignObject>(std::move(wanted));
-    });
-  });
+  return guarded([&] { create(out, [&] { return std::make_shared<AlignObject>(read_align_options(options)); }); });
 }
 
 stateport_status stateport_align_destroy(stateport_align* align) {

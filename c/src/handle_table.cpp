@@ -29,12 +29,16 @@ std::string_view name(Kind kind) noexcept {
       return "copier";
     case Kind::slot_allocator:
       return "slot allocator";
+    case Kind::checkpoint_planner:
+      return "checkpoint planner";
     case Kind::tree:
       return "tree";
     case Kind::tree_lock:
       return "tree lock";
     case Kind::align:
       return "align context";
+    case Kind::align_planner:
+      return "align planner";
   }
   return "?";
 }
@@ -88,7 +92,7 @@ std::size_t HandleTable::index_of(const void* handle, Kind kind, const char* arg
   const auto generation = static_cast<std::uint32_t>(number >> index_bits);
   const std::size_t index = number & index_max;
   const bool made = index < entries_.size() && generation >= 1 && generation <= entries_[index].generation &&
-                    held > Kind::none && held <= Kind::align;
+                    held > Kind::none && held <= last_kind;
   if (!made) throw InvalidHandle(argument, "no handle", name(kind));
   const Entry& entry = entries_[index];
   if (entry.object == nullptr || generation != entry.generation)

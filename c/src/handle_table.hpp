@@ -13,7 +13,20 @@
 
 namespace stateport::c {
 
-enum class Kind : std::uint8_t { none, runtime, spec, store, copier, slot_allocator, tree, tree_lock, align };
+enum class Kind : std::uint8_t {
+  none,
+  runtime,
+  spec,
+  store,
+  copier,
+  slot_allocator,
+  checkpoint_planner,
+  tree,
+  tree_lock,
+  align,
+  align_planner
+};
+inline constexpr Kind last_kind = Kind::align_planner;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

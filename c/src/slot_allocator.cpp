@@ -3,18 +3,16 @@
 #include <stateport/c/slot_allocator.h>
 
 #include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/pool/block_pool.hpp>
-#include <stateport/core/pool/slot_pool.hpp>
-#include <stateport/core/slots/slot_allocator.hpp>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "allocator_object.hpp"
 #include "arguments.hpp"
+#include "copies.hpp"
 #include "eviction.hpp"
 #include "guard.hpp"
-#include "handle_table.hpp"
 
 using namespace stateport;
 using namespace stateport::c;
@@ -23,21 +21,6 @@ namespace {
 
 static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(BlockPolicy::lru) &&
               STATEPORT_BLOCK_REF_ZERO == static_cast<int>(BlockPolicy::ref_zero));
-
-struct AllocatorObject final : Object {
-  static constexpr Kind kind = Kind::slot_allocator;
-  AllocatorObject(std::int32_t block_count, std::int32_t slot_count, const SlotAllocatorOptions& options)
-      : Object(kind),
-        blocks({.blocks = block_count, .policy = options.policy}),
-        slots(slot_count),
-        allocator(slots, blocks, options) {}
-
-  BlockPool blocks;
-  SlotPool slots;
-  SlotAllocator allocator;
-  std::vector<BlockId> named_blocks;
-  std::vector<SlotId> given_slots;
-};
 
 /// What a call on the blocks of an allocator needs.
 struct Call {
@@ -233,9 +216,7 @@ stateport_status stateport_slot_allocator_restore(stateport_slot_allocator* allo
     const Call call(allocator);
     const Out result(out, "out");
     const auto plan = call->allocator.restore_to_live(BlockId{block}, SlotId{live_slot}, from_c(wanted, "wanted"));
-    const SlotCopy& copy = plan.copy;
-    result.write({.check = static_cast<std::int32_t>(plan.check),
-                  .copy = {copy.src_slot, copy.dst_slot, copy.conv_shift, copy.recurrent_src_slot}});
+    result.write({.check = static_cast<std::int32_t>(plan.check), .copy = to_c(plan.copy)});
   });
 }
 

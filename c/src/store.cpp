@@ -17,17 +17,24 @@ namespace {
 
 static_assert(STATEPORT_LAYER_MAJOR == static_cast<int>(StoreLayout::layer_major) &&
               STATEPORT_SLOT_MAJOR == static_cast<int>(StoreLayout::slot_major));
-static_assert(sizeof(stateport_slot_copy) == sizeof(SlotCopy), "device memory may hold either");
 
 struct CopierObject final : Object {
   static constexpr Kind kind = Kind::copier;
   CopierObject(std::shared_ptr<StoreObject> from, std::shared_ptr<StoreObject> to)
       : Object(kind), source(std::move(from)), destination(std::move(to)), copier(source->store, destination->store) {}
+  CopierObject(std::shared_ptr<StoreObject> scratch, std::shared_ptr<StoreObject> with, std::shared_ptr<StoreObject> to)
+      : Object(kind),
+        source(std::move(scratch)),
+        live(std::move(with)),
+        destination(std::move(to)),
+        copier(source->store, live->store, destination->store) {}
 
   std::shared_ptr<StoreObject> source;
+  std::shared_ptr<StoreObject> live;  ///< null without scratch
   std::shared_ptr<StoreObject> destination;
   SlotCopier copier;
   std::vector<SlotCopy> plan;
+  std::vector<SlotCopy> second_plan;
 };
 
 std::unique_ptr<MemoryResource> resource_of(const stateport_store_options& options) {
@@ -125,5 +132,39 @@ stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* s
   return guarded([&] {
     const Held<CopierObject> held(copier, "copier");
     held->copier.copy_shifted(Stream::from_native(stream), read_plan(copies, count, held->plan));
+  });
+}
+
+stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void* stream,
+                                                 const stateport_slot_copy* copies, int32_t count) {
+  return guarded([&] {
+    const Held<CopierObject> held(copier, "copier");
+    require(copies != nullptr || count == 0, "copies", "null", "must point to device memory");
+    // The kernel reads it as what it is: the two structs have one layout.
+    const void* const plan = copies;
+    held->copier.copy_slots_on_device(Stream::from_native(stream), static_cast<const SlotCopy*>(plan), count);
+  });
+}
+
+stateport_status stateport_copier_create_scratch(stateport_store* scratch, stateport_store* live,
+                                                 stateport_store* destination, stateport_copier** out) {
+  return guarded([&] {
+    create(out, [&] {
+      auto from = find<StoreObject>(scratch, "scratch");
+      auto with = find<StoreObject>(live, "live");
+      return std::make_shared<CopierObject>(std::move(from), std::move(with),
+                                            find<StoreObject>(destination, "destination"));
+    });
+  });
+}
+
+stateport_status stateport_copier_commit_scratch(stateport_copier* copier, void* stream,
+                                                 const stateport_slot_copy* intermediates, size_t intermediate_count,
+                                                 const stateport_slot_copy* ends, size_t end_count) {
+  return guarded([&] {
+    const Held<CopierObject> held(copier, "copier");
+    const CopyPlan from_scratch = read_plan(intermediates, intermediate_count, held->plan, "intermediates");
+    held->copier.commit_scratch(Stream::from_native(stream), from_scratch,
+                                read_plan(ends, end_count, held->second_plan, "ends"));
   });
 }

@@ -11,6 +11,7 @@
 #include <stateport/kernels/state_store.hpp>
 
 #include "arguments.hpp"
+#include "copies.hpp"
 #include "handle_table.hpp"
 
 namespace stateport::c {
@@ -21,15 +22,6 @@ struct SpecObject final : Object {
 
   StateSpec spec;
 };
-
-/// Copies of a caller's array, in storage that is used again.
-[[nodiscard]] inline CopyPlan read_plan(const stateport_slot_copy* copies, std::size_t count,
-                                        std::vector<SlotCopy>& storage) {
-  storage.clear();
-  for (const stateport_slot_copy& copy : array(copies, count, "copies"))
-    storage.push_back({copy.src_slot, copy.dst_slot, copy.conv_shift, copy.recurrent_src_slot});
-  return storage;
-}
 
 struct StoreObject final : Object {
   static constexpr Kind kind = Kind::store;

@@ -9,9 +9,11 @@ from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
 from stateport_c import (BACKEND_ERROR, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, MRU, NO_CAPACITY, NONE, RECURRENT,
-                         AlignBatch, AlignBinding, AlignGroup, AlignOptions, AllocatorOptions, EvictionOptions,
-                         FoundState, I, Insert, InsertResult, Library, Match, Restore, ReuseHint, ServedPrompt,
-                         SlotCopy, SpecInfo, StoreOptions, Tag, TensorMemory, TensorSpec, TreeOptions, int32s)
+                         AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, AllocatorOptions, BlockTable,
+                         CheckpointCommit, CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState, I,
+                         Insert, InsertResult, Library, Lookup, Match, PlannedCheckpoints, PrefillChunk, Restore,
+                         ReuseHint, ServedPrompt, SlotCopy, SpecInfo, StoreOptions, Tag, TensorMemory, TensorSpec,
+                         TreeOptions, int32s, room)
 
 SKIPPED = 77
 
@@ -105,6 +107,59 @@ def test_tree(stateport):
     stateport.tree_check(tree)
     stateport.refuses(INVALID_ARGUMENT, "evicted", "tree_lock_node", tree, c_uint64(hit.node), byref(c_void_p()))
     stateport.tree_destroy(tree)
+
+
+def test_tree_batches(stateport):
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=3, state_bytes=1000, kv_bytes_per_token=10)))
+    prompts = [int32s(*range(10 * i, 10 * i + 4)) for i in range(3)]
+    slots, prefixes, done = int32s(0, 0, 0), room(Insert, 3), c_size_t()
+    stateport.tree_allocate_slots(tree, slots, 3)
+    for i, prompt in enumerate(prompts):
+        stateport.tree_tag_slot(tree, I(slots[i]), prompt, 4, None)
+        prefixes[i] = Insert(tokens=prompt, kv=prompt, count=4, slot=slots[i])
+    kept = room(InsertResult, 3)
+    stateport.tree_insert_many(tree, prefixes, 3, kept, byref(done))
+    assert done.value == 3 and len({result.node for result in kept}) == 3
+    lookups, hits = room(Lookup, 3), room(Match, 3)
+    for lookup, prompt in zip(lookups, prompts):
+        lookup.tokens, lookup.count = prompt, 4
+    stateport.tree_match_many(tree, lookups, 3, hits)
+    assert [hit.node for hit in hits] == [result.node for result in kept]
+    nodes = (c_uint64 * 3)(*(hit.node for hit in hits))
+    stateport.tree_touch(tree, nodes, 3)
+    locks = (c_void_p * 3)()
+    stateport.tree_lock_nodes(tree, nodes, 3, locks)
+    demand, freed = EvictDemand(bytes=1), EvictResult()
+    stateport.tree_evict_demand(tree, byref(demand), byref(freed))
+    assert (freed.tokens, freed.states) == (0, 0)
+    stateport.tree_locks_destroy(locks, 3)
+    stateport.tree_evict_demand(tree, byref(demand), byref(freed))
+    assert (freed.tokens, freed.states) == (4, 1)
+    stateport.tree_check(tree)
+    stateport.tree_destroy(tree)
+
+
+def test_checkpoints(stateport):
+    allocator = stateport.make("slot_allocator_create", byref(AllocatorOptions(blocks=4, slots=3)))
+    planner = stateport.make("checkpoint_planner_create", allocator,
+                             byref(CheckpointOptions(block_size_tokens=4, alignment_tokens=4)))
+    blocks, keys, prefixes = int32s(0, 0, 0), (c_int64 * 3)(5, 6, 7), (c_uint64 * 6)(1, 2, 3, 4, 5, 6)
+    stateport.slot_allocator_allocate_blocks(allocator, blocks, 3)
+    stateport.slot_allocator_register_blocks(allocator, blocks, keys, None, 3)
+    chunk = PrefillChunk(live_slot=9, prompt_tokens=12, chunk_tokens=12, required_blocks=3, blocks=blocks,
+                         block_count=3, prefixes=prefixes, prefix_count=3)
+    planned, done, commit = PlannedCheckpoints(), c_size_t(), CheckpointCommit()
+    stateport.checkpoint_planner_plan(planner, byref(chunk), 1, byref(planned), byref(done))
+    assert (planned.count, planned.offsets[0], planned.end_block) == (1, 8, blocks[2])
+    stateport.checkpoint_planner_commit(planner, byref(commit))
+    assert commit.scratch_count == commit.live_count == 1 and commit.from_live[0].src == 9
+    stateport.checkpoint_planner_publish(planner)
+    found = FoundState()
+    stateport.slot_allocator_find_state(allocator, keys, 3, byref(found))
+    assert (found.index, found.slot) == (2, commit.from_live[0].dst)
+    stateport.refuses(INVALID_ARGUMENT, "no pending commit", "checkpoint_planner_publish", planner)
+    stateport.checkpoint_planner_destroy(planner)
+    stateport.slot_allocator_destroy(allocator)
 
 
 def tree_victim(stateport, hints, interleaved=False, handed_on=True):
@@ -207,6 +262,22 @@ def test_align(stateport):
     stateport.spec_destroy(spec)
 
 
+def test_align_planner(stateport):
+    group = AlignGroup(block_size_tokens=4, blocks=4)
+    planner = stateport.make("align_planner_create", byref(AlignOptions(max_requests=1, groups=ctypes.pointer(group),
+                                                                        group_count=1)))
+    stateport.align_planner_add_requests(planner, int32s(0), (c_int64 * 1)(4), 1)
+    request, computed, scheduled, row = int32s(0), int32s(4), int32s(1), int32s(1, 3, 0)
+    batch = AlignBatch(request=ctypes.addressof(request), computed=ctypes.addressof(computed),
+                       scheduled=ctypes.addressof(scheduled), rows=1)
+    step, copies, count = AlignStep(), ctypes.POINTER(SlotCopy)(), c_size_t()
+    table = BlockTable(ids=row, id_count=3, row_stride=3, columns=3)
+    stateport.align_planner_pre_step(planner, byref(batch), byref(table), 1, byref(step))
+    stateport.align_planner_plan(planner, I(0), byref(copies), byref(count))
+    assert step.copies == count.value == 1 and (copies[0].src, copies[0].dst) == (1, 3)
+    stateport.align_planner_destroy(planner)
+
+
 def test_misuse(stateport):
     tree = stateport.make("tree_create", byref(TreeOptions(slots=2)))
     for wrong in (None, c_void_p(8), c_void_p(tree.value ^ 1 << 30), c_void_p(2**64 - 1)):
@@ -228,7 +299,8 @@ def main():
         print("skipped:", stateport.text("last_error"))
         return SKIPPED
     assert runtime.value, stateport.text("last_error")
-    tests = (test_stores, test_slot_allocator, test_tree, test_hints, test_align, test_misuse)
+    tests = (test_stores, test_slot_allocator, test_checkpoints, test_tree, test_tree_batches, test_hints, test_align,
+             test_align_planner, test_misuse)
     for test in tests:
         test(stateport)
     stateport.runtime_destroy(runtime)

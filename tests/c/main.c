@@ -119,9 +119,12 @@ int main(void) {
   test_specs();
   test_stores();
   test_copiers();
+  test_scratch_and_device_plans();
   test_block_hashes();
   test_slot_allocator();
   test_slot_allocator_refusals();
+  test_checkpoints();
+  test_checkpoint_refusals();
   test_tree();
   test_tree_refusals();
   test_tree_match_many();
@@ -136,6 +139,9 @@ int main(void) {
   test_eviction_refusals();
   test_align();
   test_align_refusals();
+  test_align_planner();
+  test_align_retention();
+  test_align_planner_refusals();
   test_handles();
   test_struct_sizes();
   test_threads();

@@ -200,3 +200,78 @@ void test_copiers(void) {
   CHECK_OK(stateport_copier_destroy(copier));
   CHECK_OK(stateport_spec_destroy(spec));
 }
+
+/// States that a scan saved, packed, and a live state go into one store in one launch.
+static void test_commit_scratch(stateport_spec* spec) {
+  stateport_store_options options = {.size = sizeof options, .slots = 2};
+  stateport_store* scratch = NULL;
+  stateport_store* live = NULL;
+  stateport_store* cache = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &scratch));
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &live));
+  options.slots = 4;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &cache));
+  stateport_copier* copier = NULL;
+  CHECK_OK(stateport_copier_create_scratch(scratch, live, cache, &copier));
+  fill_slot(scratch, 0, 1);
+  fill_slot(scratch, 1, 2);
+  fill_slot(live, 1, 3);
+  const stateport_slot_copy saved[] = {{0, 3, 0, 0}, {1, 0, 0, 1}};
+  stateport_slot_copy end = {1, 2, 0, 1};
+  CHECK_OK(stateport_copier_commit_scratch(copier, NULL, saved, 2, &end, 1));
+  CHECK(slot_holds(cache, 3, 1) && slot_holds(cache, 0, 2) && slot_holds(cache, 2, 3));
+  CHECK_OK(stateport_copier_commit_scratch(copier, NULL, NULL, 0, NULL, 0));
+
+  end.dst_slot = 3;
+  CHECK_REFUSED(stateport_copier_commit_scratch(copier, NULL, saved, 2, &end, 1), STATEPORT_INVALID_ARGUMENT, "3");
+  end = (stateport_slot_copy){2, 2, 0, 2};
+  CHECK_REFUSED(stateport_copier_commit_scratch(copier, NULL, saved, 2, &end, 1), STATEPORT_INVALID_ARGUMENT, "2");
+  CHECK_REFUSED(stateport_copier_commit_scratch(copier, NULL, NULL, 2, &end, 1), STATEPORT_INVALID_ARGUMENT,
+                "intermediates = null");
+  CHECK_REFUSED(stateport_copier_commit_scratch(copier, NULL, saved, 2, NULL, 1), STATEPORT_INVALID_ARGUMENT,
+                "ends = null");
+  stateport_copier* plain = NULL;
+  CHECK_OK(stateport_copier_create(scratch, cache, &plain));
+  CHECK_REFUSED(stateport_copier_commit_scratch(plain, NULL, saved, 2, NULL, 0), STATEPORT_INVALID_ARGUMENT,
+                "sources = 1");
+  CHECK_REFUSED(stateport_copier_create_scratch(scratch, NULL, cache, &plain), STATEPORT_INVALID_HANDLE, "live = null");
+  CHECK(slot_holds(cache, 3, 1) && slot_holds(cache, 2, 3));
+  CHECK_OK(stateport_copier_destroy(plain));
+  CHECK_OK(stateport_store_destroy(scratch));
+  CHECK_OK(stateport_store_destroy(live));
+  CHECK_OK(stateport_copier_commit_scratch(copier, NULL, saved, 2, NULL, 0));
+  CHECK_OK(stateport_copier_destroy(copier));
+  CHECK_OK(stateport_store_destroy(cache));
+}
+
+/// A plan in device memory. Parts that name a slot out of range are skipped.
+static void test_copy_on_device(stateport_spec* spec) {
+  const stateport_store_options options = {.size = sizeof options, .slots = 3};
+  stateport_store* source = NULL;
+  stateport_store* destination = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &source));
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &destination));
+  stateport_copier* copier = NULL;
+  CHECK_OK(stateport_copier_create(source, destination, &copier));
+  fill_slot(source, 2, 4);
+  fill_slot(destination, 0, 5);
+  fill_slot(destination, 1, 6);
+  const stateport_slot_copy copies[] = {{2, 0, 0, 2}, {3, 1, 0, 3}, {-1, -1, 0, -1}};
+  const device_bytes plan = to_device(copies, sizeof copies);
+  CHECK_OK(stateport_copier_copy_on_device(copier, NULL, plan.data, 3));
+  CHECK(slot_holds(destination, 0, 4) && slot_holds(destination, 1, 6));
+  CHECK_OK(stateport_copier_copy_on_device(copier, NULL, NULL, 0));
+  CHECK_REFUSED(stateport_copier_copy_on_device(copier, NULL, NULL, 1), STATEPORT_INVALID_ARGUMENT, "copies = null");
+  CHECK_REFUSED(stateport_copier_copy_on_device(copier, NULL, plan.data, -1), STATEPORT_INVALID_ARGUMENT, "count = -1");
+  CHECK_OK(stateport_copier_destroy(copier));
+  CHECK_OK(stateport_store_destroy(plan.store));
+  CHECK_OK(stateport_store_destroy(source));
+  CHECK_OK(stateport_store_destroy(destination));
+}
+
+void test_scratch_and_device_plans(void) {
+  stateport_spec* spec = small_spec();
+  test_commit_scratch(spec);
+  test_copy_on_device(spec);
+  CHECK_OK(stateport_spec_destroy(spec));
+}

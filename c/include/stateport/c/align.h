@@ -2,6 +2,7 @@
 #ifndef STATEPORT_C_ALIGN_H
 #define STATEPORT_C_ALIGN_H
 
+#include <stateport/c/align_planner.h>
 #include <stateport/c/store.h>
 
 /// Checkpoints found by block table: stateport::AlignContext. The conventions are told in stateport.h, the rules in the
@@ -14,22 +15,6 @@ extern "C" {
 /// slots of a group's store are block ids; block 0 is null.
 typedef struct stateport_align stateport_align;
 
-/// Layers that share a block table.
-typedef struct stateport_align_group {
-  size_t size;
-  int32_t block_size_tokens;
-  int32_t blocks;       ///< block ids are below
-  int32_t conv_window;  ///< the shortest of the group's conv states; 0: it has none
-} stateport_align_group;
-
-typedef struct stateport_align_options {
-  size_t size;
-  int32_t drafts;  ///< at most
-  int32_t max_requests;
-  const stateport_align_group* groups;
-  size_t group_count;
-} stateport_align_options;
-
 typedef struct stateport_align_binding {
   size_t size;
   stateport_store* store;      ///< at least the group's blocks
@@ -38,25 +23,7 @@ typedef struct stateport_align_binding {
   int32_t columns;             ///< ids of a row
 } stateport_align_binding;
 
-/// One array each, [rows], in batch order. Negative requests are skipped.
-typedef struct stateport_align_batch {
-  size_t size;
-  const int32_t* request;    ///< request slots, below max_requests
-  const int32_t* computed;   ///< tokens before the step; post_step_advanced: after it
-  const int32_t* scheduled;  ///< tokens of the step, drafts included
-  const int32_t* drafts;     ///< read by post_step; in a batch to stage null is 0
-  int32_t rows;
-} stateport_align_batch;
-
-/// Device arrays [max_requests] of a group, by request slot. They live as long as the context.
-typedef struct stateport_align_arrays {
-  size_t size;
-  const int32_t* columns;
-  const int32_t* accepted;
-  const int32_t* src_columns;  ///< of the last pre-step
-  const int32_t* src_offsets;
-} stateport_align_arrays;
-
+/// In mode STATEPORT_ALIGN_BOUNDARIES alone.
 stateport_status stateport_align_create(const stateport_align_options* options, stateport_align** out);
 stateport_status stateport_align_destroy(stateport_align* align);
 /// One binding per group; again after the engine moved its tensors. Waits for an upload; no other call does.
@@ -80,6 +47,7 @@ stateport_status stateport_align_scatter_accepted(stateport_align* align, void* 
 stateport_status stateport_align_gather_decode(stateport_align* align, void* stream, int32_t group,
                                                const stateport_align_batch* batch, const uint8_t* decode,
                                                int32_t padded_rows, int32_t* accepted, int32_t* draft_counts);
+/// They live as long as the context.
 stateport_status stateport_align_group_arrays(stateport_align* align, int32_t group, stateport_align_arrays* out);
 
 #ifdef __cplusplus

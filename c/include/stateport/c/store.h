@@ -171,6 +171,20 @@ stateport_status stateport_copier_copy(stateport_copier* copier, void* stream, c
 /// With conv_shift: the rest of the destination's window stays. Types and conv layouts of the stores must be equal.
 stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* stream,
                                                const stateport_slot_copy* copies, size_t count);
+/// As copy_shifted, of copies that lie in device memory and are read when the kernel runs: a graph replay sees new
+/// ones. Parts with a slot or a shift out of range are skipped; that no copy reads what another one writes is the
+/// caller's care.
+stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void* stream,
+                                                 const stateport_slot_copy* copies, int32_t count);
+
+/// A copier with two sources for stateport_copier_commit_scratch: states that a scan saved, packed, and live states.
+/// The other calls take the first one as their source.
+stateport_status stateport_copier_create_scratch(stateport_store* scratch, stateport_store* live,
+                                                 stateport_store* destination, stateport_copier** out);
+/// The copies of one stateport_checkpoint_commit in one launch. Refused too: two copies into one slot, of either list.
+stateport_status stateport_copier_commit_scratch(stateport_copier* copier, void* stream,
+                                                 const stateport_slot_copy* intermediates, size_t intermediate_count,
+                                                 const stateport_slot_copy* ends, size_t end_count);
 
 // --- Tags ------------------------------------------------------------------------------------------------------------
 
