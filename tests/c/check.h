@@ -49,6 +49,7 @@ void test_checkpoint_refusals(void);
 void test_tree(void);
 void test_tree_refusals(void);
 void test_tree_match_many(void);
+void test_tree_match_many_again(void);
 void test_tree_insert_many(void);
 void test_tree_touch(void);
 void test_tree_locks(void);

@@ -128,6 +128,7 @@ int main(void) {
   test_tree();
   test_tree_refusals();
   test_tree_match_many();
+  test_tree_match_many_again();
   test_tree_insert_many();
   test_tree_touch();
   test_tree_locks();

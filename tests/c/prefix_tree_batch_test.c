@@ -104,6 +104,21 @@ void test_tree_match_many(void) {
   CHECK_OK(stateport_tree_destroy(made.tree));
 }
 
+/// To hix, one of two lookups is of a request that was looked up before: it has no past of its own.
+void test_tree_match_many_again(void) {
+  fixture made = make(STATEPORT_EVICT_HIX);
+  keep_all(&made);
+  stateport_lookup lookups[2];
+  for (int i = 0; i < 2; ++i)
+    lookups[i] = (stateport_lookup){.size = sizeof *lookups, .tokens = made.tokens[i], .count = prompt_tokens};
+  lookups[1].again = 1;
+  stateport_match hits[2];
+  hits[0].size = sizeof *hits;
+  CHECK_OK(stateport_tree_match_many(made.tree, lookups, 2, hits));
+  CHECK(hits[0].past[1] != 0 && hits[1].past[0] == 0 && hits[1].past[1] == 0);
+  CHECK_OK(stateport_tree_destroy(made.tree));
+}
+
 void test_tree_insert_many(void) {
   fixture made = make(STATEPORT_EVICT_LRU);
   point(&made);
