@@ -339,6 +339,42 @@ TEST_CASE("a block is published only with the token count that it holds") {
   CHECK_THROWS_AS(PublicationCheck{0}, InvalidArgument);
 }
 
+TEST_CASE("the state of a draft that was not kept is never published") {
+  AlignPlanner planner({.drafts = 2, .max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
+  planner.add_request(RequestId{0}, 4);
+  const Int32s request = {0}, ids = {1, 2, 3, 4}, computed = {4}, scheduled = {3}, drafts = {2};
+  const std::vector<BlockTable> tables = {{ids, 4, 4}};
+  const auto run = [&](std::int32_t kept) {
+    static_cast<void>(planner.pre_step({request, computed, scheduled, drafts}, tables));
+    planner.accept(request, Int32s{kept});
+    static_cast<void>(planner.post_step({request, computed, scheduled, drafts}, tables));
+    planner.check_invariants();
+  };
+  PublicationCheck& check = planner.publication(0);
+  run(1);  // state@5 is in block 2; block 3 has the recurrent state after a draft that was refused
+  check.wrote_conv(3, 6);
+  CHECK(check.tokens(BlockId{2}) == 5);
+  CHECK_FALSE(check.publish(BlockId{3}, 6));
+  run(2);
+  check.wrote_conv(3, 6);
+  CHECK(check.publish(BlockId{3}, 6));
+}
+
+TEST_CASE("no copy of a step reads what another one writes, in either part") {
+  AlignPlanner planner({.drafts = 2, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
+  const Int32s request = {0, 1}, computed = {2, 2}, scheduled = {3, 3}, drafts = {2, 2};
+  for (const std::int32_t slot : request) planner.add_request(RequestId{slot}, 2);
+  // Block 3 holds the recurrent state that row 0 keeps, and is where row 1 keeps its own.
+  const Int32s ids = {1, 2, 3, 4, 3, 6, 7, 8};
+  const std::vector<BlockTable> tables = {{ids, 4, 4}};
+  CHECK(planner.pre_step({request, computed, scheduled, drafts}, tables).copies == 2);
+  planner.accept(request, Int32s{3, 3});
+  const Int32s before(planner.accepted(0).begin(), planner.accepted(0).end());
+  CHECK_THROWS_AS(planner.post_step({request, computed, scheduled, drafts}, tables), InvalidArgument);
+  CHECK(Int32s(planner.accepted(0).begin(), planner.accepted(0).end()) == before);
+  planner.check_invariants();
+}
+
 TEST_CASE("a step of 512 requests allocates nothing") {
   constexpr std::int32_t requests = 512;
   AlignPlanner planner(
@@ -359,6 +395,24 @@ TEST_CASE("a step of 512 requests allocates nothing") {
   CHECK(test::heap_allocations() == before);
   CHECK(pre.copies > 0);
   CHECK(post.copies > 0);
+}
+
+TEST_CASE("staging writes what it is given, row by row, and nothing behind the batch") {
+  constexpr std::int32_t untouched = 99;
+  Int32s computed(3, untouched), scheduled(3, untouched), drafts(3, untouched), column(3, untouched);
+  std::vector<std::uint8_t> prefilling(3, untouched);
+  const Int32s columns = {5, forgotten_column, 7};
+  const std::vector<StagedRequest> batch = {{.request = 2, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
+                                            {.request = 0, .computed = 10, .scheduled = 8, .prompt = 20}};
+  stage_batch(batch, columns, {computed, scheduled, drafts, column, prefilling});
+  CHECK(computed == Int32s{30, 10, untouched});
+  CHECK(scheduled == Int32s{4, 8, untouched});
+  CHECK(drafts == Int32s{3, 0, untouched});
+  CHECK(column == Int32s{7, 5, untouched});
+  CHECK(prefilling == std::vector<std::uint8_t>{0, 1, untouched});
+  const std::vector<StagedRequest> last = {{.request = 0, .computed = 12}};
+  stage_batch(last, columns, {.computed = computed});
+  CHECK(computed == Int32s{12, 10, untouched});
 }
 
 TEST_CASE("staging refuses a batch that does not fit") {

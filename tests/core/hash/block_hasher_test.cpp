@@ -101,6 +101,25 @@ TEST_CASE("a change of any token changes its block and every later one, and none
   });
 }
 
+TEST_CASE("an extra key enters the block where its scope begins, and through the chain every later one") {
+  constexpr std::int64_t block_size = 3;
+  const Tokens tokens(4 * block_size, 7);
+  for (const BlockHashKind kind : kinds) {
+    BlockHasher hasher({.kind = kind, .block_size_tokens = block_size});
+    PromptHashes plain;
+    hasher.hash_prompt(tokens, {}, plain);
+    for (std::int64_t first = 0; first < std::ssize(tokens); ++first) {
+      CAPTURE(first);
+      const ExtraKey key{.id = "picture", .first_token = first};
+      PromptHashes hashes;
+      hasher.hash_prompt(tokens, {&key, 1}, hashes);
+      for (std::size_t block = 0; block < hashes.prefixes.size(); ++block)
+        CHECK((hashes.prefixes[block] == plain.prefixes[block]) ==
+              (static_cast<std::int64_t>(block) < first / block_size));
+    }
+  }
+}
+
 TEST_CASE("block hasher refuses bad input") {
   CHECK_THROWS_AS(BlockHasher({.block_size_tokens = 0}), InvalidArgument);
   BlockHasher hasher({.block_size_tokens = 2});

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at how the code is built up, and prints every place that breaks a rule of the house.
+
+    check_structure.py [FOLDER]
+
+  * Layers and wings: a file includes only files of its own layer or wing and of those before it in LAYERS and WINGS.
+  * Public headers include nothing of Kokkos, CUDA or HIP, and core includes none of it anywhere.
+  * No circle of includes, neither of files (a header and its source are one room) nor of folders.
+  * Sizes: lines of a public header, lines of a function, methods of a class.
+
+Exit code 0, or 1 with a line for everything found. Standard library only."""
+import pathlib
+import posixpath
+import re
+import sys
+from collections import defaultdict
+
+LAYERS = ["core", "backends", "kernels", "c"]
+# Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
+WINGS = ["containers", "model", "hash", "stats", "evict", "pool", "slots", "tree", "align", "serve"]
+USERS = ["perf", "tests"]
+SUFFIXES = {".hpp", ".h", ".cpp"}
+VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")
+HEADER_LINES_MAX = 300
+FUNCTION_LINES_MAX = 70
+CLASS_METHODS_MAX = 40
+
+NO_FUNCTION_NAMES = {"alignas", "decltype", "noexcept", "requires", "explicit"}
+
+TOKEN = re.compile(r"""(?P<space>[ \t\r\f]+|\\\n)|(?P<line>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)
+  |(?P<text>(?:u8|[uUL])?R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')
+  |(?P<name>[A-Za-z_]\w*|[0-9](?:[\w.]|'[0-9a-fA-F]|[eEpP][+-])*)|(?P<mark2>::|->|\[\[|.)""", re.VERBOSE | re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w+)(?:[^\n\\]|\\\n|\\.)*", re.MULTILINE)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def without_directives(text):
+    """Blanks directives, and every branch of an #if but the first: braces then balance."""
+    pieces, at, skipping = [], 0, []
+    for found in DIRECTIVE.finditer(text):
+        before = text[at:found.start()]
+        pieces.append(re.sub(r"[^\n]", " ", before) if any(skipping) else before)
+        pieces.append(re.sub(r"[^\n]", " ", found.group()))
+        at = found.end()
+        kind = found.group(1)
+        if kind in ("if", "ifdef", "ifndef"):
+            skipping.append(False)
+        elif kind in ("else", "elif"):
+            skipping[-1] = True
+        elif kind == "endif":
+            skipping.pop()
+    return "".join(pieces) + text[at:]
+
+
+def tokens_of(text):
+    """(word, line) without comments; a literal is the word "."""
+    line, tokens = 1, []
+    for found in TOKEN.finditer(without_directives(text)):
+        if found.lastgroup in ("text", "mark"):
+            tokens.append(('"', line))
+        elif found.lastgroup in ("name", "mark2"):
+            tokens.append((found.group(), line))
+        line += found.group().count("\n")
+    return tokens
+
+
+class Declarations:
+    """Functions with their lines and classes with their methods, of one file. No compiler: it knows declarations from
+    their shape, and takes a body as a whole."""
+
+    CLOSE = {"(": ")", "[": "]", "[[": "]", "{": "}", "<": ">"}
+
+    def __init__(self, text):
+        self.tokens = tokens_of(text)
+        self.at = 0
+        self.functions = []  # (name, first line, last line)
+        self.classes = []  # (name, line, methods)
+        self.scope(None)
+
+    def skip(self):
+        """Over a group, from its opening mark to behind its closing one."""
+        opening = self.tokens[self.at][0]
+        waiting = [self.CLOSE[opening]] + (["]"] if opening == "[[" else [])
+        self.at += 1
+        while waiting and self.at < len(self.tokens):
+            word = self.tokens[self.at][0]
+            if word == waiting[-1]:
+                waiting.pop()
+            elif word in "([{" or word == "[[" or (word == "<" and waiting[-1] == ">"):
+                waiting.extend(["]"] * (word == "[["))
+                waiting.append(self.CLOSE[word])
+            self.at += 1
+
+    def scope(self, owner):
+        """Declarations up to the end of a namespace (owner None) or of the class whose methods `owner` lists."""
+        head, first = [], 0
+        while self.at < len(self.tokens):
+            word, line = self.tokens[self.at]
+            if not head:
+                first = line
+            if word == "}":
+                self.at += 1
+                return
+            if word == ";" or (word == ":" and head and head[-1] in ("public", "private", "protected")):
+                if word == ";":
+                    self.note_method(owner, head)
+                head = []
+                self.at += 1
+            elif word == "{":
+                head = self.braces(owner, head, first)
+            elif word in ("(", "[", "[[") or (word == "<" and self.opens_template(head)):
+                self.skip()
+                # `operator()` has its name in the first pair.
+                if not (word == "(" and head and head[-1] == "operator"):
+                    head.append({"(": "()", "<": "<>"}.get(word, "[]"))
+                else:
+                    head[-1] = "operator call"
+            else:
+                head.append(word)
+                self.at += 1
+
+    @staticmethod
+    def opens_template(head):
+        return bool(head) and (head[-1][0].isalpha() or head[-1][0] == "_") and head[-1] != "operator"
+
+    def braces(self, owner, head, first):
+        """At an opening brace: enters a namespace or class, notes a function, passes an initialiser. Returns the head
+        of the declaration that goes on behind it."""
+        words = [word for word in head if word != "[]"]
+        if "namespace" in words or words == ["extern", '"']:
+            self.at += 1
+            self.scope(None)
+            return []
+        kinds = [word for word in words if word in ("class", "struct", "union", "enum")]
+        if kinds and not self.is_function(words):
+            return self.class_body(kinds, words, first)
+        if self.is_function(words) and not self.initialises_member(words):
+            begin = first
+            self.skip()
+            self.note_method(owner, head)
+            self.functions.append((self.name_of(words), begin, self.tokens[self.at - 1][1]))
+            return []
+        self.skip()
+        return [*head, "{}"]
+
+    def class_body(self, kinds, words, first):
+        if "enum" in kinds:
+            self.skip()
+            return ["enum"]
+        names = words[words.index(kinds[-1]) + 1:]
+        names = names[:names.index(":")] if ":" in names else names
+        named = [word for word in names if word not in ("final", "<>", "()", "alignas", "::")]
+        methods = []
+        self.at += 1
+        self.scope(methods)
+        self.classes.append((named[-1] if named else "unnamed", first, len(methods)))
+        return ["class"]
+
+    @staticmethod
+    def call(words):
+        """Where the parentheses of a function are: behind its name, and no value before them. -1: it is none."""
+        for i, word in enumerate(words):
+            if word == "=" and "operator" not in words[max(i - 3, 0):i]:
+                return -1
+            if word == "()" and i > 0 and words[i - 1] not in NO_FUNCTION_NAMES:
+                return i
+        return -1
+
+    @classmethod
+    def is_function(cls, words):
+        return cls.call(words) > 0
+
+    @classmethod
+    def initialises_member(cls, words):
+        """In `Type::Type(…) : a{1}, b(2) {` a brace behind a name is not the body."""
+        return ":" in words[cls.call(words):] and re.match(r"[A-Za-z_<]", words[-1]) is not None
+
+    @classmethod
+    def name_of(cls, words):
+        return words[cls.call(words) - 1]
+
+    def note_method(self, owner, head):
+        if owner is None or not head or head[0] in ("friend", "using", "static_assert", "typedef", "class", "enum"):
+            return
+        words = [word for word in head if word != "[]"]
+        if "friend" in words or not self.is_function(words):
+            return
+        if words[-2:] in (["=", "default"], ["=", "delete"]):
+            return
+        owner.append(self.name_of(words))
+
+
+class Project:
+    def __init__(self, root):
+        self.root = root
+        self.found = []
+        self.files = {}
+        for top in LAYERS + USERS:
+            for path in sorted((root / top).rglob("*")):
+                if path.suffix in SUFFIXES and path.is_file():
+                    self.files[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
+        self.public = {name.split("/include/", 1)[1]: name for name in self.files if "/include/" in name}
+        self.by_name = defaultdict(list)
+        for name in self.files:
+            self.by_name[name.rsplit("/", 1)[-1]].append(name)
+
+    def say(self, name, text, line=0):
+        self.found.append(f"{name}{f':{line}' if line else ''}: {text}")
+
+    def target(self, name, quoted, include):
+        """The file of the project that an include means, or None."""
+        if not quoted:
+            return self.public.get(include) or (self.only_end(include) if include.startswith("stateport/") else None)
+        folder = pathlib.PurePosixPath(name).parent
+        for place in [folder, *folder.parents]:
+            for middle in ("", "src/", "support/"):
+                candidate = posixpath.normpath((place / middle / include).as_posix())
+                if candidate in self.files:
+                    return candidate
+        return self.only_end(include)
+
+    def only_end(self, include):
+        """The one file whose path ends like that, for folders that the build adds to the search path."""
+        ends = [one for one in self.by_name[include.rsplit("/", 1)[-1]] if one.endswith("/" + include)]
+        return ends[0] if len(ends) == 1 else None
+
+    def includes(self):
+        """(file, include as written, file that it means or None)"""
+        for name, text in self.files.items():
+            for found in INCLUDE.finditer(text):
+                yield name, found.group(2), self.target(name, found.group(1) == '"', found.group(2))
+
+    @staticmethod
+    def folder(name):
+        """Headers and sources of one wing are one folder: core/include/stateport/core/tree and core/src/tree are
+        core/tree. The headers that a layer shows to the project alone, in src/internal, stand beside its sources."""
+        folder = name.rsplit("/", 1)[0]
+        return re.sub(r"^(\w+)/(?:include/stateport/\1|src(?:/internal/stateport/\1/internal)?)", r"\1", folder)
+
+    @classmethod
+    def room(cls, name):
+        return cls.folder(name) + "/" + name.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+
+    @staticmethod
+    def rank(name):
+        """Where a file stands in the order of layers and wings; users of the library come last and are not ordered."""
+        layer = name.split("/", 1)[0]
+        if layer not in LAYERS:
+            return len(LAYERS), 0
+        if layer != "core":
+            return LAYERS.index(layer), 0
+        wing = Project.folder(name).split("/")[1:2]
+        return 0, WINGS.index(wing[0]) if wing and wing[0] in WINGS else len(WINGS)
+
+    def check_order(self):
+        for name in self.files:
+            if name.startswith("core/") and "/" in Project.folder(name) and self.rank(name)[1] == len(WINGS):
+                self.say(name, f"is in no wing of core: {', '.join(WINGS)}")
+        for name, include, target in self.includes():
+            if VENDOR.match(include) and ("/include/" in name or name.startswith("core/")):
+                self.say(name, f"includes {include}, which engines may not have")
+            if target and self.rank(target) > self.rank(name):
+                self.say(name, f"includes {include}, which comes after it in the order of layers and wings")
+
+    def check_circles(self):
+        for what, place in (("files", self.room), ("folders", self.folder)):
+            edges = defaultdict(set)
+            for name, _, target in self.includes():
+                if target and place(name) != place(target):
+                    edges[place(name)].add(place(target))
+            for circle in circles(edges):
+                self.found.append(f"circle of {what}: {' -> '.join(circle)}")
+
+    def check_sizes(self):
+        for name, text in self.files.items():
+            lines = text.count("\n")
+            if "/include/" in name and lines > HEADER_LINES_MAX:
+                self.say(name, f"has {lines} lines; a public header has at most {HEADER_LINES_MAX}")
+            declarations = Declarations(text)
+            for function, first, last in declarations.functions:
+                if last - first + 1 > FUNCTION_LINES_MAX:
+                    self.say(name, f"{function} has {last - first + 1} lines, at most {FUNCTION_LINES_MAX}", first)
+            for owner, line, methods in declarations.classes:
+                if methods > CLASS_METHODS_MAX:
+                    self.say(name, f"class {owner} has {methods} methods, at most {CLASS_METHODS_MAX}", line)
+
+
+def circles(edges):
+    """One circle of each set of places that reach each other, as a closed path."""
+    def reachable(start):
+        seen, waiting = {}, [start]
+        while waiting:
+            place = waiting.pop(0)
+            for target in sorted(edges.get(place, ())):
+                if target not in seen:
+                    seen[target] = place
+                    waiting.append(target)
+        return seen
+    named = set()
+    for place in sorted(edges):
+        came_from = reachable(place)
+        if place in named or place not in came_from:
+            continue
+        path = [came_from[place]]
+        while path[-1] != place:
+            path.append(came_from[path[-1]])
+        path.reverse()
+        named.update(other for other in came_from if place in reachable(other))
+        yield [*path, place]
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1])
+    project = Project(root)
+    if not project.files:
+        print(f"{root} holds no sources")
+        return 1
+    project.check_order()
+    project.check_circles()
+    project.check_sizes()
+    print("\n".join(project.found) if project.found else f"{len(project.files)} files keep to the rules")
+    return 1 if project.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

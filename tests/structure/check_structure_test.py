@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Whether cmake/check_structure.py finds each kind of offence, and nothing in code that keeps to the rules."""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "cmake"))
+import check_structure
+
+
+def found_in(files):
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        project = check_structure.Project(pathlib.Path(folder))
+        project.check_order()
+        project.check_circles()
+        project.check_sizes()
+        return project.found
+
+
+def functions_of(text):
+    return check_structure.Declarations(text).functions
+
+
+def classes_of(text):
+    return check_structure.Declarations(text).classes
+
+
+POOL = "core/include/stateport/core/pool/slot_pool.hpp"
+TREE = "core/include/stateport/core/tree/prefix_tree.hpp"
+INCLUDE_POOL = "#include <stateport/core/pool/slot_pool.hpp>\n"
+INCLUDE_TREE = "#include <stateport/core/tree/prefix_tree.hpp>\n"
+
+
+class Order(unittest.TestCase):
+    def test_a_later_wing_may_include_an_earlier_one(self):
+        self.assertEqual(found_in({POOL: "\n", TREE: INCLUDE_POOL}), [])
+
+    def test_an_earlier_wing_may_not_include_a_later_one(self):
+        self.assertEqual(len(found_in({POOL: INCLUDE_TREE, TREE: "\n"})), 1)
+
+    def test_a_later_layer_is_not_included(self):
+        kernels = "kernels/include/stateport/kernels/state_store.hpp"
+        found = found_in({kernels: "\n", "backends/src/stream.cpp": "#include <stateport/kernels/state_store.hpp>\n"})
+        self.assertEqual(len(found), 1)
+
+    def test_a_library_does_not_include_tests(self):
+        found = found_in({"tests/support/random.hpp": "\n", "c/src/store.cpp": '#include "random.hpp"\n'})
+        self.assertEqual(len(found), 1)
+
+    def test_a_wing_has_a_name(self):
+        self.assertEqual(len(found_in({"core/src/attic/old.cpp": "\n"})), 1)
+
+    def test_public_headers_and_core_have_no_vendor(self):
+        for name in ("backends/include/stateport/backends/stream.hpp", "core/src/pool/slot_pool.cpp"):
+            for header in ("Kokkos_Core.hpp", "cuda_runtime.h", "hip/hip_runtime.h"):
+                self.assertEqual(len(found_in({name: f"#include <{header}>\n"})), 1, header)
+        self.assertEqual(found_in({"backends/src/stream.cpp": "#include <Kokkos_Core.hpp>\n"}), [])
+
+
+class Circles(unittest.TestCase):
+    def test_a_header_and_its_source_are_one_room(self):
+        self.assertEqual(found_in({POOL: "\n", "core/src/pool/slot_pool.cpp": INCLUDE_POOL}), [])
+
+    def test_files(self):
+        found = found_in({"perf/a.hpp": '#include "b.hpp"\n', "perf/b.cpp": '#include "a.hpp"\n', "perf/b.hpp": "\n"})
+        self.assertEqual(found, ["circle of files: perf/a -> perf/b -> perf/a"])
+
+    def test_folders(self):
+        found = found_in({"perf/replay/a.hpp": '#include "../b.hpp"\n', "perf/b.hpp": "\n", "perf/replay/d.hpp": "\n",
+                          "perf/c.cpp": '#include "replay/d.hpp"\n'})
+        self.assertEqual(found, ["circle of folders: perf -> perf/replay -> perf"])
+
+
+class Sizes(unittest.TestCase):
+    def test_a_header(self):
+        self.assertEqual(found_in({POOL: "\n" * 300}), [])
+        self.assertEqual(len(found_in({POOL: "\n" * 301})), 1)
+
+    def test_a_function(self):
+        body = "  work();\n" * 68
+        self.assertEqual(found_in({"perf/a.cpp": "void run() {\n" + body + "}\n"}), [])
+        self.assertEqual(len(found_in({"perf/a.cpp": "void run() {\n" + body + "  work();\n}\n"})), 1)
+
+    def test_a_class(self):
+        def owner(methods):
+            return "class Owner {\n" + "".join(f"  void method{i}();\n" for i in range(methods)) + "};\n"
+        most = check_structure.CLASS_METHODS_MAX
+        self.assertEqual(found_in({POOL: owner(most)}), [])
+        self.assertEqual(len(found_in({POOL: owner(most + 1)})), 1)
+
+
+class Shapes(unittest.TestCase):
+    def test_methods(self):
+        text = """class [[nodiscard]] Owner final : public Base<int()> {
+         public:
+          explicit Owner(int a) : a_{a}, b_(a) { check(); }
+          Owner(const Owner&) = delete;
+          template <class T> [[nodiscard]] auto get(T&& t) const noexcept -> decltype(t()) { return t(); }
+          bool operator<(const Owner& o) const { return a_ < o.a_; }
+          void operator()(int) const;
+          friend bool operator==(Owner, Owner) = default;
+          using Function = void(int);
+          std::function<void(int)> call;
+          struct Inner { void one(); void two() {} };
+          static constexpr auto value = make(1);
+          virtual void last() = 0;
+         private:
+          int a_ = f(2);
+          Index b_{3};
+        };"""
+        self.assertEqual([(name, methods) for name, _, methods in classes_of(text)], [("Inner", 2), ("Owner", 5)])
+
+    def test_functions(self):
+        text = """namespace a::b {
+        struct Point { int x = 0; };
+        constexpr auto table = std::to_array<Point>({{1}, {2}});
+        #if ONE
+        int first(int x) {
+        #else
+        int first(long x) {
+        #endif
+          // not a brace: }
+          return x + "}"[0] + '}';
+        }
+        template <class T>
+          requires(sizeof(T) > 1)
+        T second() { return {}; }
+        Owner::Owner() : a_{1}, b_(2) { run([] { return 1; }); }
+        extern "C" int third(void) { return 3; }
+        }
+        TEST_CASE("a name with (brackets) {") { CHECK(true); }
+        """
+        names = [name for name, _, _ in functions_of(text)]
+        self.assertEqual(names, ["first", "second", "Owner", "third", "TEST_CASE"])
+
+
+if __name__ == "__main__":
+    unittest.main()
