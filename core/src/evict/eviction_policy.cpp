@@ -44,7 +44,9 @@ class KeyPolicy final : public EvictionPolicy {
  public:
   std::string_view name() const noexcept override { return stateport::name(order); }
   VictimKey key(const VictimFacts& facts) const noexcept override { return key_of(order, facts); }
-  bool key_may_shrink() const noexcept override { return order == EvictionOrder::mru; }
+  VictimTraits traits() const noexcept override {
+    return {.by_last_use = order == EvictionOrder::lru, .key_may_shrink = order == EvictionOrder::mru};
+  }
 };
 
 }  // namespace

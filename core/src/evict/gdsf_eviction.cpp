@@ -16,14 +16,13 @@
 namespace stateport {
 namespace {
 
-class GdsfEviction final : public EvictionPolicy {
+class GdsfEviction final : public LearningPolicy {
  public:
   explicit GdsfEviction(const EvictionOptions& options) : options_(options) {}
 
   std::string_view name() const noexcept override { return "gdsf"; }
-  bool has_memory() const noexcept override { return true; }
-  /// When a segment is split, or loses its state.
-  bool key_may_shrink() const noexcept override { return true; }
+  /// A key shrinks when a segment is split, or loses its state.
+  VictimTraits traits() const noexcept override { return {.key_may_shrink = true}; }
   VictimKey key(const VictimFacts& facts) const noexcept override {
     return VictimKey::from(facts.has_state ? value(facts) : 0, facts.used_tick);
   }

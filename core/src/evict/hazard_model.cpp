@@ -200,7 +200,7 @@ std::uint16_t HazardModel::find_session(std::uint64_t id, double now_s) noexcept
   return static_cast<std::uint16_t>(place + 1);
 }
 
-PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
+PromptPast HazardModel::start_request(const PromptKeys& prompt) noexcept {
   PromptPast past{.looked_up_s = now_s_};
   blocks_seen_ += prompt.blocks;
   requests_seen_ += 1;

@@ -59,7 +59,7 @@ class HazardModel {
   /// Ages count from the latest time told.
   void set_time(double now_s) noexcept { now_s_ = std::max(now_s_, now_s); }
   /// Learns from a request: the deepest of its positions that is known was used now, whether cached or not.
-  [[nodiscard]] PromptPast start_request(const PromptFacts& prompt) noexcept;
+  [[nodiscard]] PromptPast start_request(const PromptKeys& prompt) noexcept;
   /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
   void finish_request() noexcept;
 

@@ -13,24 +13,23 @@
 namespace stateport {
 namespace {
 
-class HixEviction final : public EvictionPolicy {
+class HixEviction final : public LearningPolicy {
  public:
   explicit HixEviction(const EvictionOptions& options) : options_(options), worth_(options.positions) {}
 
   std::string_view name() const noexcept override { return "hix"; }
-  std::int32_t draws() const noexcept override {
-    return options_.samples == 0 ? std::numeric_limits<std::int32_t>::max() : options_.samples;
+  VictimTraits traits() const noexcept override {
+    const std::int32_t all = std::numeric_limits<std::int32_t>::max();
+    return {.draws = options_.samples == 0 ? all : options_.samples, .draw_seed = options_.seed};
   }
-  std::uint64_t draw_seed() const noexcept override { return options_.seed; }
-  bool has_memory() const noexcept override { return true; }
-  bool learns() const noexcept override { return true; }
+  bool observes_prompts() const noexcept override { return true; }
   VictimKey key(const VictimFacts& facts) const noexcept override {
     return VictimKey::from(facts.has_state ? rank(facts) : 0, facts.used_tick);
   }
 
   void reserve(std::size_t indices) override { worth_.reserve(indices); }
   void set_time(double now_s) noexcept override { worth_.model().set_time(now_s); }
-  PromptPast looked_up(const PromptFacts& prompt) noexcept override { return worth_.model().start_request(prompt); }
+  PromptPast looked_up(const PromptKeys& prompt) noexcept override { return worth_.model().start_request(prompt); }
   void kept(const KeptFacts& prefix) noexcept override {
     worth_.keep(prefix);
     if (prefix.at == KeptAt::end) worth_.model().finish_request();

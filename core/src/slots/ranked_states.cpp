@@ -10,15 +10,19 @@
 namespace stateport {
 
 RankedStates::RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots)
-    : policy_(std::move(policy)), blocks_(blocks), nodes_(static_cast<std::size_t>(blocks.block_count())) {
+    : policy_(std::move(policy)),
+      learning_(policy_->learning()),
+      blocks_(blocks),
+      nodes_(static_cast<std::size_t>(blocks.block_count())) {
+  const VictimTraits traits = policy_->traits();
   // A directory does not tell of a tick that gets newer.
-  require(policy_->has_memory() || !policy_->key_may_shrink(), "eviction", policy_->name(),
+  require(learning_ || !traits.key_may_shrink, "eviction", policy_->name(),
           "must not have keys that shrink with each use");
-  require(policy_->claim(), "eviction", policy_->name(), "belongs to another cache");
-  policy_->reserve(nodes_.size());
+  require(!learning_ || learning_->claim(), "eviction", policy_->name(), "belongs to another cache");
+  if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
-  if (policy_->draws() > 0)
-    draw_.emplace(policy_->draws(), policy_->draw_seed(), nodes_.size());
+  if (traits.draws > 0)
+    draw_.emplace(traits.draws, traits.draw_seed, nodes_.size());
   else
     heap_.reserve(nodes_.size());
 }
@@ -87,7 +91,7 @@ void RankedStates::store(BlockId block) noexcept {
 }
 
 void RankedStates::evict(BlockId block) noexcept {
-  policy_->chosen(facts(static_cast<std::uint32_t>(block.value())));
+  if (learning_) learning_->chosen(facts(static_cast<std::uint32_t>(block.value())));
   lose(block);
 }
 
@@ -96,16 +100,19 @@ void RankedStates::lose(BlockId block) noexcept {
   withdraw(block);
   Node& node = nodes_[index];
   node.has_state = false;
-  if (node.children > 0) return policy_->lost_state(index);
+  if (node.children > 0) {
+    if (learning_) learning_->lost_state(index);
+    return;
+  }
   const std::uint32_t left = detach(index);
   const bool inherits = left != none && nodes_[left].has_state && nodes_[left].children == 0;
-  policy_->removed(index, inherits ? left : EvictionPolicy::no_heir);
+  if (learning_) learning_->removed(index, inherits ? left : LearningPolicy::no_heir);
 }
 
 void RankedStates::forget(BlockId block) noexcept {
   const auto index = static_cast<std::uint32_t>(block.value());
   Node& node = nodes_[index];
-  if (node.children > 0) policy_->removed(index, EvictionPolicy::no_heir);
+  if (learning_ && node.children > 0) learning_->removed(index, LearningPolicy::no_heir);
   detach(index);
   node = {.life = node.life + 1};
 }
@@ -129,27 +136,28 @@ void RankedStates::tell(const ServedPrompt& prompt) noexcept {
       std::ranges::find_if(prompt.hashes, [](BlockHash hash) { return hash <= 0; }) - prompt.hashes.begin());
   // Positive hashes are the same numbers without a sign.
   const std::span keys(reinterpret_cast<const PositionKey*>(prompt.hashes.data()), prompt.hashes.size());
-  if (policy_->learns()) {
-    policy_->set_time(now_s_);
+  if (learning_ && learning_->observes_prompts()) {
+    learning_->set_time(now_s_);
     const auto usable = static_cast<std::size_t>(std::clamp(prompt.usable_blocks, 0, blocks));
-    past = policy_->looked_up({.keys = keys.first(usable), .blocks = blocks});
+    past = learning_->looked_up({.keys = keys.first(usable), .blocks = blocks});
   }
   for (const std::uint32_t index : path_) {
     Node& node = nodes_[index];
     if (node.depth_blocks == prompt.hit_blocks) {
       ++node.hits;
-      policy_->used(index);
+      if (learning_) learning_->used(index);
     }
     KeptAt at = node.depth_blocks <= prompt.matched_blocks ? KeptAt::branch : KeptAt::rung;
     if (node.depth_blocks == blocks) at = KeptAt::end;
-    policy_->kept({.index = index,
-                   .has_state = true,
-                   .key = keys[static_cast<std::size_t>(node.depth_blocks) - 1],
-                   .depth_blocks = node.depth_blocks,
-                   .prompt_blocks = blocks,
-                   .at = at,
-                   .past = past,
-                   .hint = prompt.hint});
+    if (!learning_) continue;
+    learning_->kept({.index = index,
+                     .has_state = true,
+                     .key = keys[static_cast<std::size_t>(node.depth_blocks) - 1],
+                     .depth_blocks = node.depth_blocks,
+                     .prompt_blocks = blocks,
+                     .at = at,
+                     .past = past,
+                     .hint = prompt.hint});
   }
   for (const std::uint32_t index : path_)
     if (!draw_ && heap_.contains(index)) heap_.update(index, policy_->key(facts(index)));
@@ -161,7 +169,7 @@ void RankedStates::clear() noexcept {
     draw_->clear();
   else
     heap_.clear();
-  policy_->cleared();
+  if (learning_) learning_->cleared();
 }
 
 void RankedStates::check_invariants() const {
@@ -170,7 +178,7 @@ void RankedStates::check_invariants() const {
     draw_->check_invariants();
   else
     heap_.check_invariants();
-  policy_->check_invariants();
+  if (learning_) learning_->check_invariants();
   std::vector<std::uint32_t> children(nodes_.size(), 0);
   for (const Node& node : nodes_)
     if (const std::uint32_t parent = parent_of(node); parent != none) ++children[parent];

@@ -92,6 +92,7 @@ class RankedStates {
   std::uint32_t detach(std::uint32_t index) noexcept;
 
   std::shared_ptr<EvictionPolicy> policy_;
+  LearningPolicy* learning_;  ///< the policy, if it observes what happens
   const BlockDirectory& blocks_;
   Table<Node> nodes_;           ///< by block
   VictimHeap<VictimKey> heap_;  ///< unless keys change with time

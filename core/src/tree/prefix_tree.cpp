@@ -48,7 +48,7 @@ void check_callers_or_none(const SlotPool& pool, SlotId slot, std::string_view a
   if (slot.valid()) check_callers(pool, slot, argument);
 }
 
-/// What a policy that has memory is told of the request.
+/// What a LearningPolicy observes of the request.
 void check_told(const PrefixInsert& prefix, double now_s) {
   check_hint(prefix.hint);
   const double looked_up_s = prefix.past.looked_up_s.value_or(0);
@@ -112,7 +112,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  if (impl_->has_memory()) check_told(prefix, impl_->now_s());
+  if (impl_->learns()) check_told(prefix, impl_->now_s());
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }

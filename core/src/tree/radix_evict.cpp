@@ -12,7 +12,7 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
   pool_.release(slot);
   --sizes_.evictable_states;
   ++result.states;
-  if (keys_may_shrink_) rank_again(node);
+  leaves_.rank_again(leaves(), node);
 }
 
 void RadixTree::fetch_pages(std::uint32_t node) const noexcept {
@@ -64,19 +64,19 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
     names_.drop_child(name_space);
   else if (is_victim_leaf(parent))
     add_candidate(parent);  // it competes at once, by its own key (18)
-  if (has_memory_) {
+  if (learning_) {
     const bool inherits = parent != root && nodes_[parent].children == 0;
-    options_.policy->removed(node, inherits ? parent : EvictionPolicy::no_heir);
+    learning_->removed(node, inherits ? parent : LearningPolicy::no_heir);
   }
   if (options_.on_node_evict) options_.on_node_evict(gone);
   if (events_.is_on()) events_.removed(first_page, pages);
 }
 
 void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
-  if (has_memory_) options_.policy->chosen(facts(node));
+  if (learning_) learning_->chosen(facts(node));
   if (is_victim_leaf(node)) return remove_leaf(node, freed, result);
   remove_state(node, freed, result);
-  if (has_memory_) options_.policy->lost_state(node);
+  if (learning_) learning_->lost_state(node);
 }
 
 EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
@@ -84,7 +84,7 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
   while (result.tokens < demand.tokens) {
     const auto leaf = next_leaf();
     if (!leaf) break;
-    if (has_memory_) options_.policy->chosen(facts(*leaf));
+    if (learning_) learning_->chosen(facts(*leaf));
     remove_leaf(*leaf, freed, result);
   }
   while (result.states < demand.states) {
@@ -132,13 +132,9 @@ void RadixTree::reset(Freed& freed) {
   children_.clear();
   names_.clear();
   leaves_.clear();
+  bare_.clear();
   states_.clear();
-  if (draws_) {
-    draws_->leaves.clear();
-    draws_->useless.clear();
-    draws_->states.clear();
-  }
-  if (has_memory_) options_.policy->cleared();
+  if (learning_) learning_->cleared();
   sizes_ = {};
   owned_indices_.assign(owned_indices_.size(), 0);
   if (events_.is_on()) events_.cleared();

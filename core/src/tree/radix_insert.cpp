@@ -94,16 +94,16 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
   std::ranges::copy(kv, arena_.kv(node.first_page));
   own_indices(kv, true);
   children_.insert(found.missing_child ? *found.missing_child : child_hash(leaf), leaf);
-  if (nodes_[parent].children++ == 0 && parent != root && listed(parent)) unlist(parent);
+  if (nodes_[parent].children++ == 0 && parent != root && listed(parent)) leaves_.erase(leaves(), parent);
   if (parent == root) names_.add_child(name_space);
   sizes_.evictable_tokens += tokens_of(node.pages);
-  if (has_memory_) path_pages_[leaf] = end_page;
+  if (learning_) path_pages_[leaf] = end_page;
   if (positions_) name_positions(leaf, prefix);
   node.tick = node.created = ++tick_;
-  if (by_last_use_)
-    list_before(root, leaf);
+  if (draws())
+    bare_.offer(bare_leaves(), leaf);
   else
-    add_candidate(leaf);
+    leaves_.offer_newest(leaves(), leaf);
   return leaf;
 }
 
@@ -118,9 +118,9 @@ bool RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
   pool_.set_owner(slot, static_cast<std::int32_t>(node));
   ++sizes_.evictable_states;
   touch_state(node);
-  add_state_candidate(slot);
-  if (draws_ && is_victim_leaf(node)) add_candidate(node);
-  if (keys_may_shrink_) rank_again(node);
+  states_.offer(states(), static_cast<std::uint32_t>(slot.value()));
+  if (draws() && is_victim_leaf(node)) add_candidate(node);
+  leaves_.rank_again(leaves(), node);
   return true;
 }
 
@@ -142,7 +142,7 @@ void RadixTree::tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool k
     kept.depth_blocks = static_cast<std::int32_t>(position);
     kept.prompt_blocks = positions_->count_of_tokens(std::max(prefix.request_tokens, tokens));
   }
-  options_.policy->kept(kept);
+  learning_->kept(kept);
 }
 
 void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
@@ -156,7 +156,7 @@ void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
     const std::uint32_t node = path_[i - 1];
     if (nodes_[node].children != 1 || pool_.lock_count(SlotId{nodes_[node].slot}) > 0) continue;
     remove_state(node, freed, dropped);
-    if (has_memory_) options_.policy->lost_state(node);
+    if (learning_) learning_->lost_state(node);
     --surplus;
   }
 }
@@ -194,7 +194,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     touch_node(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;
   if (adopt(end, prefix.slot) && options_.max_states_per_path >= 0) cap_path(end, freed);
-  if (has_memory_) tell_kept(end, prefix, found.pages == pages);
+  if (learning_) tell_kept(end, prefix, found.pages == pages);
   if (tell)
     events_.stored(nodes_[end].first_page, prefix.tokens.first(pages * page).subspan(found.pages * page),
                    prefix.name_space);

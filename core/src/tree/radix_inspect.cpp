@@ -112,10 +112,9 @@ void RadixTree::check_node(std::uint32_t index) const {
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.tick <= tick_ && node.created <= tick_, structure, "a node is younger than the clock");
   require_invariant(node.newer < nodes_.size() || node.newer == none, structure, "a node hints at no node");
-  require_invariant(
-      !is_victim_leaf(index) || (draws_ ? (node.slot >= 0 ? draws_->leaves : draws_->useless).contains(index)
-                                        : listed(index) || leaves_.contains(index)),
-      structure, "an evictable leaf is not indexed");
+  require_invariant(!is_victim_leaf(index) || (draws() && node.slot < 0 ? bare_.contains(bare_leaves(), index)
+                                                                        : leaves_.contains(leaves(), index)),
+                    structure, "an evictable leaf is not indexed");
   if (node.slot < 0) return;
   const SlotId slot{node.slot};
   require_invariant(!pool_.is_free(slot) && pool_.owner(slot) == static_cast<std::int32_t>(index), structure,
@@ -123,8 +122,8 @@ void RadixTree::check_node(std::uint32_t index) const {
   require_invariant(static_cast<std::uint32_t>(pool_.lock_count(slot)) <= node.full_lock, structure,
                     "a state is locked more often than its KV");
   const auto place = static_cast<std::uint32_t>(node.slot);
-  require_invariant(pool_.lock_count(slot) > 0 || (draws_ ? draws_->states.contains(place) : states_.contains(place)),
-                    structure, "an evictable state is not indexed");
+  require_invariant(pool_.lock_count(slot) > 0 || states_.contains(states(), place), structure,
+                    "an evictable state is not indexed");
 }
 
 void RadixTree::check_nodes(std::vector<std::uint32_t>& children, std::vector<std::uint64_t>& lock_sums,
@@ -152,30 +151,21 @@ void RadixTree::check_nodes(std::vector<std::uint32_t>& children, std::vector<st
 
 void RadixTree::check_list() const {
   std::size_t found = 0;
-  std::uint32_t older = root;
-  for (std::uint32_t at = nodes_[root].newer; at != root; older = at, at = nodes_[at].newer, ++found) {
-    const RadixNode& node = nodes_[at];
-    require_invariant(by_last_use_ && found <= live_nodes_ && node.older == older, structure,
-                      "the links of the list of leaves do not agree");
-    require_invariant(node.pages > 0 && node.children == 0 && !leaves_.contains(at), structure,
-                      "what is listed is no leaf, or is in the heap too");
-    require_invariant(older == root || nodes_[older].tick < node.tick, structure, "the list of leaves is out of order");
+  for (std::uint32_t at = nodes_[root].newer; at != root; at = nodes_[at].newer, ++found) {
+    require_invariant(leaves_.strategy() == VictimStrategy::list && found <= live_nodes_, structure,
+                      "the list of leaves does not end");
+    require_invariant(nodes_[at].pages > 0 && nodes_[at].children == 0, structure, "what is listed is no leaf");
   }
-  require_invariant(nodes_[root].older == older, structure, "the list of leaves has another end");
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
     if (listed(index)) --found;
   require_invariant(found == 0, structure, "a node is linked but not listed");
 }
 
 void RadixTree::check_policy() const {
-  leaves_.check_invariants();
-  states_.check_invariants();
-  if (draws_) {
-    draws_->leaves.check_invariants();
-    draws_->useless.check_invariants();
-    draws_->states.check_invariants();
-  }
-  if (!has_memory_) return;
+  leaves_.check_invariants(leaves());
+  bare_.check_invariants(bare_leaves());
+  states_.check_invariants(states());
+  if (!learning_) return;
   const std::vector<std::uint32_t> ends = path_ends();
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
     require_invariant(nodes_[index].pages == 0 || path_pages_[index] == ends[index], structure,
@@ -183,7 +173,7 @@ void RadixTree::check_policy() const {
   std::vector<Token> scratch;
   for (std::uint32_t index = 1; positions_ && index < nodes_.size(); ++index)
     if (nodes_[index].pages > 0) check_positions(index, scratch);
-  options_.policy->check_invariants();
+  learning_->check_invariants();
 }
 
 void RadixTree::check_positions(std::uint32_t node, std::vector<Token>& scratch) const {

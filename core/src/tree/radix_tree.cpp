@@ -18,23 +18,18 @@ RadixTree::RadixTree(PrefixTree::Options options)
       pool_(options_.slots, SlotPool::Order::queue),
       arena_(options_.page_size, options_.reserve_tokens),
       events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size),
-      states_(static_cast<std::size_t>(options_.slots)),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
-  by_last_use_ = !options_.policy && options_.eviction == EvictionOrder::lru;
   if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction, options_.eviction_options);
-  require(options_.policy->claim(), "policy", options_.policy->name(), "belongs to another cache");
-  keys_may_shrink_ = options_.policy->key_may_shrink();
-  has_memory_ = options_.policy->has_memory();
-  if (has_memory_ && options_.policy->learns()) {
+  learning_ = options_.policy->learning();
+  require(!learning_ || learning_->claim(), "policy", options_.policy->name(), "belongs to another cache");
+  const VictimTraits traits = options_.policy->traits();
+  leaves_ = VictimOrder<LinkedRecency>(traits);
+  if (draws()) states_ = bare_ = VictimOrder<>(traits);  // of other policies, only leaves are ranked by key
+  states_.reserve(static_cast<std::size_t>(options_.slots));
+  if (learning_ && learning_->observes_prompts()) {
     const std::int64_t step_tokens = std::int64_t{options_.position_tokens} + options_.page_size - 1;
     positions_.emplace(options_.page_size, static_cast<std::uint32_t>(step_tokens / options_.page_size));
     positions_->reserve(arena_.capacity_pages(), 0);
-  }
-  if (const std::int32_t draws = options_.policy->draws(); draws > 0) {
-    const std::uint64_t seed = options_.policy->draw_seed();
-    draws_.emplace(Draws{.leaves = VictimDraw<VictimKey>(draws, seed),
-                         .useless = VictimDraw<VictimKey>(draws, seed),
-                         .states = VictimDraw<VictimKey>(draws, seed, static_cast<std::size_t>(options_.slots))});
   }
   owned_indices_.resize(static_cast<std::size_t>((options_.kv_indices + 63) / 64), 0);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
@@ -52,15 +47,11 @@ void RadixTree::reserve_nodes(std::size_t nodes) {
   require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   nodes_.reserve(nodes);
   children_.reserve(nodes);
-  if (draws_) {
-    draws_->leaves.reserve(nodes);
-    draws_->useless.reserve(nodes);
-  } else {
-    leaves_.reserve(nodes);
-  }
-  if (has_memory_) {
+  leaves_.reserve(nodes);
+  if (draws()) bare_.reserve(nodes);
+  if (learning_) {
     path_pages_.resize(nodes, 0);
-    options_.policy->reserve(nodes);
+    learning_->reserve(nodes);
   }
   node_capacity_ = nodes;
 }
@@ -190,7 +181,7 @@ std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept
   lower.first_page += pages;
   lower.pages -= pages;
   children_.insert(child_hash(node), node);
-  if (has_memory_) path_pages_[upper_index] = path_pages_[upper.parent] + pages;
+  if (learning_) path_pages_[upper_index] = path_pages_[upper.parent] + pages;
   touch_node(upper_index, ++tick_);
   touch_node(node, ++tick_);
   if (lower.slot >= 0) touch_state(node);
@@ -255,7 +246,7 @@ PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
 void RadixTree::set_time(double now_s) {
   now_s_ = now_s;
   told_time_ = true;
-  if (has_memory_) options_.policy->set_time(now_s);
+  if (learning_) learning_->set_time(now_s);
 }
 
 std::uint32_t RadixTree::position_page(std::uint32_t& node, std::uint32_t position) const noexcept {
@@ -286,7 +277,7 @@ PromptPast RadixTree::past_of(std::span<const Token> tokens, const Namespace& na
     keys[position++] = key;
   }
   const std::int32_t blocks = positions_->count_of_tokens(static_cast<std::int64_t>(tokens.size()));
-  return options_.policy->looked_up({.keys = keys, .blocks = blocks});
+  return learning_->looked_up({.keys = keys, .blocks = blocks});
 }
 
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
@@ -297,10 +288,10 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
   PrefixMatch match = describe(found);
-  if (has_memory_ && lookup == Lookup::request) {
-    if (!told_time_) options_.policy->set_time(++now_s_);
+  if (learning_ && lookup == Lookup::request) {
+    if (!told_time_) learning_->set_time(++now_s_);
     if (positions_) match.past = past_of(tokens, name_space, found);
-    if (!match.node.is_root()) options_.policy->used(match.node.index);
+    if (!match.node.is_root()) learning_->used(match.node.index);
   }
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
@@ -308,13 +299,14 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   std::uint32_t depth = found.answer_depth;
   PathAhead below;
   for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent, --depth) {
-    const RadixNode& node = nodes_[at];
+    RadixNode& node = nodes_[at];
     begin -= node.pages;
     if (!kv_out.empty())
       std::memcpy(kv_out.data() + begin * page, arena_.kv(node.first_page), sizeof(KvIndex) * node.pages * page);
-    touch_node(at, tick--);
+    node.tick = tick--;
     note_ahead(at, depth, below);
   }
+  path_was_used(found.answer);
   if (found.answer != root) touch_state(found.answer);
   return match;
 }
@@ -353,10 +345,7 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
     if (pool_.lock_count(slot) == 0) {
       ++sizes_.evictable_states;
       --sizes_.protected_states;
-      if (draws_)
-        add_state_candidate(slot);
-      else
-        states_.push(static_cast<std::uint32_t>(slot.value()), state_ticks_[slot.index()]);
+      states_.offer_again(states(), static_cast<std::uint32_t>(slot.value()));
     }
   }
   for (std::uint32_t at = node.index; at != root; at = nodes_[at].parent) {
@@ -369,12 +358,9 @@ void RadixTree::unlock(NodeId node, bool state) noexcept {
 }
 
 std::size_t RadixTree::bookkeeping_bytes() const noexcept {
-  // A heap holds an entry and a position per node.
-  constexpr std::size_t heap_bytes = sizeof(VictimKey) + 2 * sizeof(std::uint32_t);
-  const std::size_t order =
-      draws_ ? draws_->leaves.bytes() + draws_->useless.bytes() + draws_->states.bytes() : node_capacity_ * heap_bytes;
-  return node_capacity_ * sizeof(RadixNode) + order + children_.bytes() + path_pages_.size() * sizeof(std::uint32_t) +
-         options_.policy->bytes() + (positions_ ? positions_->bytes() : 0);
+  return node_capacity_ * sizeof(RadixNode) + leaves_.bytes() + bare_.bytes() + children_.bytes() +
+         path_pages_.size() * sizeof(std::uint32_t) + (learning_ ? learning_->bytes() : 0) +
+         (positions_ ? positions_->bytes() : 0);
 }
 
 }  // namespace stateport::detail

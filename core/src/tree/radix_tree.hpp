@@ -12,10 +12,9 @@
 #include <stateport/core/containers/hash_index.hpp>
 #include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/containers/table.hpp>
-#include <stateport/core/evict/victim_draw.hpp>
-#include <stateport/core/evict/victim_heap.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "evict/victim_order.hpp"
 #include "tree/kv_event_source.hpp"
 #include "tree/namespace_table.hpp"
 #include "tree/path_ahead.hpp"
@@ -46,13 +45,9 @@ static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache lin
 
 /// The tree behind PrefixTree, which checks the arguments.
 ///
-/// Least recently used leaves go first from a list in order of ticks, which begins and ends at the root: a use moves a
-/// leaf to its end. Other policies use a lazy heap (VictimHeap), where a use only raises ticks. So do leaves that
-/// become candidates too late for the list: their place is far from both of its ends.
-///
-/// Every evictable leaf is in the list or in the heap of leaves, every evictable state, by slot, in the heap of states.
-/// Locked leaves stay in all three, and nodes that have got children in the heap: they are dropped when they come up,
-/// and return when they become candidates again. Of a policy that draws all three are sets to draw from instead.
+/// Every evictable leaf is a candidate of leaves_, every evictable state, by slot, of states_. What is locked, and a
+/// node that got children, stays there: it is dropped when it comes up, and offered again when it is eligible again. A
+/// policy that draws keeps leaves without a state apart, in bare_.
 class RadixTree {
  public:
   static constexpr std::uint32_t root = 0;
@@ -65,7 +60,7 @@ class RadixTree {
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                     Lookup lookup);
   void set_time(double now_s);
-  [[nodiscard]] bool has_memory() const noexcept { return has_memory_; }
+  [[nodiscard]] bool learns() const noexcept { return learning_ != nullptr; }
   [[nodiscard]] double now_s() const noexcept { return now_s_; }
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
@@ -146,26 +141,58 @@ class RadixTree {
   /// Cuts `node` after `pages` pages; returns the new upper part.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
 
+  /// The candidates of leaves_, as VictimOrder asks for them.
+  template <class Tree>
+  struct Leaves {
+    Tree& tree;
+    [[nodiscard]] auto& node(std::uint32_t index) const noexcept { return tree.nodes_[index]; }
+    [[nodiscard]] bool eligible(std::uint32_t index) const noexcept {
+      return tree.is_victim_leaf(index) && (node(index).slot >= 0 || !tree.draws());
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return tree.key(index); }
+  };
+  /// Those of bare_.
+  struct BareLeaves {
+    const RadixTree& tree;
+    [[nodiscard]] bool eligible(std::uint32_t index) const noexcept {
+      return tree.is_victim_leaf(index) && tree.nodes_[index].slot < 0;
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return tree.key(index); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return tree.nodes_[index].tick; }
+  };
+  /// Those of states_, by slot.
+  struct States {
+    const RadixTree& tree;
+    [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept { return tree.is_victim_state(slot); }
+    [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return tree.key(tree.owner(slot)); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept { return tree.state_ticks_[slot]; }
+  };
+  [[nodiscard]] Leaves<RadixTree> leaves() noexcept { return {*this}; }
+  [[nodiscard]] Leaves<const RadixTree> leaves() const noexcept { return {*this}; }
+  [[nodiscard]] BareLeaves bare_leaves() const noexcept { return {*this}; }
+  [[nodiscard]] States states() const noexcept { return {*this}; }
+  [[nodiscard]] bool draws() const noexcept { return leaves_.strategy() == VictimStrategy::draw; }
+  [[nodiscard]] std::uint32_t owner(std::uint32_t slot) const noexcept {
+    return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(slot)}));
+  }
+
   /// Precondition: `tick` is the largest so far, if the node is a leaf.
   void touch_node(std::uint32_t node, std::uint64_t tick) noexcept {
     nodes_[node].tick = tick;
-    if (listed(node))
-      list_last(node);
-    else if (keys_may_shrink_)
-      rank_again(node);
+    leaves_.used(leaves(), node);
   }
-  void rank_again(std::uint32_t node) noexcept;
   void rank_path_again(std::uint32_t node) noexcept;
   /// Ticks the nodes from the root's child to `node`, parents first; `depth` nodes.
   void touch_path(std::uint32_t node, std::uint32_t depth) noexcept {
     tick_ += depth;
     std::uint64_t tick = tick_;
     for (std::uint32_t at = node; at != root; at = nodes_[at].parent) nodes_[at].tick = tick--;
-    // What lies above has children and is not listed.
-    if (node != root && listed(node))
-      list_last(node);
-    else if (keys_may_shrink_)
-      rank_path_again(node);
+    path_was_used(node);
+  }
+  /// After the ticks of a path were raised. What lies above its end has children and is not listed.
+  void path_was_used(std::uint32_t end) noexcept {
+    if (end == root || LinkedRecency::used(leaves(), end)) return;
+    if (leaves_.keys_may_shrink()) rank_path_again(end);
   }
   /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
   void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
@@ -186,45 +213,28 @@ class RadixTree {
   bool adopt(std::uint32_t node, SlotId slot) noexcept;
   void cap_path(std::uint32_t tail, Freed& freed);
 
-  [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool is_victim_leaf(std::uint32_t node) const noexcept {
+    const RadixNode& entry = nodes_[node];
+    return entry.pages > 0 && entry.children == 0 && entry.full_lock == 0;
+  }
   [[nodiscard]] bool is_victim_state(std::uint32_t slot) const noexcept;
   [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
-  /// Adds what policies with memory ask for.
+  /// Adds the lengths that a LearningPolicy ranks by.
   void add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept;
   /// The end of the longest shorter prefix with a state.
   [[nodiscard]] std::int64_t fallback_tokens(std::uint32_t node) const noexcept;
   [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept { return options_.policy->key(facts(node)); }
   [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older != none; }
-  void list_before(std::uint32_t newer, std::uint32_t node) noexcept {
-    RadixNode& entry = nodes_[node];
-    entry.newer = newer;
-    entry.older = nodes_[newer].older;
-    nodes_[entry.older].newer = node;
-    nodes_[newer].older = node;
-  }
-  /// Moves a listed leaf.
-  void list_last(std::uint32_t node) noexcept {
-    const RadixNode& entry = nodes_[node];
-    nodes_[entry.older].newer = entry.newer;
-    nodes_[entry.newer].older = entry.older;
-    list_before(root, node);
-  }
-  void unlist(std::uint32_t node) noexcept {
-    RadixNode& entry = nodes_[node];
-    nodes_[entry.older].newer = entry.newer;
-    nodes_[entry.newer].older = entry.older;
-    entry.older = entry.newer = none;
-  }
-  /// False if the node's place in the list is far from both ends.
-  bool list_by_tick(std::uint32_t node) noexcept;
   /// A leaf that nothing locks: new, unlocked, or left alone by its last child.
   void add_candidate(std::uint32_t node) noexcept;
-  void drop_candidate(std::uint32_t node) noexcept;
+  void drop_candidate(std::uint32_t node) noexcept {
+    leaves_.erase(leaves(), node);
+    if (draws()) bare_.erase(bare_leaves(), node);
+  }
   [[nodiscard]] std::optional<std::uint32_t> next_leaf();
   [[nodiscard]] std::optional<std::uint32_t> next_state();
   /// A leaf or a node whose state goes, whatever the policy gives up first.
   [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
-  void add_state_candidate(SlotId slot) noexcept;
   /// The page of the arena that ends a position on the path to `node`, which moves up to the node that has the page.
   [[nodiscard]] std::uint32_t position_page(std::uint32_t& node, std::uint32_t position) const noexcept;
   /// Keys for the positions of a new leaf.
@@ -268,22 +278,14 @@ class RadixTree {
   HashIndex children_{60};  ///< nodes by a hash of (parent, namespace, first page): 13 bytes a node
   NamespaceTable names_;
   TreeSizes sizes_;
-  bool by_last_use_ = false;  ///< the policy is lru: leaves are listed
-  bool keys_may_shrink_ = false;
-  bool has_memory_ = false;  ///< the policy is told what happens
-  /// What a policy draws from.
-  struct Draws {
-    VictimDraw<VictimKey> leaves;   ///< by node, with a state
-    VictimDraw<VictimKey> useless;  ///< by node: leaves without a state
-    VictimDraw<VictimKey> states;   ///< by slot
-  };
-  std::optional<Draws> draws_;
-  std::optional<PositionKeys> positions_;  ///< if the policy has memory and learns
-  std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy has memory: pages from the root to its end
+  LearningPolicy* learning_ = nullptr;     ///< the policy, if it observes what happens
+  VictimOrder<LinkedRecency> leaves_;      ///< by node; with a state, if the policy draws
+  VictimOrder<> bare_;                     ///< by node: leaves without a state, if the policy draws
+  VictimOrder<> states_;                   ///< by slot
+  std::optional<PositionKeys> positions_;  ///< if the policy observes prompts
+  std::vector<std::uint32_t> path_pages_;  ///< by node, if the policy learns: pages from the root to its end
   double now_s_ = 0;
   bool told_time_ = false;
-  VictimHeap<VictimKey> leaves_;              ///< by node
-  VictimHeap<std::uint64_t> states_;          ///< by slot
   std::vector<std::uint64_t> state_ticks_;    ///< by slot
   std::vector<std::uint64_t> owned_indices_;  ///< bit per KV index, if their number is known
   std::vector<std::uint32_t> path_;           ///< scratch of cap_path

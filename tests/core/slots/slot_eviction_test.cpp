@@ -27,7 +27,7 @@ constexpr EvictionOrder orders[] = {EvictionOrder::lru,  EvictionOrder::lfu,    
                                     EvictionOrder::gdsf, EvictionOrder::hix};
 
 /// Remembers what it was shown and told; the state that saves the fewest tokens goes first.
-class Witness final : public EvictionPolicy {
+class Witness final : public LearningPolicy {
  public:
   explicit Witness(std::int32_t draws = 0) : draws_(draws) {}
 
@@ -36,12 +36,10 @@ class Witness final : public EvictionPolicy {
     seen[facts.index] = facts;
     return VictimKey::from(static_cast<double>(facts.end_tokens - facts.fallback_tokens), facts.used_tick);
   }
-  bool key_may_shrink() const noexcept override { return true; }
-  std::int32_t draws() const noexcept override { return draws_; }
-  bool has_memory() const noexcept override { return true; }
-  bool learns() const noexcept override { return true; }
+  VictimTraits traits() const noexcept override { return {.key_may_shrink = true, .draws = draws_}; }
+  bool observes_prompts() const noexcept override { return true; }
   void set_time(double now_s) noexcept override { time_s = now_s; }
-  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
+  PromptPast looked_up(const PromptKeys& prompt) noexcept override {
     looked_up_keys = prompt.keys.size();
     return {.looked_up_s = time_s};
   }
@@ -160,7 +158,7 @@ TEST_CASE("what hangs on an evicted state falls back to the next one that is lef
   cache.states.check_invariants();
   cache.store(13, Cache::hash(5, 1), 1);
   CHECK(policy->seen.at(2).fallback_tokens == 0);
-  CHECK(policy->heirs.at(2) == EvictionPolicy::no_heir);
+  CHECK(policy->heirs.at(2) == LearningPolicy::no_heir);
   cache.states.check_invariants();
 }
 

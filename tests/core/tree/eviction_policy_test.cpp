@@ -38,7 +38,7 @@ class StatesFirst : public EvictionPolicy {
  public:
   std::string_view name() const noexcept override { return "states first"; }
   VictimKey key(const VictimFacts& facts) const noexcept override { return {facts.has_state ? 0 : 1, facts.used_tick}; }
-  bool key_may_shrink() const noexcept override { return true; }
+  VictimTraits traits() const noexcept override { return {.key_may_shrink = true}; }
 };
 
 /// Looks at every fact that may change: a candidate that is not ranked again when it should be is found sooner or
@@ -52,7 +52,7 @@ class Arbitrary : public EvictionPolicy {
                                 0x9E3779B97F4A7C15U;
     return {static_cast<std::int32_t>(mixed >> 62), facts.hits % 2 == 0 ? facts.used_tick : ~facts.used_tick};
   }
-  bool key_may_shrink() const noexcept override { return true; }
+  VictimTraits traits() const noexcept override { return {.key_may_shrink = true}; }
 };
 
 /// A tree under random calls that is asked for victims now and then.

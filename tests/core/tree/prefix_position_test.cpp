@@ -21,15 +21,14 @@ using test::Random;
 namespace {
 
 /// Remembers the keys that it is told. Least recently used first.
-class KeyWitness final : public EvictionPolicy {
+class KeyWitness final : public LearningPolicy {
  public:
-  explicit KeyWitness(bool memory) : memory_(memory) {}
+  explicit KeyWitness(bool observes) : observes_(observes) {}
 
   std::string_view name() const noexcept override { return "key witness"; }
   VictimKey key(const VictimFacts& facts) const noexcept override { return VictimKey(0, facts.used_tick); }
-  bool has_memory() const noexcept override { return memory_; }
-  bool learns() const noexcept override { return true; }
-  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
+  bool observes_prompts() const noexcept override { return observes_; }
+  PromptPast looked_up(const PromptKeys& prompt) noexcept override {
     keys.assign(prompt.keys.begin(), prompt.keys.end());
     blocks = prompt.blocks;
     ++told;
@@ -46,7 +45,7 @@ class KeyWitness final : public EvictionPolicy {
   int told = 0;
 
  private:
-  bool memory_;
+  bool observes_;
 };
 
 /// Which key a prefix has: two prefixes have one key if they are the same prefix of the same namespace.
@@ -148,7 +147,7 @@ TEST_CASE("a prefix has one key, whether the tree holds all of it, some of it or
   });
 }
 
-TEST_CASE("a policy without memory is told nothing, even one that would learn") {
+TEST_CASE("a policy that does not observe prompts is told what is kept, without keys") {
   const auto witness = std::make_shared<KeyWitness>(false);
   PrefixTree tree({.policy = witness, .position_tokens = 1});
   const std::vector<Token> tokens = {1, 2, 3};
@@ -156,7 +155,9 @@ TEST_CASE("a policy without memory is told nothing, even one that would learn") 
   Freed freed;
   tree.insert({.tokens = tokens, .kv = kv}, freed);
   CHECK(tree.match(tokens).walked_tokens == 3);
-  CHECK(witness->told == 0);
+  CHECK(witness->told == 1);  // of the insert
+  CHECK(witness->blocks == 0);
+  CHECK(witness->end.depth_blocks == 0);
   tree.check_invariants();
 }
 

@@ -14,9 +14,9 @@
 namespace stateport {
 
 /// What a policy may look at to rank a candidate. Ticks are values of one logical clock. The lengths of prefixes are
-/// for policies that ask for them by has_memory(); elsewhere they are 0.
+/// for a LearningPolicy; for other policies they are 0.
 struct VictimFacts {
-  std::uint32_t index = 0;         ///< of the node or block; a policy may keep data of its own by it
+  std::uint32_t index = 0;         ///< of the node or block; a policy may keep its own data by it
   std::uint64_t used_tick = 0;     ///< last use
   std::uint64_t created_tick = 0;  ///< a part that was split off keeps the time of the whole
   std::uint32_t hits = 0;          ///< inserts that passed through or ended here
@@ -26,8 +26,8 @@ struct VictimFacts {
   std::int64_t segment_tokens = 0;   ///< KV of the node alone, which changes by a split; 0: a block
   std::int64_t end_tokens = 0;       ///< length of the prefix that ends here
   std::int64_t fallback_tokens = 0;  ///< length of the longest shorter prefix that has a state
-  /// A leaf alone needs more KV than its own: what goes with it sooner or later, up to the next fork, and the longest
-  /// prefix with a state that is left then.
+  /// Of a leaf: the KV from the next fork above to its end, which nothing else needs and which goes sooner or later if
+  /// the leaf goes; and the length of the longest prefix with a state that is left then. 0: not a leaf.
   std::int64_t chain_tokens = 0;
   std::int64_t chain_fallback_tokens = 0;
 };
@@ -62,56 +62,74 @@ class VictimKey {
   std::uint32_t order_low_ = 0;
 };
 
-/// Decides what a cache evicts first: leaves of a PrefixTree when KV is needed, states where it says so. The cache asks
-/// for the key of a candidate when it becomes one and again before it is evicted. Called under the cache's lock
-/// discipline: not concurrently; the same calls give the same keys.
+class LearningPolicy;
+
+/// How the keys of a policy behave. A cache chooses by it how it finds the smallest one (VictimStrategy).
+struct VictimTraits {
+  /// The key is the last use and nothing else.
+  bool by_last_use = false;
+  /// A use, a state that comes or goes, or a split may make a key smaller. The cache then ranks a candidate again
+  /// whenever that happens, O(log n), instead of when the candidate comes up.
+  bool key_may_shrink = false;
+  /// > 0: keys change with time, so that no order can be kept. The cache draws so many candidates at random, compares
+  /// them with the best that lost the draws before (VictimDraw), and evicts the smallest.
+  std::int32_t draws = 0;
+  std::uint64_t draw_seed = 1;
+};
+
+/// Ranks eviction candidates: the smallest key is evicted first. key() is called when a candidate becomes evictable
+/// and again just before its eviction, never concurrently. Equal facts have equal keys, so that many caches may share
+/// one policy; one that also observes what happens is a LearningPolicy.
 ///
-/// A policy has no memory, and then a key depends on the facts alone and many caches may share it; or it has, is told
-/// what happens, and belongs to one cache. What it is told of allocates nothing once reserve() was called.
+/// To write an order, define name() and key(), and traits() if its keys shrink.
 class EvictionPolicy {
  public:
+  EvictionPolicy() = default;
+  EvictionPolicy(const EvictionPolicy&) = delete;
+  EvictionPolicy& operator=(const EvictionPolicy&) = delete;
   virtual ~EvictionPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual VictimKey key(const VictimFacts& facts) const noexcept = 0;
-  /// True if a use, a state that comes or goes, or a split may make a key smaller: the cache then re-ranks a candidate
-  /// whenever that happens, O(log n), instead of when it comes up.
-  [[nodiscard]] virtual bool key_may_shrink() const noexcept { return false; }
-  /// > 0: keys change with time, so that no order can be kept. The cache draws so many candidates at random, compares
-  /// them with the best that lost the draws before (VictimDraw), and evicts the smallest.
-  [[nodiscard]] virtual std::int32_t draws() const noexcept { return 0; }
-  [[nodiscard]] virtual std::uint64_t draw_seed() const noexcept { return 1; }
+  /// Must not change.
+  [[nodiscard]] virtual VictimTraits traits() const noexcept { return {}; }
+  /// This policy as one that learns; nullptr if it does not.
+  [[nodiscard]] virtual LearningPolicy* learning() noexcept { return nullptr; }
+};
 
-  // What follows is for policies with memory; to others it is not told.
+/// A policy that also observes what happens in one cache; its keys depend on what it saw. Equal calls give equal keys.
+/// No observation allocates once reserve() was called, and none is concurrent.
+class LearningPolicy : public EvictionPolicy {
+ public:
+  static constexpr std::uint32_t no_heir = UINT32_MAX;
 
-  [[nodiscard]] virtual bool has_memory() const noexcept { return false; }
-  /// True if it wants to hear of time and prompts: set_time(), looked_up(), kept() with keys.
-  [[nodiscard]] virtual bool learns() const noexcept { return false; }
-  /// False if another cache has claimed a policy that has memory.
-  [[nodiscard]] bool claim() noexcept { return !has_memory() || !std::exchange(claimed_, true); }
-  /// Indices will be below this.
+  [[nodiscard]] LearningPolicy* learning() noexcept final { return this; }
+  /// True for the first cache that asks: a policy observes one cache only.
+  [[nodiscard]] bool claim() noexcept { return !std::exchange(claimed_, true); }
+  /// True if the policy observes time and prompts: set_time(), looked_up(), and kept() with keys.
+  [[nodiscard]] virtual bool observes_prompts() const noexcept { return false; }
+
+  /// Makes room: indices of candidates will be below `indices`.
   virtual void reserve(std::size_t /*indices*/) {}
   /// Time in seconds; never goes back.
   virtual void set_time(double /*now_s*/) noexcept {}
-  /// A request begins.
-  [[nodiscard]] virtual PromptPast looked_up(const PromptFacts& /*prompt*/) noexcept { return {}; }
+  /// A request begins with a lookup of its prompt.
+  [[nodiscard]] virtual PromptPast looked_up(const PromptKeys& /*prompt*/) noexcept { return {}; }
   /// A request continues from the state of this candidate.
   virtual void used(std::uint32_t /*index*/) noexcept {}
-  /// Throws nothing: the cache has checked the hint (check_hint) before it changed anything.
+  /// A prefix is kept. The cache has checked the hint (check_hint) before it changed anything.
   virtual void kept(const KeptFacts& /*prefix*/) noexcept {}
-  /// The state of this candidate is gone, and nothing else.
+  /// This candidate lost its state and stays.
   virtual void lost_state(std::uint32_t /*index*/) noexcept {}
-  /// This candidate is gone, its state with it. `heir` ends the longest prefix of it that is left, if nothing else
-  /// continues from there: who would have hit here will hit there. no_heir otherwise.
+  /// This candidate left the cache, its state with it. `heir` is the end of the longest prefix of it that is left, if
+  /// nothing else continues from there: a request that would have hit here will hit there. Otherwise no_heir.
   virtual void removed(std::uint32_t /*index*/, std::uint32_t /*heir*/) noexcept {}
-  /// This candidate is evicted next. (A state or leaf may also go for other reasons.)
+  /// This candidate is evicted next. (States and leaves also go for other reasons.)
   virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
-  /// The cache forgot all that it holds, but not what was learned.
+  /// The cache dropped everything that it held. What was learned stays.
   virtual void cleared() noexcept {}
   [[nodiscard]] virtual std::size_t bytes() const noexcept { return 0; }
   /// Throws std::logic_error naming the first violation.
   virtual void check_invariants() const {}
-
-  static constexpr std::uint32_t no_heir = UINT32_MAX;
 
  private:
   bool claimed_ = false;
@@ -120,13 +138,14 @@ class EvictionPolicy {
 /// Throws InvalidArgument for a hint whose factor is not positive or whose idle time is negative.
 void check_hint(const ReuseHint& hint);
 
-/// The policies. Keys, smallest first, of those that need no memory of their own:
+/// The policies that exist. Orders, with their keys, smallest first:
 ///     lru      last use                     mru      last use, largest first
 ///     fifo     creation                     filo     creation, largest first
 ///     lfu      (hits, last use)             priority (priority, last use)
 ///     slru     (hits >= 2, last use): nodes used once go before nodes used again
-/// and of those that have one, where what has no state is worth nothing and goes first:
-///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the last victim's
+/// Learning policies; a candidate without a state has rank 0 and goes first:
+///     gdsf     greedy dual size frequency: clock + uses · (cost to compute) / (bytes); the clock is the key of the
+///              last victim
 ///     hix      learned hazard index: (best hits per second) · (cost saved) / (bytes); see EvictionOptions
 enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, priority, mru, filo };
 

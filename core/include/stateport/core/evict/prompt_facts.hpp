@@ -29,8 +29,8 @@ struct ReuseHint {
   std::uint64_t session = 0;
 };
 
-/// A prompt that is looked up by a new request.
-struct PromptFacts {
+/// The positions of a prompt that a new request looks up.
+struct PromptKeys {
   /// keys[i] names the position after i + 1 blocks. Those that the forward could not continue from, or that nobody can
   /// know, may be left out at the end.
   std::span<const PositionKey> keys;

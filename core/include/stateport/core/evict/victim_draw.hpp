@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <stateport/core/containers/assert.hpp>
@@ -47,9 +48,9 @@ class VictimDraw {
     drawn_.reserve(std::min(draws_, capacity));
   }
 
-  [[nodiscard]] std::size_t size() const noexcept { return candidates_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return candidates_.size() - hidden_; }
   [[nodiscard]] bool contains(std::uint32_t index) const noexcept {
-    return index < places_.size() && places_[index] != absent;
+    return index < places_.size() && places_[index] < absent;
   }
 
   /// Adds a candidate; without effect if it is already there.
@@ -63,6 +64,7 @@ class VictimDraw {
   /// Without effect if absent.
   void erase(std::uint32_t index) noexcept {
     if (!contains(index)) return;
+    if (peeking_) return hide(index);
     const std::uint32_t last = candidates_.back();
     candidates_[places_[index]] = last;
     places_[last] = places_[index];
@@ -96,6 +98,29 @@ class VictimDraw {
     }
   }
 
+  /// Writes the victims of the next draws, each without those before it, and answers how many there are, at most
+  /// out.size(). The draws that follow answer what they would have answered without this call.
+  template <class Eligible, class KeyOf>
+  [[nodiscard]] std::size_t peek(std::span<std::uint32_t> out, Eligible&& eligible, KeyOf&& key_of) {
+    const std::uint64_t random = random_;
+    const auto kept = kept_;
+    const std::size_t kept_count = kept_count_;
+    peeking_ = true;
+    std::size_t found = 0;
+    for (; found < out.size(); ++found) {
+      const auto victim = draw(eligible, key_of);
+      if (!victim) break;
+      out[found] = *victim;
+      erase(*victim);
+    }
+    peeking_ = false;
+    while (hidden_ > 0) show_last_hidden();
+    random_ = random;
+    kept_ = kept;
+    kept_count_ = kept_count;
+    return found;
+  }
+
   [[nodiscard]] std::size_t bytes() const noexcept {
     return (places_.capacity() + candidates_.capacity() + drawn_.capacity()) * sizeof(std::uint32_t);
   }
@@ -103,7 +128,8 @@ class VictimDraw {
   /// Throws std::logic_error unless every candidate is at its place. O(n).
   void check_invariants() const {
     std::size_t present = 0;
-    for (const std::uint32_t place : places_) present += place != absent;
+    for (const std::uint32_t place : places_) present += place < absent;
+    require_invariant(hidden_ == 0 && !peeking_, "VictimDraw", "a candidate is still hidden");
     require_invariant(present == size(), "VictimDraw", "places and candidates differ in number");
     for (std::size_t place = 0; place < size(); ++place)
       require_invariant(places_[candidates_[place]] == place, "VictimDraw", "a candidate is not at its place");
@@ -113,7 +139,8 @@ class VictimDraw {
   }
 
  private:
-  static constexpr std::uint32_t absent = UINT32_MAX;
+  /// Places are below. That of a hidden candidate is this plus the place that it left.
+  static constexpr std::uint32_t absent = std::uint32_t{1} << 31;
   struct Ranked {
     Key key;
     std::uint32_t index;
@@ -122,6 +149,28 @@ class VictimDraw {
       return !(b.key < a.key) && a.index < b.index;
     }
   };
+
+  /// Takes a candidate out while peek() runs: it changes places with the last one that is not hidden.
+  void hide(std::uint32_t index) noexcept {
+    const std::uint32_t place = places_[index];
+    const auto last_place = static_cast<std::uint32_t>(size() - 1);
+    candidates_[place] = candidates_[last_place];
+    places_[candidates_[place]] = place;
+    candidates_[last_place] = index;
+    places_[index] = absent + place;
+    ++hidden_;
+  }
+  /// Undoes the last hide().
+  void show_last_hidden() noexcept {
+    const auto last_place = static_cast<std::uint32_t>(size());
+    const std::uint32_t index = candidates_[last_place];
+    const std::uint32_t place = places_[index] - absent;
+    --hidden_;
+    candidates_[last_place] = candidates_[place];
+    places_[candidates_[last_place]] = last_place;
+    candidates_[place] = index;
+    places_[index] = place;
+  }
 
   [[nodiscard]] std::size_t random_place() noexcept {
     random_ += 0x9E3779B97F4A7C15U;  // SplitMix64
@@ -187,6 +236,8 @@ class VictimDraw {
   std::vector<std::uint32_t> drawn_;       ///< scratch
   std::array<Ranked, kept_max> kept_{};    ///< in order of the keys that they had
   std::size_t kept_count_ = 0;
+  std::size_t hidden_ = 0;  ///< candidates at the end of candidates_ that peek() took out
+  bool peeking_ = false;
 };
 
 }  // namespace stateport

@@ -94,6 +94,10 @@ class VictimHeap {
     return size() == 0 ? std::nullopt : std::optional(entries_[first].index);
   }
 
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return entries_.capacity() * sizeof(Entry) + position_.capacity() * sizeof(std::uint32_t);
+  }
+
   void clear() noexcept {
     for (std::size_t i = first; i < entries_.size(); ++i) position_[entries_[i].index] = absent;
     entries_.resize(first);

@@ -91,6 +91,10 @@ class VictimQueue {
     return queue_.size() - head_ > ahead ? std::optional(queue_[head_ + ahead].index) : std::nullopt;
   }
 
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return heap_.bytes() + queue_.capacity() * sizeof(Entry) + places_.capacity() * sizeof(Place);
+  }
+
   void clear() noexcept {
     heap_.clear();
     std::ranges::fill(places_, Place{});
