@@ -18,11 +18,10 @@ using namespace stateport;
 namespace {
 
 /// Remembers what it is told. Least recently used first.
-class Witness final : public EvictionPolicy {
+class Witness final : public LearningPolicy {
  public:
   std::string_view name() const noexcept override { return "witness"; }
   VictimKey key(const VictimFacts& facts) const noexcept override { return VictimKey(0, facts.used_tick); }
-  bool has_memory() const noexcept override { return true; }
   void kept(const KeptFacts& prefix) noexcept override { why.emplace_back(prefix.index, prefix.at); }
   void removed(std::uint32_t index, std::uint32_t heir) noexcept override { heirs.emplace_back(index, heir); }
 
@@ -75,7 +74,7 @@ TEST_CASE("a node inherits from its last child alone, and the root from nobody")
     CHECK(tree.evict({.tokens = 1}, freed).states == 1);
     tree.check_invariants();
   }
-  constexpr std::uint32_t nobody = EvictionPolicy::no_heir;
+  constexpr std::uint32_t nobody = LearningPolicy::no_heir;
   CHECK(witness->heirs ==
         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{first, nobody}, {second, parent}, {parent, nobody}});
 }
