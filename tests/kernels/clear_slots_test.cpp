@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "reference/slot_kernels.hpp"
+#include "slot_kernels.hpp"
 #include "store_image.hpp"
 
 using namespace stateport;

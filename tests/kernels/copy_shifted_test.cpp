@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "reference/slot_kernels.hpp"
+#include "slot_kernels.hpp"
 #include "store_image.hpp"
 
 using namespace stateport;

@@ -31,6 +31,12 @@ TEST_CASE("the sha256 encoding of a block is fixed: framed tokens, then framed e
   CHECK(second.prefix().words[0] == 0xb48b284c64de0b01u);
 }
 
+TEST_CASE("the xxh3 hash of a block is the 128 bits of the same message, low word first") {
+  BlockHasher hasher({.kind = BlockHashKind::xxh3_128, .block_size_tokens = 4});
+  const BlockDigest first = hasher.hash_block({}, Tokens{1, 2, 3, 4});
+  CHECK(test::hex(first.bytes) == "550b97e41a962eb9478a40464d5170bf00000000000000000000000000000000");
+}
+
 TEST_CASE("a prompt's hashes are those of its full blocks, and a salt changes all of them") {
   for (const BlockHashKind kind : kinds) {
     BlockHasher hasher({.kind = kind, .block_size_tokens = 3});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // G1 to G8: do the copy kernels of a GPU run at the speed of its memory, and what does a launch cost beside its bytes?
 // Peers in the same run and over the same chunks: a loop of async memcpy, the batched call, CUB, and a twin of the
-// kernel without Kokkos (gpu/peers.hpp). Limit: the faster of one large memcpy and the kernel over one contiguous
+// kernel without Kokkos (peers.hpp). Limit: the faster of one large memcpy and the kernel over one contiguous
 // range. Times are the device's own, between events. Before each timed run its destinations are poisoned and the caches
 // swept; after it every byte is compared.
 #include <stateport/backends/device_resource.hpp>
@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "comparison.hpp"
-#include "gpu/peers.hpp"
-#include "gpu/round_checks.hpp"
+#include "peers.hpp"
+#include "round_checks.hpp"
 #include "slot_workload.hpp"
 
 namespace stateport::perf {
