@@ -32,7 +32,7 @@ if(NOT STATEPORT_CORE_ONLY AND STATEPORT_BACKEND STREQUAL "OPENMP" AND TARGET Ko
 endif()
 
 # Told by the package as stateport_MODULES. C++ users of the umbrella target do not link the C interface.
-set(stateport_all_modules ${stateport_modules})
+set(stateport_all_modules ${stateport_modules} c_core)
 if(NOT STATEPORT_CORE_ONLY)
   list(APPEND stateport_all_modules c)
 endif()
@@ -50,7 +50,7 @@ if(STATEPORT_BUNDLES_ROBIN_MAP)
   install(DIRECTORY "${stateport_tsl-robin-map_source}/include/tsl" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
 
-# pkg-config: users first, the used last, which is the order that static linking wants. stateport-c also names what C++
+# pkg-config: users first, the used last, which is the order that static linking wants. Those for C also name what C++
 # code needs, so that a C compiler can link.
 set(stateport_pc_cxx "-lstdc++")
 if("c++" IN_LIST CMAKE_CXX_IMPLICIT_LINK_LIBRARIES)
@@ -62,6 +62,7 @@ file(RELATIVE_PATH stateport_pc_prefix "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/
 function(stateport_write_pc stateport_pc_name stateport_pc_language)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "MODULES;NEEDS")
   list(REVERSE arg_MODULES)
+  list(TRANSFORM arg_MODULES REPLACE "_" "-")
   list(TRANSFORM arg_MODULES PREPEND "-lstateport-")
   list(JOIN arg_MODULES " " stateport_pc_libraries)
   list(JOIN arg_NEEDS " " stateport_pc_static)
@@ -76,6 +77,9 @@ endfunction()
 
 set(stateport_pc_needs -lfmt -lcrypto ${stateport_kokkos_files})
 stateport_write_pc(stateport "" MODULES ${stateport_modules} NEEDS ${stateport_pc_needs})
+stateport_write_pc(stateport-c-core ", for C, without a device" MODULES core c_core
+  NEEDS -lfmt -lcrypto ${stateport_pc_cxx})
 if(NOT STATEPORT_CORE_ONLY)
-  stateport_write_pc(stateport-c ", for C" MODULES ${stateport_modules} c NEEDS ${stateport_pc_needs} ${stateport_pc_cxx})
+  stateport_write_pc(stateport-c ", for C" MODULES ${stateport_modules} c_core c
+    NEEDS ${stateport_pc_needs} ${stateport_pc_cxx})
 endif()

@@ -49,18 +49,22 @@ function(stateport_restrict_exports target)
 endfunction()
 
 # stateport_add_module(core HEADERS a.hpp… SOURCES b.cpp…): the library stateport_core, alias stateport::core, whose
-# public headers are checked to be self-contained.
+# public headers are checked to be self-contained. FOLDER c: they lie in include/stateport/c, not in …/<name>.
 function(stateport_add_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOLDER" "HEADERS;SOURCES")
+  if(NOT arg_FOLDER)
+    set(arg_FOLDER ${name})
+  endif()
+  string(REPLACE "_" "-" output_name ${name})
   set(target stateport_${name})
   add_library(${target} ${arg_SOURCES})
   add_library(stateport::${name} ALIAS ${target})
-  list(TRANSFORM arg_HEADERS PREPEND "include/stateport/${name}/")
+  list(TRANSFORM arg_HEADERS PREPEND "include/stateport/${arg_FOLDER}/")
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stateport_options>)
   set_target_properties(${target} PROPERTIES
-    EXPORT_NAME ${name} OUTPUT_NAME stateport-${name} VERIFY_INTERFACE_HEADER_SETS ON
+    EXPORT_NAME ${name} OUTPUT_NAME stateport-${output_name} VERIFY_INTERFACE_HEADER_SETS ON
     POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}  # before 1.0 a minor version may break its users
     INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}")  # an installed library finds those that it needs beside it

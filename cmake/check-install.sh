@@ -44,6 +44,7 @@ use_package() {
     printf 'check-install: find_package, %s, %s: ' "$kind" "$compiler"
     "$build/consumer"
     "$build/consumer_c"
+    "$build/consumer_c_core"
   done
 }
 
@@ -59,6 +60,9 @@ use_pkg_config() {
     LD_LIBRARY_PATH=$library_folder "$program"
     read -ra flags <<<"$(pkg-config --cflags --libs stateport-c)"
     quietly "$(c_compiler "$compiler")" -std=c11 "$checkout/tests/install/main.c" -o "$program" "${flags[@]}"
+    LD_LIBRARY_PATH=$library_folder "$program"
+    read -ra flags <<<"$(pkg-config --cflags --libs stateport-c-core)"
+    quietly "$(c_compiler "$compiler")" -std=c11 "$checkout/tests/install/core.c" -o "$program" "${flags[@]}"
     LD_LIBRARY_PATH=$library_folder "$program"
   done
 }
@@ -89,6 +93,7 @@ quietly cmake --build "$folder/subproject"
 printf 'check-install: add_subdirectory, shared: '
 "$folder/subproject/consumer"
 "$folder/subproject/consumer_c"
+"$folder/subproject/consumer_c_core"
 quietly cmake --install "$folder/subproject" --prefix "$folder/shared"
 use_package shared "$folder/shared"
 use_pkg_config shared "$folder/shared"

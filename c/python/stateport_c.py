@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """<stateport.h> through ctypes, as far as tests and benchmarks call it. Standard library only.
 
-    library = stateport_c.Library("libstateport-c.so")
+    library = stateport_c.Library("libstateport-c.so")  # or libstateport-c-core.so
     spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
 
 import ctypes
@@ -84,7 +84,8 @@ class Library:
 
     def __init__(self, path):
         self._library = ctypes.CDLL(path)
-        for name in ("last_error", "version", "backend"):
+        self.has_device = hasattr(self._library, "stateport_backend")  # else it is libstateport-c-core.so
+        for name in ("last_error", "version", *(("backend",) if self.has_device else ())):
             getattr(self._library, f"stateport_{name}").restype = c_char_p
 
     def text(self, name):

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <stateport/c/store.h>
+#include <stateport/c/copies.h>
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "arguments.hpp"

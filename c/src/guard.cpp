@@ -64,3 +64,6 @@ stateport_status keep_exception() noexcept {
 const char* stateport_last_error() {
   return stateport::c::last_error.data();
 }
+const char* stateport_version() {
+  return STATEPORT_VERSION;
+}

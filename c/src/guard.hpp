@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include <stateport/c/store.h>
+#include <stateport/c/status.h>
 
 namespace stateport::c {
 

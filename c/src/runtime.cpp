@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Version, runtime and streams.
+// Runtime and streams.
 #include <stateport/c/store.h>
 
 #include <stateport/backends/device.hpp>
@@ -24,9 +24,6 @@ struct RuntimeObject final : Object {
 
 }  // namespace
 
-const char* stateport_version() {
-  return STATEPORT_VERSION;
-}
 const char* stateport_backend() {
   return backend_info().name.data();  // of a literal
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // State specs and the model catalogue.
-#include <stateport/c/store.h>
+#include <stateport/c/spec.h>
 
 #include <stateport/core/model/models.hpp>
 
 #include "arguments.hpp"
 #include "guard.hpp"
-#include "store_object.hpp"
+#include "spec_object.hpp"
 
 using namespace stateport;
 using namespace stateport::c;

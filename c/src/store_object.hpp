@@ -2,26 +2,18 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include <stateport/c/store.h>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "handle_table.hpp"
+#include "spec_object.hpp"
 
 namespace stateport::c {
-
-struct SpecObject final : Object {
-  static constexpr Kind kind = Kind::spec;
-  explicit SpecObject(StateSpec&& made) : Object(kind), spec(std::move(made)) {}
-
-  StateSpec spec;
-};
 
 struct StoreObject final : Object {
   static constexpr Kind kind = Kind::store;

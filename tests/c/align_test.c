@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string.h>
 
-#include "check.h"
+#include "device.h"
 
 enum { columns = 3, blocks = 6, block_tokens = 4 };
 

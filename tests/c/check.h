@@ -3,9 +3,11 @@
 #ifndef STATEPORT_TESTS_C_CHECK_H
 #define STATEPORT_TESTS_C_CHECK_H
 
-#include <stateport.h>
+#include <stateport/c/core.h>
 
 #include <stdbool.h>
+
+extern int check_failures;
 
 /// Prints and counts a failure unless `ok`.
 void check(bool ok, const char* what, const char* file, int line);
@@ -22,25 +24,8 @@ enum { conv_window = 4, conv_dim = 6, recurrent_elements = 40, small_tensors = 4
 
 /// Two layers, each a conv [4, 6] in bf16 and a recurrent [5, 8] in fp32.
 stateport_spec* small_spec(void);
-/// The host's copy of a slot of one tensor; `bytes` are those of the tensor without padding.
-void read_slot(stateport_store* store, size_t tensor, int32_t slot, void* to, size_t bytes);
-void write_slot(stateport_store* store, size_t tensor, int32_t slot, const void* from, size_t bytes);
-size_t tensor_bytes(size_t tensor);
-/// Fills every tensor of a slot with bytes that depend on `seed`, the tensor and the position.
-void fill_slot(stateport_store* store, int32_t slot, unsigned seed);
-bool slot_holds(stateport_store* store, int32_t slot, unsigned seed);
-
-/// Device memory that holds a copy of host bytes: the only slot of a store of bytes.
-typedef struct device_bytes {
-  stateport_store* store;
-  void* data;
-} device_bytes;
-device_bytes to_device(const void* from, size_t bytes);
 
 void test_specs(void);
-void test_stores(void);
-void test_copiers(void);
-void test_scratch_and_device_plans(void);
 void test_block_hashes(void);
 void test_slot_allocator(void);
 void test_slot_allocator_refusals(void);
@@ -59,8 +44,6 @@ void test_pasts(void);
 void test_served_prompts(void);
 void test_orders(void);
 void test_eviction_refusals(void);
-void test_align(void);
-void test_align_refusals(void);
 void test_align_planner(void);
 void test_align_retention(void);
 void test_align_planner_refusals(void);

@@ -16,9 +16,10 @@ static stateport_tree* make_tree(void) {
 void test_handles(void) {
   stateport_tree* tree = make_tree();
   CHECK_REFUSED(stateport_tree_check(NULL), STATEPORT_INVALID_HANDLE, "tree = null (must be the handle of a tree)");
-  CHECK_REFUSED(stateport_store_copy((stateport_store*)(void*)tree, NULL, NULL, 0), STATEPORT_INVALID_HANDLE,
-                "store = tree (must be the handle of a store)");
-  CHECK_REFUSED(stateport_store_destroy((stateport_store*)(void*)tree), STATEPORT_INVALID_HANDLE, "store = tree");
+  stateport_spec_info info = {.size = sizeof info};
+  CHECK_REFUSED(stateport_spec_describe((stateport_spec*)(void*)tree, &info), STATEPORT_INVALID_HANDLE,
+                "spec = tree (must be the handle of a spec)");
+  CHECK_REFUSED(stateport_spec_destroy((stateport_spec*)(void*)tree), STATEPORT_INVALID_HANDLE, "spec = tree");
   CHECK_OK(stateport_tree_check(tree));
 
   // Numbers that are no handle: an address, small ones, the handle with one bit more.

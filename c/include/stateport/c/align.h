@@ -5,8 +5,8 @@
 #include <stateport/c/align_planner.h>
 #include <stateport/c/store.h>
 
-/// Checkpoints found by block table: stateport::AlignContext. The conventions are told in stateport.h, the rules in the
-/// C++ header.
+/// Checkpoints found by block table: stateport::AlignContext. The conventions are told in stateport/c/core.h, the rules
+/// in the C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -2,10 +2,11 @@
 #ifndef STATEPORT_C_ALIGN_PLANNER_H
 #define STATEPORT_C_ALIGN_PLANNER_H
 
-#include <stateport/c/store.h>
+#include <stateport/c/copies.h>
+#include <stateport/c/status.h>
 
 /// Checkpoints found by block table, planned on the host: stateport::AlignPlanner. The conventions are told in
-/// stateport.h, the rules in the C++ header.
+/// stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -2,10 +2,12 @@
 #ifndef STATEPORT_C_CHECKPOINTS_H
 #define STATEPORT_C_CHECKPOINTS_H
 
+#include <stateport/c/copies.h>
 #include <stateport/c/slot_allocator.h>
+#include <stateport/c/status.h>
 
 /// Where a prefill saves states for a slot allocator: stateport::CheckpointPlanner. The conventions are told in
-/// stateport.h, the rules in the C++ header.
+/// stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /// What a tree or a slot allocator evicts, and what the policy that learns may be told: stateport::EvictionPolicy,
-/// stateport::ReuseHint. The conventions are told in stateport.h, the rules in the C++ headers.
+/// stateport::ReuseHint. The conventions are told in stateport/c/core.h, the rules in the C++ headers.
 #ifdef __cplusplus
 extern "C" {
 #endif

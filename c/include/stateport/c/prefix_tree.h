@@ -2,11 +2,12 @@
 #ifndef STATEPORT_C_PREFIX_TREE_H
 #define STATEPORT_C_PREFIX_TREE_H
 
+#include <stateport/c/copies.h>
 #include <stateport/c/eviction.h>
-#include <stateport/c/store.h>
+#include <stateport/c/status.h>
 
-/// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport.h, the rules in the C++
-/// header.
+/// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport/c/core.h, the rules in the
+/// C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -2,32 +2,18 @@
 #ifndef STATEPORT_C_STORE_H
 #define STATEPORT_C_STORE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stateport/c/copies.h>
+#include <stateport/c/spec.h>
+#include <stateport/c/status.h>
 
-/// Errors, the runtime, state specs, stores and copies. The conventions are told in stateport.h.
+/// The runtime, stores and copies. The conventions are told in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum stateport_status {
-  STATEPORT_OK = 0,
-  STATEPORT_INVALID_ARGUMENT = 1,  ///< a caller's mistake: argument, value and rule are in the text
-  STATEPORT_INVALID_HANDLE = 2,    ///< null, destroyed, of another kind, or never a handle
-  STATEPORT_NO_CAPACITY = 3,       ///< a pool has not enough now: evict, preempt or wait
-  STATEPORT_OUT_OF_MEMORY = 4,     ///< of the host, the device or a budget
-  STATEPORT_BACKEND_ERROR = 5,     ///< the vendor's runtime refused a call, or there is no device
-  STATEPORT_INTERNAL_ERROR = 6     ///< a defect of this library
-} stateport_status;
-
-/// What the last call of this thread that failed has to say; "" before one failed. Valid until the next one fails.
-const char* stateport_last_error(void);
-/// "0.1.0"
-const char* stateport_version(void);
 /// What the library was built for: "CUDA", "HIP" or "OpenMP".
 const char* stateport_backend(void);
 
-#define STATEPORT_NONE (-1)        ///< no slot, no block
 #define STATEPORT_ANY_DEVICE (-1)  ///< the device in use, or the thread's current one
 
 /// Starts the device; make one before any store, copier or align context. An engine that runs Kokkos keeps it, and a
@@ -50,59 +36,6 @@ stateport_status stateport_stream_synchronize(void* stream);
 stateport_status stateport_stream_forget(void* stream);
 /// Enqueues a copy between any kinds of memory.
 stateport_status stateport_copy_bytes(void* stream, void* dst, const void* src, size_t bytes);
-
-// --- What one state consists of --------------------------------------------------------------------------------------
-
-typedef enum stateport_element_type {
-  STATEPORT_DEFAULT_TYPE = 0,  ///< the catalogue's; no type of a tensor
-  STATEPORT_FP32,
-  STATEPORT_FP16,
-  STATEPORT_BF16,
-  STATEPORT_FP64,
-  STATEPORT_FP8,
-  STATEPORT_INT8
-} stateport_element_type;
-typedef enum stateport_state_kind { STATEPORT_CONV = 0, STATEPORT_RECURRENT } stateport_state_kind;
-/// Of a conv state: SD = [window, dim], DS = [dim, window].
-typedef enum stateport_conv_layout { STATEPORT_SD = 0, STATEPORT_DS } stateport_conv_layout;
-
-/// The tensors of one state, in layer order, conv before recurrent. Immutable.
-typedef struct stateport_spec stateport_spec;
-
-typedef struct stateport_spec_options {
-  size_t size;
-  int32_t drafts;          ///< each adds one conv token
-  int32_t conv_layout;     ///< stateport_conv_layout
-  int32_t recurrent_type;  ///< stateport_element_type
-} stateport_spec_options;
-
-/// One tensor, as it is for one slot.
-typedef struct stateport_tensor_spec {
-  size_t size;
-  int32_t layer;        ///< among the model's state layers
-  int32_t group;        ///< layers that share a block table
-  int32_t kind;         ///< stateport_state_kind
-  int32_t type;         ///< stateport_element_type
-  int32_t conv_layout;  ///< stateport_conv_layout
-  int64_t shape[3];     ///< conv: [window, dim, 1] in either layout; recurrent: unused extents are 1
-} stateport_tensor_spec;
-
-typedef struct stateport_spec_info {
-  size_t size;
-  size_t tensors;
-  uint64_t slot_bytes;   ///< one state without padding
-  uint64_t fingerprint;  ///< of the memory layout; equal specs have equal ones on every machine
-} stateport_spec_info;
-
-/// The names of the catalogue; null for an index behind the last.
-const char* stateport_model_name(size_t index);
-/// The spec of a model of the catalogue. options: null is all zeros.
-stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out);
-/// A spec of the caller's own.
-stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, size_t count, stateport_spec** out);
-stateport_status stateport_spec_destroy(stateport_spec* spec);
-stateport_status stateport_spec_describe(stateport_spec* spec, stateport_spec_info* out);
-stateport_status stateport_spec_tensor(stateport_spec* spec, size_t index, stateport_tensor_spec* out);
 
 // --- Memory for states -----------------------------------------------------------------------------------------------
 
@@ -143,16 +76,6 @@ stateport_status stateport_store_tensor(stateport_store* store, size_t index, st
 
 // --- Copies ----------------------------------------------------------------------------------------------------------
 
-/// One state to copy; 16 bytes for ever. A negative slot skips its part.
-///     conv tensors:      tokens [conv_shift, window) of src_slot → tokens [0, window - conv_shift) of dst_slot
-///     recurrent tensors: the whole state of recurrent_src_slot   → dst_slot
-typedef struct stateport_slot_copy {
-  int32_t src_slot;
-  int32_t dst_slot;
-  int32_t conv_shift;          ///< 0: the whole window
-  int32_t recurrent_src_slot;  ///< usually src_slot
-} stateport_slot_copy;
-
 /// Within a store, in one launch; conv_shift is 0. `copies` may be reused on return. Refused: a slot out of range, two
 /// copies into one slot, a slot that one copy writes and another reads.
 stateport_status stateport_store_copy(stateport_store* store, void* stream, const stateport_slot_copy* copies,
@@ -185,25 +108,6 @@ stateport_status stateport_copier_create_scratch(stateport_store* scratch, state
 stateport_status stateport_copier_commit_scratch(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* intermediates, size_t intermediate_count,
                                                  const stateport_slot_copy* ends, size_t end_count);
-
-// --- Tags ------------------------------------------------------------------------------------------------------------
-
-/// What a slot holds: the state after exactly token_count tokens of a prefix, in one memory layout.
-typedef struct stateport_tag {
-  size_t size;
-  int64_t token_count;  ///< -1: nothing
-  uint64_t prefix[2];
-  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint
-} stateport_tag;
-
-/// How the tag of a slot compares with the wanted one: the first member that differs.
-typedef enum stateport_tag_check {
-  STATEPORT_TAG_MATCH = 0,    ///< the slot holds exactly what is wanted
-  STATEPORT_TAG_EMPTY,        ///< it was never tagged
-  STATEPORT_TAG_TOKEN_COUNT,  ///< the state is one after another number of tokens
-  STATEPORT_TAG_PREFIX,       ///< the state is one after other tokens
-  STATEPORT_TAG_LAYOUT        ///< its bytes mean something else
-} stateport_tag_check;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_SPEC_H
+#define STATEPORT_C_SPEC_H
+
+#include <stateport/c/status.h>
+
+/// What one state consists of: stateport::StateSpec and the catalogue. The conventions are told in
+/// stateport/c/core.h.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum stateport_element_type {
+  STATEPORT_DEFAULT_TYPE = 0,  ///< the catalogue's; no type of a tensor
+  STATEPORT_FP32,
+  STATEPORT_FP16,
+  STATEPORT_BF16,
+  STATEPORT_FP64,
+  STATEPORT_FP8,
+  STATEPORT_INT8
+} stateport_element_type;
+typedef enum stateport_state_kind { STATEPORT_CONV = 0, STATEPORT_RECURRENT } stateport_state_kind;
+/// Of a conv state: SD = [window, dim], DS = [dim, window].
+typedef enum stateport_conv_layout { STATEPORT_SD = 0, STATEPORT_DS } stateport_conv_layout;
+
+/// The tensors of one state, in layer order, conv before recurrent. Immutable.
+typedef struct stateport_spec stateport_spec;
+
+typedef struct stateport_spec_options {
+  size_t size;
+  int32_t drafts;          ///< each adds one conv token
+  int32_t conv_layout;     ///< stateport_conv_layout
+  int32_t recurrent_type;  ///< stateport_element_type
+} stateport_spec_options;
+
+/// One tensor, as it is for one slot.
+typedef struct stateport_tensor_spec {
+  size_t size;
+  int32_t layer;        ///< among the model's state layers
+  int32_t group;        ///< layers that share a block table
+  int32_t kind;         ///< stateport_state_kind
+  int32_t type;         ///< stateport_element_type
+  int32_t conv_layout;  ///< stateport_conv_layout
+  int64_t shape[3];     ///< conv: [window, dim, 1] in either layout; recurrent: unused extents are 1
+} stateport_tensor_spec;
+
+typedef struct stateport_spec_info {
+  size_t size;
+  size_t tensors;
+  uint64_t slot_bytes;   ///< one state without padding
+  uint64_t fingerprint;  ///< of the memory layout; equal specs have equal ones on every machine
+} stateport_spec_info;
+
+/// The names of the catalogue; null for an index behind the last.
+const char* stateport_model_name(size_t index);
+/// The spec of a model of the catalogue. options: null is all zeros.
+stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out);
+/// A spec of the caller's own.
+stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, size_t count, stateport_spec** out);
+stateport_status stateport_spec_destroy(stateport_spec* spec);
+stateport_status stateport_spec_describe(stateport_spec* spec, stateport_spec_info* out);
+stateport_status stateport_spec_tensor(stateport_spec* spec, size_t index, stateport_tensor_spec* out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

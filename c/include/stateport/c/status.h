@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_STATUS_H
+#define STATEPORT_C_STATUS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/// Errors and the version. The conventions are told in stateport/c/core.h.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum stateport_status {
+  STATEPORT_OK = 0,
+  STATEPORT_INVALID_ARGUMENT = 1,  ///< a caller's mistake: argument, value and rule are in the text
+  STATEPORT_INVALID_HANDLE = 2,    ///< null, destroyed, of another kind, or never a handle
+  STATEPORT_NO_CAPACITY = 3,       ///< a pool has not enough now: evict, preempt or wait
+  STATEPORT_OUT_OF_MEMORY = 4,     ///< of the host, the device or a budget
+  STATEPORT_BACKEND_ERROR = 5,     ///< the vendor's runtime refused a call, or there is no device
+  STATEPORT_INTERNAL_ERROR = 6     ///< a defect of this library
+} stateport_status;
+
+/// What the last call of this thread that failed has to say; "" before one failed. Valid until the next one fails.
+const char* stateport_last_error(void);
+/// "0.1.0"
+const char* stateport_version(void);
+
+#define STATEPORT_NONE (-1)  ///< no slot, no block
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs what needs no device of the C interface from C11: every function, and every kind of misuse that it promises to
+// notice.
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+
+int main(void) {
+  CHECK(strcmp(stateport_last_error(), "") == 0);
+  test_specs();
+  test_block_hashes();
+  test_slot_allocator();
+  test_slot_allocator_refusals();
+  test_checkpoints();
+  test_checkpoint_refusals();
+  test_tree();
+  test_tree_refusals();
+  test_tree_match_many();
+  test_tree_match_many_again();
+  test_tree_insert_many();
+  test_tree_touch();
+  test_tree_locks();
+  test_tree_bytes();
+  test_hints();
+  test_pasts();
+  test_served_prompts();
+  test_orders();
+  test_eviction_refusals();
+  test_align_planner();
+  test_align_retention();
+  test_align_planner_refusals();
+  test_handles();
+  test_struct_sizes();
+  test_threads();
+
+  printf("stateport %s without a device, from C: %s\n", stateport_version(),
+         check_failures == 0 ? "all checks passed" : "FAILED");
+  return check_failures == 0 ? 0 : 1;
+}

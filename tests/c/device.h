@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests share that need a device: the memory of the small model's slots.
+#ifndef STATEPORT_TESTS_C_DEVICE_H
+#define STATEPORT_TESTS_C_DEVICE_H
+
+#include <stateport.h>
+
+#include "check.h"
+
+/// The host's copy of a slot of one tensor; `bytes` are those of the tensor without padding.
+void read_slot(stateport_store* store, size_t tensor, int32_t slot, void* to, size_t bytes);
+void write_slot(stateport_store* store, size_t tensor, int32_t slot, const void* from, size_t bytes);
+size_t tensor_bytes(size_t tensor);
+/// Fills every tensor of a slot with bytes that depend on `seed`, the tensor and the position.
+void fill_slot(stateport_store* store, int32_t slot, unsigned seed);
+bool slot_holds(stateport_store* store, int32_t slot, unsigned seed);
+
+/// Device memory that holds a copy of host bytes: the only slot of a store of bytes.
+typedef struct device_bytes {
+  stateport_store* store;
+  void* data;
+} device_bytes;
+device_bytes to_device(const void* from, size_t bytes);
+
+void test_stores(void);
+void test_copiers(void);
+void test_scratch_and_device_plans(void);
+void test_align(void);
+void test_align_refusals(void);
+
+#endif
