@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/c/align_planner.h>
+#include <stateport/c/align_options.h>
 #include <stateport/core/align/align_planner.hpp>
 
 namespace stateport::c {

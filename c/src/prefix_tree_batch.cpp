@@ -7,7 +7,7 @@
 
 #include "arguments.hpp"
 #include "guard.hpp"
-#include "tree_object.hpp"
+#include "prefix_tree.hpp"
 
 using namespace stateport;
 using namespace stateport::c;

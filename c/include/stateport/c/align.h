@@ -2,7 +2,7 @@
 #ifndef STATEPORT_C_ALIGN_H
 #define STATEPORT_C_ALIGN_H
 
-#include <stateport/c/align_planner.h>
+#include <stateport/c/align_options.h>
 #include <stateport/c/store.h>
 
 /// Checkpoints found by block table: stateport::AlignContext. The conventions are told in stateport/c/core.h, the rules

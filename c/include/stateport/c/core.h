@@ -25,6 +25,7 @@
 ///
 /// Threads. Every function may be called by every thread at any time; calls on one handle run one after another. A
 /// destroyed handle is refused at once, and its object goes when the last call on it has returned.
+#include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/align_planner.h>   // IWYU pragma: export
 #include <stateport/c/checkpoints.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
