@@ -56,6 +56,7 @@ set(stateport_pc_cxx "-lstdc++")
 if("c++" IN_LIST CMAKE_CXX_IMPLICIT_LINK_LIBRARIES)
   set(stateport_pc_cxx "-lc++")
 endif()
+string(APPEND stateport_pc_cxx " -lm")
 file(RELATIVE_PATH stateport_pc_prefix "/p/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/p")
 
 # stateport_write_pc(stateport-c ", for C" MODULES core… NEEDS -lfmt…)
