@@ -200,7 +200,13 @@ std::uint16_t HazardModel::find_session(std::uint64_t id, double now_s) noexcept
   return static_cast<std::uint16_t>(place + 1);
 }
 
+void HazardModel::set_time(double now_s) noexcept {
+  fit_if_due();
+  now_s_ = std::max(now_s_, now_s);
+}
+
 PromptPast HazardModel::start_request(const PromptKeys& prompt) noexcept {
+  fit_if_due();
   PromptPast past{.looked_up_s = now_s_};
   blocks_seen_ += prompt.blocks;
   requests_seen_ += 1;
@@ -233,7 +239,12 @@ PromptPast HazardModel::start_request(const PromptKeys& prompt) noexcept {
 }
 
 void HazardModel::finish_request() noexcept {
-  if (++requests_ % fit_requests != 0) return;
+  ++requests_;
+}
+
+void HazardModel::fit_if_due() noexcept {
+  if (requests_ < fit_requests) return;
+  requests_ = 0;
   fit();
   decay();
 }

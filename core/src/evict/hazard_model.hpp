@@ -57,10 +57,11 @@ class HazardModel {
   explicit HazardModel(std::size_t positions);
 
   /// Ages count from the latest time told.
-  void set_time(double now_s) noexcept { now_s_ = std::max(now_s_, now_s); }
+  void set_time(double now_s) noexcept;
   /// Learns from a request: the deepest of its positions that is known was used now, whether cached or not.
   [[nodiscard]] PromptPast start_request(const PromptKeys& prompt) noexcept;
-  /// Every 50 requests the hazards are fitted again, and what was learned loses weight.
+  /// Counts a request. After every 50 the hazards are fitted again and what was learned loses weight. That waits for
+  /// the next request or time: all evictions for one request see the same hazards.
   void finish_request() noexcept;
 
   /// A prefix of a request was kept. Its last position is remembered: an end anew, others where they are not known.
@@ -156,6 +157,7 @@ class HazardModel {
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
   [[nodiscard]] std::uint16_t find_session(std::uint64_t id, double now_s) noexcept;
   void account(Position position) noexcept;
+  void fit_if_due() noexcept;
   void fit() noexcept;
   void decay() noexcept;
   [[nodiscard]] Position find(PositionKey key) const noexcept;
@@ -179,7 +181,7 @@ class HazardModel {
   double now_s_ = 0;
   double blocks_seen_ = 0;
   double requests_seen_ = 0;
-  std::int64_t requests_ = 0;
+  std::int64_t requests_ = 0;  ///< since the last fit
 
   std::array<Histogram, classes> hits_{};
   std::array<Histogram, classes> exposure_{};
