@@ -6,9 +6,9 @@ namespace stateport::detail {
 namespace {
 
 /// How far up a leaf's chain is followed. What a chain saves per byte grows less and less with its length.
-constexpr int chain_nodes_max = 16;
+constexpr int chain_nodes_max = 256;
 /// How far up a state is looked for. Deeper chains without one are rare, and a victim must not cost their length.
-constexpr int fallback_nodes_max = 64;
+constexpr int fallback_nodes_max = 256;
 
 }  // namespace
 
