@@ -48,6 +48,10 @@ void check_callers_or_none(const SlotPool& pool, SlotId slot, std::string_view a
   if (slot.valid()) check_callers(pool, slot, argument);
 }
 
+void check_request_tokens(std::int64_t tokens) {
+  require(tokens >= 0 && tokens <= INT32_MAX, "request_tokens", tokens, "must be a number of tokens, or 0 for unknown");
+}
+
 /// What a LearningPolicy observes of the request.
 void check_told(const PrefixInsert& prefix, double now_s) {
   check_hint(prefix.hint);
@@ -56,8 +60,7 @@ void check_told(const PrefixInsert& prefix, double now_s) {
     require(false, "past.looked_up_s", std::string_view(std::to_string(looked_up_s)),
             "must be a time of the clock, up to now");
   require(prefix.past.known_blocks >= 0, "past.known_blocks", prefix.past.known_blocks, "must not be negative");
-  require(prefix.request_tokens >= 0 && prefix.request_tokens <= INT32_MAX, "request_tokens", prefix.request_tokens,
-          "must be a number of tokens, or 0 for unknown");
+  check_request_tokens(prefix.request_tokens);
 }
 
 }  // namespace
@@ -75,9 +78,10 @@ PrefixTree::PrefixTree(PrefixTree&&) noexcept = default;
 PrefixTree& PrefixTree::operator=(PrefixTree&&) noexcept = default;
 
 PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
-                              Lookup lookup) {
+                              Lookup lookup, std::int64_t request_tokens) {
   check_lookup(tokens, kv_out);
-  return impl_->match(tokens, name_space, kv_out, lookup);
+  check_request_tokens(request_tokens);
+  return impl_->match(tokens, name_space, kv_out, lookup, request_tokens);
 }
 
 void PrefixTree::set_time(double now_s) {
@@ -90,7 +94,7 @@ PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, cons
                                              std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed) {
   check_lookup(tokens, kv_out);
   check_callers_or_none(slots(), live_slot, "live_slot");
-  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request);
+  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request, 0);
   if (hit.node.is_root()) return hit;
   if (!live_slot.valid()) live_slot = impl_->take_slot_beside(hit.node.index, freed);
   if (live_slot.valid()) {

@@ -265,7 +265,8 @@ void RadixTree::name_positions(std::uint32_t leaf, const PrefixInsert& prefix) n
   }
 }
 
-PromptPast RadixTree::past_of(std::span<const Token> tokens, const Namespace& name_space, const Walk& found) noexcept {
+PromptPast RadixTree::past_of(std::span<const Token> tokens, std::int64_t request_tokens, const Namespace& name_space,
+                              const Walk& found) noexcept {
   const std::span<PositionKey> keys = positions_->open(static_cast<std::int64_t>(tokens.size()));
   const auto held = std::min(positions_->count(found.pages), static_cast<std::uint32_t>(keys.size()));
   std::uint32_t node = found.cut_node != none ? found.cut_node : found.node;
@@ -276,12 +277,12 @@ PromptPast RadixTree::past_of(std::span<const Token> tokens, const Namespace& na
     key = positions_->next(tokens, position + 1, key);
     keys[position++] = key;
   }
-  const std::int32_t blocks = positions_->count_of_tokens(static_cast<std::int64_t>(tokens.size()));
+  const std::int32_t blocks = positions_->count_of_tokens(std::max(request_tokens, std::ssize(tokens)));
   return learning_->looked_up({.keys = keys, .blocks = blocks});
 }
 
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
-                             Lookup lookup) {
+                             Lookup lookup, std::int64_t request_tokens) {
   const auto page = static_cast<std::size_t>(options_.page_size);
   Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
   refuse_wrong_states(found);
@@ -290,7 +291,7 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   PrefixMatch match = describe(found);
   if (learning_ && lookup == Lookup::request) {
     if (!told_time_) learning_->set_time(++now_s_);
-    if (positions_) match.past = past_of(tokens, name_space, found);
+    if (positions_) match.past = past_of(tokens, request_tokens, name_space, found);
     if (!match.node.is_root()) learning_->used(match.node.index);
   }
   tick_ += found.answer_depth;

@@ -58,7 +58,7 @@ class RadixTree {
   explicit RadixTree(PrefixTree::Options options);
 
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
-                    Lookup lookup);
+                    Lookup lookup, std::int64_t request_tokens);
   void set_time(double now_s);
   [[nodiscard]] bool learns() const noexcept { return learning_ != nullptr; }
   [[nodiscard]] double now_s() const noexcept { return now_s_; }
@@ -240,8 +240,8 @@ class RadixTree {
   /// Keys for the positions of a new leaf.
   void name_positions(std::uint32_t leaf, const PrefixInsert& prefix) noexcept;
   /// Tells the policy of a request.
-  [[nodiscard]] PromptPast past_of(std::span<const Token> tokens, const Namespace& name_space,
-                                   const Walk& found) noexcept;
+  [[nodiscard]] PromptPast past_of(std::span<const Token> tokens, std::int64_t request_tokens,
+                                   const Namespace& name_space, const Walk& found) noexcept;
   void tell_kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept;
   /// A node that next_leaf, next_state or next_of_bytes named.
   void evict_node(std::uint32_t node, Freed& freed, EvictResult& result);

@@ -69,9 +69,11 @@ class PrefixTree {
   /// The deepest node with a state on the path of `tokens`. Refreshes the path down to it and its state; splits the
   /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
   /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. A state whose tag has
-  /// another token count or layout than its node is no state. O(tokens); allocates nothing.
+  /// another token count or layout than its node is no state. A policy that learns also hears of `request_tokens`, the
+  /// length of a prompt of which `tokens` are what the request may continue from; 0: they are all.
+  /// O(tokens); allocates nothing.
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {},
-                    Lookup lookup = Lookup::request);
+                    Lookup lookup = Lookup::request, std::int64_t request_tokens = 0);
 
   /// The clock of a policy that learns, in seconds; before each call whose time it is. Without it every request counts
   /// for a second. Throws InvalidArgument for a time that is not finite or before the last one.
