@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a prefix tree tells a policy that learns of the positions of prompts.
 #include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include <doctest/doctest.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,10 +40,12 @@ class KeyWitness final : public LearningPolicy {
     end = prefix;
     ++told;
   }
+  void chosen(const VictimFacts& facts) noexcept override { victim = facts; }
 
   std::vector<PositionKey> keys;  ///< of the last lookup
   std::int32_t blocks = 0;
-  KeptFacts end;  ///< of the last insert
+  KeptFacts end;       ///< of the last insert
+  VictimFacts victim;  ///< the last one
   int told = 0;
 
  private:
@@ -171,4 +175,40 @@ TEST_CASE("the room that options ask for has keys of positions in it") {
   tree.insert({.tokens = tokens, .kv = kv}, freed);
   CHECK(tree.bookkeeping_bytes() == before);
   CHECK(before >= reserved * sizeof(PositionKey));
+}
+
+TEST_CASE("a lookup of what a request may continue from tells how long its prompt is") {
+  const auto witness = std::make_shared<KeyWitness>(true);
+  PrefixTree tree({.policy = witness, .position_tokens = 2});
+  const std::vector<Token> usable = {1, 2, 3, 4, 5};
+  tree.match(usable, {}, {}, Lookup::request, 6);
+  CHECK(witness->blocks == 3);
+  CHECK(witness->keys.size() <= 2);
+  tree.match(usable, {}, {}, Lookup::request, 1);
+  CHECK(witness->blocks == 2);
+  CHECK_THROWS_AS(tree.match(usable, {}, {}, Lookup::request, -1), InvalidArgument);
+}
+
+TEST_CASE("a state is found above a long chain of nodes that lost theirs") {
+  const auto witness = std::make_shared<KeyWitness>(false);
+  constexpr std::int32_t turns = 200;
+  PrefixTree tree({.slots = turns, .policy = witness});
+  const std::vector<Token> tokens(turns, 7);
+  std::vector<KvIndex> kv(turns);
+  std::iota(kv.begin(), kv.end(), 0);
+  Freed freed;
+  for (std::size_t turn = 1; turn <= turns; ++turn) {
+    const auto prefix = std::span(tokens).first(turn);
+    SlotId slot;
+    REQUIRE(tree.allocate_slots({&slot, 1}));
+    tree.tag_slot(slot, tree.state_tag(prefix));
+    tree.insert({.tokens = prefix, .kv = kv, .slot = slot, .prev_tokens = static_cast<std::int64_t>(turn) - 1}, freed);
+  }
+  REQUIRE(tree.match(std::span(tokens).first(1)).tokens == 1);  // the state of the first turn becomes the most recent
+  REQUIRE(tree.evict({.states = turns - 2}, freed).tokens == 0);
+  tree.evict({.states = 1}, freed);
+  CHECK(witness->victim.end_tokens == turns);
+  CHECK(witness->victim.fallback_tokens == 1);
+  CHECK(witness->victim.chain_tokens == turns);
+  tree.check_invariants();
 }
