@@ -23,12 +23,9 @@ constexpr std::int32_t all_samples = -1;
 
 }  // namespace
 
-EvictionOptions memory_sizes(std::int64_t state_bytes, std::int64_t kv_bytes_per_token) {
-  EvictionOptions options;
-  if (state_bytes == 0 && kv_bytes_per_token == 0) return options;
-  options.state_bytes = state_bytes;
-  options.kv_bytes_per_token = kv_bytes_per_token;
-  return options;
+MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_token) {
+  if (state_bytes == 0 && kv_bytes_per_token == 0) return {};
+  return {.state_bytes = state_bytes, .kv_bytes_per_token = kv_bytes_per_token};
 }
 
 std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* options, const char* argument) {
@@ -36,13 +33,13 @@ std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* op
   const auto given = read_struct<stateport_eviction_options>(options, argument);
   const EvictionOrder order = enumerator(given.order, EvictionOrder::filo, "order");
   require(given.samples >= all_samples, "samples", given.samples, "must be a number, 0 for the default or -1 for all");
-  EvictionOptions wanted = memory_sizes(given.state_bytes, given.kv_bytes_per_token);
+  EvictionOptions wanted;
   if (given.benefit_linear != 0 || given.benefit_quadratic != 0)
     wanted.benefit = {given.benefit_linear, given.benefit_quadratic};
   if (given.positions != 0) wanted.positions = given.positions;
   if (given.samples != 0) wanted.samples = given.samples == all_samples ? 0 : given.samples;
   if (given.seed != 0) wanted.seed = given.seed;
-  return make_eviction_policy(order, wanted);
+  return make_eviction_policy(order, wanted, read_memory_cost(given.state_bytes, given.kv_bytes_per_token));
 }
 
 ReuseHint read_hint(const stateport_reuse_hint* hint, const char* argument) {

@@ -10,7 +10,7 @@
 namespace stateport::c {
 
 /// Nothing given for both is the default.
-[[nodiscard]] EvictionOptions memory_sizes(std::int64_t state_bytes, std::int64_t kv_bytes_per_token);
+[[nodiscard]] MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_token);
 
 /// Of a cache of its own. Null for null.
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* options,

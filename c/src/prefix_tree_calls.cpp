@@ -39,7 +39,7 @@ PrefixTree::Options from_c(const stateport_tree_options& given) {
                               .max_states_per_path = given.max_states_per_path == 0 ? -1 : given.max_states_per_path,
                               .layout_fingerprint = given.layout_fingerprint,
                               .eviction = enumerator(given.eviction, EvictionOrder::filo, "eviction"),
-                              .eviction_options = memory_sizes(given.state_bytes, given.kv_bytes_per_token),
+                              .memory = read_memory_cost(given.state_bytes, given.kv_bytes_per_token),
                               .policy = make_policy(given.eviction_options, "eviction_options"),
                               .kv_indices = given.kv_indices,
                               .hash_seed = given.hash_seed};

@@ -119,7 +119,7 @@ void describe_cache(const Options& options, RunDescription& run) {
 /// None: what the cache does by itself.
 std::shared_ptr<EvictionPolicy> make_eviction(const Options& options, const StateSpec& spec) {
   if (!options.eviction) return nullptr;
-  return make_eviction_policy(*options.eviction, {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes())});
+  return make_eviction_policy(*options.eviction, {}, {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes())});
 }
 
 std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec,

@@ -25,18 +25,17 @@ PrefixTree::Options tree_options(const TreeCacheOptions& options) {
   require(options.blocks >= 1 && options.blocks <= most, "blocks", options.blocks, "1 to 2^30 - 1");
   require(options.slots >= 1, "slots", options.slots, "at least 1");
   require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "at least 1");
-  return {.page_size = tokens_per_identity,
-          .slots = options.slots,
-          .layout_fingerprint = options.layout_fingerprint,
-          .eviction = options.eviction,
-          .eviction_options = {.state_bytes = options.state_bytes,
-                               .kv_bytes_per_token =
-                                   options.kv_bytes_per_token * options.block_size_tokens / tokens_per_identity,
-                               .benefit = {}},
-          .position_tokens = tokens_per_identity,
-          .kv_indices = std::int64_t{options.blocks} * tokens_per_identity,
-          .reserve_nodes = static_cast<std::size_t>(options.blocks),
-          .reserve_tokens = token_count(options.blocks)};
+  return {
+      .page_size = tokens_per_identity,
+      .slots = options.slots,
+      .layout_fingerprint = options.layout_fingerprint,
+      .eviction = options.eviction,
+      .memory = {.state_bytes = options.state_bytes,
+                 .kv_bytes_per_token = options.kv_bytes_per_token * options.block_size_tokens / tokens_per_identity},
+      .position_tokens = tokens_per_identity,
+      .kv_indices = std::int64_t{options.blocks} * tokens_per_identity,
+      .reserve_nodes = static_cast<std::size_t>(options.blocks),
+      .reserve_tokens = token_count(options.blocks)};
 }
 
 }  // namespace

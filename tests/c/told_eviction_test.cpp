@@ -31,6 +31,7 @@ struct Policy {
   stateport_eviction_options c;
   EvictionOrder order;
   EvictionOptions options;
+  MemoryCost memory;
 };
 
 /// Half of the values are the defaults, which C has by zeros.
@@ -38,10 +39,11 @@ Policy random_policy(Random& random) {
   const auto order = random.chance(80) ? EvictionOrder::hix : EvictionOrder::gdsf;
   Policy policy{.c = {.size = sizeof(stateport_eviction_options), .order = static_cast<std::int32_t>(order)},
                 .order = order,
-                .options = {}};
+                .options = {},
+                .memory = {}};
   if (random.chance(50)) {
-    policy.c.state_bytes = policy.options.state_bytes = random.between(1, 20);
-    policy.c.kv_bytes_per_token = policy.options.kv_bytes_per_token = random.between(1, 3);
+    policy.c.state_bytes = policy.memory.state_bytes = random.between(1, 20);
+    policy.c.kv_bytes_per_token = policy.memory.kv_bytes_per_token = random.between(1, 3);
   }
   if (random.chance(50)) {
     policy.c.benefit_linear = policy.options.benefit.linear = static_cast<double>(random.between(0, 2));
@@ -81,7 +83,9 @@ class Trees {
  public:
   Trees(const Policy& policy, Random& random)
       : random_(random),
-        tree_({.slots = slots, .policy = make_eviction_policy(policy.order, policy.options), .position_tokens = 2}) {
+        tree_({.slots = slots,
+               .policy = make_eviction_policy(policy.order, policy.options, policy.memory),
+               .position_tokens = 2}) {
     const stateport_tree_options options{
         .size = sizeof options, .slots = slots, .eviction_options = &policy.c, .position_tokens = 2};
     ok(stateport_tree_create(&options, &c_));
@@ -247,7 +251,7 @@ class Allocators {
       : random_(random),
         pool_({.blocks = blocks}),
         slot_pool_(slots),
-        states_(slot_pool_, pool_, {.eviction = make_eviction_policy(policy.order, policy.options)}) {
+        states_(slot_pool_, pool_, {.eviction = make_eviction_policy(policy.order, policy.options, policy.memory)}) {
     const stateport_slot_allocator_options options{
         .size = sizeof options, .blocks = blocks, .slots = slots, .eviction = &policy.c};
     ok(stateport_slot_allocator_create(&options, &c_));

@@ -7,11 +7,13 @@
 
 namespace stateport {
 
-/// The policies with memory, behind make_eviction_policy().
-[[nodiscard]] std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options);
-[[nodiscard]] std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options);
+/// The policies that learn, behind make_eviction_policy().
+[[nodiscard]] std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options,
+                                                                 const MemoryCost& memory);
+[[nodiscard]] std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options,
+                                                                const MemoryCost& memory);
 
-/// Throws InvalidArgument unless both sizes are positive and the benefit is finite and not negative.
-void check_options(const EvictionOptions& options);
+/// Throws InvalidArgument unless the benefit is finite and not negative.
+void check_benefit(const ComputeCost& benefit);
 
 }  // namespace stateport

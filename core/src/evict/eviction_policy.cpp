@@ -83,7 +83,8 @@ std::string_view name(EvictionOrder order) noexcept {
   return "?";
 }
 
-std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order, const EvictionOptions& options) {
+std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order, const EvictionOptions& options,
+                                                     const MemoryCost& memory) {
   switch (order) {
     case EvictionOrder::lru:
       return std::make_shared<KeyPolicy<EvictionOrder::lru>>();
@@ -100,9 +101,9 @@ std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order, const 
     case EvictionOrder::filo:
       return std::make_shared<KeyPolicy<EvictionOrder::filo>>();
     case EvictionOrder::gdsf:
-      return make_gdsf_eviction(options);
+      return make_gdsf_eviction(options, memory);
     case EvictionOrder::hix:
-      return make_hix_eviction(options);
+      return make_hix_eviction(options, memory);
   }
   require(false, "eviction", static_cast<std::int64_t>(order), "is not an eviction order");
   return nullptr;

@@ -18,7 +18,7 @@ namespace {
 
 class GdsfEviction final : public LearningPolicy {
  public:
-  explicit GdsfEviction(const EvictionOptions& options) : options_(options) {}
+  GdsfEviction(const ComputeCost& benefit, const MemoryCost& memory) : benefit_(benefit), memory_(memory) {}
 
   std::string_view name() const noexcept override { return "gdsf"; }
   /// A key shrinks when a segment is split, or loses its state.
@@ -66,32 +66,32 @@ class GdsfEviction final : public LearningPolicy {
     // Of the segment alone: what an eviction would free beside it changes without a word.
     const std::int64_t segment = facts.segment_tokens;
     const std::int64_t from = segment > 0 ? facts.end_tokens - segment : facts.fallback_tokens;
-    const auto bytes = static_cast<double>(options_.state_bytes + segment * options_.kv_bytes_per_token);
+    const auto bytes = static_cast<double>(memory_.of(segment, 1));
     const Entry& entry = entries_[facts.index];
-    return entry.clock + entry.uses * options_.benefit.of(from, facts.end_tokens) / bytes;
+    return entry.clock + entry.uses * benefit_.of(from, facts.end_tokens) / bytes;
   }
 
-  EvictionOptions options_;
+  ComputeCost benefit_;
+  MemoryCost memory_;
   Table<Entry> entries_;  ///< by candidate
   double clock_ = 0;      ///< value of the last victim
 };
 
 }  // namespace
 
-void check_options(const EvictionOptions& options) {
-  require(options.state_bytes >= 1, "state_bytes", options.state_bytes, "must be at least 1");
-  require(options.kv_bytes_per_token >= 1, "kv_bytes_per_token", options.kv_bytes_per_token, "must be at least 1");
+void check_benefit(const ComputeCost& benefit) {
   const auto check = [](double cost, std::string_view argument) {
     if (!(std::isfinite(cost) && cost >= 0))
       require(false, argument, std::string_view(std::to_string(cost)), "must be finite and not negative");
   };
-  check(options.benefit.linear, "benefit.linear");
-  check(options.benefit.quadratic, "benefit.quadratic");
+  check(benefit.linear, "benefit.linear");
+  check(benefit.quadratic, "benefit.quadratic");
 }
 
-std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options) {
-  check_options(options);
-  return std::make_shared<GdsfEviction>(options);
+std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options, const MemoryCost& memory) {
+  check_memory_cost(memory);
+  check_benefit(options.benefit);
+  return std::make_shared<GdsfEviction>(options.benefit, memory);
 }
 
 }  // namespace stateport

@@ -15,7 +15,8 @@ namespace {
 
 class HixEviction final : public LearningPolicy {
  public:
-  explicit HixEviction(const EvictionOptions& options) : options_(options), worth_(options.positions) {}
+  HixEviction(const EvictionOptions& options, const MemoryCost& memory)
+      : options_(options), memory_(memory), worth_(options.positions) {}
 
   std::string_view name() const noexcept override { return "hix"; }
   VictimTraits traits() const noexcept override {
@@ -45,8 +46,7 @@ class HixEviction final : public LearningPolicy {
   /// Of what goes with a candidate: the state and `kv_tokens`, after which requests fall back to `fallback_tokens`.
   [[nodiscard]] double saved_per_byte(const VictimFacts& facts, std::int64_t kv_tokens,
                                       std::int64_t fallback_tokens) const noexcept {
-    return options_.benefit.of(fallback_tokens, facts.end_tokens) /
-           static_cast<double>(options_.state_bytes + kv_tokens * options_.kv_bytes_per_token);
+    return options_.benefit.of(fallback_tokens, facts.end_tokens) / static_cast<double>(memory_.of(kv_tokens, 1));
   }
   [[nodiscard]] double rank(const VictimFacts& facts) const noexcept {
     const bool leaf = facts.chain_tokens > 0;
@@ -58,17 +58,19 @@ class HixEviction final : public LearningPolicy {
   }
 
   EvictionOptions options_;
+  MemoryCost memory_;
   HazardWorth worth_;
 };
 
 }  // namespace
 
-std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options) {
-  check_options(options);
+std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options, const MemoryCost& memory) {
+  check_memory_cost(memory);
+  check_benefit(options.benefit);
   require(options.positions >= 1 && options.positions < UINT32_MAX, "positions",
           static_cast<std::int64_t>(options.positions), "must be at least 1, and 32-bit");
   require(options.samples >= 0, "samples", options.samples, "must not be negative");
-  return std::make_shared<HixEviction>(options);
+  return std::make_shared<HixEviction>(options, memory);
 }
 
 }  // namespace stateport

@@ -16,12 +16,13 @@ namespace {
 
 constexpr std::size_t max_key_tokens = INT32_MAX;
 
-PrefixTree::Options checked(PrefixTree::Options options) {
+PrefixTreeOptions checked(PrefixTreeOptions options) {
   require(options.page_size >= 1, "page_size", options.page_size, "must be at least 1");
   require(options.chunk_size >= 1, "chunk_size", options.chunk_size, "must be at least 1");
   require(options.slots >= 0, "slots", options.slots, "must not be negative");
   require(options.max_states_per_path >= -1, "max_states_per_path", options.max_states_per_path,
           "must be a limit, or -1 for none");
+  check_memory_cost(options.memory);
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
   require(options.kv_indices >= 0 && options.kv_indices <= INT32_MAX, "kv_indices", options.kv_indices,
           "must be a number of 32-bit indices, or 0 for unknown");

@@ -93,8 +93,7 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
     evict_node(*node, freed, result);
   }
   if (demand.bytes == 0) return result;
-  const EvictionOptions& sizes = options_.eviction_options;
-  while (result.tokens * sizes.kv_bytes_per_token + result.states * sizes.state_bytes < demand.bytes) {
+  while (options_.memory.of(result.tokens, result.states) < demand.bytes) {
     const auto node = next_of_bytes();
     if (!node) break;
     evict_node(*node, freed, result);

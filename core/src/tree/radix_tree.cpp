@@ -12,14 +12,15 @@
 
 namespace stateport::detail {
 
-RadixTree::RadixTree(PrefixTree::Options options)
+RadixTree::RadixTree(PrefixTreeOptions options)
     : options_(std::move(options)),
       grid_(std::lcm(std::int64_t{options_.chunk_size}, std::int64_t{options_.page_size})),
       pool_(options_.slots, SlotPool::Order::queue),
       arena_(options_.page_size, options_.reserve_tokens),
       events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size),
       state_ticks_(static_cast<std::size_t>(options_.slots), 0) {
-  if (!options_.policy) options_.policy = make_eviction_policy(options_.eviction, options_.eviction_options);
+  if (!options_.policy)
+    options_.policy = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
   learning_ = options_.policy->learning();
   require(!learning_ || learning_->claim(), "policy", options_.policy->name(), "belongs to another cache");
   const VictimTraits traits = options_.policy->traits();

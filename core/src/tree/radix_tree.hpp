@@ -55,7 +55,7 @@ class RadixTree {
   static constexpr std::int32_t no_slot = -1;
   static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
 
-  explicit RadixTree(PrefixTree::Options options);
+  explicit RadixTree(PrefixTreeOptions options);
 
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                     Lookup lookup, std::int64_t request_tokens);
@@ -87,7 +87,7 @@ class RadixTree {
 
   [[nodiscard]] SlotPool& pool() noexcept { return pool_; }
   [[nodiscard]] const SlotPool& pool() const noexcept { return pool_; }
-  [[nodiscard]] const PrefixTree::Options& options() const noexcept { return options_; }
+  [[nodiscard]] const PrefixTreeOptions& options() const noexcept { return options_; }
   [[nodiscard]] const TreeSizes& sizes() const noexcept { return sizes_; }
   [[nodiscard]] std::int64_t grid() const noexcept { return grid_; }
   [[nodiscard]] std::size_t node_count() const noexcept { return live_nodes_; }
@@ -265,7 +265,7 @@ class RadixTree {
   void check_indices() const;
   void check_states() const;
 
-  PrefixTree::Options options_;
+  PrefixTreeOptions options_;
   std::int64_t grid_ = 1;
   SlotPool pool_;
   Table<RadixNode> nodes_;  ///< reserved to node_capacity_

@@ -25,7 +25,8 @@ constexpr std::int64_t state_bytes = 6;
 PrefixTree::Options options_of(EvictionOrder order, std::int32_t samples) {
   return {.slots = 12,
           .eviction = order,
-          .eviction_options = {.state_bytes = state_bytes, .positions = 40, .samples = samples},
+          .eviction_options = {.positions = 40, .samples = samples},
+          .memory = {.state_bytes = state_bytes},
           .position_tokens = 2};
 }
 
@@ -148,8 +149,7 @@ TEST_CASE("with a learned policy demands are met, locks are respected and equal 
 }
 
 TEST_CASE("hix gives up prompts that nobody continued before the one that is always continued") {
-  Served served(
-      {.slots = 64, .eviction = EvictionOrder::hix, .eviction_options = {.state_bytes = 64}, .position_tokens = 4});
+  Served served({.slots = 64, .eviction = EvictionOrder::hix, .memory = {.state_bytes = 64}, .position_tokens = 4});
   // A conversation that goes on every 100 s, and others that are never seen again, more recently used.
   std::vector<Token> conversation(8, 7);
   double now_s = 0;
@@ -187,7 +187,7 @@ TEST_CASE("a policy with memory belongs to one tree, and time does not go back")
   tree.set_time(10);
   CHECK_THROWS_AS(tree.set_time(9), InvalidArgument);
   CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::hix, {.positions = 0}), InvalidArgument);
-  CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::gdsf, {.state_bytes = 0}), InvalidArgument);
+  CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::gdsf, {}, {.state_bytes = 0}), InvalidArgument);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const EvictionOrder order : {EvictionOrder::hix, EvictionOrder::gdsf})
     for (const ComputeCost& benefit : {ComputeCost{-1, 0}, ComputeCost{1, -1}, ComputeCost{infinity, 0},

@@ -10,6 +10,7 @@
 
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/model/memory_cost.hpp>
 
 namespace stateport {
 
@@ -151,11 +152,8 @@ enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, prior
 
 [[nodiscard]] std::string_view name(EvictionOrder order) noexcept;
 
-/// What gdsf and hix go by; the others need nothing.
+/// Options of gdsf and hix. The other policies need none.
 struct EvictionOptions {
-  /// Memory of a state and of a token's KV, in bytes or any other unit: what counts is their ratio.
-  std::int64_t state_bytes = 4096;
-  std::int64_t kv_bytes_per_token = 1;
   ComputeCost benefit;  ///< what a hit saves
   /// hix: positions whose history is remembered, cached or not. 48 bytes each.
   std::size_t positions = 16384;
@@ -164,9 +162,11 @@ struct EvictionOptions {
   std::uint64_t seed = 1;  ///< hix: of the draws
 };
 
-/// Throws InvalidArgument for a value that is not an enumerator and, if the order needs them, for options out of range:
-/// bytes or positions < 1, samples < 0, a benefit that is negative or not finite.
+/// A policy that weighs states and KV by `memory`, of which only the ratio counts. Throws InvalidArgument for a value
+/// that is not an enumerator and, for gdsf and hix, for a cost of memory or positions < 1, samples < 0, and a benefit
+/// that is negative or not finite.
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order,
-                                                                   const EvictionOptions& options = {});
+                                                                   const EvictionOptions& options = {},
+                                                                   const MemoryCost& memory = {});
 
 }  // namespace stateport

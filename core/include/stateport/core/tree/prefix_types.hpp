@@ -91,7 +91,7 @@ struct InsertResult {
 struct EvictDemand {
   std::int64_t tokens = 0;
   std::int64_t states = 0;
-  std::int64_t bytes = 0;  ///< by EvictionOptions::state_bytes and kv_bytes_per_token
+  std::int64_t bytes = 0;  ///< by PrefixTreeOptions::memory
 };
 
 /// Everything that was freed, whichever demand freed it.

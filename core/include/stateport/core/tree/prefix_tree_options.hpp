@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/stats/kv_event.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+namespace stateport {
+
+/// Options of a PrefixTree; only `slots` has no useful default.
+struct PrefixTreeOptions {
+  std::int32_t page_size = 1;   ///< tokens of a page; prefixes are kept and matched in whole pages
+  std::int32_t slots = 0;       ///< room for states: slots 0 … slots - 1
+  std::int32_t chunk_size = 1;  ///< of a prefill; branching positions lie on the grid lcm(chunk_size, page_size)
+  /// At most so many states on a path, as far as forks and locks allow; -1: no limit.
+  std::int32_t max_states_per_path = -1;
+  std::uint64_t layout_fingerprint = 0;  ///< of the states' memory layout; part of every tag
+  EvictionOrder eviction = EvictionOrder::hix;
+  EvictionOptions eviction_options;
+  MemoryCost memory;  ///< what EvictDemand::bytes counts by, and the policy that `eviction` names
+  /// Used instead of `eviction` if given. A LearningPolicy that another cache has claimed is refused.
+  std::shared_ptr<EvictionPolicy> policy;
+  /// For a policy that learns: history is kept of positions so many tokens apart (rounded up to whole pages); what
+  /// ends between two of them shares the history of the one before, and what is shorter has none. Costs 8 bytes a
+  /// page of the room for tokens.
+  std::int32_t position_tokens = 64;
+  /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
+  std::int64_t kv_indices = 0;
+  /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.
+  std::size_t reserve_nodes = 1024;
+  std::size_t reserve_tokens = 0;
+  std::uint64_t hash_seed = 0;  ///< of the child table; a secret value where tenants are not trusted
+  /// Called for every node that leaves the tree by eviction, after it left. Must not throw or call the tree.
+  std::function<void(NodeId)> on_node_evict;
+  /// Called for KV that came (at the end of an insert) or left (by eviction or reset), in order, so that a router
+  /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
+  std::function<void(const KvEvent&)> on_kv_event;
+  BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< what the events name blocks by
+};
+
+}  // namespace stateport
