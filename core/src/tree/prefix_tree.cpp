@@ -104,6 +104,7 @@ PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, cons
   }
   return {.node = impl_->id(detail::RadixTree::root),
           .walked_tokens = hit.walked_tokens,
+          .kv_node = hit.kv_node,
           .branching_position = hit.branching_position,
           .lost = LostHit::locked_pool,
           .past = hit.past};
@@ -127,6 +128,18 @@ EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
   require(demand.states >= 0, "demand.states", demand.states, "must not be negative");
   require(demand.bytes >= 0, "demand.bytes", demand.bytes, "must not be negative");
   return impl_->evict(demand, freed);
+}
+
+std::size_t PrefixTree::peek_victims(VictimKind kind, std::span<Victim> out) {
+  require(kind <= VictimKind::bytes, "kind", static_cast<std::int64_t>(kind), "is no kind of demand");
+  return impl_->peek_victims(kind, out);
+}
+
+void PrefixTree::drop_state(NodeId node, Freed& freed) {
+  const NodeInfo info = this->node(node);
+  require(info.slot.valid(), "node", node.index, "has no state");
+  require(info.state_lock == 0, "node", node.index, "has a locked state");
+  impl_->drop_state(node.index, freed);
 }
 
 PrefixLock PrefixTree::lock(NodeId node) {
@@ -201,6 +214,10 @@ std::int64_t PrefixTree::track_step() const noexcept {
 }
 void PrefixTree::reset(Freed& freed) {
   impl_->reset(freed);
+}
+NodeInfo PrefixTree::node(NodeId node) const {
+  require(contains(node) && !node.is_root(), "node", node.index, "is not in the tree, or has been evicted");
+  return impl_->node(node.index);
 }
 std::vector<NodeInfo> PrefixTree::nodes() const {
   return impl_->nodes();

@@ -1,18 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <stateport/core/containers/prefetch.hpp>
 
 #include "tree/radix_tree.hpp"
 
 namespace stateport::detail {
 
-void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
+Victim RadixTree::victim(std::uint32_t node, bool whole) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  const auto tokens = static_cast<std::size_t>(whole ? tokens_of(entry.pages) : 0);
+  Victim victim{.node = id(node),
+                .end_tokens = tokens_of(end_page(node)),
+                .slot = {},
+                .tag = {},
+                .tokens = {arena_.tokens(entry.first_page), tokens},
+                .kv = {arena_.kv(entry.first_page), tokens}};
+  if (entry.slot < 0) return victim;
+  victim.slot = SlotId{entry.slot};
+  victim.tag = pool_.tag(victim.slot);
+  return victim;
+}
+
+bool RadixTree::tell_victim(std::uint32_t node, bool whole) const {
+  return options_.on_victim && options_.on_victim(victim(node, whole)) && nodes_[node].slot >= 0;
+}
+
+void RadixTree::release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result) {
   const SlotId slot{nodes_[node].slot};
-  freed.slots.push_back(slot);
   nodes_[node].slot = lost_slot;
-  pool_.release(slot);
   --sizes_.evictable_states;
-  ++result.states;
+  if (keep) {
+    pool_.set_owner(slot, SlotPool::caller);
+  } else {
+    freed.slots.push_back(slot);
+    pool_.release(slot);
+    ++result.states;
+  }
   leaves_.rank_again(leaves(), node);
+}
+
+void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
+  freed.slots.emplace_back();  // room, before the listener is told
+  freed.slots.pop_back();
+  release_state(node, tell_victim(node, false), freed, result);
+  if (learning_) learning_->lost_state(node);
+}
+
+void RadixTree::drop_state(std::uint32_t node, Freed& freed) {
+  EvictResult dropped;
+  remove_state(node, freed, dropped);
+  if (draws() && is_victim_leaf(node)) add_candidate(node);
 }
 
 void RadixTree::fetch_pages(std::uint32_t node) const noexcept {
@@ -40,23 +78,24 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
     freed.slots.pop_back();
   }
   freed.kv.insert(freed.kv.end(), kv, kv + tokens);
+  const bool keep = tell_victim(node, true);
   drop_candidate(node);
   if (const auto next = leaves_.upcoming()) prefetch(&nodes_[*next]);
-  if (entry.slot >= 0) remove_state(node, freed, result);
+  if (entry.slot >= 0) release_state(node, keep, freed, result);
   result.tokens += tokens;
   sizes_.evictable_tokens -= tokens;
   own_indices({kv, static_cast<std::size_t>(tokens)}, false);
   children_.erase(hash, node);
   arena_.release(entry.first_page, entry.pages);
 
-  const NodeId gone = id(node);
+  const std::uint32_t generation = entry.generation + 1;
   const std::uint32_t parent = entry.parent;
   const std::uint32_t name_space = entry.name_space;
   const std::uint32_t first_page = entry.first_page;
   const std::uint32_t pages = entry.pages;
   --nodes_[parent].children;
   entry = {};
-  entry.generation = gone.generation + 1;
+  entry.generation = generation;
   entry.parent = free_head_;
   free_head_ = node;
   --live_nodes_;
@@ -68,7 +107,6 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
     const bool inherits = parent != root && nodes_[parent].children == 0;
     learning_->removed(node, inherits ? parent : LearningPolicy::no_heir);
   }
-  if (options_.on_node_evict) options_.on_node_evict(gone);
   if (events_.is_on()) events_.removed(first_page, pages);
 }
 
@@ -76,7 +114,35 @@ void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result
   if (learning_) learning_->chosen(facts(node));
   if (is_victim_leaf(node)) return remove_leaf(node, freed, result);
   remove_state(node, freed, result);
-  if (learning_) learning_->lost_state(node);
+}
+
+template <class Order, class Source>
+std::size_t RadixTree::peek(Order& order, const Source& source, std::span<Victim> out, bool by_slot) {
+  peeked_.resize(out.size());
+  const std::size_t found = order.peek(source, peeked_);
+  for (std::size_t i = 0; i < found; ++i) {
+    const std::uint32_t node = by_slot ? owner(peeked_[i]) : peeked_[i];
+    out[i] = victim(node, is_victim_leaf(node));
+  }
+  return found;
+}
+
+std::size_t RadixTree::peek_victims(VictimKind kind, std::span<Victim> out) {
+  std::size_t found = 0;
+  const bool of_leaves = kind == VictimKind::tokens || (kind == VictimKind::bytes && !draws());
+  if (kind != VictimKind::states && draws()) found = peek(bare_, bare_leaves(), out, false);
+  if (of_leaves) found += peek(leaves_, leaves(), out.subspan(found), false);
+  const std::size_t leaves_found = found;
+  if (kind == VictimKind::tokens) return found;
+  found += peek(states_, states(), out.subspan(found), true);
+  if (!of_leaves) return found;
+  // A leaf that goes takes its state along: it is named once.
+  const auto twice = [&](const Victim& later) {
+    return std::ranges::any_of(out.first(leaves_found), [&](const Victim& leaf) { return leaf.node == later.node; });
+  };
+  const auto kept = std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(leaves_found),
+                                   out.begin() + static_cast<std::ptrdiff_t>(found), twice);
+  return static_cast<std::size_t>(kept - out.begin());
 }
 
 EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {

@@ -156,7 +156,6 @@ void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
     const std::uint32_t node = path_[i - 1];
     if (nodes_[node].children != 1 || pool_.lock_count(SlotId{nodes_[node].slot}) > 0) continue;
     remove_state(node, freed, dropped);
-    if (learning_) learning_->lost_state(node);
     --surplus;
   }
 }

@@ -33,31 +33,39 @@ std::vector<std::uint32_t> RadixTree::path_ends() const {
   return ends;
 }
 
+std::uint32_t RadixTree::end_page(std::uint32_t node) const noexcept {
+  std::uint32_t pages = 0;
+  for (; node != root; node = nodes_[node].parent) pages += nodes_[node].pages;
+  return pages;
+}
+
+NodeInfo RadixTree::describe(std::uint32_t index, std::uint32_t end_page) const {
+  const RadixNode& node = nodes_[index];
+  const auto tokens = static_cast<std::size_t>(tokens_of(node.pages));
+  const bool state = node.slot >= 0;
+  return {.id = id(index),
+          .parent = id(node.parent),
+          .name_space = names_.name(node.name_space),
+          .tokens = {arena_.tokens(node.first_page), tokens},
+          .kv = {arena_.kv(node.first_page), tokens},
+          .end_tokens = tokens_of(end_page),
+          .slot = state ? SlotId{node.slot} : SlotId{},
+          .full_lock = node.full_lock,
+          .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : 0,
+          .children = node.children,
+          .tick = node.tick,
+          .state_tick = state ? state_ticks_[static_cast<std::size_t>(node.slot)] : 0,
+          .created_tick = node.created,
+          .hits = node.hits,
+          .priority = node.priority};
+}
+
 std::vector<NodeInfo> RadixTree::nodes() const {
   const std::vector<std::uint32_t> ends = path_ends();
   std::vector<NodeInfo> all;
   all.reserve(live_nodes_);
-  for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
-    const RadixNode& node = nodes_[index];
-    if (node.pages == 0) continue;
-    const auto tokens = static_cast<std::size_t>(tokens_of(node.pages));
-    const bool state = node.slot >= 0;
-    all.push_back({.id = id(index),
-                   .parent = id(node.parent),
-                   .name_space = names_.name(node.name_space),
-                   .tokens = {arena_.tokens(node.first_page), tokens},
-                   .kv = {arena_.kv(node.first_page), tokens},
-                   .end_tokens = tokens_of(ends[index]),
-                   .slot = state ? SlotId{node.slot} : SlotId{},
-                   .full_lock = node.full_lock,
-                   .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : 0,
-                   .children = node.children,
-                   .tick = node.tick,
-                   .state_tick = state ? state_ticks_[static_cast<std::size_t>(node.slot)] : 0,
-                   .created_tick = node.created,
-                   .hits = node.hits,
-                   .priority = node.priority});
-  }
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
+    if (nodes_[index].pages > 0) all.push_back(describe(index, ends[index]));
   // A path grows from parent to child.
   std::ranges::sort(all, {}, [](const NodeInfo& node) { return std::pair(node.end_tokens, node.id.index); });
   return all;

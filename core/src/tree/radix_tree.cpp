@@ -226,8 +226,9 @@ void RadixTree::refuse_wrong_states(Walk& walk) const noexcept {
   }
 }
 
-PrefixMatch RadixTree::describe(const Walk& walk) const noexcept {
+PrefixMatch RadixTree::describe(const Walk& walk, std::uint32_t kv_node) const noexcept {
   PrefixMatch match;
+  match.kv_node = id(kv_node);
   match.node = id(walk.answer);
   match.tokens = tokens_of(walk.answer_pages);
   match.walked_tokens = tokens_of(walk.pages);
@@ -288,8 +289,9 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   Walk found = walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), names_.find(name_space));
   refuse_wrong_states(found);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
-  if (found.cut_node != none && node_at_hand()) split(found.cut_node, found.cut_pages);
-  PrefixMatch match = describe(found);
+  std::uint32_t kv_node = found.node;
+  if (found.cut_node != none && node_at_hand()) kv_node = split(found.cut_node, found.cut_pages);
+  PrefixMatch match = describe(found, kv_node);
   if (learning_ && lookup == Lookup::request) {
     if (!told_time_) learning_->set_time(++now_s_);
     if (positions_) match.past = past_of(tokens, request_tokens, name_space, found);

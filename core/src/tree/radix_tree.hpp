@@ -66,6 +66,8 @@ class RadixTree {
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
   EvictResult evict(EvictDemand demand, Freed& freed);
+  std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
+  void drop_state(std::uint32_t node, Freed& freed);
 
   /// Pins the path and the state; true if there is a state.
   bool lock(std::uint32_t node) noexcept;
@@ -93,6 +95,7 @@ class RadixTree {
   [[nodiscard]] std::size_t node_count() const noexcept { return live_nodes_; }
   [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
 
+  [[nodiscard]] NodeInfo node(std::uint32_t index) const { return describe(index, end_page(index)); }
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
   [[nodiscard]] std::string pretty_print() const;
   void check_invariants() const;
@@ -133,7 +136,7 @@ class RadixTree {
   [[nodiscard]] bool holds_state_at(std::uint32_t node, std::uint32_t pages) const noexcept;
   /// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
   void refuse_wrong_states(Walk& walk) const noexcept;
-  [[nodiscard]] PrefixMatch describe(const Walk& walk) const noexcept;
+  [[nodiscard]] PrefixMatch describe(const Walk& walk, std::uint32_t kv_node) const noexcept;
 
   [[nodiscard]] bool node_at_hand() const noexcept;
   void reserve_nodes(std::size_t nodes);
@@ -249,12 +252,22 @@ class RadixTree {
   void fetch_pages(std::uint32_t node) const noexcept;
   /// Takes the state from a node that keeps its KV.
   void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
+  /// Takes the state from a node whose listener has been told.
+  void release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result);
+  /// What goes if `node` does: its state alone, or all of it.
+  [[nodiscard]] Victim victim(std::uint32_t node, bool whole) const noexcept;
+  /// True if the listener keeps the slot.
+  [[nodiscard]] bool tell_victim(std::uint32_t node, bool whole) const;
+  template <class Order, class Source>
+  std::size_t peek(Order& order, const Source& source, std::span<Victim> out, bool by_slot);
   void own_indices(std::span<const KvIndex> kv, bool own) noexcept;
   /// Precondition: the number of indices is known.
   [[nodiscard]] bool owned_index(KvIndex index) const noexcept;
 
   /// By node: pages from the root to the end of its segment.
   [[nodiscard]] std::vector<std::uint32_t> path_ends() const;
+  [[nodiscard]] std::uint32_t end_page(std::uint32_t node) const noexcept;
+  [[nodiscard]] NodeInfo describe(std::uint32_t node, std::uint32_t end_page) const;
   void check_list() const;
   void check_policy() const;
   void check_positions(std::uint32_t node, std::vector<Token>& scratch) const;
@@ -289,6 +302,7 @@ class RadixTree {
   std::vector<std::uint64_t> state_ticks_;    ///< by slot
   std::vector<std::uint64_t> owned_indices_;  ///< bit per KV index, if their number is known
   std::vector<std::uint32_t> path_;           ///< scratch of cap_path
+  std::vector<std::uint32_t> peeked_;         ///< scratch of peek_victims
 };
 
 }  // namespace stateport::detail

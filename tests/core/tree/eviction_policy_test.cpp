@@ -59,8 +59,10 @@ class Arbitrary : public EvictionPolicy {
 class Chosen {
  public:
   explicit Chosen(Random& random)
-      : random_(random),
-        tree_({.slots = 6, .policy = policy_, .on_node_evict = [this](NodeId node) { gone_.push_back(node); }}) {}
+      : random_(random), tree_({.slots = 6, .policy = policy_, .on_victim = [this](const Victim& victim) {
+                                  if (!victim.kv.empty()) gone_.push_back(victim.node);
+                                  return false;
+                                }}) {}
 
   void step() {
     const std::int64_t dice = random_.between(0, 9);

@@ -260,16 +260,6 @@ TEST_CASE("a state lost above the answer is not why the rest of the walk is unus
   tree.check_invariants();
 }
 
-TEST_CASE("an evicted node is announced after it left") {
-  std::vector<NodeId> gone;
-  PrefixTree tree({.slots = 2, .on_node_evict = [&](NodeId node) { gone.push_back(node); }});
-  const NodeId parent = insert(tree, {1, 2}, 0).node;
-  const NodeId child = insert(tree, {1, 2, 3}, 10).node;
-  Freed freed;
-  CHECK(tree.evict({.tokens = 2}, freed) == EvictResult{3, 2});
-  CHECK(gone == std::vector{child, parent});
-}
-
 TEST_CASE("namespaces share nothing and vanish with their last node") {
   PrefixTree tree({.slots = 4});
   const std::string long_name(100, 'x');

@@ -68,6 +68,16 @@ class PrefixTree {
   /// a state, which no request can continue from, go first. A victim costs it O(draws).
   EvictResult evict(EvictDemand demand, Freed& freed);
 
+  /// Writes what evict() would give up next for one kind of demand, in order, and answers how much that is, at most
+  /// out.size(). Changes nothing, recency and draws included. A node that would become a leaf, or would be ranked
+  /// otherwise, once the victims before it are gone is not foreseen. Costs what evicting them costs, and O(nodes of the
+  /// path) for each.
+  [[nodiscard]] std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
+
+  /// Gives up the state of a node, which keeps its KV; the slot goes back to the pool. Throws InvalidArgument for a
+  /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
+  void drop_state(NodeId node, Freed& freed);
+
   /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never
   /// evicted: locking it locks nothing. O(nodes of the path).
   [[nodiscard]] PrefixLock lock(NodeId node);
@@ -103,6 +113,8 @@ class PrefixTree {
   /// them. Locks that are still held release nothing later.
   void reset(Freed& freed);
 
+  /// One node. Throws InvalidArgument for the root and for a node that has been evicted. O(nodes of the path).
+  [[nodiscard]] NodeInfo node(NodeId node) const;
   /// All nodes, parents before children. For dumps and tests. O(n), allocates.
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
   /// One line a node, indented by depth.

@@ -37,8 +37,11 @@ struct PrefixTreeOptions {
   std::size_t reserve_nodes = 1024;
   std::size_t reserve_tokens = 0;
   std::uint64_t hash_seed = 0;  ///< of the child table; a secret value where tenants are not trusted
-  /// Called for every node that leaves the tree by eviction, after it left. Must not throw or call the tree.
-  std::function<void(NodeId)> on_node_evict;
+  /// Called for every state or node that is about to leave the tree: by evict(), match_with_live_slot(), drop_state()
+  /// or max_states_per_path, not by reset(). Answers true to keep the slot of the state: it then belongs to the caller,
+  /// who copies it and gives it back with release_slots(). A kept slot frees nothing: evict() goes on until its demand
+  /// is met by others. Must not throw or call the tree.
+  std::function<bool(const Victim&)> on_victim;
   /// Called for KV that came (at the end of an insert) or left (by eviction or reset), in order, so that a router
   /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
   std::function<void(const KvEvent&)> on_kv_event;

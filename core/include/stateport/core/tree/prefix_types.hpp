@@ -36,6 +36,16 @@ struct Freed {
   }
 };
 
+/// What a PrefixTree is about to give up, told before anything of it changes. The spans are valid until the tree does.
+struct Victim {
+  NodeId node;
+  std::int64_t end_tokens = 0;    ///< length of the prefix that ends at the node
+  SlotId slot;                    ///< state@end_tokens, or none
+  StateTag tag;                   ///< what `slot` holds
+  std::span<const Token> tokens;  ///< of the node's segment, if it goes; empty: the state goes alone and the node stays
+  std::span<const KvIndex> kv;    ///< of these tokens
+};
+
 /// The answer of a lookup: the deepest node that has a state.
 struct PrefixMatch {
   NodeId node;                     ///< the root if nothing is usable
@@ -43,6 +53,9 @@ struct PrefixMatch {
   SlotId slot;                     ///< state@tokens, or none
   StateTag tag;                    ///< what `slot` holds
   std::int64_t walked_tokens = 0;  ///< tokens whose KV is in the tree, >= tokens
+  /// The deepest node that ends within walked_tokens. It ends there exactly, unless the tree had no node left to split
+  /// an edge with: then before.
+  NodeId kv_node;
   /// Where a checkpoint would make the next request hit: walked_tokens floored to the grid lcm(chunk, page), if that
   /// is more than `tokens`.
   std::optional<std::int64_t> branching_position;
@@ -94,12 +107,15 @@ struct EvictDemand {
   std::int64_t bytes = 0;  ///< by PrefixTreeOptions::memory
 };
 
-/// Everything that was freed, whichever demand freed it.
+/// Everything that was freed, whichever demand freed it. A slot that PrefixTreeOptions::on_victim kept is not free.
 struct EvictResult {
   std::int64_t tokens = 0;
   std::int64_t states = 0;
   friend constexpr bool operator==(const EvictResult&, const EvictResult&) noexcept = default;
 };
+
+/// Which demand a victim is for.
+enum class VictimKind : std::uint8_t { tokens, states, bytes };
 
 /// Protected = locked. A state's lock is its own: the state of a node with locked KV may be evictable.
 struct TreeSizes {
