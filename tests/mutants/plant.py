@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one fault at a time in a copy of the project and asks the tests to notice it.
 
-    plant.py [--only NAME…] [--check] [--build FOLDER]
+    plant.py [--only NAME…] [--check] [--folder FOLDER] [--configure ARGUMENT…]
 
 mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and optionally `tests`, a
 doctest filter of source files that is tried first (otherwise the tests of the wing that the file belongs to). Each is
@@ -26,7 +26,7 @@ PROGRAM = "test-core"
 # A fault may make a loop endless. All tests together take a quarter of this, whatever else the machine does.
 CPU_LIMIT_S = 180
 CONFIGURE = ["-G", "Ninja", "-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF", "-DCMAKE_BUILD_TYPE=Release",
-             "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"]
+             "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG"]
 
 
 def read_list():
@@ -65,16 +65,16 @@ def copy_project(target):
 
 
 class Bench:
-    """A copy of the project, its build folder, and what is planted there now."""
+    """A copy of the project, the build folder in it, and what is planted there now."""
 
-    def __init__(self, folder):
-        self.tree = folder / "tree"
-        self.build_folder = folder / "build"
+    def __init__(self, folder, configure):
+        self.tree = folder
+        self.build_folder = folder / "build" / "mutants"
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_project(self.tree)
         if not (self.build_folder / "build.ninja").is_file():
-            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE], check=True,
+            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE, *configure], check=True,
                            stdout=subprocess.DEVNULL)
 
     def plant(self, mutant):
@@ -123,7 +123,8 @@ def main():
     parser = argparse.ArgumentParser(description="Plants faults in a copy of the project and runs its tests.")
     parser.add_argument("--check", action="store_true", help="only look whether the list fits the code")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="the names, or beginnings of names, to plant")
-    parser.add_argument("--build", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", metavar="FOLDER")
+    parser.add_argument("--folder", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", help="of the copy")
+    parser.add_argument("--configure", nargs="+", default=[], metavar="ARGUMENT", help="for cmake, beside ours")
     options = parser.parse_args()
     mutants, errors = read_list()
     print("\n".join(errors), end="\n" if errors else "")
@@ -132,7 +133,7 @@ def main():
         return 1 if errors else 0
     if options.only:
         mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
-    bench = Bench(options.build)
+    bench = Bench(options.folder, options.configure)
     built = bench.build()
     if built.returncode or (not options.only and not bench.passes()):
         print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
