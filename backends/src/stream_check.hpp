@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/backends/stream.hpp>
+namespace stateport {
 
-namespace stateport::detail {
+class Stream;
+
+namespace detail {
 
 /// Throws BackendError when the device runtime has ended since the stream was named.
 void require_usable(const Stream& stream);
 
-}  // namespace stateport::detail
+}  // namespace detail
+}  // namespace stateport

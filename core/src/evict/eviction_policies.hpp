@@ -3,9 +3,12 @@
 
 #include <memory>
 
-#include <stateport/core/evict/eviction_policy.hpp>
-
 namespace stateport {
+
+class EvictionPolicy;
+struct ComputeCost;
+struct EvictionOptions;
+struct MemoryCost;
 
 /// The policies that learn, behind make_eviction_policy().
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options,

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <stateport/core/containers/table.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"

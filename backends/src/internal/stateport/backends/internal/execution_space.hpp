@@ -3,9 +3,9 @@
 
 #include <Kokkos_Core.hpp>
 
-#include <stateport/backends/stream.hpp>
-
 namespace stateport {
+
+class Stream;
 
 /// Where kernels run: the device of this build. src/<vendor>/native_stream.cpp checks that it is that vendor's.
 using ExecutionSpace = Kokkos::DefaultExecutionSpace;
