@@ -67,7 +67,9 @@ def copy_project(target):
 class Bench:
     """A copy of the project, the build folder in it, and what is planted there now."""
 
-    def __init__(self, folder, configure):
+    def __init__(self, folder, mutants, configure):
+        # As copied: the checkout may change while this runs.
+        self.original = {one["file"]: (CHECKOUT / one["file"]).read_text(encoding="utf-8") for one in mutants}
         self.tree = folder
         self.build_folder = folder / "build" / "mutants"
         self.planted = None
@@ -80,11 +82,10 @@ class Bench:
     def plant(self, mutant):
         """Restores the file of the last fault only if the next one is elsewhere: two rebuilds become one."""
         if self.planted and (mutant is None or self.planted != mutant["file"]):
-            self.write(self.planted, (CHECKOUT / self.planted).read_text(encoding="utf-8"))
+            self.write(self.planted, self.original[self.planted])
         self.planted = mutant["file"] if mutant else None
         if mutant:
-            text = (CHECKOUT / mutant["file"]).read_text(encoding="utf-8")
-            self.write(mutant["file"], text.replace(mutant["old"], mutant["new"]))
+            self.write(mutant["file"], self.original[mutant["file"]].replace(mutant["old"], mutant["new"]))
 
     def write(self, file, text):
         path = self.tree / file
@@ -133,7 +134,7 @@ def main():
         return 1 if errors else 0
     if options.only:
         mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
-    bench = Bench(options.folder, options.configure)
+    bench = Bench(options.folder, mutants, options.configure)
     built = bench.build()
     if built.returncode or (not options.only and not bench.passes()):
         print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
