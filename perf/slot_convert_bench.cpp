@@ -4,7 +4,6 @@
 #include <Kokkos_Core.hpp>
 
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/core/model/element_convert.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "comparison.hpp"
+#include "element_convert.hpp"
 #include "slot_workload.hpp"
 
 namespace stateport::perf {
@@ -86,7 +86,7 @@ class Workload {
 void fp32_to_bf16(benchmark::State& state) {
   Workload workload;
   // Three states of bf16 are as many bytes as one that is converted: 2 + 2 of each against 4 + 2.
-  const CopyWorkload copy(recurrent_spec(ElementType::bf16), requests * 3 / 2);
+  CopyWorkload copy(recurrent_spec(ElementType::bf16), requests * 3 / 2);
   report(state,
          {{"ours", [&](int round) { workload.convert(round); }},
           {"loop", [&](int round) { workload.loop(round); }},

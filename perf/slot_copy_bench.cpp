@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,10 +53,11 @@ class ContiguousCopy {
         .base = memory_.as<std::byte>(),
         .slot_stride_bytes = static_cast<std::int64_t>(bytes_)};
     store_.push_back(StateStore::view({&tensor, 1}, pools_ * 2));
+    copier_.emplace(store_.front());
   }
-  void nontemporal(int round) const {
+  void nontemporal(int round) {
     const SlotCopy copy = SlotCopy::whole(round % pools_ * 2, round % pools_ * 2 + 1);
-    store_.front().copy(Stream::default_stream(), {&copy, 1});
+    copier_->copy_slots(Stream::default_stream(), {&copy, 1});
   }
   void memcpy_by_threads(int round) const {
     const int threads = Space().concurrency();
@@ -73,18 +75,19 @@ class ContiguousCopy {
   int pools_;
   Buffer memory_;
   std::vector<StateStore> store_;
+  std::optional<SlotCopier> copier_;
 };
 
-void fail_unless_exact(benchmark::State& state, const CopyWorkload& workload) {
+void fail_unless_exact(benchmark::State& state, CopyWorkload& workload) {
   if (!workload.copies_exactly()) state.SkipWithError("a destination differs from its source");
 }
 
 /// C1: recurrent states of 1 MiB and more. Goal: >= 1.3x memcpy (fail below 1.1), >= 0.92 of the limit.
 void large_chunks(benchmark::State& state) {
   const models::ModelInfo& model = models::info("qwen3.5-9b");
-  const CopyWorkload workload(StateSpec::uniform(model.state_layers, {}, model.recurrent),
-                              static_cast<std::int32_t>(state.range(0)));
-  const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
+  CopyWorkload workload(StateSpec::uniform(model.state_layers, {}, model.recurrent),
+                        static_cast<std::int32_t>(state.range(0)));
+  ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report(state,
          {{"ours", [&](int round) { workload.run(round); }},
           {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
@@ -103,8 +106,8 @@ BENCHMARK(large_chunks)
 /// C2: conv states and small recurrent states, 10 … 80 KiB. Goal: >= 1.0x memcpy, >= 1.2x deep_copy per chunk.
 void small_chunks(benchmark::State& state) {
   const std::int64_t dim = state.range(0) * 1024 / 6;  // window 3, 2 bytes
-  const CopyWorkload workload(StateSpec::uniform(48, {.window = 3, .dim = dim}, {}), 16);
-  const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
+  CopyWorkload workload(StateSpec::uniform(48, {.window = 3, .dim = dim}, {}), 16);
+  ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report(state,
          {{"ours", [&](int round) { workload.run(round); }},
           {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
@@ -127,8 +130,8 @@ BENCHMARK(small_chunks)
 /// Whole states of a model, conv and recurrent chunks together.
 void whole_states(benchmark::State& state, const char* model) {
   const StateSpec spec = models::find(model);
-  const CopyWorkload workload(spec, std::clamp(slots_in_pool(spec) / 8, 1, 16));
-  const ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
+  CopyWorkload workload(spec, std::clamp(slots_in_pool(spec) / 8, 1, 16));
+  ContiguousCopy contiguous(static_cast<std::size_t>(workload.moved_bytes()) / 2);
   report(state,
          {{"ours", [&](int round) { workload.run(round); }},
           {"memcpy", [&](int round) { memcpy_per_chunk(workload.chunks(round)); }},
@@ -142,8 +145,8 @@ void huge_pages(benchmark::State& state) {
   HostResource huge(HostResource::Options{.huge_pages = true});
   HostResource plain;
   const StateSpec spec = models::find("qwen3.5-9b");
-  const CopyWorkload ours(huge, spec, 4, pool_bytes / 2);
-  const CopyWorkload peer(plain, spec, 4, pool_bytes / 2);
+  CopyWorkload ours(huge, spec, 4, pool_bytes / 2);
+  CopyWorkload peer(plain, spec, 4, pool_bytes / 2);
   report(state, {{"ours", [&](int round) { ours.run(round); }}, {"small_pages", [&](int round) { peer.run(round); }}},
          ours.moved_bytes());
   fail_unless_exact(state, ours);
@@ -154,8 +157,9 @@ BENCHMARK(huge_pages)->UseManualTime()->Iterations(1)->Unit(benchmark::kMillisec
 void nothing_to_copy(benchmark::State& state) {
   DeviceResource resource;
   const StateStore store(resource, models::find("qwen3-next-80b-a3b"), {.slots = 4});
+  SlotCopier copier(store);
   const std::vector<SlotCopy> plan(512);
-  report(state, {{"ours", [&](int) { store.copy(Stream::default_stream(), plan); }}}, 0, 101);
+  report(state, {{"ours", [&](int) { copier.copy_slots(Stream::default_stream(), plan); }}}, 0, 101);
 }
 BENCHMARK(nothing_to_copy)->Name("noop")->UseManualTime()->Iterations(1);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 namespace stateport::perf {
@@ -39,7 +40,7 @@ class CopyWorkload {
   /// In memory of `resource`, which must outlive the workload.
   CopyWorkload(MemoryResource& resource, const StateSpec& spec, std::int32_t requests, std::size_t bytes);
 
-  void run(int round, const Stream& stream = Stream::default_stream()) const { store_.copy(stream, plan(round)); }
+  void run(int round, const Stream& stream = Stream::default_stream()) { copier_.copy_slots(stream, plan(round)); }
   /// Rounds before slots are used again.
   [[nodiscard]] int rounds() const { return static_cast<int>(plans_.size()); }
   [[nodiscard]] const StateStore& store() const { return store_; }
@@ -47,7 +48,7 @@ class CopyWorkload {
   /// Read + written by one round.
   [[nodiscard]] double moved_bytes() const;
   /// Poisons a round's destinations, copies, and says whether every byte arrived.
-  [[nodiscard]] bool copies_exactly() const;
+  [[nodiscard]] bool copies_exactly();
   /// The same for another way to copy `chunks(0)`.
   [[nodiscard]] bool copies_exactly(const std::function<void()>& copy) const;
 
@@ -56,6 +57,7 @@ class CopyWorkload {
     return plans_[static_cast<std::size_t>(round) % plans_.size()];
   }
   StateStore store_;
+  SlotCopier copier_{store_};
   std::vector<std::vector<SlotCopy>> plans_;
 };
 

@@ -31,12 +31,14 @@ static_assert(STATEPORT_CONV == static_cast<int>(StateKind::conv) &&
               STATEPORT_SD == static_cast<int>(ConvLayout::sd) && STATEPORT_DS == static_cast<int>(ConvLayout::ds));
 
 StateTensorSpec from_c(const stateport_tensor_spec& tensor) {
-  return {.layer = tensor.layer,
-          .group = tensor.group,
-          .kind = enumerator(tensor.kind, StateKind::recurrent, "kind"),
-          .type = element_type(tensor.type),
-          .conv_layout = enumerator(tensor.conv_layout, ConvLayout::ds, "conv_layout"),
-          .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
+  StateTensorSpec spec{.layer = tensor.layer,
+                       .group = tensor.group,
+                       .kind = enumerator(tensor.kind, StateKind::recurrent, "kind"),
+                       .type = element_type(tensor.type),
+                       .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
+  const auto layout = enumerator(tensor.conv_layout, ConvLayout::ds, "conv_layout");
+  if (spec.kind == StateKind::conv) spec.strides = ConvStrides::of(layout, spec.window(), spec.dim());
+  return spec;
 }
 
 stateport_tensor_spec to_c(const StateTensorSpec& tensor) noexcept {
@@ -45,7 +47,7 @@ stateport_tensor_spec to_c(const StateTensorSpec& tensor) noexcept {
           .group = tensor.group,
           .kind = static_cast<std::int32_t>(tensor.kind),
           .type = to_c(tensor.type),
-          .conv_layout = static_cast<std::int32_t>(tensor.conv_layout),
+          .conv_layout = tensor.is(ConvLayout::ds) && !tensor.is(ConvLayout::sd) ? STATEPORT_DS : STATEPORT_SD,
           .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
 }
 

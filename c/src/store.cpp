@@ -94,14 +94,14 @@ stateport_status stateport_store_copy(stateport_store* store, void* stream, cons
                                       size_t count) {
   return guarded([&] {
     const Held<StoreObject> held(store, "store");
-    held->store.copy(Stream::from_native(stream), read_plan(copies, count, held->plan));
+    held->copier().copy_slots(Stream::from_native(stream), read_plan(copies, count, held->plan));
   });
 }
 
 stateport_status stateport_store_clear(stateport_store* store, void* stream, const int32_t* slots, size_t count) {
   return guarded([&] {
     const Held<StoreObject> held(store, "store");
-    held->store.clear(Stream::from_native(stream), read_ids(slots, count, "slots", held->slots));
+    held->copier().clear_slots(Stream::from_native(stream), read_ids(slots, count, "slots", held->slots));
   });
 }
 

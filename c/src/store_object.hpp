@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "arguments.hpp"
@@ -22,8 +24,16 @@ struct StoreObject final : Object {
       : Object(kind), resource(std::move(memory)), store(*resource, spec, options, stream) {}
   explicit StoreObject(StateStore&& view) : Object(kind), store(std::move(view)) {}
 
+  /// Within the store. Made when something is copied or cleared for the first time: a store that only describes memory
+  /// takes none of the device.
+  [[nodiscard]] SlotCopier& copier() {
+    if (!own_copier) own_copier.emplace(store);
+    return *own_copier;
+  }
+
   std::unique_ptr<MemoryResource> resource;  ///< null for a view
   StateStore store;
+  std::optional<SlotCopier> own_copier;
   std::vector<SlotCopy> plan;
   std::vector<SlotId> slots;
 };

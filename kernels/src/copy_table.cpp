@@ -5,6 +5,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <numeric>
 
 namespace stateport::kernels {
 namespace {
@@ -25,27 +26,50 @@ void require_fitting(const StateTensorView& src, const StateTensorView& dst) {
             "its tensors differ in shape from the destination's");
   require(src.spec.type == dst.spec.type || (convertible(src.spec.type) && convertible(dst.spec.type)), "source",
           name(src.spec.type), "cannot be converted to the destination's element type");
-  require(
-      dst.spec.kind != StateKind::conv || std::max(src.spec.natural_bytes(), dst.spec.natural_bytes()) <= UINT32_MAX,
-      "source", dst.spec.natural_bytes(), "a conv state must have fewer than 2^32 bytes");
+  require(dst.spec.kind != StateKind::conv || std::max(src.spec.extent_bytes(), dst.spec.extent_bytes()) <= UINT32_MAX,
+          "source", std::max(src.spec.extent_bytes(), dst.spec.extent_bytes()),
+          "a conv state must have fewer than 2^32 bytes");
+}
+
+/// Strides of extents of 1 are never used, so they are the same whatever they say.
+RouteStrides strides_of(const StateTensorSpec& spec) {
+  const ConvStrides strides = spec.conv_strides();
+  return {.token = spec.window() == 1 ? 0 : static_cast<std::uint32_t>(strides.token),
+          .channel = spec.dim() == 1 ? 0 : static_cast<std::uint32_t>(strides.channel)};
+}
+
+void add_conv(TensorRoute& route, const StateTensorSpec& src, const StateTensorSpec& dst) {
+  route.window = static_cast<std::uint32_t>(dst.window());
+  route.dim = static_cast<std::uint32_t>(dst.dim());
+  route.src_strides = strides_of(src);
+  route.dst_strides = strides_of(dst);
+  route.token_inner = dst.conv_strides().token < dst.conv_strides().channel;
+  route.dst_dense = dst.dense();
+  const bool same_places =
+      route.src_strides.token == route.dst_strides.token && route.src_strides.channel == route.dst_strides.channel;
+  if (!same_places || !route.dst_dense) route.mode = TensorRoute::Mode::elements;
 }
 
 TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
-  const bool transposed = src.spec.kind == StateKind::conv && src.spec.conv_layout != dst.spec.conv_layout;
-  const bool same = src.spec.type == dst.spec.type && !transposed;
-  return {.src = src.base,
-          .dst = dst.base,
-          .src_stride_bytes = src.slot_stride_bytes,
-          .dst_stride_bytes = dst.slot_stride_bytes,
-          .window = dst.spec.window(),
-          .dim = dst.spec.dim(),
-          .element_bytes = static_cast<std::int32_t>(element_bytes(dst.spec.type)),
-          .src_type = src.spec.type,
-          .dst_type = dst.spec.type,
-          .kind = dst.spec.kind,
-          .mode = same ? TensorRoute::Mode::bytes : TensorRoute::Mode::elements,
-          .src_layout = src.spec.conv_layout,
-          .dst_layout = dst.spec.conv_layout};
+  TensorRoute route{.src = src.base,
+                    .dst = dst.base,
+                    .src_stride_bytes = src.slot_stride_bytes,
+                    .dst_stride_bytes = dst.slot_stride_bytes,
+                    .element_bytes = static_cast<std::uint8_t>(element_bytes(dst.spec.type)),
+                    .src_type = src.spec.type,
+                    .dst_type = dst.spec.type,
+                    .kind = dst.spec.kind,
+                    .mode = src.spec.type == dst.spec.type ? TensorRoute::Mode::bytes : TensorRoute::Mode::convert};
+  if (dst.spec.kind == StateKind::conv) add_conv(route, src.spec, dst.spec);
+  return route;
+}
+
+/// The tensors of a store in the order of layers; those of one layer stay in their order.
+std::vector<std::uint32_t> in_layer_order(std::span<const StateTensorView> tensors) {
+  std::vector<std::uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return tensors[i].spec.layer; });
+  return order;
 }
 
 template <class T>
@@ -83,16 +107,15 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
       routes.push_back(route_of(source->tensors()[i], destination.tensors()[i]));
     }
   }
-  converts_ =
-      std::ranges::any_of(routes, [](const TensorRoute& route) { return route.mode == TensorRoute::Mode::elements; });
-  shiftable_ = std::ranges::none_of(routes, [](const TensorRoute& route) {
-    return route.kind == StateKind::conv && route.mode == TensorRoute::Mode::elements;
-  });
+  elementwise_ =
+      std::ranges::any_of(routes, [](const TensorRoute& route) { return route.mode != TensorRoute::Mode::bytes; });
   for (const StateTensorView& tensor : destination.tensors())
     if (tensor.spec.kind == StateKind::conv) window_min_ = std::min(window_min_, tensor.spec.window());
   std::vector<Tile> tiles;
-  for (std::uint32_t i = 0; i < tensor_count_; ++i) {
+  for (const std::uint32_t i : in_layer_order(destination.tensors())) {
     const StateTensorSpec& spec = destination.tensors()[i].spec;
+    if (layer_starts_.empty() || layer_starts_.back().layer != spec.layer)
+      layer_starts_.push_back({.layer = spec.layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
     append_tiles(tiles, i, static_cast<std::uint64_t>(spec.element_count()), element_bytes(spec.type), tile_bytes_max);
   }
   std::vector<std::uint64_t> begin_bytes = {0};
@@ -107,13 +130,20 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
   tile_begin_bytes_ = upload(resource_, begin_bytes);
 }
 
-CopyTableView CopyTable::view() const noexcept {
+std::uint32_t CopyTable::tiles_before(std::int32_t layer) const noexcept {
+  const auto start = std::ranges::lower_bound(layer_starts_, layer, {}, &LayerStart::layer);
+  return start == layer_starts_.end() ? tile_count_ : start->first_tile;
+}
+
+CopyTableView CopyTable::view(std::int32_t begin, std::int32_t end) const noexcept {
+  const std::uint32_t first = tiles_before(begin);
+  const std::uint32_t last = tiles_before(end);
   return {.routes = routes_.as<TensorRoute>(),
-          .tiles = tiles_.as<Tile>(),
-          .tile_begin_bytes = tile_begin_bytes_.as<std::uint64_t>(),
+          .tiles = tiles_.as<Tile>() + first,
+          .tile_begin_bytes = tile_begin_bytes_.as<std::uint64_t>() + first,
           .tensor_count = tensor_count_,
-          .tile_count = tile_count_,
-          .converts = converts_};
+          .tile_count = last - first,
+          .elementwise = elementwise_};
 }
 
 }  // namespace stateport::kernels

@@ -14,22 +14,35 @@
 
 namespace stateport::kernels {
 
+/// ConvStrides in 32 bits: a conv state has fewer than 2^32 bytes.
+struct RouteStrides {
+  std::uint32_t token = 0;
+  std::uint32_t channel = 0;
+
+  [[nodiscard]] constexpr std::uint32_t at(std::uint32_t t, std::uint32_t c) const noexcept {
+    return t * token + c * channel;
+  }
+};
+
 /// How one tensor of one source reaches the destination. Read by every kernel; 64 bytes, one per source and tensor.
 struct TensorRoute {
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
   std::int64_t src_stride_bytes = 0;
   std::int64_t dst_stride_bytes = 0;
-  std::int64_t window = 0;
-  std::int64_t dim = 0;
-  std::int32_t element_bytes = 0;  ///< of the destination
+  std::uint32_t window = 0;  ///< conv only, as all up to dst_strides
+  std::uint32_t dim = 0;
+  RouteStrides src_strides = {};
+  RouteStrides dst_strides = {};
+  std::uint8_t element_bytes = 0;  ///< of the destination
   ElementType src_type = ElementType::fp32;
   ElementType dst_type = ElementType::fp32;
   StateKind kind = StateKind::recurrent;
-  /// bytes: equal type and layout, moved bit for bit. elements: converted, transposed, or both.
-  enum class Mode : std::uint8_t { bytes, elements } mode = Mode::bytes;
-  ConvLayout src_layout = ConvLayout::sd;
-  ConvLayout dst_layout = ConvLayout::sd;  ///< differs from src_layout only in mode elements
+  /// bytes: equal types at equal places without gaps, moved bit for bit. convert: as bytes, with another type.
+  /// elements: one by one, from place to place, with any types.
+  enum class Mode : std::uint8_t { bytes, convert, elements } mode = Mode::bytes;
+  bool token_inner = false;  ///< conv: neighbouring elements of the destination are tokens of one channel
+  bool dst_dense = true;     ///< no gap lies between the elements of a destination slot
 
   /// Where a slot starts. Strides are 64-bit and bases are pointers, so any base will do, also one whose number has
   /// its top bit set.
@@ -37,10 +50,17 @@ struct TensorRoute {
     return src + slot * src_stride_bytes;
   }
   [[nodiscard]] constexpr std::byte* dst_of(std::int32_t slot) const noexcept { return dst + slot * dst_stride_bytes; }
-};
 
-/// A contiguous range of one tensor's destination elements: the unit of work. The same for every slot, so that
-/// (slot, tile) is found by arithmetic. Starts are multiples of 16 elements.
+  /// Element i of a conv state lies so many elements past the start of a slot with these strides. Elements are counted
+  /// in the order of the destination's memory.
+  [[nodiscard]] constexpr std::uint32_t place(const RouteStrides& strides, std::uint32_t i) const noexcept {
+    return token_inner ? strides.at(i % window, i / window) : strides.at(i / dim, i % dim);
+  }
+};
+static_assert(sizeof(TensorRoute) == 64);
+
+/// A range of one tensor's elements, counted in the order of the destination's memory: the unit of work. The same for
+/// every slot, so that (slot, tile) is found by arithmetic. Starts are multiples of 16 elements.
 struct Tile {
   std::uint32_t tensor = 0;
   std::uint32_t elements = 0;
@@ -48,19 +68,21 @@ struct Tile {
 };
 static_assert(sizeof(Tile) == 16);
 
-/// The table as a kernel sees it. routes: [sources, tensors]; tiles: [tile_count]; tile_begin_bytes: [tile_count + 1]
-/// destination bytes of one slot that lie before each tile.
+/// The tiles of some layers as a kernel sees them. routes: [sources, tensors]; tiles: [tile_count]; tile_begin_bytes:
+/// [tile_count + 1] destination bytes of one slot that lie before each tile, gaps not counted; the first is not 0
+/// unless the first layer is among them.
 struct CopyTableView {
   const TensorRoute* routes = nullptr;
   const Tile* tiles = nullptr;
   const std::uint64_t* tile_begin_bytes = nullptr;
   std::uint32_t tensor_count = 0;
   std::uint32_t tile_count = 0;
-  bool converts = false;  ///< a route is in mode elements
+  bool elementwise = false;  ///< a route is not in mode bytes
 };
 
 /// The tile table of copies from `sources` to one destination store, in device memory. Tiles hold at most
-/// `tile_bytes_max` destination bytes; those of one tensor are equal but for the last. Stays where it is.
+/// `tile_bytes_max` destination bytes, gaps not counted; those of one tensor are equal but for the last. They are in
+/// the order of layers, whatever the order of the tensors. Stays where it is.
 class CopyTable {
  public:
   /// Throws InvalidArgument when a source does not fit the destination.
@@ -69,17 +91,27 @@ class CopyTable {
   CopyTable(const CopyTable&) = delete;
   CopyTable& operator=(const CopyTable&) = delete;
 
-  [[nodiscard]] CopyTableView view() const noexcept;
-  /// Whether conv tensors are moved bit for bit, so that they can be shifted on the way.
-  [[nodiscard]] bool shiftable() const noexcept { return shiftable_; }
+  [[nodiscard]] CopyTableView view() const noexcept { return view(0, layers()); }
+  /// The tiles of layers [begin, end). Precondition: 0 <= begin <= end <= layers().
+  [[nodiscard]] CopyTableView view(std::int32_t begin, std::int32_t end) const noexcept;
+  /// 1 + the last layer of the destination.
+  [[nodiscard]] std::int32_t layers() const noexcept { return layer_starts_.back().layer + 1; }
   /// The shortest conv window in tokens; INT64_MAX without conv tensors.
   [[nodiscard]] std::int64_t window_min() const noexcept { return window_min_; }
 
  private:
+  struct LayerStart {
+    std::int32_t layer;
+    std::uint32_t first_tile;
+  };
+
+  /// Tiles of the layers below `layer`.
+  [[nodiscard]] std::uint32_t tiles_before(std::int32_t layer) const noexcept;
+
   std::uint32_t tensor_count_ = 0;
   std::uint32_t tile_count_ = 0;
-  bool converts_ = false;
-  bool shiftable_ = true;
+  std::vector<LayerStart> layer_starts_;  ///< layers that have tensors, ascending
+  bool elementwise_ = false;
   std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;
   Buffer routes_;

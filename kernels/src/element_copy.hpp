@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include <stateport/core/model/element_convert.hpp>
+#include "element_convert.hpp"
 
 #include "copy_table.hpp"
 
-/// Element-wise copies: conversion between fp32, fp16 and bf16, and transposition between the two conv layouts. `lane`
-/// of `lanes` threads share one range; a CPU thread is lane 0 of 1.
+/// Element-wise copies: conversion between fp32, fp16 and bf16, and conv states whose strides differ or leave gaps.
+/// `lane` of `lanes` threads share one range; a CPU thread is lane 0 of 1.
 namespace stateport::kernels {
 
 struct Fp32 {
@@ -103,32 +103,38 @@ KOKKOS_INLINE_FUNCTION void copy_element(std::byte* dst, const std::byte* src, s
     for (std::uint64_t k = 0; k < bytes; ++k) dst[k] = src[k];
 }
 
-/// Index in the source of destination element i of a conv tensor whose layout changes on the way. Conv tensors have
-/// fewer than 2^32 elements.
-KOKKOS_INLINE_FUNCTION std::uint32_t transposed_index(const TensorRoute& route, std::uint32_t i) {
-  const auto rows = static_cast<std::uint32_t>(route.dst_layout == ConvLayout::sd ? route.dim : route.window);
-  const auto columns = static_cast<std::uint32_t>(route.dst_layout == ConvLayout::sd ? route.window : route.dim);
-  return i % rows * columns + i / rows;
+/// One element on its way from a source slot to a destination slot, converted if the types differ.
+KOKKOS_INLINE_FUNCTION void move_element(const TensorRoute& route, std::byte* dst, const std::byte* src) {
+  if (route.src_type == route.dst_type)
+    copy_element(dst, src, route.element_bytes);
+  else
+    convert_range(0, 1, dst, route.dst_type, src, route.src_type, 1);
 }
 
-/// Destination elements [first, first + count) of one slot of a route in mode elements. `src`, `dst`: starts of the
-/// two slots.
+/// Elements [first, first + count) of one slot of a route that is not in mode bytes. `src`, `dst`: starts of the two
+/// slots.
 KOKKOS_INLINE_FUNCTION void copy_elements(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
                                           std::byte* dst, const std::byte* src, std::uint64_t first,
                                           std::uint32_t count) {
   const auto dst_bytes = static_cast<std::uint64_t>(route.element_bytes);
   const std::uint64_t src_bytes = element_bytes(route.src_type);
-  if (route.src_layout == route.dst_layout)
+  if (route.mode == TensorRoute::Mode::convert)
     return convert_range(lane, lanes, dst + first * dst_bytes, route.dst_type, src + first * src_bytes, route.src_type,
                          count);
   const auto first_element = static_cast<std::uint32_t>(first);
+  for (std::uint32_t i = first_element + lane; i < first_element + count; i += lanes)
+    move_element(route, dst + route.place(route.dst_strides, i) * dst_bytes,
+                 src + route.place(route.src_strides, i) * src_bytes);
+}
+
+/// Zeroes elements [first, first + count) of a destination slot that has gaps, which stay as they are.
+KOKKOS_INLINE_FUNCTION void zero_elements(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
+                                          std::byte* dst, std::uint64_t first, std::uint32_t count) {
+  const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
+  const auto first_element = static_cast<std::uint32_t>(first);
   for (std::uint32_t i = first_element + lane; i < first_element + count; i += lanes) {
-    std::byte* const to = dst + i * dst_bytes;
-    const std::byte* const from = src + transposed_index(route, i) * src_bytes;
-    if (route.src_type == route.dst_type)
-      copy_element(to, from, dst_bytes);
-    else
-      convert_range(0, 1, to, route.dst_type, from, route.src_type, 1);
+    std::byte* const to = dst + route.place(route.dst_strides, i) * bytes;
+    for (std::uint64_t k = 0; k < bytes; ++k) to[k] = std::byte{0};
   }
 }
 

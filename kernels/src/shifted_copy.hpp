@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "copy_table.hpp"
+#include "element_copy.hpp"
 
 /// The conv part of a copy with bias: tokens [shift, window) of one slot → tokens [0, window - shift) of another, or of
 /// the same one. In place, one lane owns a column of channels for all tokens and walks the tokens upwards, so what it
@@ -46,13 +47,13 @@ KOKKOS_INLINE_FUNCTION void shift_sd_in_place(std::uint32_t lane, std::uint32_t 
                                               std::byte* slot, std::uint32_t shift, std::uint32_t first,
                                               std::uint32_t last) {
   const auto element = static_cast<std::uint32_t>(route.element_bytes);
-  const std::uint32_t token_bytes = static_cast<std::uint32_t>(route.dim) * element;
+  const std::uint32_t token_bytes = route.dim * element;
   const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(slot) | token_bytes;
   const auto shift_as = [&](auto word) {
     using Word = decltype(word);
     constexpr auto word_bytes = static_cast<std::uint32_t>(sizeof(Word));
     shift_columns<Word>(lane, lanes, slot, token_bytes, first * element / word_bytes, last * element / word_bytes,
-                        static_cast<std::uint32_t>(route.window), shift);
+                        route.window, shift);
   };
   if (alignment % sizeof(WidestWord) == 0) return shift_as(WidestWord{});
   if (alignment % 4 == 0) return shift_as(std::uint32_t{});
@@ -65,7 +66,7 @@ KOKKOS_INLINE_FUNCTION void shift_ds(std::uint32_t lane, std::uint32_t lanes, co
                                      const std::byte* src, std::uint32_t shift, std::uint32_t first,
                                      std::uint32_t last) {
   const auto element = static_cast<std::uint32_t>(route.element_bytes);
-  const std::uint32_t row_bytes = static_cast<std::uint32_t>(route.window) * element;
+  const std::uint32_t row_bytes = route.window * element;
   const std::uint32_t shift_bytes = shift * element;
   const std::uint64_t alignment =
       reinterpret_cast<std::uintptr_t>(dst) | reinterpret_cast<std::uintptr_t>(src) | element;
@@ -83,24 +84,39 @@ KOKKOS_INLINE_FUNCTION void shift_ds(std::uint32_t lane, std::uint32_t lanes, co
   shift_as(std::uint8_t{});
 }
 
+/// Channels [first, last) of a route in any mode: a lane owns all tokens of a channel.
+KOKKOS_INLINE_FUNCTION void shift_elements(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
+                                           std::byte* dst, const std::byte* src, std::uint32_t shift,
+                                           std::uint32_t first, std::uint32_t last) {
+  const auto dst_bytes = static_cast<std::uint64_t>(route.element_bytes);
+  const std::uint64_t src_bytes = element_bytes(route.src_type);
+  for (std::uint32_t c = first + lane; c < last; c += lanes)
+    for (std::uint32_t t = 0; t + shift < route.window; ++t)
+      move_element(route, dst + route.dst_strides.at(t, c) * dst_bytes,
+                   src + route.src_strides.at(t + shift, c) * src_bytes);
+}
+
 /// The share of elements [first, first + count) of a conv tensor's slot in its shift. `copy(dst, src, bytes)` moves a
-/// contiguous range between two slots. 0 < shift; a shift of the whole window or more moves nothing, nor does one of a
-/// tensor whose type or layout changes. Conv tensors have fewer than 2^32 bytes.
-template <class WidestWord, class CopyBytes>
+/// contiguous range between two slots. 0 < shift; a shift of the whole window or more moves nothing. `elementwise`: the
+/// route may be in another mode than bytes. Conv tensors have fewer than 2^32 bytes.
+template <bool elementwise, class WidestWord, class CopyBytes>
 KOKKOS_INLINE_FUNCTION void copy_shifted_conv(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
                                               std::byte* dst, const std::byte* src, std::int32_t shift,
                                               std::uint64_t first_element, std::uint32_t count, const CopyBytes& copy) {
-  if (shift >= route.window || route.mode == TensorRoute::Mode::elements) return;
-  const auto window = static_cast<std::uint32_t>(route.window);
+  const std::uint32_t window = route.window;
   const auto tokens = static_cast<std::uint32_t>(shift);
+  if (tokens >= window) return;
   const auto first = static_cast<std::uint32_t>(first_element);
-  if (route.dst_layout == ConvLayout::ds)
+  if constexpr (elementwise)
+    if (route.mode != TensorRoute::Mode::bytes)
+      return shift_elements(lane, lanes, route, dst, src, tokens, first / window, (first + count) / window);
+  if (route.token_inner)
     return shift_ds(lane, lanes, route, dst, src, tokens, first / window, (first + count) / window);
   if (dst == src)
     return shift_sd_in_place<WidestWord>(lane, lanes, route, dst, tokens, first / window, (first + count) / window);
   const auto element = static_cast<std::uint32_t>(route.element_bytes);
-  const std::uint32_t skipped = tokens * static_cast<std::uint32_t>(route.dim);
-  const std::uint32_t kept = window * static_cast<std::uint32_t>(route.dim) - skipped;
+  const std::uint32_t skipped = tokens * route.dim;
+  const std::uint32_t kept = window * route.dim - skipped;
   if (first >= kept) return;
   if (count > kept - first) count = kept - first;
   copy(dst + std::uint64_t{first} * element, src + (std::uint64_t{first} + skipped) * element, count * element);

@@ -4,57 +4,102 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include <optional>
 #include <vector>
 
 #include "copy_table.hpp"
 #include "launch.hpp"
+#include "store_overlap.hpp"
 
 namespace stateport {
 
 class SlotCopier::Impl {
  public:
-  Impl(std::initializer_list<const StateStore*> sources, const StateStore& destination)
-      : table(std::span(sources.begin(), sources.size()), destination, kernels::tile_bytes_max),
+  Impl(std::initializer_list<const StateStore*> stores, const StateStore& destination)
+      : table(std::span(stores.begin(), stores.size()), destination, kernels::tile_bytes_max),
         dst_slots(destination.slots()) {
-    for (const StateStore* source : sources) {
-      src_slots.push_back(source->slots());
-      overlaps.push_back(source->tensors().front().base == destination.tensors().front().base);
-    }
+    for (const StateStore* source : stores)
+      sources.push_back({.slots = source->slots(), .offset = kernels::shared_slots(*source, destination)});
   }
 
-  /// Appends the entries of `plan` that move bytes.
+  /// Refuses what no launch can execute; `shift_max`: conv_shift may be at most this. Each source has its plan.
+  void check(std::initializer_list<CopyPlan> plans, std::int64_t shift_max) {
+    // One plan whose source numbers shared slots as the destination does is checked as it is.
+    const bool direct = plans.size() == 1 && sources[0].offset.value_or(0) == 0;
+    const Source* source = sources.data();
+    for (const CopyPlan plan : plans) {
+      validate(plan, source->slots, dst_slots, direct && source->offset);
+      for (const SlotCopy& copy : plan)
+        require(copy.conv_shift <= shift_max, "conv_shift", copy.conv_shift,
+                shift_max == 0 ? "whole windows are copied here" : "must be below the conv window");
+      ++source;
+    }
+    if (!direct) check_across(plans);
+  }
+
+  /// The same for several plans of one launch, and for stores that number their shared slots differently: no slot is
+  /// written twice, and none is written and read.
+  void check_across(std::initializer_list<CopyPlan> plans) {
+    rows.clear();
+    const Source* source = sources.data();
+    for (const CopyPlan plan : plans) {
+      for (SlotCopy copy : plan) {
+        copy.src_slot = in_destination(copy.src_slot, *source);
+        copy.recurrent_src_slot = in_destination(copy.recurrent_src_slot, *source);
+        rows.push_back(copy);
+      }
+      ++source;
+    }
+    validate(rows, dst_slots, dst_slots, true);
+  }
+
+  /// Gathers the entries of `plan` that move bytes behind the rows that are there.
   void append_rows(CopyPlan plan, std::size_t source) {
     for (const SlotCopy& copy : plan) {
       const bool nothing = copy.src_slot < 0 && copy.recurrent_src_slot < 0;
-      const bool in_place = overlaps[source] && copy.src_slot == copy.dst_slot && copy.conv_shift == 0 &&
-                            copy.recurrent_src_slot == copy.dst_slot;
+      const bool in_place = copy.conv_shift == 0 && in_destination(copy.src_slot, sources[source]) == copy.dst_slot &&
+                            in_destination(copy.recurrent_src_slot, sources[source]) == copy.dst_slot;
       if (copy.dst_slot >= 0 && !nothing && !in_place) rows.push_back(copy);
     }
   }
 
-  /// `shift_max`: conv_shift may be at most this.
-  void require_plan(CopyPlan plan, std::size_t source, std::int64_t shift_max) const {
-    validate(plan, src_slots[source], dst_slots, overlaps[source]);
-    for (const SlotCopy& copy : plan)
-      require(copy.conv_shift <= shift_max, "conv_shift", copy.conv_shift,
-              shift_max == 0 ? "whole windows are copied here" : "must be below the conv window");
+  [[nodiscard]] kernels::CopyTableView view(LayerRange layers) const {
+    if (layers == all_layers) return table.view();
+    require(layers.begin >= 0, "layers.begin", layers.begin, "must not be negative");
+    require(layers.end >= layers.begin, "layers.end", layers.end, "must be at least begin");
+    require(layers.end <= table.layers(), "layers.end", layers.end, "must be at most the number of layers");
+    return table.view(layers.begin, layers.end);
   }
 
-  void require_distinct_destinations(CopyPlan a, CopyPlan b) {
-    rows.assign(a.begin(), a.end());
-    rows.insert(rows.end(), b.begin(), b.end());
-    for (SlotCopy& row : rows) row.src_slot = row.recurrent_src_slot = -1;
-    validate(rows, 0, dst_slots, false);
+  /// The plan of the first source in one launch named `label`.
+  void copy(const char* label, const Stream& stream, CopyPlan plan, std::int64_t shift_max, LayerRange layers) {
+    const kernels::CopyTableView tiles = view(layers);
+    check({plan}, shift_max);
+    rows.clear();
+    append_rows(plan, 0);
+    launcher.copy_rows(label, stream, tiles, rows, static_cast<std::uint32_t>(rows.size()));
+  }
+
+  struct Source {
+    std::int32_t slots;
+    std::optional<std::int64_t> offset;  ///< of shared_slots()
+  };
+
+  /// The slot of the destination that a slot of a source is, or -1.
+  [[nodiscard]] std::int32_t in_destination(std::int32_t slot, const Source& source) const noexcept {
+    if (slot < 0 || !source.offset) return -1;
+    const std::int64_t same = slot + *source.offset;
+    return same >= 0 && same < dst_slots ? static_cast<std::int32_t>(same) : -1;
   }
 
   kernels::CopyTable table;
   kernels::Launcher launcher;
   std::int32_t dst_slots;
-  std::vector<std::int32_t> src_slots;
-  std::vector<bool> overlaps;  ///< the source is the destination
+  std::vector<Source> sources;
   std::vector<SlotCopy> rows;  ///< reused by every call
 };
 
+SlotCopier::SlotCopier(const StateStore& store) : SlotCopier(store, store) {}
 SlotCopier::SlotCopier(const StateStore& source, const StateStore& destination)
     : impl_(std::make_unique<Impl>(std::initializer_list<const StateStore*>{&source}, destination)) {}
 SlotCopier::SlotCopier(const StateStore& scratch, const StateStore& live, const StateStore& destination)
@@ -63,40 +108,31 @@ SlotCopier::SlotCopier(SlotCopier&&) noexcept = default;
 SlotCopier& SlotCopier::operator=(SlotCopier&&) noexcept = default;
 SlotCopier::~SlotCopier() = default;
 
-void SlotCopier::copy_slots(const Stream& stream, CopyPlan plan) {
-  impl_->require_plan(plan, 0, 0);
-  impl_->rows.clear();
-  impl_->append_rows(plan, 0);
-  impl_->launcher.copy_rows("stateport::copy_slots", stream, impl_->table.view(), impl_->rows,
-                            static_cast<std::uint32_t>(impl_->rows.size()));
+void SlotCopier::copy_slots(const Stream& stream, CopyPlan plan, LayerRange layers) {
+  impl_->copy("stateport::copy_slots", stream, plan, 0, layers);
 }
 
-void SlotCopier::copy_shifted(const Stream& stream, CopyPlan plan) {
-  require(impl_->table.shiftable(), "source", "converted or transposed", "copy_shifted moves bits");
-  impl_->require_plan(plan, 0, impl_->table.window_min() - 1);
-  impl_->rows.clear();
-  impl_->append_rows(plan, 0);
-  impl_->launcher.copy_rows("stateport::copy_shifted", stream, impl_->table.view(), impl_->rows,
-                            static_cast<std::uint32_t>(impl_->rows.size()));
+void SlotCopier::copy_shifted(const Stream& stream, CopyPlan plan, LayerRange layers) {
+  impl_->copy("stateport::copy_shifted", stream, plan, impl_->table.window_min() - 1, layers);
 }
 
-void SlotCopier::copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count) {
+void SlotCopier::copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count,
+                                      LayerRange layers) {
   require(count >= 0, "count", count, "must not be negative");
   require(plan != nullptr || count == 0, "plan", "nullptr", "must point to count copies");
-  impl_->launcher.copy_rows_on_device(stream, impl_->table.view(), plan, static_cast<std::uint32_t>(count),
-                                      {.src_slots = impl_->src_slots[0], .dst_slots = impl_->dst_slots});
+  impl_->launcher.copy_rows_on_device(stream, impl_->view(layers), plan, static_cast<std::uint32_t>(count),
+                                      {.src_slots = impl_->sources[0].slots, .dst_slots = impl_->dst_slots});
 }
 
-void SlotCopier::commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends) {
-  require(impl_->src_slots.size() == 2, "sources", impl_->src_slots.size(), "commit_scratch needs scratch and live");
-  impl_->require_plan(intermediates, 0, 0);
-  impl_->require_plan(ends, 1, 0);
-  impl_->require_distinct_destinations(intermediates, ends);
+void SlotCopier::commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends, LayerRange layers) {
+  require(impl_->sources.size() == 2, "sources", impl_->sources.size(), "commit_scratch needs scratch and live");
+  const kernels::CopyTableView tiles = impl_->view(layers);
+  impl_->check({intermediates, ends}, 0);
   impl_->rows.clear();
   impl_->append_rows(intermediates, 0);
   const auto from_scratch = static_cast<std::uint32_t>(impl_->rows.size());
   impl_->append_rows(ends, 1);
-  impl_->launcher.copy_rows("stateport::commit_scratch", stream, impl_->table.view(), impl_->rows, from_scratch);
+  impl_->launcher.copy_rows("stateport::commit_scratch", stream, tiles, impl_->rows, from_scratch);
 }
 
 void SlotCopier::clear_slots(const Stream& stream, std::span<const SlotId> slots) {

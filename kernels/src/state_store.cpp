@@ -2,7 +2,6 @@
 #include <stateport/kernels/state_store.hpp>
 
 #include <stateport/core/model/error.hpp>
-#include <stateport/kernels/slot_copier.hpp>
 
 namespace stateport {
 namespace {
@@ -28,7 +27,7 @@ Arrangement arrange(const StateSpec& spec, const StoreOptions& options) {
   Arrangement result;
   std::size_t offset = 0;
   for (const StateTensorSpec& tensor : spec.tensors()) {
-    const std::size_t stride = round_up(tensor.natural_bytes(), slot_alignment);
+    const std::size_t stride = round_up(tensor.extent_bytes(), slot_alignment);
     offset = round_up(offset, layer_major ? tensor_alignment : slot_alignment);
     result.offsets.push_back(offset);
     result.tensors.push_back({.spec = tensor, .slot_stride_bytes = static_cast<std::int64_t>(stride)});
@@ -55,12 +54,12 @@ StateStore::StateStore(MemoryResource& resource, StateSpec spec, const StoreOpti
   memory_ = Buffer(resource, arrangement.bytes, tensor_alignment, stream);
   tensors_ = std::move(arrangement.tensors);
   for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].base = memory_.as<std::byte>() + arrangement.offsets[i];
-  copier_ = std::make_unique<SlotCopier>(*this, *this);
 }
 
 StateStore::StateStore(StateSpec spec, std::vector<StateTensorView> tensors, std::int32_t slots)
     : spec_(std::move(spec)), tensors_(std::move(tensors)), slots_(slots) {
-  copier_ = std::make_unique<SlotCopier>(*this, *this);
+  // The spec says what strides {0, 0} stand for.
+  for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].spec = spec_.tensors()[i];
 }
 
 StateStore StateStore::view(std::span<const StateTensorView> tensors, std::int32_t slots) {
@@ -68,8 +67,8 @@ StateStore StateStore::view(std::span<const StateTensorView> tensors, std::int32
   StateSpec spec = spec_of(tensors);
   for (const StateTensorView& tensor : tensors) {
     require(tensor.base != nullptr, "base", "nullptr", "must point to slot 0");
-    require(tensor.slot_stride_bytes >= static_cast<std::int64_t>(tensor.spec.natural_bytes()), "slot_stride_bytes",
-            tensor.slot_stride_bytes, "must be at least the natural bytes of a slot");
+    require(tensor.slot_stride_bytes >= static_cast<std::int64_t>(tensor.spec.extent_bytes()), "slot_stride_bytes",
+            tensor.slot_stride_bytes, "must be at least the bytes of a slot, from its first element to its last");
   }
   return {std::move(spec), {tensors.begin(), tensors.end()}, slots};
 }
@@ -77,12 +76,5 @@ StateStore StateStore::view(std::span<const StateTensorView> tensors, std::int32
 StateStore::StateStore(StateStore&&) noexcept = default;
 StateStore& StateStore::operator=(StateStore&&) noexcept = default;
 StateStore::~StateStore() = default;
-
-void StateStore::copy(const Stream& stream, CopyPlan plan) const {
-  copier_->copy_slots(stream, plan);
-}
-void StateStore::clear(const Stream& stream, std::span<const SlotId> slots) const {
-  copier_->clear_slots(stream, slots);
-}
 
 }  // namespace stateport

@@ -27,30 +27,34 @@ struct StepRoute {
   StepScratch scratch;
   std::byte* dst = nullptr;
   std::int64_t dst_stride_bytes = 0;
-  std::int64_t window = 0;
-  std::int64_t dim = 0;
+  /// Elements of a conv state are counted in the order of the destination's memory: `inner` of them, one behind the
+  /// other but for their strides, make a row.
+  std::int64_t inner = 1;
+  std::int64_t src_inner_stride = 1;
+  std::int64_t src_outer_stride = 1;
+  std::int64_t dst_inner_stride = 1;
+  std::int64_t dst_outer_stride = 1;
   std::uint64_t elements = 0;
   std::uint64_t first_unit = 0;  ///< units of a slot that lie before this tensor
   ElementType type = ElementType::fp32;
   StateKind kind = StateKind::recurrent;
-  ConvLayout layout = ConvLayout::sd;
 
-  [[nodiscard]] constexpr std::int64_t source_element(std::uint64_t i) const noexcept {
-    const auto element = static_cast<std::int64_t>(i);
-    if (kind == StateKind::recurrent) return element;
-    const std::int64_t inner = layout == ConvLayout::sd ? dim : window;
-    const std::int64_t outer_index = element / inner;
-    const std::int64_t inner_index = element % inner;
-    const std::int64_t token = layout == ConvLayout::sd ? outer_index : inner_index;
-    const std::int64_t channel = layout == ConvLayout::sd ? inner_index : outer_index;
-    return token * scratch.token_stride + channel * scratch.channel_stride;
+  [[nodiscard]] constexpr std::int64_t src_place(std::uint64_t i) const noexcept {
+    return place(i, src_inner_stride, src_outer_stride);
   }
-  /// Whether destination elements [first, last) lie one behind the other in the scratch too.
+  [[nodiscard]] constexpr std::int64_t dst_place(std::uint64_t i) const noexcept {
+    return place(i, dst_inner_stride, dst_outer_stride);
+  }
+  [[nodiscard]] constexpr std::int64_t place(std::uint64_t i, std::int64_t inner_stride,
+                                             std::int64_t outer_stride) const noexcept {
+    const auto element = static_cast<std::int64_t>(i);
+    return kind == StateKind::recurrent ? element : element / inner * outer_stride + element % inner * inner_stride;
+  }
+  /// Whether elements [first, last) lie one behind the other on both sides.
   [[nodiscard]] constexpr bool contiguous(std::uint64_t first, std::uint64_t last) const noexcept {
     if (kind == StateKind::recurrent) return true;
-    const bool sd = layout == ConvLayout::sd;
-    const auto inner = static_cast<std::uint64_t>(sd ? dim : window);
-    return (sd ? scratch.channel_stride : scratch.token_stride) == 1 && first / inner == (last - 1) / inner;
+    const auto row = static_cast<std::uint64_t>(inner);
+    return src_inner_stride == 1 && dst_inner_stride == 1 && first / row == (last - 1) / row;
   }
 };
 
@@ -86,16 +90,17 @@ struct CommitStep {
     std::byte* const dst = route.dst + slot * route.dst_stride_bytes;
     const std::uint64_t first = (item % slot_units - route.first_unit) * unit_elements;
     const std::uint64_t last = first + unit_elements < route.elements ? first + unit_elements : route.elements;
-    const std::uint64_t dst_bytes = element_bytes(route.type);
+    const auto dst_bytes = static_cast<std::int64_t>(element_bytes(route.type));
     const auto src_bytes = static_cast<std::int64_t>(element_bytes(route.scratch.type));
     if (route.type == route.scratch.type && route.contiguous(first, last))
-      return kernels::copy_bytes_by_lanes(0, 1, dst + first * dst_bytes, src + route.source_element(first) * src_bytes,
-                                          static_cast<std::uint32_t>((last - first) * dst_bytes));
+      return kernels::copy_bytes_by_lanes(
+          0, 1, dst + route.dst_place(first) * dst_bytes, src + route.src_place(first) * src_bytes,
+          static_cast<std::uint32_t>(last - first) * static_cast<std::uint32_t>(dst_bytes));
     for (std::uint64_t i = first; i < last; ++i) {
-      const std::byte* const from = src + route.source_element(i) * src_bytes;
-      std::byte* const to = dst + i * dst_bytes;
+      const std::byte* const from = src + route.src_place(i) * src_bytes;
+      std::byte* const to = dst + route.dst_place(i) * dst_bytes;
       if (route.type == route.scratch.type)
-        kernels::copy_element(to, from, dst_bytes);
+        kernels::copy_element(to, from, static_cast<std::uint64_t>(dst_bytes));
       else
         kernels::convert_range(0, 1, to, route.type, from, route.scratch.type, 1);
     }
@@ -115,6 +120,16 @@ void validate(const StepScratch& scratch, const StateTensorSpec& tensor) {
   require(scratch.channel_stride >= 1, "channel_stride", scratch.channel_stride, "must be at least 1");
 }
 
+void add_conv(StepRoute& route, const StateTensorSpec& spec) {
+  const ConvStrides strides = spec.conv_strides();
+  const bool token_inner = strides.token < strides.channel;
+  route.inner = token_inner ? spec.window() : spec.dim();
+  route.src_inner_stride = token_inner ? route.scratch.token_stride : route.scratch.channel_stride;
+  route.src_outer_stride = token_inner ? route.scratch.channel_stride : route.scratch.token_stride;
+  route.dst_inner_stride = token_inner ? strides.token : strides.channel;
+  route.dst_outer_stride = token_inner ? strides.channel : strides.token;
+}
+
 std::vector<StepRoute> routes_of(std::span<const StepScratch> scratch, const StateStore& destination) {
   require(scratch.size() == destination.tensors().size(), "scratch", scratch.size(),
           "must have one entry per tensor of the destination");
@@ -127,13 +142,11 @@ std::vector<StepRoute> routes_of(std::span<const StepScratch> scratch, const Sta
     routes.push_back({.scratch = scratch[i],
                       .dst = tensor.base,
                       .dst_stride_bytes = tensor.slot_stride_bytes,
-                      .window = tensor.spec.window(),
-                      .dim = tensor.spec.dim(),
                       .elements = elements,
                       .first_unit = units,
                       .type = tensor.spec.type,
-                      .kind = tensor.spec.kind,
-                      .layout = tensor.spec.conv_layout});
+                      .kind = tensor.spec.kind});
+    if (tensor.spec.kind == StateKind::conv) add_conv(routes.back(), tensor.spec);
     units += (elements + unit_elements - 1) / unit_elements;
   }
   return routes;

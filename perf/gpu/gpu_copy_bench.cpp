@@ -7,7 +7,6 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
-#include <stateport/core/model/element_convert.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "comparison.hpp"
+#include "element_convert.hpp"
 #include "peers.hpp"
 #include "round_checks.hpp"
 #include "slot_workload.hpp"
@@ -162,8 +162,7 @@ void copies(benchmark::State& state) {
   const Stream stream = Stream::create();
   const StateSpec spec = layers_of_two_tensors();
   const auto requests = static_cast<std::int32_t>(state.range(0));
-  const CopyWorkload workload(spec, requests,
-                              disjoint_rounds * 2 * static_cast<std::size_t>(requests) * spec.slot_bytes());
+  CopyWorkload workload(spec, requests, disjoint_rounds * 2 * static_cast<std::size_t>(requests) * spec.slot_bytes());
   std::vector<std::vector<PeerCopy>> peers;
   for (int round = 0; round < workload.rounds(); ++round) peers.push_back(peer_copies(workload.chunks(round)));
   std::vector<Contender> contenders{{"ours", [&](int round) { workload.run(round, stream); }}};
@@ -179,7 +178,7 @@ BENCHMARK(copies)->Name("G1")->Arg(16)->Arg(32)->UseManualTime()->Iterations(1)-
 /// G2: one and four states, replayed from a graph. excess_ns: beyond what the bytes take at the limit.
 void graph_copies(benchmark::State& state) {
   const Stream stream = Stream::create();
-  const CopyWorkload workload(layers_of_two_tensors(), static_cast<std::int32_t>(state.range(0)));
+  CopyWorkload workload(layers_of_two_tensors(), static_cast<std::int32_t>(state.range(0)));
   workload.run(0, stream);
   std::vector<std::unique_ptr<Graph>> graphs;
   for (int round = 0; round < workload.rounds(); ++round)
@@ -215,7 +214,7 @@ BENCHMARK(nothing_to_do)->Name("G3")->UseManualTime()->Iterations(1)->Unit(bench
 /// The rule of a shift by one token, element by element.
 void shift_by_one(std::span<const std::byte> from, std::span<std::byte> to, const StateTensorSpec& tensor) {
   const auto window = static_cast<std::size_t>(tensor.shape[0]), dim = static_cast<std::size_t>(tensor.shape[1]);
-  const bool sd = tensor.conv_layout == ConvLayout::sd;
+  const bool sd = tensor.is(ConvLayout::sd);
   const auto at = [&](std::size_t token, std::size_t column) {
     return 2 * (sd ? token * dim + column : column * window + token);
   };

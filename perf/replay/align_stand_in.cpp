@@ -111,8 +111,8 @@ std::vector<Tile> cut_tiles(const StateStore& states, std::int64_t window) {
   std::vector<Tile> tiles;
   for (const StateTensorView& view : states.tensors()) {
     const bool conv = view.spec.kind == StateKind::conv;
-    require(!conv || (view.spec.conv_layout == ConvLayout::sd && view.spec.window() == window), "conv window",
-            view.spec.window(), "an sd layout with history + drafts tokens");
+    require(!conv || (view.spec.is(ConvLayout::sd) && view.spec.window() == window), "conv window", view.spec.window(),
+            "an sd layout with history + drafts tokens");
     const std::size_t bytes =
         conv ? view.spec.natural_bytes() / static_cast<std::size_t>(window) : view.spec.natural_bytes();
     require(bytes % sizeof(Word) == 0, "tensor bytes", bytes, "a multiple of 16");

@@ -6,6 +6,7 @@
 
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 
 #include "scaled_spec.hpp"
 
@@ -103,7 +104,9 @@ std::uint64_t DeviceAlignStates::check_restored(BlockId block, std::span<const C
   if (plant_wrong_block_ && counts_.restores == 0) {
     const std::int32_t other = block.value() == 1 ? 2 : 1;
     const SlotCopy wrong = SlotCopy::whole(other, block.value());
-    states_.copy(stream_, {&wrong, 1});
+    SlotCopier copier(states_);
+    copier.copy_slots(stream_, {&wrong, 1});
+    stream_.synchronize();
   }
   ++counts_.restores;
   return verify(block, window);

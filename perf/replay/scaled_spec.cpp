@@ -29,7 +29,9 @@ std::int64_t shrink(std::int64_t extent, std::int64_t quantum, double& factor) {
 StateTensorSpec shrink(StateTensorSpec tensor, double factor) {
   const auto quantum = static_cast<std::int64_t>(word_bytes / element_bytes(tensor.type));
   if (tensor.kind == StateKind::conv) {
+    const ConvLayout layout = tensor.is(ConvLayout::sd) ? ConvLayout::sd : ConvLayout::ds;
     tensor.shape[1] = shrink(tensor.shape[1], quantum, factor);  // channels: the window keeps its tokens
+    tensor.strides = ConvStrides::of(layout, tensor.window(), tensor.dim());
     return tensor;
   }
   tensor.shape[0] = shrink(tensor.shape[0], 1, factor);

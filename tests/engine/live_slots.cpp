@@ -12,7 +12,7 @@ StateSpec live_state_spec(const CacheOptions& options) {
 }
 
 LiveSlots::LiveSlots(const CacheOptions& options, std::int32_t slots)
-    : store_(memory_, live_state_spec(options), {.slots = slots}), io_(store_, stream_) {
+    : store_(memory_, live_state_spec(options), {.slots = slots}), copier_(store_), io_(store_, stream_) {
   io_.poison();
   if (options.drafts > 0) steps_.emplace(store_, options.max_running, 1 + options.drafts, stream_);
 }
@@ -38,8 +38,8 @@ void LiveSlots::commit() {
   commits_.clear();
 }
 
-std::int64_t LiveSlots::copy(CopyPlan plan) const {
-  if (!plan.empty()) store_.copy(stream_, plan);
+std::int64_t LiveSlots::copy(CopyPlan plan) {
+  if (!plan.empty()) copier_.copy_slots(stream_, plan);
   return static_cast<std::int64_t>(plan.size());
 }
 

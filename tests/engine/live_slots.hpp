@@ -6,6 +6,7 @@
 
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/stream.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "cache.hpp"
@@ -31,12 +32,15 @@ class LiveSlots {
   /// Executes what was accepted, in one launch.
   void commit();
   /// Copies states within the store, in one launch; returns their number.
-  std::int64_t copy(CopyPlan plan) const;
+  std::int64_t copy(CopyPlan plan);
+  /// Zeroes slots, in one launch.
+  void clear(std::span<const SlotId> slots) { copier_.clear_slots(stream_, slots); }
 
  private:
   Stream stream_ = Stream::default_stream();
   DeviceResource memory_;
   StateStore store_;
+  SlotCopier copier_;
   StateIo io_;
   std::optional<DraftSteps> steps_;
   std::vector<DraftSteps::Commit> commits_;

@@ -48,9 +48,10 @@ StateSpec Model::state_spec(const StateLayout& layout, std::span<const std::size
   for (const std::size_t layer : layers) {
     const LayerShape shape = shape_of(layer);
     const auto index = static_cast<std::int32_t>(layer);
-    StateTensorSpec conv{.layer = index, .kind = StateKind::conv, .conv_layout = layout.conv_layout};
-    conv.shape = {layout.conv_window, static_cast<std::int64_t>(shape.conv_dim), 1};
-    tensors.push_back(conv);
+    tensors.push_back(StateTensorSpec::conv(index, {.window = layout.conv_window,
+                                                    .dim = static_cast<std::int64_t>(shape.conv_dim),
+                                                    .type = ElementType::fp32,
+                                                    .layout = layout.conv_layout}));
     StateTensorSpec recurrent{.layer = index, .kind = StateKind::recurrent};
     std::ranges::transform(shape.recurrent, recurrent.shape.begin(),
                            [](std::size_t extent) { return static_cast<std::int64_t>(extent); });

@@ -9,7 +9,7 @@ bool NoCache::start(Sequence& sequence) {
   counts_.lookup_tokens += sequence.known();
   sequence.computed = 0;
   const SlotId live{sequence.slot};
-  states_.store().clear(states_.stream(), {&live, 1});
+  states_.clear({&live, 1});
   return true;
 }
 

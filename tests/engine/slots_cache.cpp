@@ -90,7 +90,7 @@ void SlotsCache::restore(std::span<const Row> rows) {
     r.pinned = {};
   }
   counts_.copies += states_.copy(copies);
-  states_.store().clear(states_.stream(), cleared);
+  states_.clear(cleared);
 }
 
 void SlotsCache::plan_checkpoints(std::span<const Row> rows) {

@@ -10,8 +10,8 @@ namespace {
 
 /// Of input `token`, channel `channel` in the memory order of the tensor.
 std::size_t conv_index(const StateTensorSpec& spec, std::size_t token, std::size_t channel) {
-  if (spec.conv_layout == ConvLayout::sd) return token * static_cast<std::size_t>(spec.dim()) + channel;
-  return channel * static_cast<std::size_t>(spec.window()) + token;
+  const auto [token_stride, channel_stride] = spec.conv_strides();
+  return token * static_cast<std::size_t>(token_stride) + channel * static_cast<std::size_t>(channel_stride);
 }
 
 }  // namespace

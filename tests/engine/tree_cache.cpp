@@ -85,7 +85,7 @@ void TreeCache::before_forward(std::span<const Row> rows) {
     r.clear.reset();
   }
   counts_.copies += states_.copy(copies);
-  states_.store().clear(states_.stream(), cleared);
+  states_.clear(cleared);
   counts_.copies += states_.copy(tracked);
 }
 

@@ -9,6 +9,7 @@
 #include <stateport/backends/runtime.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/models.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <cstddef>
@@ -27,8 +28,9 @@ int main() {
   const std::vector<std::byte> written(tensor.spec.natural_bytes(), std::byte{42});
   stateport::copy_bytes(stream, tensor.slot_data(stateport::SlotId{0}), written.data(), written.size());
   // readme: a copy
+  stateport::SlotCopier copier{states};
   const stateport::SlotCopy restore[] = {stateport::SlotCopy::whole(0, 3)};
-  states.copy(stream, restore);  // one launch: all layers, all tensors
+  copier.copy_slots(stream, restore);  // one launch: all layers, all tensors
   // readme end
 
   std::vector<std::byte> read(written.size());

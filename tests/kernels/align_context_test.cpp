@@ -65,7 +65,10 @@ struct Scene {
       const StateSpec drawn = test::random_spec(random);
       for (StateTensorSpec tensor : drawn.tensors()) {
         for (std::int64_t& extent : tensor.shape) extent = std::min<std::int64_t>(extent, 40);
-        if (tensor.kind == StateKind::conv) tensor.shape[0] = options.drafts + random.between(1, 3);
+        if (tensor.kind == StateKind::conv) {
+          tensor.shape[0] = options.drafts + random.between(1, 3);
+          tensor.strides = test::random_strides(random, tensor);
+        }
         tensors.push_back(tensor);
       }
       images.emplace_back(random, StateSpec(tensors), test::ImageOptions{.slots = blocks});

@@ -22,7 +22,7 @@ TEST_CASE("copies within one store equal the reference, guard bands included") {
     StoreImage image(random, test::random_spec(random), {.slots = random.between32(1, 9)});
     const StateStore store = image.upload(stream);
     const auto plan = test::random_plan(random, image.slots(), image.slots(), random.between32(0, 12), true);
-    store.copy(stream, plan);
+    SlotCopier(store).copy_slots(stream, plan);
     reference::copy_slots(image, image, plan);
     REQUIRE(image.matches_device(stream));
   });
@@ -128,7 +128,7 @@ TEST_CASE("copies reach slots beyond 2 GiB") {
   for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<std::byte>(i * 7 + 1);
   copy_bytes(stream, tensor.slot_data(SlotId{1}), pattern.data(), pattern.size());
   const SlotCopy back = SlotCopy::whole(1, 0);
-  store.copy(stream, {&back, 1});
+  SlotCopier(store).copy_slots(stream, {&back, 1});
   std::vector<std::byte> got(pattern.size());
   copy_bytes(stream, got.data(), tensor.base, got.size());
   stream.synchronize();

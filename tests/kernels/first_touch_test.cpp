@@ -64,12 +64,13 @@ TEST_CASE("the first launch over a new store touches its pages from all threads 
   const Stream stream = Stream::default_stream();
   DeviceResource resource;
   const StateStore source(resource, spec, {.slots = 1});
-  source.clear(stream, std::vector{SlotId{0}});  // also starts the threads
+  SlotCopier(source).clear_slots(stream, std::vector{SlotId{0}});  // also starts the threads
   const StateStore store(resource, spec, {.slots = slots});
   SUBCASE("clearing it") {
     std::vector<SlotId> all;
     for (std::int32_t slot = 0; slot < slots; ++slot) all.emplace_back(slot);
-    check_spread([&] { store.clear(stream, all); });
+    SlotCopier copier(store);
+    check_spread([&] { copier.clear_slots(stream, all); });
   }
   SUBCASE("copying into it") {
     std::vector<SlotCopy> plan;

@@ -45,7 +45,7 @@ Int32s transposed(const Int32s& matrix, std::size_t rows) {
 }
 
 StateTensorSpec conv_tensor(std::int64_t window, std::int64_t dim, ConvLayout layout) {
-  return {.kind = StateKind::conv, .type = ElementType::fp32, .conv_layout = layout, .shape = {window, dim, 1}};
+  return StateTensorSpec::conv(0, {.window = window, .dim = dim, .type = ElementType::fp32, .layout = layout});
 }
 
 /// A store of misaligned, padded tensors of 32-bit numbers, and what they should become.
@@ -78,7 +78,7 @@ void shift(const Json& row, ConvLayout layout, bool same_block) {
   numbers.set(0, 1, bytes_of("dst_before"));
   const StateStore store = numbers.upload();
   const SlotCopy copy{.src_slot = 0, .dst_slot = dst, .conv_shift = row.at("bias"), .recurrent_src_slot = -1};
-  SlotCopier(store, store).copy_shifted(Stream::default_stream(), {&copy, 1});
+  SlotCopier(store).copy_shifted(Stream::default_stream(), {&copy, 1});
   numbers.set(0, dst, bytes_of(same_block ? "expect_same_block" : "expect_distinct"));
   REQUIRE(numbers.matches_device());
 }
@@ -103,7 +103,7 @@ void overlaps(const Json& value) {
     plan.push_back({.src_slot = slot, .dst_slot = slot, .conv_shift = 1, .recurrent_src_slot = -1});
   }
   const StateStore store = numbers.upload();
-  SlotCopier(store, store).copy_shifted(Stream::default_stream(), plan);
+  SlotCopier(store).copy_shifted(Stream::default_stream(), plan);
   for (std::int32_t slot = 0; slot < slots; ++slot) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       const std::size_t from = i + static_cast<std::size_t>(token);
@@ -174,7 +174,7 @@ void tracking_copy(const Json& row) {
   std::vector<SlotCopy> plan;
   for (std::size_t i = 0; i < row.at("src").size(); ++i)
     if (row.at("mask")[i].get<bool>()) plan.push_back(SlotCopy::whole(row.at("src")[i], row.at("dst")[i]));
-  store.copy(Stream::default_stream(), plan);
+  SlotCopier(store).copy_slots(Stream::default_stream(), plan);
   fill(numbers, Json::array({row.at("expect")}));
   REQUIRE(numbers.matches_device());
 }

@@ -62,10 +62,13 @@ TEST_CASE("a plan without work launches nothing") {
   const Stream stream = Stream::default_stream();
   DeviceResource resource;
   const StateStore store(resource, StateSpec::uniform(1, {}, {.shape = {4, 8, 8}}), {.slots = 4});
+  const SlotCopy one = SlotCopy::whole(0, 1);
   const std::vector<SlotCopy> nothing = {SlotCopy::whole(-1, 0), SlotCopy::whole(1, -1), SlotCopy::whole(2, 2)};
+  SlotCopier copier(store);
   const test::LaunchRecorder recorder;
-  store.copy(stream, nothing);
-  store.copy(stream, {});
-  store.clear(stream, {});
+  copier.copy_slots(stream, nothing);
+  copier.copy_slots(stream, {});
+  copier.copy_slots(stream, {&one, 1}, {.begin = 1, .end = 1});
+  copier.clear_slots(stream, {});
   CHECK(recorder.record().launches.empty());
 }

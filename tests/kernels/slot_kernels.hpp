@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/element_convert.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+#include "element_convert.hpp"
 
 #include <cstring>
 
@@ -28,8 +28,8 @@ inline void store(std::byte* at, ElementType type, float value) {
 
 /// Offset of element (t, c) of a conv state, of element t * dim + c of a recurrent one.
 inline std::int64_t element_index(const StateTensorSpec& spec, std::int64_t t, std::int64_t c) {
-  const bool ds = spec.kind == StateKind::conv && spec.conv_layout == ConvLayout::ds;
-  return ds ? c * spec.window() + t : t * spec.dim() + c;
+  if (spec.kind == StateKind::recurrent) return t * spec.dim() + c;
+  return t * spec.conv_strides().token + c * spec.conv_strides().channel;
 }
 
 inline void copy_tensor(const std::byte* src, const StateTensorSpec& from, std::byte* dst, const StateTensorSpec& to) {
@@ -57,13 +57,22 @@ inline void copy_slots(StoreImage& src, StoreImage& dst, CopyPlan plan) {
     }
 }
 
+inline void move_element(std::byte* dst, ElementType to, const std::byte* src, ElementType from) {
+  if (from == to)
+    std::memmove(dst, src, element_bytes(to));
+  else
+    store(dst, to, load(src, from));
+}
+
 /// Tokens [shift, window) → [0, window - shift), lowest token first, so that source and destination may be one slot.
-inline void shift_conv(const std::byte* src, std::byte* dst, const StateTensorSpec& spec, std::int64_t shift) {
-  const std::size_t bytes = element_bytes(spec.type);
-  for (std::int64_t t = 0; t + shift < spec.window(); ++t)
-    for (std::int64_t c = 0; c < spec.dim(); ++c)
-      std::memmove(dst + static_cast<std::size_t>(element_index(spec, t, c)) * bytes,
-                   src + static_cast<std::size_t>(element_index(spec, t + shift, c)) * bytes, bytes);
+inline void shift_conv(const std::byte* src, const StateTensorSpec& from, std::byte* dst, const StateTensorSpec& to,
+                       std::int64_t shift) {
+  const auto in = static_cast<std::int64_t>(element_bytes(from.type));
+  const auto out = static_cast<std::int64_t>(element_bytes(to.type));
+  for (std::int64_t t = 0; t + shift < from.window(); ++t)
+    for (std::int64_t c = 0; c < from.dim(); ++c)
+      move_element(dst + element_index(to, t, c) * out, to.type, src + element_index(from, t + shift, c) * in,
+                   from.type);
 }
 
 inline void copy_shifted(StoreImage& src, StoreImage& dst, CopyPlan plan) {
@@ -73,16 +82,24 @@ inline void copy_shifted(StoreImage& src, StoreImage& dst, CopyPlan plan) {
       const std::int32_t from = conv ? copy.src_slot : copy.recurrent_src_slot;
       if (from < 0) continue;
       if (conv)
-        shift_conv(src.slot(i, from), dst.slot(i, copy.dst_slot), src.tensor(i), copy.conv_shift);
-      else
-        std::memmove(dst.slot(i, copy.dst_slot), src.slot(i, from), src.tensor(i).natural_bytes());
+        shift_conv(src.slot(i, from), src.tensor(i), dst.slot(i, copy.dst_slot), dst.tensor(i), copy.conv_shift);
+      else if (&src != &dst || from != copy.dst_slot)
+        copy_tensor(src.slot(i, from), src.tensor(i), dst.slot(i, copy.dst_slot), dst.tensor(i));
     }
 }
 
 inline void clear_slots(StoreImage& dst, std::span<const SlotId> slots) {
   for (const SlotId slot : slots)
-    for (std::size_t i = 0; slot.valid() && i < dst.tensor_count(); ++i)
-      std::memset(dst.slot(i, slot.value()), 0, dst.tensor(i).natural_bytes());
+    for (std::size_t i = 0; slot.valid() && i < dst.tensor_count(); ++i) {
+      const StateTensorSpec& spec = dst.tensor(i);
+      const std::int64_t columns = spec.element_count() / spec.shape[0];
+      for (std::int64_t t = 0; t < spec.shape[0]; ++t)
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const std::int64_t at = spec.kind == StateKind::conv ? element_index(spec, t, c) : t * columns + c;
+          std::memset(dst.slot(i, slot.value()) + at * static_cast<std::int64_t>(element_bytes(spec.type)), 0,
+                      element_bytes(spec.type));
+        }
+    }
 }
 
 }  // namespace stateport::test::reference

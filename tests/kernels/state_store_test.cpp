@@ -11,6 +11,8 @@
 
 #include <vector>
 
+#include "launch_recorder.hpp"
+
 using namespace stateport;
 
 namespace {
@@ -51,14 +53,34 @@ TEST_CASE("a store gives back all it took, and a failed one leaves nothing") {
   {
     StateStore store(statistics, small_spec(), {.slots = 4});
     StateStore moved(std::move(store));
-    const SlotCopy copy = SlotCopy::whole(0, 1);
-    moved.clear(Stream::default_stream(), std::vector{SlotId{0}});
-    CHECK_NOTHROW(moved.copy(Stream::default_stream(), {&copy, 1}));
+    CHECK(moved.slots() == 4);
+    CHECK(statistics.statistics().live_bytes > 0);
   }
   CHECK(statistics.statistics().live_bytes == 0);
   FailingResource failing(device);
   failing.fail_at(1);
   CHECK_THROWS_AS(StateStore(failing, small_spec(), {.slots = 4}), OutOfMemory);
+}
+
+TEST_CASE("a view costs no allocation, no fence and no launch") {
+  DeviceResource device;
+  StatisticsResource statistics(device);
+  const StateStore store(statistics, small_spec(), {.slots = 4});
+  const std::uint64_t allocations = statistics.statistics().allocations;
+  const test::LaunchRecorder recorder;
+  const StateStore view = StateStore::view(store.tensors(), 4);
+  CHECK(view.fingerprint() == store.fingerprint());
+  CHECK(recorder.record().fences + recorder.record().allocations == 0);
+  CHECK(recorder.record().launches.empty());
+  CHECK(statistics.statistics().allocations == allocations);
+}
+
+TEST_CASE("a store keeps room for the gaps of a conv state") {
+  DeviceResource resource;
+  const StateSpec spec({{.kind = StateKind::conv, .shape = {3, 4, 1}, .strides = {100, 5}}});
+  const StateStore store(resource, spec, {.slots = 2});
+  CHECK(store.tensors()[0].slot_stride_bytes >= static_cast<std::int64_t>(spec.tensors()[0].extent_bytes()));
+  CHECK(spec.tensors()[0].extent_bytes() == (200 + 15 + 1) * 4);
 }
 
 TEST_CASE("stores refuse bad shapes of themselves") {
@@ -69,6 +91,11 @@ TEST_CASE("stores refuse bad shapes of themselves") {
   CHECK_NOTHROW(StateStore::view({&tensor, 1}, 2));
   CHECK_THROWS_AS(StateStore::view({}, 2), InvalidArgument);
   CHECK_THROWS_AS(StateStore::view({&tensor, 1}, 0), InvalidArgument);
+  // With gaps, a slot is longer than its elements.
+  const StateTensorView gaps{.spec = {.kind = StateKind::conv, .shape = {2, 2, 1}, .strides = {3, 1}},
+                             .base = memory,
+                             .slot_stride_bytes = 16};
+  CHECK_THROWS_AS(StateStore::view({&gaps, 1}, 2), InvalidArgument);
   tensor.slot_stride_bytes = 15;
   CHECK_THROWS_AS(StateStore::view({&tensor, 1}, 2), InvalidArgument);
   tensor = {.spec = tensor.spec, .base = nullptr, .slot_stride_bytes = 16};

@@ -4,6 +4,7 @@
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>
+#include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include <doctest/doctest.h>
@@ -36,7 +37,7 @@ class StoreImage {
         return static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(max)));
       };
       offset = (offset + 15) / 16 * 16 + draw(options.misalignment_max);
-      const std::size_t stride = tensor.natural_bytes() + draw(options.padding_max);
+      const std::size_t stride = tensor.extent_bytes() + draw(options.padding_max);
       tensors_.push_back({.spec = tensor, .slot_stride_bytes = static_cast<std::int64_t>(stride)});
       offsets_.push_back(offset);
       offset += stride * static_cast<std::size_t>(slots_) + 64;
@@ -82,6 +83,16 @@ class StoreImage {
   Buffer device_;
 };
 
+/// sd, ds, or, for a fifth of the tensors, either of them with gaps between channels, tokens or both.
+inline ConvStrides random_strides(Random& random, const StateTensorSpec& conv) {
+  const auto gap = [&] { return random.chance(50) ? random.between(0, 3) : 0; };
+  const bool gaps = random.chance(20);
+  const std::int64_t inner = gaps ? 1 + gap() : 1;
+  const std::int64_t row = gaps ? gap() : 0;
+  if (random.chance(50)) return {(conv.dim() - 1) * inner + 1 + row, inner};
+  return {inner, (conv.window() - 1) * inner + 1 + row};
+}
+
 /// A small spec of odd sizes: 1 … 4 tensors; a few are longer than a team or a tile.
 inline StateSpec random_spec(Random& random) {
   constexpr ElementType types[] = {ElementType::fp32, ElementType::fp16, ElementType::bf16,
@@ -93,10 +104,10 @@ inline StateSpec random_spec(Random& random) {
     const std::int64_t long_extent = random.chance(5) ? 20000 : random.chance(20) ? 700 : 9;
     if (random.chance(50)) {
       tensor.kind = StateKind::conv;
-      tensor.conv_layout = random.chance(50) ? ConvLayout::sd : ConvLayout::ds;
       const bool long_window = random.chance(15);
       tensor.shape = {long_window ? random.between(7, 40) : random.between(1, 6),
                       random.between(1, long_window ? 60 : long_extent), 1};
+      tensor.strides = random_strides(random, tensor);
     } else {
       tensor.shape = {random.between(1, 5), random.between(1, 5), random.between(1, long_extent)};
     }
@@ -105,14 +116,13 @@ inline StateSpec random_spec(Random& random) {
   return StateSpec(std::move(tensors));
 }
 
-/// The same tensors, some in another convertible type, some conv tensors in the other layout.
+/// The same tensors, some in another convertible type, some conv tensors with other strides.
 inline StateSpec converted_spec(Random& random, const StateSpec& spec) {
   constexpr ElementType types[] = {ElementType::fp32, ElementType::fp16, ElementType::bf16};
   std::vector<StateTensorSpec> tensors(spec.tensors().begin(), spec.tensors().end());
   for (StateTensorSpec& tensor : tensors) {
     if (convertible(tensor.type)) tensor.type = types[random.between(0, 2)];
-    if (tensor.kind == StateKind::conv && random.chance(50))
-      tensor.conv_layout = tensor.conv_layout == ConvLayout::sd ? ConvLayout::ds : ConvLayout::sd;
+    if (tensor.kind == StateKind::conv && random.chance(50)) tensor.strides = random_strides(random, tensor);
   }
   return StateSpec(std::move(tensors));
 }

@@ -11,8 +11,23 @@ namespace {
 constexpr std::int64_t extent_max = std::int64_t{1} << 40;
 constexpr std::size_t slot_bytes_max = std::size_t{1} << 40;
 
+void validate_strides(const StateTensorSpec& tensor) {
+  if (tensor.kind == StateKind::recurrent) {
+    require(tensor.strides == ConvStrides{}, "strides", tensor.strides.token, "are of conv tensors alone");
+    return;
+  }
+  const auto [token, channel] = tensor.conv_strides();
+  require(token >= 1 && token <= extent_max / tensor.window(), "strides.token", token,
+          "must be at least 1, and span at most 2^40 elements");
+  require(channel >= 1 && channel <= extent_max / tensor.dim(), "strides.channel", channel,
+          "must be at least 1, and span at most 2^40 elements");
+  const bool tokens_apart = tensor.window() == 1 || token > (tensor.dim() - 1) * channel;
+  const bool channels_apart = tensor.dim() == 1 || channel > (tensor.window() - 1) * token;
+  require(tokens_apart || channels_apart, "strides.token", token, "puts two elements of a conv state at one place");
+}
+
 void validate(const StateTensorSpec& tensor) {
-  require(tensor.layer >= 0, "layer", tensor.layer, "must not be negative");
+  require(tensor.layer >= 0 && tensor.layer < INT32_MAX, "layer", tensor.layer, "must lie in [0, 2^31 - 1)");
   require(tensor.group >= 0, "group", tensor.group, "must not be negative");
   require(element_bytes(tensor.type) > 0, "type", static_cast<int>(tensor.type), "is not an element type");
   std::int64_t elements = 1;
@@ -23,6 +38,13 @@ void validate(const StateTensorSpec& tensor) {
   }
   require(tensor.kind == StateKind::recurrent || tensor.shape[2] == 1, "shape", tensor.shape[2],
           "a conv tensor has two extents");
+  validate_strides(tensor);
+}
+
+/// 0 and 1 are ConvLayout's numbers; no other strides share them.
+std::int64_t layout_number(const StateTensorSpec& tensor) {
+  if (tensor.kind == StateKind::recurrent || tensor.is(ConvLayout::sd)) return 0;
+  return tensor.is(ConvLayout::ds) ? 1 : 2;
 }
 
 /// Hashes field by field, so that neither padding nor byte order reaches the result.
@@ -39,7 +61,11 @@ std::uint64_t fingerprint_of(std::span<const StateTensorSpec> tensors) {
     mix(tensor.group);
     mix(static_cast<int>(tensor.kind));
     mix(static_cast<int>(tensor.type));
-    mix(tensor.kind == StateKind::conv ? static_cast<int>(tensor.conv_layout) : 0);
+    mix(layout_number(tensor));
+    if (layout_number(tensor) == 2) {
+      mix(tensor.strides.token);
+      mix(tensor.strides.channel);
+    }
     for (const std::int64_t extent : tensor.shape) mix(extent);
   }
   return hash;
@@ -49,8 +75,9 @@ std::uint64_t fingerprint_of(std::span<const StateTensorSpec> tensors) {
 
 StateSpec::StateSpec(std::vector<StateTensorSpec> tensors) : tensors_(std::move(tensors)) {
   require(!tensors_.empty(), "tensors", tensors_.size(), "a state has at least one tensor");
-  for (const StateTensorSpec& tensor : tensors_) {
+  for (StateTensorSpec& tensor : tensors_) {
     validate(tensor);
+    if (tensor.kind == StateKind::conv) tensor.strides = tensor.conv_strides();
     slot_bytes_ += tensor.natural_bytes();
     require(slot_bytes_ <= slot_bytes_max, "slot_bytes", slot_bytes_, "must be at most 2^40");
   }
@@ -61,12 +88,7 @@ StateSpec StateSpec::uniform(std::int32_t layers, const ConvShape& conv, const R
   require(layers >= 1, "layers", layers, "must be >= 1");
   std::vector<StateTensorSpec> tensors;
   for (std::int32_t layer = 0; layer < layers; ++layer) {
-    if (conv.window != 0)
-      tensors.push_back({.layer = layer,
-                         .kind = StateKind::conv,
-                         .type = conv.type,
-                         .conv_layout = conv.layout,
-                         .shape = {conv.window, conv.dim, 1}});
+    if (conv.window != 0) tensors.push_back(StateTensorSpec::conv(layer, conv));
     if (recurrent.shape[0] != 0)
       tensors.push_back(
           {.layer = layer, .kind = StateKind::recurrent, .type = recurrent.type, .shape = recurrent.shape});

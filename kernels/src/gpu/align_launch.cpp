@@ -20,6 +20,8 @@ namespace {
 /// One row a lane. The copies of a pass lie in shared memory, decided once instead of once a tile.
 constexpr auto align_rows_per_pass = static_cast<std::int32_t>(team_lanes);
 
+/// `elementwise`: as of copy_tile, for a table of any group.
+template <bool elementwise>
 struct AlignStepKernel {
   const AlignGroupView* groups;
   std::int32_t group_count;
@@ -53,7 +55,7 @@ struct AlignStepKernel {
       for (; item < items; item += static_cast<std::uint32_t>(team.league_size())) {
         const std::uint32_t position = item / group.table.tile_count;
         const std::uint32_t tile = item - position * group.table.tile_count;
-        copy_tile<false>(team, group.table, 0, list[position], tile);  // within one store: nothing to convert
+        copy_tile<elementwise>(team, group.table, 0, list[position], tile);
       }
       item -= items;
       team.team_barrier();  // the list is rewritten in the next pass
@@ -91,7 +93,7 @@ struct AlignStepKernel {
     if (finishes_last(team)) remember(team);
   }
 };
-static_assert(sizeof(AlignStepKernel) < 512);
+static_assert(sizeof(AlignStepKernel<true>) < 512);
 
 }  // namespace
 
@@ -99,11 +101,18 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
                          const AlignGroupView* device_groups, const AlignBatchView& batch, AlignCounters* counters) {
   const ExecutionSpace& space = execution_space(stream);
   std::uint64_t items = 0;
-  for (const AlignGroupView& group : groups) items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
+  bool elementwise = false;
+  for (const AlignGroupView& group : groups) {
+    items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
+    elementwise = elementwise || group.table.elementwise;
+  }
   Policy policy = policy_for(space, items);
   policy.set_scratch_size(0, Kokkos::PerTeam(team_lanes * sizeof(SlotCopy)));
-  Kokkos::parallel_for(label, policy,
-                       AlignStepKernel{device_groups, static_cast<std::int32_t>(groups.size()), batch, counters});
+  const auto count = static_cast<std::int32_t>(groups.size());
+  if (elementwise)
+    Kokkos::parallel_for(label, policy, AlignStepKernel<true>{device_groups, count, batch, counters});
+  else
+    Kokkos::parallel_for(label, policy, AlignStepKernel<false>{device_groups, count, batch, counters});
 }
 
 }  // namespace stateport::kernels

@@ -18,8 +18,7 @@
 namespace stateport::kernels {
 
 /// Threads of a team. On a host, where these kernels run for tests, as few as can hand work to each other.
-inline constexpr std::uint32_t team_lanes =
-    std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace> ? 2 : 256;
+inline constexpr std::uint32_t team_lanes = std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace> ? 2 : 256;
 /// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
 /// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill).
 #if defined(KOKKOS_ENABLE_HIP)
@@ -33,8 +32,9 @@ inline constexpr std::uint32_t rows_per_pass = 1024;
 using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>>;
 using Team = Policy::member_type;
 
-/// `converts`: the table may have tensors in mode elements. Kernels without that code need fewer registers.
-template <bool converts>
+/// `elementwise`: the table may have tensors in another mode than bytes. Kernels without that code need fewer
+/// registers.
+template <bool elementwise>
 KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
                                       const SlotCopy& row, std::uint32_t tile_index) {
   const Tile tile = table.tiles[tile_index];
@@ -47,13 +47,14 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
   constexpr std::uint32_t lanes = team_lanes;  // known, so that neighbouring accesses share one address register
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
-                                     [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
-                                       copy_bytes_by_lanes(lane, lanes, to, from, bytes);
-                                     });
+    return copy_shifted_conv<elementwise, Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element,
+                                                  tile.elements,
+                                                  [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
+                                                    copy_bytes_by_lanes(lane, lanes, to, from, bytes);
+                                                  });
   if (src == dst) return;
-  if constexpr (converts)
-    if (route.mode == TensorRoute::Mode::elements)
+  if constexpr (elementwise)
+    if (route.mode != TensorRoute::Mode::bytes)
       return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
   copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,

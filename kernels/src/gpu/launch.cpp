@@ -28,7 +28,7 @@ Launcher::~Launcher() = default;
 namespace {
 
 /// Rows from the host: all of them have work.
-template <bool converts>
+template <bool elementwise>
 struct CopyRows {
   CopyTableView table;
   const SlotCopy* staged_rows;  ///< nullptr: the rows are in inline_rows
@@ -43,7 +43,7 @@ struct CopyRows {
       const auto row = static_cast<std::uint32_t>(item / table.tile_count);
       const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{row} * table.tile_count);
       const SlotCopy copy = staged_rows != nullptr ? staged_rows[row] : inline_rows[row];
-      copy_tile<converts>(team, table, row < first_source_rows ? 0 : 1, copy, tile);
+      copy_tile<elementwise>(team, table, row < first_source_rows ? 0 : 1, copy, tile);
     }
   }
 };
@@ -51,7 +51,7 @@ static_assert(sizeof(CopyRows<true>) < 512, "larger functors travel through cons
 
 /// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
 /// rows. All teams make the same list, in row order.
-template <bool converts>
+template <bool elementwise>
 struct CopyRowsOnDevice {
   CopyTableView table;
   const SlotCopy* rows;
@@ -92,7 +92,7 @@ struct CopyRowsOnDevice {
       for (auto item = static_cast<std::uint32_t>(team.league_rank()); item < items; item += step) {
         const std::uint32_t position = item / table.tile_count;
         const std::uint32_t tile = item - position * table.tile_count;
-        copy_tile<converts>(team, table, 0, checked(rows[begin + list[position]]), tile);
+        copy_tile<elementwise>(team, table, 0, checked(rows[begin + list[position]]), tile);
       }
       team.team_barrier();  // the list is rewritten in the next pass
     }
@@ -115,9 +115,12 @@ struct ClearRows {
       const TensorRoute& route = table.routes[tile.tensor];
       const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
       const auto element = static_cast<std::uint64_t>(route.element_bytes);
-      zero_bytes_by_lanes(static_cast<std::uint32_t>(team.team_rank()), team_lanes,
-                          route.dst_of(slot) + tile.first_element * element,
-                          tile.elements * static_cast<std::uint32_t>(element));
+      const auto lane = static_cast<std::uint32_t>(team.team_rank());
+      if (route.dst_dense)
+        zero_bytes_by_lanes(lane, team_lanes, route.dst_of(slot) + tile.first_element * element,
+                            tile.elements * static_cast<std::uint32_t>(element));
+      else
+        zero_elements(lane, team_lanes, route, route.dst_of(slot), tile.first_element, tile.elements);
     }
   }
 };
@@ -148,10 +151,10 @@ void launch(const char* label, const Stream& stream, PlanStaging& staging, Funct
   staging.done(stream);
 }
 
-template <bool converts>
+template <bool elementwise>
 void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  CopyRows<converts> functor{};
+  CopyRows<elementwise> functor{};
   functor.table = table;
   functor.row_count = static_cast<std::uint32_t>(rows.size());
   functor.first_source_rows = first_source_rows;
@@ -162,26 +165,26 @@ void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, 
 
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  if (rows.empty()) return;
-  const auto copy = table.converts ? launch_copy<true> : launch_copy<false>;
+  if (rows.empty() || table.tile_count == 0) return;
+  const auto copy = table.elementwise ? launch_copy<true> : launch_copy<false>;
   copy(label, stream, *staging_, table, rows, first_source_rows);
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                                    std::uint32_t count, const SlotLimits& limits) {
-  if (count == 0) return;
+  if (count == 0 || table.tile_count == 0) return;
   const ExecutionSpace& space = execution_space(stream);
   Policy policy = policy_for(space, std::uint64_t{count} * table.tile_count);
   policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
   const char* const label = "stateport::copy_slots_on_device";
-  if (table.converts)
+  if (table.elementwise)
     Kokkos::parallel_for(label, policy, CopyRowsOnDevice<true>{table, rows, count, limits});
   else
     Kokkos::parallel_for(label, policy, CopyRowsOnDevice<false>{table, rows, count, limits});
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
-  if (rows.empty()) return;
+  if (rows.empty() || table.tile_count == 0) return;
   ClearRows functor{};
   functor.table = table;
   functor.row_count = static_cast<std::uint32_t>(rows.size());

@@ -34,7 +34,7 @@ void copy_groups(std::span<const AlignGroupView> groups, std::span<const std::ve
   std::uint64_t group_begin = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const CopyTableView& table = groups[g].table;
-    const std::uint64_t bytes = table.tile_begin_bytes[table.tile_count] * copies[g].size();
+    const std::uint64_t bytes = slot_bytes_of(table) * copies[g].size();
     const std::uint64_t from = std::clamp(begin, group_begin, group_begin + bytes) - group_begin;
     const std::uint64_t to = std::clamp(end, group_begin, group_begin + bytes) - group_begin;
     if (from < to)
@@ -61,7 +61,7 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
       counters->skipped_parts += row.skipped_parts;
       if (row.moves()) copies.push_back(row.copy);
     }
-    bytes += groups[g].table.tile_begin_bytes[groups[g].table.tile_count] * copies.size();
+    bytes += slot_bytes_of(groups[g].table) * copies.size();
   }
   if (bytes == 0) return;
   const std::size_t nontemporal_min = nontemporal_bytes_min(bytes);

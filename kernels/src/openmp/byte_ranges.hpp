@@ -26,16 +26,21 @@ struct ElementRange {
   std::uint64_t first;
 };
 
+/// Destination bytes of one slot in the table's layers.
+[[nodiscard]] inline std::uint64_t slot_bytes_of(const CopyTableView& table) {
+  return table.tile_begin_bytes[table.tile_count] - table.tile_begin_bytes[0];
+}
+
 /// Calls body(row, range) for the destination bytes [begin, end) of all rows laid end to end. Neighbouring calls of
 /// neighbouring threads round the same cut alike, so every element is visited once.
 template <class Body>
 void for_byte_range(const CopyTableView& table, std::uint64_t begin, std::uint64_t end, const Body& body) {
-  const std::uint64_t slot_bytes = table.tile_begin_bytes[table.tile_count];
+  const std::uint64_t slot_bytes = slot_bytes_of(table);
   for (std::uint64_t row = begin / slot_bytes; row * slot_bytes < end; ++row) {
     const std::uint64_t row_begin = row * slot_bytes;
-    const std::uint64_t from = begin > row_begin ? begin - row_begin : 0;
-    const std::uint64_t to = std::min(end - row_begin, slot_bytes);
     const std::uint64_t* const bounds = table.tile_begin_bytes;
+    const std::uint64_t from = bounds[0] + (begin > row_begin ? begin - row_begin : 0);
+    const std::uint64_t to = bounds[0] + std::min(end - row_begin, slot_bytes);
     auto tile = static_cast<std::uint32_t>(std::upper_bound(bounds, bounds + table.tile_count, from) - bounds - 1);
     for (; tile < table.tile_count && bounds[tile] < to; ++tile) {
       const Tile& t = table.tiles[tile];
@@ -70,13 +75,13 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
 }
 
 /// The rows of a range of a ds conv state. False, and nothing done, for what copy_shifted_conv does as well.
-inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::int64_t shift,
+inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::int32_t shift,
                        const ElementRange& range) {
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
-  const auto window = static_cast<std::uint64_t>(route.window);
+  const std::uint64_t window = route.window;
   const std::uint64_t row_bytes = window * element;
-  if (route.dst_layout != ConvLayout::ds || route.mode == TensorRoute::Mode::elements || shift >= route.window ||
-      row_bytes > short_row_bytes_max)
+  if (!route.token_inner || route.mode != TensorRoute::Mode::bytes ||
+      static_cast<std::uint32_t>(shift) >= route.window || row_bytes > short_row_bytes_max)
     return false;
   const std::uint64_t begin = range.first / window * row_bytes;
   const std::uint64_t end = (range.first + range.count) / window * row_bytes;
@@ -97,10 +102,11 @@ inline void copy_range(const TensorRoute& route, const SlotCopy& row, const Elem
     stream_copy(to, from, bytes, nontemporal_min);
   };
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count, copy);
+    return copy_shifted_conv<true, std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,
+                                                  copy);
   if (src == dst) return;
   const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
-  if (route.mode == TensorRoute::Mode::elements && route.src_layout == route.dst_layout)
+  if (route.mode == TensorRoute::Mode::convert)
     return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
                         route.src_type, range.count, nontemporal_min);
   if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);

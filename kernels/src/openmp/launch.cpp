@@ -24,18 +24,10 @@ Launcher::Launcher(Launcher&&) noexcept = default;
 Launcher& Launcher::operator=(Launcher&&) noexcept = default;
 Launcher::~Launcher() = default;
 
-namespace {
-
-std::uint64_t step_bytes(const CopyTableView& table, std::uint64_t rows) {
-  return table.tile_begin_bytes[table.tile_count] * rows;
-}
-
-}  // namespace
-
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  if (rows.empty()) return;
-  const std::uint64_t bytes = step_bytes(table, rows.size());
+  if (rows.empty() || table.tile_count == 0) return;
+  const std::uint64_t bytes = slot_bytes_of(table) * rows.size();
   const std::size_t nontemporal_min = nontemporal_bytes_min(bytes);
   for_each_thread(stream, label, bytes, [&](std::uint64_t begin, std::uint64_t end) {
     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
@@ -59,13 +51,17 @@ void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& ta
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
-  if (rows.empty()) return;
-  for_each_thread(stream, "stateport::clear_slots", step_bytes(table, rows.size()),
+  if (rows.empty() || table.tile_count == 0) return;
+  for_each_thread(stream, "stateport::clear_slots", slot_bytes_of(table) * rows.size(),
                   [&](std::uint64_t begin, std::uint64_t end) {
                     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
                       const TensorRoute& route = table.routes[range.tensor];
                       const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
-                      std::memset(route.dst_of(rows[row].dst_slot) + range.first * bytes, 0, range.count * bytes);
+                      std::byte* const dst = route.dst_of(rows[row].dst_slot);
+                      if (route.dst_dense)
+                        std::memset(dst + range.first * bytes, 0, range.count * bytes);
+                      else
+                        zero_elements(0, 1, route, dst, range.first, range.count);
                     });
                   });
 }

@@ -2,6 +2,7 @@
 #include <stateport/core/model/state_spec.hpp>
 
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include <doctest/doctest.h>
 
@@ -26,6 +27,52 @@ TEST_CASE("fingerprints tell layouts, types and shapes apart") {
         StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}, .type = ElementType::bf16}).fingerprint());
 }
 
+TEST_CASE("fingerprints of the usual layouts are those of earlier versions, in any wording") {
+  const auto of = [](const char* model, ConvLayout layout) {
+    return models::find(model, {.drafts = 3, .conv_layout = layout}).fingerprint();
+  };
+  CHECK(of("qwen3-next-80b-a3b", ConvLayout::sd) == 0xb6074dc73d9c3d91);
+  CHECK(of("qwen3-next-80b-a3b", ConvLayout::ds) == 0x1f2f06f17e88040a);
+  CHECK(of("lfm2-1.2b", ConvLayout::sd) == 0x2a0611f6e91e9b26);
+  CHECK(of("lfm2-1.2b", ConvLayout::ds) == 0xf4858bcb169be7e2);
+  CHECK(of("minimax-text-01", ConvLayout::ds) == 0x264714c8690a1a4f);
+  const StateSpec unsaid({{.kind = StateKind::conv, .shape = {3, 8, 1}}});
+  const StateSpec said({{.kind = StateKind::conv, .shape = {3, 8, 1}, .strides = {8, 1}}});
+  CHECK(unsaid == said);
+  CHECK(unsaid.fingerprint() == said.fingerprint());
+}
+
+TEST_CASE("a conv state with gaps spans more bytes than it has, and has a fingerprint of its own") {
+  const StateTensorSpec sd = StateTensorSpec::conv(0, {.window = 3, .dim = 8});
+  CHECK(sd.is(ConvLayout::sd));
+  CHECK_FALSE(sd.is(ConvLayout::ds));
+  CHECK(sd.dense());
+  StateTensorSpec gaps = sd;
+  gaps.strides = {20, 2};
+  CHECK_FALSE(gaps.is(ConvLayout::sd));
+  CHECK_FALSE(gaps.dense());
+  CHECK(gaps.natural_bytes() == 3 * 8 * 2);
+  CHECK(gaps.extent_bytes() == (2 * 20 + 7 * 2 + 1) * 2);
+  CHECK(StateSpec({gaps}).slot_bytes() == sd.natural_bytes());
+  CHECK(StateSpec({gaps}).fingerprint() != StateSpec({sd}).fingerprint());
+  gaps.strides = {21, 2};
+  CHECK(StateSpec({gaps}).fingerprint() != StateSpec({sd}).fingerprint());
+}
+
+TEST_CASE("a spec refuses strides by which elements meet") {
+  const auto conv = [](std::int64_t window, std::int64_t dim, ConvStrides strides) {
+    return std::vector<StateTensorSpec>{{.kind = StateKind::conv, .shape = {window, dim, 1}, .strides = strides}};
+  };
+  for (const ConvStrides strides :
+       {ConvStrides{7, 1}, {1, 2}, {1, 1}, {8, 0}, {0, 1}, {-8, 1}, {std::int64_t{1} << 40, 1}})
+    CHECK_THROWS_AS(StateSpec(conv(3, 8, strides)), InvalidArgument);
+  for (const ConvStrides strides : {ConvStrides{8, 1}, {1, 3}, {2, 5}, {15, 2}})
+    CHECK_NOTHROW(StateSpec(conv(3, 8, strides)));
+  CHECK_NOTHROW(StateSpec(conv(1, 8, {1, 1})));
+  CHECK_NOTHROW(StateSpec(conv(3, 1, {1, 1})));
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.strides = {1, 1}}}), InvalidArgument);
+}
+
 TEST_CASE("a spec refuses shapes that cannot exist") {
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(0, {}, {.shape = {1, 1, 1}}), InvalidArgument);
@@ -34,5 +81,6 @@ TEST_CASE("a spec refuses shapes that cannot exist") {
   CHECK_THROWS_AS(StateSpec::uniform(1, {.window = -1, .dim = 4}, {}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec::uniform(1, {}, {.shape = {1LL << 30, 1LL << 30, 1}}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.layer = -1}}), InvalidArgument);
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.layer = INT32_MAX}}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.group = -1}}), InvalidArgument);
 }

@@ -13,22 +13,39 @@ namespace stateport {
 
 class StateStore;
 
-/// Copies states from one or two source stores to one destination store. Binding computes the tile table once; every
-/// call after that is one launch for all layers, tensors and copies, on the caller's stream, without fence, allocation
-/// or lock.
+/// Layers [begin, end) of a state, by StateTensorSpec::layer.
+struct LayerRange {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  friend constexpr bool operator==(const LayerRange&, const LayerRange&) noexcept = default;
+};
+inline constexpr LayerRange all_layers = {0, INT32_MAX};
+
+/// Copies states from one or two source stores to one destination store. Binding computes the tile table once and
+/// waits for its upload; every call after that is one launch for all layers, tensors and copies, on the caller's
+/// stream, without fence, allocation or lock.
 ///
 /// Source and destination need the same tensors (kind, shape); they may differ in memory layout, padding, alignment,
-/// conv layout (sd, ds: transposed on the way) and, for fp32, fp16 and bf16, in element type (converted, round to
-/// nearest even). Equal tensors are moved bit for bit.
+/// strides of the conv states (sd, ds, or an engine's own: rearranged on the way; gaps stay as they are) and, for fp32,
+/// fp16 and bf16, in element type (converted, round to nearest even). Tensors of equal types and strides are moved bit
+/// for bit. Source and destination may be one store, or views of one pool from different slots on.
 ///
-/// The stores' memory must stay where it is while the copier exists. Calls on one copier must come from one thread at
+/// Every copy may be limited to some layers: an engine that copies layer by layer overlaps the copies of the first
+/// layers with the forward of those that follow. Copies of disjoint ranges of layers add up to one of all layers. A
+/// range beyond the layers of the stores throws InvalidArgument; an empty one copies nothing.
+///
+/// The stores' memory must stay where it is while the copier exists, and the copier must exist until its copies are
+/// done. Calls on one copier must come from one thread at
 /// a time.
 class SlotCopier {
  public:
   /// Host plans of up to this many copies travel as kernel arguments; longer ones through pinned staging memory.
   static constexpr std::int32_t inline_copies_max = 16;
 
-  /// Throws InvalidArgument when shapes, kinds or the number of tensors differ, or types cannot be converted.
+  /// Within one store.
+  explicit SlotCopier(const StateStore& store);
+  /// Throws InvalidArgument when shapes, kinds or the number of tensors differ, types cannot be converted, or the
+  /// stores share memory but not whole slots.
   SlotCopier(const StateStore& source, const StateStore& destination);
   /// Two sources for commit_scratch: row-packed scratch states and live states.
   SlotCopier(const StateStore& scratch, const StateStore& live, const StateStore& destination);
@@ -40,23 +57,26 @@ class SlotCopier {
   /// do nothing. `plan` may be reused when the call returns. Throws InvalidArgument as stateport::validate, and for
   /// conv_shift != 0; nothing is copied then. A captured call keeps the plan of its capture if that fits inline;
   /// longer plans in a graph use copy_slots_on_device.
-  void copy_slots(const Stream& stream, CopyPlan plan);
+  void copy_slots(const Stream& stream, CopyPlan plan, LayerRange layers = all_layers);
 
   /// The copy of the align modes: as copy_slots, but conv tokens [conv_shift, window) go to [0, window - conv_shift),
   /// the rest of the destination's window stays, and the recurrent state comes from recurrent_src_slot. The source
-  /// slot may be the destination: overlapping shifts are correct. Any layout, element size, padding and alignment.
-  /// Throws also for conv_shift >= the conv window, and when types or conv layouts differ.
-  void copy_shifted(const Stream& stream, CopyPlan plan);
+  /// slot may be the destination: overlapping shifts are correct. Any strides, element size, padding and alignment.
+  /// Throws also for conv_shift >= the conv window.
+  void copy_shifted(const Stream& stream, CopyPlan plan, LayerRange layers = all_layers);
 
   /// copy_shifted for a plan that lies in device memory and is read when the kernel runs (a graph replay sees new
-  /// values). Parts with a slot or shift out of range are skipped, and shifted parts whose type or conv layout
-  /// differs; chains are the caller's to avoid.
-  void copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count);
+  /// values). Parts with a slot or shift out of range are skipped; chains are the caller's to avoid.
+  void copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count,
+                            LayerRange layers = all_layers);
 
   /// Intermediates (scratch row → slot) and ends (live slot → slot) of one step in one launch. Needs two sources.
-  void commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends);
+  /// Throws InvalidArgument as copy_slots, for each plan and for both together.
+  void commit_scratch(const Stream& stream, CopyPlan intermediates, CopyPlan ends, LayerRange layers = all_layers);
 
-  /// Zeroes slots of the destination store. Negative slots are skipped; throws InvalidArgument for a slot too large.
+  /// Zeroes slots of the destination store, gaps and padding excepted. Negative slots are skipped; throws
+  /// InvalidArgument for a slot too large. All threads of a CPU share the work, so clearing a new store spreads its
+  /// pages over the memory nodes of the threads that will copy.
   void clear_slots(const Stream& stream, std::span<const SlotId> slots);
 
  private:

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,11 +11,8 @@
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/state_spec.hpp>
-#include <stateport/core/pool/copy_plan.hpp>
 
 namespace stateport {
-
-class SlotCopier;
 
 /// Order of an owned store in memory. layer_major: [tensor][slot], what forward kernels index. slot_major:
 /// [slot][tensor], one slot is one contiguous image, what tiers and network transfers want.
@@ -26,7 +22,7 @@ enum class StoreLayout : std::uint8_t { layer_major, slot_major };
 struct StateTensorView {
   StateTensorSpec spec;
   std::byte* base = nullptr;
-  std::int64_t slot_stride_bytes = 0;  ///< at least the natural bytes: slots may be padded
+  std::int64_t slot_stride_bytes = 0;  ///< at least the bytes from first to last element: slots may be padded
 
   [[nodiscard]] std::byte* slot_data(SlotId slot) const noexcept { return base + slot.value() * slot_stride_bytes; }
 };
@@ -36,8 +32,9 @@ struct StoreOptions {
   StoreLayout layout = StoreLayout::layer_major;
 };
 
-/// Memory for `slots` states of one spec, or a view of an engine's own tensors. Movable, not copyable. A store may be
-/// read by any number of threads; the order of copies is the order of their streams.
+/// Memory for `slots` states of one spec, or a view of an engine's own tensors: addresses and what lies there, nothing
+/// else. SlotCopier moves and clears states. Movable, not copyable. Immutable, so that any number of threads may read
+/// it.
 class StateStore {
  public:
   /// Owns its memory: one allocation from `resource`, which must outlive the store; nothing is cleared. Tensors are
@@ -45,8 +42,8 @@ class StateStore {
   StateStore(MemoryResource& resource, StateSpec spec, const StoreOptions& options,
              const Stream& stream = Stream::default_stream());
 
-  /// A view of memory that the engine keeps alive; any base alignment, any stride >= natural bytes, tensors in any
-  /// order. Throws InvalidArgument: no tensor, slots < 1, null base, stride below the natural bytes.
+  /// A view of memory that the engine keeps alive; any base alignment, any stride, tensors in any order. Touches no
+  /// memory and no device. Throws InvalidArgument: no tensor, slots < 1, null base, a stride below the bytes of a slot.
   [[nodiscard]] static StateStore view(std::span<const StateTensorView> tensors, std::int32_t slots);
 
   StateStore(StateStore&&) noexcept;
@@ -56,16 +53,8 @@ class StateStore {
   [[nodiscard]] const StateSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] std::int32_t slots() const noexcept { return slots_; }
   [[nodiscard]] std::span<const StateTensorView> tensors() const noexcept { return tensors_; }
-  /// Identifies what the bytes of a slot mean (kinds, types, conv layouts, shapes); part of every StateTag.
+  /// Identifies what the bytes of a slot mean (kinds, types, strides, shapes); part of every StateTag.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return spec_.fingerprint(); }
-
-  /// Copies states within this store in one launch on `stream`: all layers, all tensors, all copies of the plan.
-  /// Throws InvalidArgument for a plan that stateport::validate refuses, and for conv_shift != 0.
-  void copy(const Stream& stream, CopyPlan plan) const;
-
-  /// Writes zeros to every tensor of these slots in one launch. Negative slots are skipped. All threads of a CPU share
-  /// the work, so clearing a new store spreads its pages over the memory nodes of the threads that will copy.
-  void clear(const Stream& stream, std::span<const SlotId> slots) const;
 
  private:
   StateStore(StateSpec spec, std::vector<StateTensorView> tensors, std::int32_t slots);
@@ -73,8 +62,7 @@ class StateStore {
   StateSpec spec_;
   std::vector<StateTensorView> tensors_;
   std::int32_t slots_ = 0;
-  Buffer memory_;                       ///< empty for a view
-  std::unique_ptr<SlotCopier> copier_;  ///< within this store
+  Buffer memory_;  ///< empty for a view
 };
 
 }  // namespace stateport

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/model/element_convert.hpp>
+#include "element_convert.hpp"
 
 #include <doctest/doctest.h>
 
