@@ -13,8 +13,8 @@
 
 #include <vector>
 
+#include "byte_copy.hpp"
 #include "element_copy.hpp"
-#include "gpu/byte_copy.hpp"
 
 namespace stateport {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU's copy of a byte range, its lanes run one after the other.
-#include <gpu/byte_copy.hpp>
+#include "byte_copy.hpp"
 
 #include <doctest/doctest.h>
 

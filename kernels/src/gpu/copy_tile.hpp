@@ -10,9 +10,9 @@
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 
+#include "../byte_copy.hpp"
 #include "../element_copy.hpp"
 #include "../shifted_copy.hpp"
-#include "byte_copy.hpp"
 
 /// One tile of one row, moved by one team; and the grid that every launch uses.
 namespace stateport::kernels {
