@@ -19,26 +19,27 @@ namespace stateport::engine {
 struct Sequence {
   std::int32_t id = 0;          ///< of the request
   std::int32_t slot = -1;       ///< request slot in [0, max_running), its own while it runs
-  std::vector<Token> tokens;    ///< prompt and output so far
+  std::vector<Token> tokens;    ///< prompt and output so far, as the device knows it
+  std::int64_t told = 0;        ///< of these, that the host has read back
   std::int64_t prefill = 0;     ///< tokens known when it started, or started again
-  std::int64_t computed = 0;    ///< tokens whose KV and state are there
+  std::int64_t computed = 0;    ///< tokens whose KV and state are there, of passes that the host has read back
   std::int64_t end_tokens = 0;  ///< the request is complete with so many
-  std::vector<KvIndex> kv;      ///< where the KV of each token lies, at least of the computed ones
+  std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
-  [[nodiscard]] bool prefilling() const noexcept { return computed < prefill; }
 };
 
 /// What one pass computes for one sequence: tokens [start, start + scheduled), the last `drafts` of them proposed.
 struct Row {
-  Sequence* sequence = nullptr;
-  std::int32_t index = 0;  ///< in the batch
-  std::int64_t start = 0;
+  Sequence* sequence = nullptr;  ///< null: it was stopped after it was planned
+  std::int32_t index = 0;        ///< in the batch
+  std::int64_t start = 0;        ///< known when the plan is complete
   std::int64_t scheduled = 0;
   std::int64_t drafts = 0;
-  std::int64_t sampled = 0;  ///< tokens that the pass added; 0: a chunk before the prompt's last
+  bool room = true;
+  std::int64_t sampled_at = 0;  ///< the tokens that the pass added are tokens [sampled_at, sampled_at + sampled);
+  std::int64_t sampled = 0;     ///< 0: a chunk before the prompt's last
 
-  [[nodiscard]] bool prefilling() const noexcept { return start < sequence->prefill; }
   /// Tokens computed when the pass is over. Needs `sampled`.
   [[nodiscard]] std::int64_t end() const noexcept {
     return start + scheduled - drafts + (sampled > 1 ? sampled - 1 : 0);
@@ -50,12 +51,14 @@ struct CacheCounts {
   std::int64_t hit_tokens = 0;     ///< not computed again
   std::int64_t copies = 0;         ///< states copied by the library: restores, checkpoints, moves
   std::int64_t evictions = 0;      ///< states that lost their place
+  std::int64_t planned_ahead = 0;  ///< batches, before the one before them was read back
+  std::int64_t ready_ahead = 0;    ///< of these, whose plan was complete at once
 };
 
 /// Planted mistakes, which the comparison of tokens and states must find: with one, no invariant is checked.
 enum class Fault : std::uint8_t {
   none,
-  older_split,  ///< align: chunks may pass a block boundary, and what lies below one is published unasked
+  older_split,  ///< align: chunks may pass a block boundary; in a program whose cache publishes blocks unasked
   wrong_shift,  ///< align: a copy that shifts conv windows does so by one token too few
   moved_state,  ///< tree: a split moves the state to its upper part; in a program that was linked with such a tree
 };
@@ -70,33 +73,38 @@ struct CacheOptions {
   std::int32_t alignment = 1;     ///< the scan can save a state every so many tokens
   std::int32_t state_groups = 1;  ///< block tables of states, 1 or 2 (align and all mode)
   ConvLayout conv_layout = ConvLayout::sd;
+  bool overlap = false;  ///< batches are planned before the one before them is read back
   Fault fault = Fault::none;
 };
 
-/// What a scheduler asks of a cache of KV and states. One row's life in a step:
+/// What a scheduler asks of a cache of KV and states. A batch's life:
 ///
-///     chunk ─► reserve ─► before_forward ─► read_state, wrote_state (each token) ─► after_forward
+///     chunk (each row) ─► plan ─► before_forward ─► read_state, wrote_state (each token) ─► after_forward
 ///
-/// Between reserve and after_forward a row's sequence is not stopped.
+/// With CacheOptions::overlap a second batch may be planned between plan and after_forward of the first, and may run
+/// before that if its plan is complete.
 class EngineCache {
  public:
   virtual ~EngineCache() = default;
 
   /// Finds what is cached of sequence.tokens and sets `computed`; at least one token is left. False: no room now.
   [[nodiscard]] virtual bool start(Sequence& sequence) = 0;
-  /// How many of `tokens` tokens of the prompt to run now; 0: it waits for a larger budget.
+  /// How many of `tokens` tokens of the prompt to run in the next batch; 0: it waits for a larger budget.
   [[nodiscard]] virtual std::int64_t chunk(const Sequence&, std::int64_t tokens) { return tokens; }
   /// How many of `drafts` drafts to check in a step.
   [[nodiscard]] virtual std::int64_t drafts(std::int64_t drafts) { return drafts; }
-  /// Makes room for the row and names its KV. False: no room; the row does not run.
-  [[nodiscard]] virtual bool reserve(const Row& row) = 0;
-  virtual void before_forward(std::span<const Row> rows) = 0;
-  /// The state after row.start tokens; any sequence that is computed so far may be asked for between two passes.
+  /// Plans the next batch, in place of the last plan if that has not run. Sets `room` of each row and, if the plan is
+  /// complete, `start` and the KV of its sequence. False: it is not complete before the batch before it is settled.
+  virtual bool plan(std::span<Row> rows) = 0;
+  virtual void before_forward() = 0;
+  /// The state after row.start tokens.
   virtual void read_state(const Row& row, ModelState& state) = 0;
   /// `state` is the one after row.start + done tokens.
   virtual void wrote_state(const Row& row, std::int64_t done, const ModelState& state) = 0;
-  /// Tokens are sampled: sequences have their new tokens and counts.
-  virtual void after_forward(std::span<const Row> rows) = 0;
+  /// The host has read back what the oldest batch sampled. Completes the plan of the batch after it, if there is one.
+  virtual void after_forward(std::span<const Row> rows, std::span<Row> next) = 0;
+  /// The state after sequence.computed tokens, while no batch with the sequence runs.
+  virtual void final_state(const Sequence& sequence, ModelState& state) = 0;
   /// The sequence is complete, preempted (it starts again later) or aborted.
   virtual void stop(Sequence& sequence, bool aborted) = 0;
   /// Forgets everything. No sequence runs.

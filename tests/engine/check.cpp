@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
-#include "align_cache.hpp"
-#include "all_cache.hpp"
 #include "no_cache.hpp"
+#include "request_engine_cache.hpp"
 #include "scheduler.hpp"
-#include "slots_cache.hpp"
-#include "tree_cache.hpp"
 
 namespace stateport::engine {
 namespace {
@@ -85,21 +83,19 @@ std::string tell(const Problem& problem, std::string_view cache) {
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
-  return {"none", "slots", "tree", "tree-copy", "align", "align-device", "all"};
+  return {"none", "slots", "tree", "tree-copy", "align", "all"};
 }
 
 std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
   if (name == "none") return std::make_unique<NoCache>(options);
-  if (name == "slots") return std::make_unique<SlotsCache>(options);
-  if (name == "tree") return std::make_unique<TreeCache>(options, CheckpointStyle::donate_tracked);
-  if (name == "tree-copy") return std::make_unique<TreeCache>(options, CheckpointStyle::copy_live);
-  if (name == "align") return std::make_unique<AlignCache>(options, false);
-  if (name == "align-device") return std::make_unique<AlignCache>(options, true);
-  if (name == "all") return std::make_unique<AllCache>(options);
+  const auto names = cache_names();
+  if (std::ranges::find(names, name) != names.end()) return std::make_unique<RequestEngineCache>(name, options);
   throw std::invalid_argument("no cache has the name " + std::string(name));
 }
 
-Served serve(const Schedule& schedule, std::string_view cache_name, std::ostream* log) {
+Served serve(const Schedule& given, std::string_view cache_name, std::ostream* log) {
+  Schedule schedule = given;
+  schedule.cache.overlap &= cache_name != "none";
   const std::unique_ptr<EngineCache> cache = make_cache(cache_name, schedule.cache);
   std::optional<Model> draft;
   if (schedule.cache.drafts > 0) draft.emplace(draft_model(schedule));
@@ -116,6 +112,8 @@ std::optional<std::string> difference(const Problem& problem, std::string_view c
       counts->hit_tokens += served.counts.hit_tokens;
       counts->copies += served.counts.copies;
       counts->evictions += served.counts.evictions;
+      counts->planned_ahead += served.counts.planned_ahead;
+      counts->ready_ahead += served.counts.ready_ahead;
     }
     for (const PlannedRequest& request : problem.schedule.requests) {
       const auto id = static_cast<std::size_t>(request.id);

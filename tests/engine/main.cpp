@@ -24,6 +24,7 @@ struct Arguments {
   std::uint64_t seeds = 0;
   std::int32_t drafts = -1;
   bool ids_only = false;
+  bool overlap = false;
 };
 
 std::optional<std::int32_t> given(const Arguments& arguments) {
@@ -50,7 +51,7 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
   CacheCounts counts;
   int failures = 0;
   for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
-    const Problem problem = draw_problem(seed, given(arguments));
+    const Problem problem = draw_problem(seed, given(arguments), arguments.overlap);
     for (const std::string_view cache : cache_names()) {
       if (!every_cache && cache != arguments.cache) continue;
       const auto failure = check(problem, cache, counts);
@@ -77,12 +78,13 @@ int main(int argc, char** argv) {
   app.add_option("--seed", arguments.seed, "of the schedule and the model")->capture_default_str();
   app.add_option("--draft", arguments.drafts, "draft tokens of a step (default: drawn)")->check(CLI::Range(0, 4));
   app.add_flag("--ids-only", arguments.ids_only, "generated ids alone, one request a line");
+  app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_option("--seeds", arguments.seeds, "compare so many schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {
     const stateport::Runtime runtime({.host_threads = 1});
     if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
-    Schedule schedule = draw_problem(arguments.seed, given(arguments)).schedule;
+    Schedule schedule = draw_problem(arguments.seed, given(arguments), arguments.overlap).schedule;
     // How far an aborted request gets depends on the cache; what is printed must not.
     std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
     print(schedule, serve(schedule, arguments.cache), arguments.ids_only);

@@ -3,38 +3,42 @@
 
 namespace stateport::engine {
 
-NoCache::NoCache(const CacheOptions& options) : kv_(options.kv_tokens, 1), states_(options, options.max_running) {}
-
 bool NoCache::start(Sequence& sequence) {
   counts_.lookup_tokens += sequence.known();
   sequence.computed = 0;
-  const SlotId live{sequence.slot};
-  states_.clear({&live, 1});
+  states_[sequence.slot].clear();
   return true;
 }
 
-bool NoCache::reserve(const Row& row) {
-  std::vector<KvIndex>& kv = row.sequence->kv;
-  const auto held = kv.size();
-  const auto wanted = static_cast<std::size_t>(row.start + row.scheduled);
-  if (wanted <= held) return true;
-  kv.resize(wanted);
-  if (kv_.allocate(std::span(kv).subspan(held))) return true;
-  kv.resize(held);
-  return false;
+bool NoCache::plan(std::span<Row> rows) {
+  for (Row& row : rows) {
+    std::vector<KvIndex>& kv = row.sequence->kv;
+    row.start = row.sequence->computed;
+    const auto held = kv.size();
+    const auto wanted = static_cast<std::size_t>(row.start + row.scheduled);
+    row.room = true;
+    if (wanted <= held) continue;
+    kv.resize(wanted);
+    row.room = kv_.allocate(std::span(kv).subspan(held));
+    if (!row.room) kv.resize(held);
+  }
+  return true;
 }
 
-void NoCache::after_forward(std::span<const Row> rows) {
-  for (const Row& row : rows) states_.accept(row, live(row));
-  states_.commit();
+/// The states of tokens that were not kept are forgotten with those that nobody needs any more.
+void NoCache::after_forward(std::span<const Row> rows, std::span<Row>) {
+  for (const Row& row : rows) {
+    if (row.sequence == nullptr) continue;
+    auto& states = states_[row.sequence->slot];
+    const ModelState last = states[row.end()];
+    states.clear();
+    states[row.end()] = last;
+  }
 }
 
 void NoCache::stop(Sequence& sequence, bool) {
   kv_.release(sequence.kv);
-}
-
-std::size_t NoCache::kv_indices() const {
-  return static_cast<std::size_t>(kv_.capacity()) + 1;
+  sequence.kv.clear();
 }
 
 }  // namespace stateport::engine

@@ -3,35 +3,37 @@
 
 #include <stateport/core/pool/kv_page_pool.hpp>
 
+#include <map>
+
 #include "cache.hpp"
-#include "live_slots.hpp"
 
 namespace stateport::engine {
 
-/// Keeps nothing: every sequence is computed from its first token.
+/// Keeps nothing: every sequence is computed from its first token. States lie on the host.
 class NoCache final : public EngineCache {
  public:
-  explicit NoCache(const CacheOptions& options);
+  explicit NoCache(const CacheOptions& options) : kv_(options.kv_tokens, 1) {}
 
   [[nodiscard]] bool start(Sequence& sequence) override;
-  [[nodiscard]] bool reserve(const Row& row) override;
-  void before_forward(std::span<const Row>) override {}
-  void read_state(const Row& row, ModelState& state) override { states_.read(live(row), state); }
+  bool plan(std::span<Row> rows) override;
+  void before_forward() override {}
+  void read_state(const Row& row, ModelState& state) override { state = states_[row.sequence->slot][row.start]; }
   void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
-    states_.wrote_state(row, done, live(row), state);
+    states_[row.sequence->slot][row.start + done] = state;
   }
-  void after_forward(std::span<const Row> rows) override;
+  void after_forward(std::span<const Row> rows, std::span<Row> next) override;
+  void final_state(const Sequence& sequence, ModelState& state) override {
+    state = states_[sequence.slot][sequence.computed];
+  }
   void stop(Sequence& sequence, bool aborted) override;
   void reset() override {}
-  [[nodiscard]] std::size_t kv_indices() const override;
+  [[nodiscard]] std::size_t kv_indices() const override { return static_cast<std::size_t>(kv_.capacity()) + 1; }
   [[nodiscard]] CacheCounts counts() const override { return counts_; }
   void check_invariants() const override { kv_.check_invariants(); }
 
  private:
-  [[nodiscard]] static SlotId live(const Row& row) { return SlotId{row.sequence->slot}; }
-
   KvPagePool kv_;
-  LiveSlots states_;
+  std::map<std::int32_t, std::map<std::int64_t, ModelState>> states_;  ///< by request slot and tokens
   CacheCounts counts_;
 };
 

@@ -29,9 +29,12 @@ std::vector<Token> draw_prompt(test::Random& random, const Problem& problem) {
   return prompt;
 }
 
-CacheOptions draw_cache(test::Random& random, std::int32_t drafts) {
+CacheOptions draw_cache(test::Random& random, std::int32_t drafts, bool overlap) {
   CacheOptions options{.max_running = random.between32(1, 4), .drafts = drafts};
   options.block_size = random.between32(std::max(2, drafts + 1), 8);
+  options.overlap = overlap;
+  // The counts of tokens lag one batch behind.
+  if (overlap) options.block_size = std::max(options.block_size, 2 * drafts + 1);
   options.checkpoints = random.between32(1, 6);
   options.alignment = random.chance(60) ? 1 : random.chance(50) ? options.block_size : 2;
   options.state_groups = random.between32(1, 2);
@@ -86,13 +89,13 @@ Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::i
   return answer;
 }
 
-Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts) {
+Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts, bool overlap) {
   test::Random random(seed);
   Problem problem;
   Schedule& schedule = problem.schedule;
   schedule.seed = seed;
   const std::int32_t drawn = random.chance(25) ? 0 : random.between32(1, 4);
-  schedule.cache = draw_cache(random, drafts.value_or(drawn));
+  schedule.cache = draw_cache(random, drafts.value_or(drawn), overlap);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
   const std::int32_t count = random.between32(2, 8);
   std::int32_t longest = 0;
@@ -116,8 +119,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   const CacheOptions& cache = schedule.cache;
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
-      << cache.alignment << ", groups " << cache.state_groups << ", budget " << schedule.budget_tokens << ", noise "
-      << schedule.draft_noise << '\n';
+      << cache.alignment << (cache.overlap ? ", overlap" : "") << ", groups " << cache.state_groups << ", budget "
+      << schedule.budget_tokens << ", noise " << schedule.draft_noise << '\n';
   for (const PlannedRequest& request : schedule.requests) {
     out << "  request " << request.id << " at step " << request.arrival_step << ", " << request.new_tokens
         << " new tokens after";

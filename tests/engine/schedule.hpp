@@ -56,7 +56,8 @@ struct Problem {
 };
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
 /// preemptions, aborts and resets. `drafts`: not drawn but given.
-[[nodiscard]] Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts = std::nullopt);
+[[nodiscard]] Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts = std::nullopt,
+                                   bool overlap = false);
 
 std::ostream& operator<<(std::ostream& out, const Schedule& schedule);
 

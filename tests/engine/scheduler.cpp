@@ -51,15 +51,19 @@ void Scheduler::note(const Parts&... parts) {
 }
 
 std::vector<Answer> Scheduler::run() {
-  for (; !waiting_.empty() || !running_.empty(); ++step_) {
+  for (; !waiting_.empty() || !running_.empty() || has_under_way_; ++step_) {
     if (step_ > steps_max) throw std::logic_error("Scheduler: nothing gets on");
     apply_events();
     admit();
     plan_step();
-    cache_.before_forward(rows_);
-    for (Row& row : rows_) forward(row);
-    cache_.after_forward(rows_);
-    finish_rows();
+    const bool run_ahead = planned_ && has_under_way_ && mixed(schedule_.seed, step_, -1) % 2 == 0;
+    if (has_under_way_ && !run_ahead) settle();
+    forward_all();
+    if (run_ahead) settle();
+    under_way_ = std::move(rows_);
+    rows_.clear();
+    has_under_way_ = true;
+    if (!schedule_.cache.overlap || under_way_.empty()) settle();
     if (schedule_.cache.fault == Fault::none) cache_.check_invariants();
   }
   return std::move(answers_);
@@ -78,6 +82,8 @@ void Scheduler::apply_events() {
       note("reset");
       while (!running_.empty()) remove(*running_.back(), true);
       cache_.reset();
+      has_under_way_ = false;
+      under_way_.clear();
     } else if (Sequence* sequence = running(event.request)) {
       note(event.kind == PlannedEvent::Kind::abort ? "abort request " : "preempt request ", event.request);
       remove(*sequence, event.kind == PlannedEvent::Kind::preempt);
@@ -94,7 +100,7 @@ void Scheduler::admit() {
     const auto next = std::ranges::find_if(waiting_, arrived);
     if (next == waiting_.end()) return;
     next->slot = free_slots_.back();
-    next->prefill = next->known();
+    next->prefill = next->told = next->known();
     next->kv.clear();
     if (!cache_.start(*next)) {
       note("no room for request ", next->id);
@@ -108,12 +114,27 @@ void Scheduler::admit() {
   }
 }
 
+Row* Scheduler::under_way(const Sequence& sequence) {
+  for (Row& row : under_way_)
+    if (row.sequence == &sequence) return &row;
+  return nullptr;
+}
+
+std::int64_t Scheduler::adds_at_least(const Sequence& sequence) const {
+  for (const Row& row : under_way_)
+    if (row.sequence == &sequence) return row.scheduled - row.drafts;
+  return 0;
+}
+
 Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
-  Row row{.sequence = &sequence, .index = static_cast<std::int32_t>(rows_.size()), .start = sequence.computed};
-  if (sequence.prefilling()) {
-    row.scheduled = cache_.chunk(sequence, std::min(sequence.prefill - sequence.computed, budget));
+  Row row{.sequence = &sequence, .index = static_cast<std::int32_t>(rows_.size())};
+  const std::int64_t computed = sequence.computed + adds_at_least(sequence);
+  if (computed < sequence.prefill) {
+    row.scheduled = cache_.chunk(sequence, std::min(sequence.prefill - computed, budget));
     return row;
   }
+  // What is read back next completes it, whatever that is.
+  if (std::max(computed + 1, sequence.told) >= sequence.end_tokens) return row;
   // Not every step has all drafts.
   const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
   const std::int64_t wanted = draw % 4 == 0 ? static_cast<std::int64_t>(draw / 4 % 4) : schedule_.cache.drafts;
@@ -123,28 +144,51 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   return row;
 }
 
-void Scheduler::plan_step() {
+bool Scheduler::try_plan() {
   rows_.clear();
   std::int64_t budget = schedule_.budget_tokens;
-  for (std::size_t i = 0; i < running_.size() && budget > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    const Row row = next_row(sequence, budget);
+  for (const auto& sequence : running_) {
+    if (budget <= 0) break;
+    const Row row = next_row(*sequence, budget);
     if (row.scheduled == 0) continue;
-    bool room = cache_.reserve(row);
-    while (!room && i + 1 < running_.size()) {
-      note("request ", running_.back()->id, " gives way");
-      remove(*running_.back(), true);
-      room = cache_.reserve(row);
-    }
-    if (!room) {
-      if (i == 0) throw std::logic_error("Scheduler: no room for a request alone");
-      note("request ", sequence.id, " waits for room");
-      remove(sequence, true);
-      return;
-    }
     budget -= row.scheduled;
     rows_.push_back(row);
   }
+  planned_ = cache_.plan(rows_);
+  return std::ranges::all_of(rows_, &Row::room);
+}
+
+/// The last sequence gives way until every row has room.
+void Scheduler::plan_step() {
+  while (!try_plan()) {
+    if (running_.size() == 1 && rows_.size() == 1) throw std::logic_error("Scheduler: no room for a request alone");
+    note("request ", running_.back()->id, " gives way");
+    remove(*running_.back(), true);
+  }
+}
+
+void Scheduler::forward_all() {
+  cache_.before_forward();
+  for (Row& row : rows_)
+    if (row.sequence != nullptr) forward(row);
+}
+
+/// What the batch under way sampled is read back.
+void Scheduler::settle() {
+  cache_.after_forward(under_way_, rows_);
+  has_under_way_ = false;
+  const std::vector<Row> settled = std::move(under_way_);
+  under_way_.clear();
+  for (const Row& row : settled) {
+    if (row.sequence == nullptr) continue;
+    row.sequence->computed = row.end();
+    row.sequence->told = row.sampled_at + row.sampled;
+  }
+  for (const Row& row : settled)
+    if (row.sequence != nullptr && row.sequence->told == row.sequence->end_tokens) {
+      note("request ", row.sequence->id, " is complete");
+      remove(*row.sequence, false);
+    }
 }
 
 /// The draft model goes on from the target's own state and KV; what it writes at the positions of drafts is
@@ -171,6 +215,8 @@ void Scheduler::forward(Row& row) {
   const std::span<const KvIndex> kv(sequence.kv);
   const bool samples = row.start + given == sequence.known();
   bool accepts = samples;
+  row.sampled_at = sequence.known();
+  row.sampled = 0;
   for (std::int64_t i = 0; i < row.scheduled; ++i) {
     const auto position = static_cast<std::size_t>(row.start + i + 1);
     const Hidden hidden = target_.feed(fed[static_cast<std::size_t>(i)], state, kv_, kv.first(position));
@@ -180,17 +226,8 @@ void Scheduler::forward(Row& row) {
     ++row.sampled;
     accepts = i + 1 < row.scheduled && fed[static_cast<std::size_t>(i + 1)] == sequence.tokens.back();
   }
-  sequence.computed = row.end();
   note("request ", sequence.id, " computes ", row.start, " + ", row.scheduled, " tokens, ", row.drafts,
        " drafts, keeps ", row.sampled);
-}
-
-void Scheduler::finish_rows() {
-  for (const Row& row : rows_)
-    if (row.sequence->known() == row.sequence->end_tokens) {
-      note("request ", row.sequence->id, " is complete");
-      remove(*row.sequence, false);
-    }
 }
 
 void Scheduler::stop(Sequence& sequence, bool aborted) {
@@ -200,8 +237,12 @@ void Scheduler::stop(Sequence& sequence, bool aborted) {
   sequence.computed = 0;
 }
 
-/// `again`: it waits to be started again, before all others.
+/// `again`: it waits to be started again, before all others. What was not read back is lost.
 void Scheduler::remove(Sequence& sequence, bool again) {
+  for (auto* rows : {&under_way_, &rows_})
+    for (Row& row : *rows)
+      if (row.sequence == &sequence) row.sequence = nullptr;
+  sequence.tokens.resize(static_cast<std::size_t>(sequence.told));
   const auto at = std::ranges::find(running_, &sequence, &std::unique_ptr<Sequence>::get);
   const std::unique_ptr<Sequence> removed = std::move(*at);
   running_.erase(at);
@@ -209,7 +250,7 @@ void Scheduler::remove(Sequence& sequence, bool again) {
   Answer& answer = answers_[static_cast<std::size_t>(removed->id)];
   if (!again) {
     answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete};
-    if (complete) cache_.read_state({.sequence = removed.get(), .start = removed->computed}, answer.state);
+    if (complete) cache_.final_state(*removed, answer.state);
   }
   stop(*removed, !again && !complete);
   if (again) waiting_.push_front(std::move(*removed));

@@ -15,7 +15,8 @@ namespace stateport::engine {
 
 /// Serves the requests of a schedule: continuous batching, chunked prefill within a token budget, speculative decoding,
 /// preemption when room is short, and the schedule's events. Sequences run in the order in which they were admitted;
-/// the last one gives way, so the first always gets on.
+/// the last one gives way, so the first always gets on. With CacheOptions::overlap a batch is planned, and sometimes
+/// run, before the one before it is read back.
 class Scheduler {
  public:
   /// All must outlive the scheduler. `draft` proposes tokens, `log` gets a line for what happens; both may be null.
@@ -30,10 +31,15 @@ class Scheduler {
   void apply_events();
   void admit();
   void plan_step();
+  [[nodiscard]] bool try_plan();
   [[nodiscard]] Row next_row(Sequence& sequence, std::int64_t budget) const;
+  /// The tokens that the row's batch before adds at least; 0 if none is under way.
+  [[nodiscard]] std::int64_t adds_at_least(const Sequence& sequence) const;
+  [[nodiscard]] Row* under_way(const Sequence& sequence);
+  void forward_all();
   void forward(Row& row);
   void propose(const Row& row, std::vector<Token>& fed);
-  void finish_rows();
+  void settle();
   void remove(Sequence& sequence, bool again);
   void stop(Sequence& sequence, bool aborted);
   [[nodiscard]] Sequence* running(std::int32_t id);
@@ -50,7 +56,10 @@ class Scheduler {
   std::deque<Sequence> waiting_;                    ///< those that were preempted first
   std::vector<std::unique_ptr<Sequence>> running_;  ///< in order of admission
   std::vector<std::int32_t> free_slots_;
-  std::vector<Row> rows_;
+  std::vector<Row> under_way_;  ///< the batch that has run and is not read back
+  bool has_under_way_ = false;
+  std::vector<Row> rows_;  ///< the batch that runs next
+  bool planned_ = false;   ///< its plan is complete
   std::vector<Answer> answers_;
 };
 

@@ -56,10 +56,12 @@ void ColumnTable::grow(std::int64_t cover_tokens, std::span<const BlockId> fresh
             fresh[i], "is named twice");
   }
   const std::int64_t needed = columns_for(cover_tokens);
+  growths_ = {Growth{}, growths_[0]};
   if (needed <= size()) return;
   const std::int64_t window_start = needed - drafts_ - 1;
   const std::int32_t moves = movable(window_start);
   const std::size_t old_window = columns_.size() - static_cast<std::size_t>(drafts_);
+  growths_[0] = {.columns = size(), .moved = moves, .fresh = static_cast<std::int32_t>(fresh.size()), .first = !grown_};
   if (window_start > size()) columns_.resize(static_cast<std::size_t>(window_start), null_block);
   // The old window's draft columns hold nothing that is needed any more: their blocks serve the new one.
   for (std::size_t i = 0; i < static_cast<std::size_t>(moves); ++i) {
@@ -71,6 +73,21 @@ void ColumnTable::grow(std::int64_t cover_tokens, std::span<const BlockId> fresh
   grown_ = true;
 }
 
+void ColumnTable::undo_grow(std::vector<BlockId>& released) {
+  const Growth last = growths_[0];
+  growths_ = {growths_[1], Growth{}};
+  if (last.columns < 0) return;
+  const auto fresh = static_cast<std::size_t>(last.fresh);
+  const auto moved = static_cast<std::size_t>(last.moved);
+  const std::size_t old_window = static_cast<std::size_t>(last.columns) - static_cast<std::size_t>(drafts_);
+  const std::size_t first_fresh = columns_.size() - fresh;
+  for (std::size_t i = first_fresh; i < columns_.size(); ++i) released.push_back(BlockId{columns_[i]});
+  for (std::size_t i = 0; i < moved; ++i) columns_[old_window + i] = columns_[first_fresh - moved + i];
+  columns_.resize(static_cast<std::size_t>(last.columns));
+  held_ -= last.fresh;
+  grown_ = !last.first;
+}
+
 void ColumnTable::clear(std::vector<BlockId>& released) {
   for (const std::int32_t block : columns_)
     if (block != null_block) released.push_back(BlockId{block});
@@ -78,6 +95,7 @@ void ColumnTable::clear(std::vector<BlockId>& released) {
   held_ = 0;
   released_to_ = 0;
   grown_ = false;
+  growths_ = {};
 }
 
 void ColumnTable::check_invariants() const {

@@ -12,6 +12,7 @@
 
 using namespace stateport;
 using Ids = std::vector<std::int32_t>;
+using stateport::test::Random;
 
 namespace {
 
@@ -111,6 +112,43 @@ TEST_CASE("release goes on beyond a column that is null already") {
   row.release(20, released);
   CHECK(columns_of(row) == Ids{0, 0, 0, 0, 2});
   CHECK(released == std::vector{BlockId{1}});
+}
+
+TEST_CASE("a column table takes its last two growths back") {
+  test::for_each_seed(200, [](Random& random, std::uint64_t) {
+    ColumnTable row(random.between32(1, 8), random.between32(0, 3));
+    std::int32_t next = 1;
+    std::int64_t cover = 0;
+    for (int step = 0; step < 20; ++step) {
+      std::vector<BlockId> released;
+      row.release(cover, released);
+      std::vector<Ids> before;
+      std::vector<BlockId> given;
+      for (std::int64_t grown = cover; before.size() < 2;) {
+        before.push_back(columns_of(row));
+        grown += random.between(0, 12);
+        std::vector<BlockId> fresh;
+        while (std::ssize(fresh) < row.fresh_blocks(grown)) fresh.emplace_back(next++);
+        given.insert(given.end(), fresh.begin(), fresh.end());
+        row.grow(grown, fresh);
+        row.check_invariants();
+      }
+      std::vector<BlockId> back;
+      for (; !before.empty(); before.pop_back()) {
+        row.undo_grow(back);
+        row.check_invariants();
+        REQUIRE(columns_of(row) == before.back());
+      }
+      REQUIRE(std::set(back.begin(), back.end()) == std::set(given.begin(), given.end()));
+      REQUIRE(back.size() == given.size());
+      row.undo_grow(back);
+      REQUIRE(back.size() == given.size());
+      cover += random.between(0, 12);
+      std::vector<BlockId> fresh;
+      while (std::ssize(fresh) < row.fresh_blocks(cover)) fresh.emplace_back(next++);
+      row.grow(cover, fresh);
+    }
+  });
 }
 
 TEST_CASE("a column table refuses bad input and stays as it was") {

@@ -106,7 +106,8 @@ class RequestCache {
   /// budget < 0. O(1).
   [[nodiscard]] virtual std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
-  /// Plans one pass for the batch. Valid until the next call that changes the cache. Throws for more rows than
+  /// Plans one pass for the batch. What it points to is valid until the next plan(), cancel(), commit() or reset(), and
+  /// for a row until its request ends. Throws for more rows than
   /// max_requests, a request that does not run or is named twice, tokens < 1 or beyond the prompt or
   /// max_request_tokens, drafts < 0 or > K or in a pass over the prompt, and a row that decodes with tokens other than
   /// 1 + drafts or without a token to feed. O(rows), and O(blocks) that are new.
@@ -118,7 +119,7 @@ class RequestCache {
   /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i of the plan, all in `sampled` one after the
   /// other. A count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the
   /// prompt ends; else 1 … tokens of the row. Blocks that are full and states that are written can be found from now
-  /// on. Valid until the next call that changes the cache. Throws for a pass that is not the oldest outstanding one,
+  /// on. What it points to is valid as that of plan(). Throws for a pass that is not the oldest outstanding one,
   /// one that was never planned, and counts that do not fit.
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
@@ -130,8 +131,8 @@ class RequestCache {
   void preempt(RequestId request) { end(request, RequestEnd::preempted); }
   void abort(RequestId request) { end(request, RequestEnd::aborted); }
 
-  /// Prompt and sampled tokens; valid until the next call that changes the cache. All of these throw for a request that
-  /// does not run.
+  /// Prompt and sampled tokens; valid until the next commit, or the end of the request. All of these throw for a
+  /// request that does not run.
   [[nodiscard]] virtual std::span<const Token> tokens(RequestId request) const = 0;
   /// Tokens whose KV and state are there, of committed passes.
   [[nodiscard]] virtual std::int64_t computed(RequestId request) const = 0;

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/align_request_cache.hpp"
+
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/align/state_hit.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+
+namespace stateport::detail {
+
+AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, events_) {
+  std::int32_t index = 0;
+  for (const StateGroup& group : options.groups) blocks_.emplace_back(group, index++, events_);
+  for (std::int32_t request = 0; request < options.max_requests; ++request)
+    for (const StateGroup& group : options.groups) {
+      const auto columns = static_cast<std::int32_t>(
+          table_columns(AlignMode::align, options.max_request_tokens, group.block_size_tokens, options.drafts));
+      rows_.push_back(
+          {.window = ColumnTable(group.block_size_tokens, options.drafts, columns), .ids = {}, .running = {}});
+    }
+}
+
+std::int64_t AlignRequestCache::evicted_states() const noexcept {
+  std::int64_t evicted = 0;
+  for (const StateBlocks& blocks : blocks_) evicted += blocks.evictions();
+  return evicted;
+}
+
+std::span<const std::int32_t> AlignRequestCache::columns(RequestId request, std::size_t group) const noexcept {
+  const Row& row = rows_[request.index() * blocks_.size() + group];
+  return options_.align_mode == AlignMode::align ? row.window.columns() : std::span(row.ids);
+}
+
+/// Every group has the state after so many tokens of the prompt.
+bool AlignRequestCache::has_states(RequestId request, std::int64_t tokens) const {
+  const GrowingHashes& hashes = kv_.hashes(request);
+  const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  return std::ranges::all_of(blocks_, [&](const StateBlocks& blocks) {
+    return blocks.find(hashes.keys()[at], hashes.prefixes()[at], tokens).valid();
+  });
+}
+
+std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto) const {
+  if (options_.align_mode == AlignMode::none) return 0;
+  const std::int64_t grid = blocks_.back().block_size();  // a multiple of every group's
+  return longest_state_hit(upto, grid, grid,
+                           [&](std::int32_t column) { return has_states(request, (column + 1) * grid); })
+      .tokens;
+}
+
+std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, double) {
+  const Record& prompt = record(id);
+  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens, names(id));
+  Opened opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
+  opened.reused_tokens = longest_hit(id, std::min(prompt.prompt_tokens - 1, opened.cached_tokens));
+  kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
+  begin(id, opened.reused_tokens);
+  if (opened.cached_tokens == opened.reused_tokens) return opened;
+  const std::int64_t boundary = floor_to(opened.cached_tokens, blocks_.back().block_size());
+  if (boundary == opened.reused_tokens)
+    opened.lost = LostHit::off_grid;
+  else if (boundary == prompt.prompt_tokens && options_.align_mode != AlignMode::none && has_states(id, boundary))
+    opened.lost = LostHit::too_few_tokens;
+  else
+    opened.lost = LostHit::no_checkpoint;
+  return opened;
+}
+
+/// The row of each group begins with the block of the hit.
+void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    Row& row = row_of(id, g);
+    const std::int64_t size = blocks_[g].block_size();
+    row.running = {.column = seed_column(tokens, size)};
+    if (tokens == 0) continue;
+    const GrowingHashes& hashes = kv_.hashes(id);
+    const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+    const BlockId block = blocks_[g].find(hashes.keys()[at], hashes.prefixes()[at], tokens);
+    blocks_[g].retain(block);
+    if (options_.align_mode == AlignMode::align) {
+      row.window.start_from_hit(row.running.column, block);
+    } else {
+      row.ids.assign(static_cast<std::size_t>(tokens / size), null_block);
+      row.ids.back() = block.value();
+    }
+  }
+}
+
+bool AlignRequestCache::reserve(RequestId request, std::int64_t upto) {
+  if (!kv_.reserve(request, upto)) return false;
+  const bool window = options_.align_mode == AlignMode::align;
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    if (window ? grow_window(request, g, upto) : grow_row(request, g, upto)) continue;
+    while (window && g-- > 0) shrink_window(request, g);
+    return false;
+  }
+  return true;
+}
+
+/// A window that was made for a longer pass has no columns for a shorter one.
+void AlignRequestCache::unplace(Pass& pass) {
+  if (options_.align_mode != AlignMode::align) return;
+  for (const PlannedRow& row : pass.rows)
+    for (std::size_t g = 0; g < blocks_.size() && row.runs; ++g) shrink_window(row.request, g);
+}
+
+void AlignRequestCache::shrink_window(RequestId request, std::size_t group) {
+  scratch_.clear();
+  row_of(request, group).window.undo_grow(scratch_);
+  blocks_[group].release(scratch_);
+}
+
+/// What lies below the committed state is released: an outstanding pass may still read that state itself.
+bool AlignRequestCache::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
+  ColumnTable& window = row_of(request, group).window;
+  scratch_.clear();
+  window.release(record(request).computed, scratch_);
+  if (!scratch_.empty()) blocks_[group].release(scratch_);
+  scratch_.resize(static_cast<std::size_t>(window.fresh_blocks(upto)));
+  if (!blocks_[group].take(scratch_)) return false;
+  window.grow(upto, scratch_);
+  return true;
+}
+
+bool AlignRequestCache::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
+  std::vector<std::int32_t>& ids = row_of(request, group).ids;
+  const auto needed =
+      static_cast<std::size_t>(table_columns(options_.align_mode, upto, blocks_[group].block_size(), options_.drafts));
+  if (needed <= ids.size()) return true;
+  scratch_.resize(needed - ids.size());
+  if (!blocks_[group].take(scratch_)) return false;
+  for (const BlockId block : scratch_) ids.push_back(block.value());
+  return true;
+}
+
+void AlignRequestCache::place(Pass& pass, std::size_t index) {
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    const std::size_t first = pass.saves.size();
+    if (options_.align_mode == AlignMode::align)
+      place_window(pass, index, g);
+    else if (options_.align_mode == AlignMode::all)
+      place_all(pass, index, g);
+    else
+      place_none(pass, index, g);
+    pass.save_ranges[index * groups_ + g] = {first, pass.saves.size()};
+  }
+}
+
+/// A quiet pass before this one has no drafts: it leaves the state in its running column.
+AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, const PlannedRow& row,
+                                                             std::size_t group) const {
+  const Pass* earlier = passes_.earlier(pass, row.request);
+  if (earlier == nullptr) return rows_[row.request.index() * blocks_.size() + group].running;
+  const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
+  return {.column = earlier->align[at * groups_ + group].column};
+}
+
+void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t group) {
+  const PlannedRow& row = pass.rows[index];
+  const std::int64_t size = blocks_[group].block_size();
+  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const Running before = running_before(pass, row, group);
+  const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, before.accepted, size);
+  SlotCopy moved;
+  if (step.copy)
+    moved =
+        resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column, step.column, step.bias)
+            .copy;
+  if (moved.dst_slot > null_block) pass.copies[group].push_back(moved);
+  pass.align[index * groups_ + group] = {.column = step.column, .moved = moved};
+  pass.states[index * groups_ + group] = {.slots = ids,
+                                          .read_column = row.start > 0 ? step.column : -1,
+                                          .read_bias = accepted_bias(step.accepted),
+                                          .write_column = step.column};
+  const std::int64_t end = row.start + row.tokens;
+  pass.quiet &= !align_post_step_running(end, neutral_accepted, step.column, size).moves_bytes;
+}
+
+void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t group) {
+  const PlannedRow& row = pass.rows[index];
+  const std::int64_t size = blocks_[group].block_size();
+  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const Running before = running_before(pass, row, group);
+  const std::int64_t end = row.start + row.tokens;
+  const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
+  const bool remembered = before.column >= 0;
+  pass.align[index * groups_ + group] = {.column = window, .moved = {}};
+  pass.states[index * groups_ + group] = {.slots = ids,
+                                          .read_column = row.start == 0 ? -1
+                                                         : remembered   ? before.column
+                                                                        : all_mode_fallback_column(row.start, size),
+                                          .read_bias = remembered ? accepted_bias(before.accepted) : 0,
+                                          .write_column = row.drafts > 0 ? window : seed_column(end, size)};
+  for (std::int64_t at = floor_to(row.start, size) + size; row.drafts == 0 && at < end; at += size)
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                          .slot = SlotId{ids[static_cast<std::size_t>(at / size) - 1]}});
+}
+
+void AlignRequestCache::place_none(Pass& pass, std::size_t index, std::size_t group) {
+  const PlannedRow& row = pass.rows[index];
+  pass.align[index * groups_ + group] = {.column = 0, .moved = {}};
+  pass.states[index * groups_ + group] = {.slots = columns(row.request, group),
+                                          .read_column = row.start > 0 ? 0 : -1,
+                                          .read_bias = accepted_bias(running_before(pass, row, group).accepted),
+                                          .write_column = 0};
+}
+
+void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
+  const PlannedRow& row = pass.rows[index];
+  const std::int64_t computed = record(row.request).computed;
+  const auto block = static_cast<std::int64_t>(options_.block_size_tokens);
+  const bool full = computed / block > row.start / block;
+  if (full)
+    kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
+                      names(row.request));
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    if (options_.align_mode == AlignMode::align)
+      settle_window(pass, index, g, sampled);
+    else if (options_.align_mode == AlignMode::all)
+      settle_all(pass, index, g, sampled);
+    else
+      row_of(row.request, g).running = {.column = 0, .accepted = accepted_after_sampling(sampled)};
+    if (full && options_.align_mode != AlignMode::none) publish_states(row, g);
+  }
+}
+
+void AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
+  const PlannedRow& row = pass.rows[index];
+  const AlignRow& placed = pass.align[index * groups_ + group];
+  const std::span<const std::int32_t> ids = columns(row.request, group);
+  PublicationCheck& publication = blocks_[group].publication();
+  publication.copied(placed.moved);
+  const std::int32_t accepted = accepted_after_sampling(sampled);
+  const std::int64_t running = row.start + row.tokens - row.drafts;
+  const auto column = static_cast<std::size_t>(placed.column);
+  const std::size_t end = std::min(ids.size(), column + 1 + static_cast<std::size_t>(options_.drafts));
+  publication.wrote_conv(ids[column], running);
+  publication.wrote_recurrents(ids.subspan(column, end - column), running, accepted);
+  const AlignPostStep step = align_post_step_running(running, accepted, placed.column, blocks_[group].block_size());
+  if (step.moves_bytes) {
+    const SlotCopy kept = resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column,
+                                              step.dst_column, step.bias)
+                              .copy;
+    if (kept.dst_slot > null_block) {
+      after_[group].copies.push_back(kept);
+      publication.copied(kept);
+    }
+  }
+  row_of(row.request, group).running = {.column = placed.column, .accepted = step.accepted};
+}
+
+void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
+  const PlannedRow& row = pass.rows[index];
+  const std::size_t at = index * groups_ + group;
+  const std::span<const std::int32_t> ids = columns(row.request, group);
+  PublicationCheck& publication = blocks_[group].publication();
+  const auto column = static_cast<std::size_t>(pass.states[at].write_column);
+  if (row.drafts > 0) {
+    publication.wrote_conv(ids[column], row.start + 1);
+    publication.wrote_recurrents(ids.subspan(column, static_cast<std::size_t>(row.tokens)), row.start + 1, sampled);
+  } else {
+    const auto [first, end] = pass.save_ranges[at];
+    for (std::size_t i = first; i < end; ++i)
+      publication.wrote(pass.saves[i].slot.value(), row.start + pass.saves[i].offset);
+    publication.wrote(ids[column], row.start + row.tokens);
+  }
+  row_of(row.request, group).running = {.column = pass.align[at].column, .accepted = accepted_after_sampling(sampled)};
+}
+
+/// The boundaries that the row passed, if their blocks hold what they must.
+void AlignRequestCache::publish_states(const PlannedRow& row, std::size_t group) {
+  StateBlocks& blocks = blocks_[group];
+  const std::int64_t size = blocks.block_size();
+  const std::int64_t computed = record(row.request).computed;
+  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const GrowingHashes& hashes = kv_.hashes(row.request);
+  for (std::int64_t boundary = floor_to(row.start, size) + size; boundary <= computed; boundary += size) {
+    const BlockId block{ids[static_cast<std::size_t>(boundary / size) - 1]};
+    if (block.value() == null_block) continue;
+    const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
+    published_ += blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary);
+  }
+}
+
+void AlignRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    Row& row = row_of(id, g);
+    scratch_.clear();
+    row.window.clear(scratch_);
+    for (const std::int32_t block : row.ids)
+      if (block != null_block) scratch_.push_back(BlockId{block});
+    row.ids.clear();
+    row.running = {};
+    blocks_[g].release(scratch_);
+  }
+  kv_.end(id);
+}
+
+void AlignRequestCache::forget_all() {
+  kv_.reset();
+  for (StateBlocks& blocks : blocks_) blocks.reset();
+}
+
+std::int64_t AlignRequestCache::split(const Record& record, std::int64_t start, std::int64_t tokens) const {
+  if (options_.align_mode != AlignMode::align) return tokens;
+  return split_chunk({.start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens},
+                     blocks_.back().block_size());
+}
+
+RowState AlignRequestCache::state_of(RequestId request, std::size_t group) const {
+  const Running& running = rows_[request.index() * blocks_.size() + group].running;
+  const std::int64_t computed = record(request).computed;
+  RowState state{.slots = columns(request, group)};
+  if (computed == 0) return state;
+  const bool remembered = running.column >= 0;
+  state.read_column = remembered ? running.column : all_mode_fallback_column(computed, blocks_[group].block_size());
+  state.read_bias = remembered ? accepted_bias(running.accepted) : 0;
+  state.write_column = state.read_column;
+  return state;
+}
+
+void AlignRequestCache::check_index() const {
+  kv_.pool().check_invariants();
+  for (const StateBlocks& blocks : blocks_) blocks.check_invariants();
+  for (const Row& row : rows_) {
+    row.window.check_invariants();
+    require_invariant(row.running.accepted >= 0 && row.running.accepted <= 1 + options_.drafts, "AlignRequestCache",
+                      "an accepted count is not in [0, 1 + drafts]");
+  }
+}
+
+}  // namespace stateport::detail

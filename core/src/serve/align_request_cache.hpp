@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include <stateport/core/align/column_table.hpp>
+
+#include "serve/hashed_kv.hpp"
+#include "serve/request_book.hpp"
+#include "serve/state_blocks.hpp"
+
+namespace stateport::detail {
+
+/// RequestCache by block table: every group of layers has blocks of states, which are found by hash like blocks of KV,
+/// and a request has a row of them in each group. By the rules of align_rules.hpp:
+///
+///     none    a row is the running window alone; nothing is found again
+///     align   a row is the running window and what lies below it until it is released; the state at each boundary that
+///             a pass ends on or crosses gets a block of its own
+///     all     a row has all blocks, and the pass itself writes the state at each boundary
+class AlignRequestCache final : public RequestBook {
+ public:
+  explicit AlignRequestCache(const RequestCacheOptions& options);
+
+  [[nodiscard]] std::int64_t evicted_states() const noexcept override;
+
+ protected:
+  std::optional<Opened> open(RequestId request, double now_s) override;
+  bool reserve(RequestId request, std::int64_t upto) override;
+  void place(Pass& pass, std::size_t index) override;
+  void unplace(Pass& pass) override;
+  void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  void publish(Pass&) override {}
+  void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  void forget_all() override;
+  [[nodiscard]] std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
+  [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
+  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  void check_index() const override;
+
+ private:
+  /// Where a running state lies: `accepted` - 1 tokens past the one of `column`.
+  struct Running {
+    std::int32_t column = no_column;
+    std::int32_t accepted = neutral_accepted;
+  };
+  /// One request in one group.
+  struct Row {
+    ColumnTable window;             ///< align
+    std::vector<std::int32_t> ids;  ///< none, all
+    Running running;
+  };
+
+  [[nodiscard]] Row& row_of(RequestId request, std::size_t group) noexcept {
+    return rows_[request.index() * blocks_.size() + group];
+  }
+  [[nodiscard]] std::span<const std::int32_t> columns(RequestId request, std::size_t group) const noexcept;
+  [[nodiscard]] std::int64_t longest_hit(RequestId request, std::int64_t upto) const;
+  [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
+  void begin(RequestId request, std::int64_t tokens);
+  void shrink_window(RequestId request, std::size_t group);
+  [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);
+  [[nodiscard]] bool grow_row(RequestId request, std::size_t group, std::int64_t upto);
+  [[nodiscard]] Running running_before(const Pass& pass, const PlannedRow& row, std::size_t group) const;
+  void place_window(Pass& pass, std::size_t index, std::size_t group);
+  void place_all(Pass& pass, std::size_t index, std::size_t group);
+  void place_none(Pass& pass, std::size_t index, std::size_t group);
+  void settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
+  void settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
+  void publish_states(const PlannedRow& row, std::size_t group);
+
+  HashedKv kv_;
+  std::deque<StateBlocks> blocks_;  ///< by group
+  std::vector<Row> rows_;           ///< [requests, groups]
+  std::vector<BlockId> scratch_;
+};
+
+}  // namespace stateport::detail

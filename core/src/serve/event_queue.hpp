@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/core/serve/request_types.hpp>
+
+namespace stateport::detail {
+
+/// Events in order of their numbers, until they are taken. Allocates only when more wait than ever before.
+class EventQueue {
+ public:
+  explicit EventQueue(bool on) : on_(on) {}
+
+  [[nodiscard]] bool on() const noexcept { return on_; }
+  /// Numbers the event; without effect if events are off.
+  void push(CacheEvent event) {
+    if (!on_) return;
+    event.sequence = ++last_;
+    events_.push_back(event);
+  }
+  std::size_t take(std::span<CacheEvent> out) {
+    const std::size_t count = std::min(out.size(), events_.size() - taken_);
+    const auto from = events_.begin() + static_cast<std::ptrdiff_t>(taken_);
+    std::copy(from, from + static_cast<std::ptrdiff_t>(count), out.begin());
+    taken_ += count;
+    if (taken_ < events_.size()) return count;
+    events_.clear();
+    taken_ = 0;
+    return count;
+  }
+
+ private:
+  bool on_;
+  std::uint64_t last_ = 0;
+  std::vector<CacheEvent> events_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace stateport::detail

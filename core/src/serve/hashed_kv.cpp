@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/hashed_kv.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stateport::detail {
+
+void GrowingHashes::extend(BlockHasher& hasher, std::span<const Token> tokens, const PromptNames& names,
+                           std::vector<ExtraKey>& scratch) {
+  const auto block = static_cast<std::size_t>(hasher.options().block_size_tokens);
+  for (std::size_t i = size(); (i + 1) * block <= tokens.size(); ++i) {
+    scratch.clear();
+    if (i == 0 && names.name_space.salt)
+      scratch.push_back({.kind = ExtraKey::Kind::tenant_salt, .id = *names.name_space.salt});
+    if (i == 0 && names.name_space.extra_key)
+      scratch.push_back({.kind = ExtraKey::Kind::adapter, .id = *names.name_space.extra_key});
+    const auto first = static_cast<std::int64_t>(i * block);
+    for (const MediaKey& media : names.media)
+      if (media.first_token >= first && media.first_token < first + static_cast<std::int64_t>(block))
+        scratch.push_back({.kind = ExtraKey::Kind::media, .id = media.id, .first_token = media.first_token - first});
+    last_ = hasher.hash_block(last_, tokens.subspan(i * block, block), scratch);
+    hashes_.append(last_);
+  }
+}
+
+HashedKv::HashedKv(const RequestCacheOptions& options, EventQueue& events)
+    : block_size_(options.block_size_tokens),
+      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
+      pool_({.blocks = kv_blocks(options)}),
+      events_(events),
+      prefix_of_(static_cast<std::size_t>(kv_blocks(options))),
+      found_(prefix_of_.size(), 0),
+      rows_(static_cast<std::size_t>(options.max_requests)) {
+  pool_.add_listener(*this);
+}
+
+HashedKv::~HashedKv() {
+  pool_.remove_listener(*this);
+}
+
+std::span<const BlockId> HashedKv::match(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
+  Row& row = rows_[request.index()];
+  row.hashes.clear();
+  row.hashes.extend(hasher_, tokens, names, extra_keys_);
+  matched_.resize(row.hashes.size());
+  const std::size_t found = pool_.find_prefix(row.hashes.keys(), matched_);
+  std::size_t same = 0;
+  while (same < found && prefix_of_[matched_[same].index()] == row.hashes.prefixes()[same]) ++same;
+  return std::span(matched_).first(same);
+}
+
+void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
+  Row& row = rows_[request.index()];
+  pool_.advance_tick();
+  pool_.retain(blocks);
+  row.blocks.assign(blocks.begin(), blocks.end());
+  row.ids.clear();
+  for (const BlockId block : blocks) row.ids.push_back(block.value());
+  row.registered = blocks.size();
+}
+
+bool HashedKv::reserve(RequestId request, std::int64_t upto) {
+  Row& row = rows_[request.index()];
+  const std::size_t held = row.blocks.size();
+  const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
+  if (needed <= held) return true;
+  row.blocks.resize(needed);
+  const auto fresh = std::span(row.blocks).subspan(held);
+  if (!pool_.allocate(fresh)) {
+    row.blocks.resize(held);
+    return false;
+  }
+  for (const BlockId block : fresh) row.ids.push_back(block.value());
+  return true;
+}
+
+void HashedKv::register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
+  Row& row = rows_[request.index()];
+  const std::size_t full = tokens.size() / static_cast<std::size_t>(block_size_);
+  if (full <= row.registered) return;
+  row.hashes.extend(hasher_, tokens, names, extra_keys_);
+  const std::size_t first = row.registered;
+  const auto keys = row.hashes.keys().subspan(first, full - first);
+  parents_.clear();
+  for (std::size_t i = first; i < full; ++i) {
+    parents_.push_back(i == 0 ? root_hash : row.hashes.keys()[i - 1]);
+    const PrefixHash& prefix = row.hashes.prefixes()[i];
+    const BlockId before = pool_.find(row.hashes.keys()[i]);
+    if (before.valid()) found_[before.index()] = 0;
+    found_[row.blocks[i].index()] = 1;
+    if (!before.valid())
+      events_.push({.kind = CacheEvent::Kind::stored,
+                    .prefix = prefix,
+                    .parent = i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
+                    .tokens = static_cast<std::int64_t>(i + 1) * block_size_});
+    prefix_of_[row.blocks[i].index()] = prefix;
+  }
+  pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
+  row.registered = full;
+}
+
+void HashedKv::end(RequestId request) {
+  Row& row = rows_[request.index()];
+  pool_.advance_tick();
+  pool_.release(row.blocks);
+  row.blocks.clear();
+  row.ids.clear();
+  row.registered = 0;
+}
+
+void HashedKv::reset() {
+  pool_.remove_listener(*this);
+  pool_.reset();
+  std::ranges::fill(found_, std::uint8_t{0});
+  pool_.add_listener(*this);
+}
+
+void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
+  for (const BlockId block : blocks)
+    if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0)
+      events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix_of_[block.index()]});
+}
+
+}  // namespace stateport::detail

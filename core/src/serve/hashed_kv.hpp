@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/event_queue.hpp"
+#include "serve/request_record.hpp"
+
+namespace stateport::detail {
+
+/// The chained hashes of a growing list of tokens, one for each full block. Each block is hashed once.
+class GrowingHashes {
+ public:
+  void clear() noexcept {
+    hashes_.clear();
+    last_ = {};
+  }
+  /// Hashes the full blocks of `tokens` that are not hashed yet.
+  void extend(BlockHasher& hasher, std::span<const Token> tokens, const PromptNames& names,
+              std::vector<ExtraKey>& scratch);
+
+  [[nodiscard]] std::span<const BlockHash> keys() const noexcept { return hashes_.keys; }
+  [[nodiscard]] std::span<const PrefixHash> prefixes() const noexcept { return hashes_.prefixes; }
+  [[nodiscard]] std::size_t size() const noexcept { return hashes_.keys.size(); }
+
+ private:
+  PromptHashes hashes_;
+  BlockDigest last_;
+};
+
+/// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens.
+class HashedKv final : private BlockListener {
+ public:
+  HashedKv(const RequestCacheOptions& options, EventQueue& events);
+  ~HashedKv();
+  HashedKv(const HashedKv&) = delete;
+  HashedKv& operator=(const HashedKv&) = delete;
+
+  /// The leading blocks of the prompt that are cached, confirmed by the whole prefix hash. Valid until the next call.
+  [[nodiscard]] std::span<const BlockId> match(RequestId request, std::span<const Token> tokens,
+                                               const PromptNames& names);
+  /// The request begins with these blocks.
+  void begin(RequestId request, std::span<const BlockId> blocks);
+  [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
+  /// The blocks of `tokens`, all of which are computed, can be found from now on.
+  void register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names);
+  void end(RequestId request);
+  /// No block is found any more; without an event for each.
+  void reset();
+
+  [[nodiscard]] BlockPool& pool() noexcept { return pool_; }
+  [[nodiscard]] const BlockPool& pool() const noexcept { return pool_; }
+  [[nodiscard]] const GrowingHashes& hashes(RequestId request) const noexcept { return rows_[request.index()].hashes; }
+  [[nodiscard]] std::span<const BlockId> blocks(RequestId request) const noexcept {
+    return rows_[request.index()].blocks;
+  }
+  [[nodiscard]] KvRow row(RequestId request) const noexcept {
+    return {.ids = rows_[request.index()].ids, .tokens_per_id = block_size_};
+  }
+
+ private:
+  struct Row {
+    GrowingHashes hashes;
+    std::vector<BlockId> blocks;
+    std::vector<std::int32_t> ids;  ///< the same
+    std::size_t registered = 0;     ///< leading blocks that are found by hash
+  };
+
+  void on_blocks_unreferenced(std::span<const BlockId>) override {}
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
+
+  std::int32_t block_size_;
+  BlockHasher hasher_;
+  BlockPool pool_;
+  EventQueue& events_;
+  std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
+  std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
+  std::vector<Row> rows_;              ///< by request
+  std::vector<BlockId> matched_;
+  std::vector<BlockHash> parents_;
+  std::vector<ExtraKey> extra_keys_;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/serve/request_cache.hpp>
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "serve/align_request_cache.hpp"
+#include "serve/slots_request_cache.hpp"
+#include "serve/tree_request_cache.hpp"
+
+namespace stateport {
+namespace {
+
+void check_sizes(const RequestCacheOptions& options) {
+  require(options.index >= CacheIndex::slots && options.index <= CacheIndex::align, "index",
+          static_cast<int>(options.index), "is not an index");
+  require(options.max_requests >= 1, "max_requests", options.max_requests, "must be at least 1");
+  require(options.max_request_tokens >= 1 && options.max_request_tokens <= INT32_MAX, "max_request_tokens",
+          options.max_request_tokens, "must be a 32-bit count of at least 1");
+  require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
+  require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
+  const std::int64_t block = options.block_size_tokens;
+  require(floor_to(options.kv_tokens, block) >= ceil_div(options.max_request_tokens, block) * block, "kv_tokens",
+          options.kv_tokens, "must be room for one request of max_request_tokens");
+  require(options.kv_tokens <= INT32_MAX - 2 * block, "kv_tokens", options.kv_tokens,
+          "is more than a KV index can name");
+  require(options.checkpoints >= 0, "checkpoints", options.checkpoints, "must not be negative");
+  require(options.scan_alignment_tokens >= 0, "scan_alignment_tokens", options.scan_alignment_tokens,
+          "must not be negative");
+  require(options.decode_checkpoint_tokens >= 0 && options.decode_checkpoint_tokens % block == 0,
+          "decode_checkpoint_tokens", options.decode_checkpoint_tokens, "must be whole blocks");
+}
+
+void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint) {
+  require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",
+          "must be that of the store, unless unchecked_layout is set");
+}
+
+void check_group(const RequestCacheOptions& options, const StateGroup& group, std::int32_t before) {
+  check_layout(options, group.layout_fingerprint);
+  const std::int32_t size = group.block_size_tokens;
+  require(size >= 1 && size % before == 0, "block_size_tokens", size,
+          "must be a multiple of that of KV and of the group before");
+  require(size > (options.overlap ? 2 : 1) * options.drafts, "block_size_tokens", size,
+          "must be larger than drafts, and than twice as many with overlap");
+  require(group.conv_window == 0 || group.conv_window > options.drafts, "conv_window", group.conv_window,
+          "must be 0 or longer than drafts: a bias of up to drafts tokens has to leave one");
+  const std::int64_t needed = resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0) +
+                              (options.overlap ? 1 : 0);
+  require(group.blocks >= needed, "blocks", group.blocks, "must be enough for one request");
+}
+
+void check_options(const RequestCacheOptions& options) {
+  check_sizes(options);
+  if (options.index != CacheIndex::align) {
+    require(options.groups.empty(), "groups", options.groups.size(), "are for the index align alone");
+    return check_layout(options, options.layout_fingerprint);
+  }
+  require(options.align_mode >= AlignMode::none && options.align_mode <= AlignMode::all, "align_mode",
+          static_cast<int>(options.align_mode), "is not a mode");
+  require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
+  std::int32_t before = options.block_size_tokens;
+  for (const StateGroup& group : options.groups) {
+    check_group(options, group, before);
+    before = group.block_size_tokens;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options) {
+  check_options(options);
+  switch (options.index) {
+    case CacheIndex::slots:
+      return std::make_unique<detail::SlotsRequestCache>(options);
+    case CacheIndex::tree:
+      return std::make_unique<detail::TreeRequestCache>(options);
+    default:
+      return std::make_unique<detail::AlignRequestCache>(options);
+  }
+}
+
+}  // namespace stateport

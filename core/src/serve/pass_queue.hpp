@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/core/serve/request_types.hpp>
+
+namespace stateport::detail {
+
+struct PlannedRow {
+  RequestId request;
+  std::int32_t tokens = 0;
+  std::int32_t drafts = 0;
+  std::int64_t prompt_tokens = 0;  ///< of the request
+  bool runs = false;               ///< it found room, and its request has not ended since
+  bool room = false;
+  std::int64_t start = 0;  ///< known once the pass is placed
+};
+
+/// Index align: how one pass finds and leaves the running state of a row, in one group.
+struct AlignRow {
+  std::int32_t column = 0;  ///< the running column of the pass
+  SlotCopy moved;           ///< into it, before the pass; without a destination: nothing
+};
+
+struct Pass {
+  PassId id = 0;
+  bool ready = false;
+  bool quiet = false;  ///< placed, and its commit will do nothing but count tokens and register KV
+  std::vector<PlannedRow> rows;
+  std::vector<std::int32_t> row_of;  ///< by request: its row while that runs; else -1
+  std::vector<RowState> states;      ///< [rows, groups]
+  std::vector<StateSave> saves;
+  std::vector<std::array<std::size_t, 2>> save_ranges;  ///< [rows, groups] first and end in `saves`
+  std::vector<std::vector<SlotId>> clear;               ///< [groups]
+  std::vector<std::vector<SlotCopy>> copies;            ///< [groups]
+  std::vector<RowPlan> row_plans;
+  std::vector<GroupPlan> group_plans;
+  std::vector<AlignRow> align;  ///< [rows, groups], index align
+  std::int32_t without_room = 0;
+  std::int32_t dropped = 0;  ///< checkpoints for which place() found no room
+};
+
+/// Throws InvalidArgument unless the rows of a placed pass can have sampled so many tokens each, `sampled` together.
+/// `next`: the pass that was planned ahead, if there is one.
+void check_counts(const Pass& pass, const Pass* next, std::span<const std::int32_t> counts, std::int64_t sampled);
+
+/// The outstanding passes, oldest first. Their memory is used again and again.
+class PassQueue {
+ public:
+  static constexpr std::size_t capacity = 2;
+  /// What is computed once some passes are committed: between `low` and `high` tokens.
+  struct Bounds {
+    std::int64_t low = 0;
+    std::int64_t high = 0;
+  };
+
+  PassQueue(std::size_t requests, std::size_t groups);
+
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  [[nodiscard]] Pass& at(std::size_t i) noexcept { return passes_[(first_ + i) % capacity]; }
+  [[nodiscard]] const Pass& at(std::size_t i) const noexcept { return passes_[(first_ + i) % capacity]; }
+  [[nodiscard]] Pass& newest() noexcept { return at(count_ - 1); }
+  /// A pass without rows; it counts once it is pushed.
+  [[nodiscard]] Pass& next() noexcept;
+  void push() noexcept { ++count_; }
+  void pop_oldest() noexcept;
+  void pop_newest() noexcept;
+
+  /// After the first `passes` passes, for a request of which so many tokens are computed now.
+  [[nodiscard]] Bounds bounds(RequestId request, std::int64_t computed, std::size_t passes) const noexcept;
+  /// The pass before this one, if it runs the request; null otherwise.
+  [[nodiscard]] const Pass* earlier(const Pass& pass, RequestId request) const noexcept;
+  /// A pass that is placed runs the request, so that its live state may have changed already.
+  [[nodiscard]] bool in_flight(RequestId request) const noexcept;
+  /// The rows of the request are void.
+  void end_request(RequestId request) noexcept;
+
+ private:
+  static void forget_rows(Pass& pass) noexcept;
+
+  std::array<Pass, capacity> passes_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace stateport::detail

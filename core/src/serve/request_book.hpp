@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/event_queue.hpp"
+#include "serve/pass_queue.hpp"
+#include "serve/request_record.hpp"
+
+namespace stateport::detail {
+
+/// What the request caches of all indexes share: the numbers and tokens of requests, outstanding passes, the checks of
+/// everything that comes in, statistics. An index fills in the hooks; it is called with checked arguments only.
+///
+///     plan    ─► reserve (each row) ─► place (each row with room), at once or when the pass before it settles
+///     commit  ─► settle (each row) ─► publish
+///     cancel, a plan that replaces another ─► unplace
+class RequestBook : public RequestCache {
+ public:
+  [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) final;
+  [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const final;
+  [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) final;
+  void cancel(PassId pass) final;
+  [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
+                                  std::span<const Token> sampled) final;
+  void end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
+  [[nodiscard]] std::span<const Token> tokens(RequestId request) const final { return checked(request).tokens; }
+  [[nodiscard]] std::int64_t computed(RequestId request) const final { return checked(request).computed; }
+  [[nodiscard]] KvRow kv(RequestId request) const final;
+  [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;
+  [[nodiscard]] std::int32_t running_requests() const noexcept final { return running_; }
+  void reset() final;
+  [[nodiscard]] const RequestCacheOptions& options() const noexcept final { return options_; }
+  [[nodiscard]] const CacheStats& stats() const noexcept final { return stats_; }
+  [[nodiscard]] std::size_t take_events(std::span<CacheEvent> out) final;
+  void check_invariants() const final;
+
+ protected:
+  using Record = RequestRecord;
+
+  /// What an index found for a prompt.
+  struct Opened {
+    std::int64_t reused_tokens = 0;
+    std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens
+    std::optional<LostHit> lost;
+  };
+
+  /// The copies of one commit, for one group.
+  struct After {
+    std::vector<SlotCopy> from_scratch;
+    std::vector<SlotCopy> copies;
+    std::vector<StepCommit> steps;
+  };
+
+  explicit RequestBook(const RequestCacheOptions& options);
+
+  /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing
+  /// taken. The record holds the prompt already.
+  [[nodiscard]] virtual std::optional<Opened> open(RequestId request, double now_s) = 0;
+  /// Memory for `upto` tokens, in every group. False: too little. KV that is taken stays with the request.
+  [[nodiscard]] virtual bool reserve(RequestId request, std::int64_t upto) = 0;
+  /// Where row `index` reads and writes states, and what must move before the pass. Clears pass.quiet if its commit
+  /// will move, publish or change anything but counts.
+  virtual void place(Pass& pass, std::size_t index) = 0;
+  /// The pass, placed or not, will not run: what place() took goes back.
+  virtual void unplace(Pass& pass) = 0;
+  /// The row ran and kept `sampled` tokens; the record has them, and the new count of computed tokens.
+  virtual void settle(Pass& pass, std::size_t index, std::int32_t sampled) = 0;
+  /// After settle() of all rows.
+  virtual void publish(Pass& pass) = 0;
+  virtual void close(RequestId request, RequestEnd how, const ReuseHint& hint) = 0;
+  virtual void forget_all() = 0;
+  /// How many of `tokens` tokens of the prompt from `start` on to run in one pass.
+  [[nodiscard]] virtual std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const;
+  [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
+  [[nodiscard]] virtual RowState state_of(RequestId request, std::size_t group) const = 0;
+  virtual void check_index() const = 0;
+
+  [[nodiscard]] const Record& record(RequestId request) const noexcept { return records_[request.index()]; }
+  /// Valid until the next call.
+  [[nodiscard]] PromptNames names(RequestId request) { return record(request).names(media_); }
+
+  RequestCacheOptions options_;
+  std::size_t groups_;
+  EventQueue events_;
+  PassQueue passes_;
+  std::vector<After> after_;    ///< by group, of this commit
+  std::int32_t published_ = 0;  ///< of this commit
+  std::int32_t dropped_ = 0;
+  double now_s_ = 0;
+
+ private:
+  [[nodiscard]] const Record& checked(RequestId request) const;
+  [[nodiscard]] PassQueue::Bounds bounds(RequestId request, std::size_t passes) const noexcept {
+    return passes_.bounds(request, record(request).computed, passes);
+  }
+  void check_row(const PassRow& row, std::size_t passes) const;
+  void check_rows(std::span<const PassRow> rows, std::size_t passes);
+  void drop_newest();
+  void add_row(Pass& pass, const PassRow& row);
+  void place_rows(Pass& pass);
+  [[nodiscard]] PassPlan view(Pass& pass);
+  [[nodiscard]] PassCommit take_commit();
+
+  std::vector<Record> records_;
+  std::vector<RequestId> free_requests_;
+  std::vector<std::uint64_t> named_;  ///< by request: the last batch that named it
+  std::uint64_t batch_ = 0;
+  PassId last_pass_ = 0;
+  std::int32_t running_ = 0;
+  std::vector<MediaKey> media_;  ///< scratch of names()
+  std::vector<GroupCommit> group_commits_;
+  CacheStats stats_;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/serve/request_cache.hpp>
+
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/slots/checkpoint_budget.hpp>
+
+namespace stateport {
+
+std::size_t group_count(const RequestCacheOptions& options) noexcept {
+  return options.index == CacheIndex::align ? options.groups.size() : 1;
+}
+
+std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) {
+  require(group < group_count(options), "group", group, "is out of range");
+  constexpr std::int32_t reserved = 2;  // the null block, and the last one, which is never handed out
+  if (options.index == CacheIndex::align) return options.groups[group].blocks + reserved;
+  return options.max_requests + options.checkpoints;
+}
+
+std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
+  return options.index == CacheIndex::slots ? options.max_requests * max_checkpoints_per_chunk : 0;
+}
+
+std::int32_t kv_blocks(const RequestCacheOptions& options) {
+  require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
+  constexpr std::int32_t reserved = 1;
+  return static_cast<std::int32_t>(options.kv_tokens / options.block_size_tokens) + reserved;
+}
+
+}  // namespace stateport

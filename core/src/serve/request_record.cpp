@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/request_record.hpp"
+
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <cmath>
+#include <string>
+
+namespace stateport::detail {
+
+void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now_s) {
+  const auto length = std::ssize(prompt.tokens);
+  require(length >= 1, "prompt", length, "must have at least one token");
+  require(length <= tokens_max, "prompt", length, "is longer than max_request_tokens");
+  std::int64_t last = 0;
+  for (const MediaKey& media : prompt.media) {
+    require(media.first_token >= last && media.first_token < length, "media", media.first_token,
+            "must be ascending positions of the prompt");
+    last = media.first_token;
+  }
+  check_hint(prompt.hint);
+  require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", std::to_string(prompt.now_s),
+          "must be finite and not before the last one");
+}
+
+void RequestRecord::fill(const Prompt& prompt) {
+  tokens.assign(prompt.tokens.begin(), prompt.tokens.end());
+  prompt_tokens = std::ssize(prompt.tokens);
+  computed = 0;
+  extra_key.reset();
+  salt.reset();
+  if (prompt.name_space.extra_key) extra_key.emplace(*prompt.name_space.extra_key);
+  if (prompt.name_space.salt) salt.emplace(*prompt.name_space.salt);
+  media.clear();
+  for (const MediaKey& key : prompt.media) media.push_back({.id = std::string(key.id), .first_token = key.first_token});
+  hint = prompt.hint;
+}
+
+PromptNames RequestRecord::names(std::vector<MediaKey>& scratch) const {
+  scratch.clear();
+  for (const Media& key : media) scratch.push_back({.id = key.id, .first_token = key.first_token});
+  return {.name_space = name_space(), .media = scratch};
+}
+
+}  // namespace stateport::detail

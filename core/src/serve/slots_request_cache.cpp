@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/slots_request_cache.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+
+namespace stateport::detail {
+namespace {
+
+SlotAllocatorOptions allocator_options(const RequestCacheOptions& options) {
+  SlotAllocatorOptions allocator;
+  if (options.eviction != EvictionOrder::lru)
+    allocator.eviction = make_eviction_policy(options.eviction, options.eviction_options);
+  return allocator;
+}
+
+}  // namespace
+
+SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
+    : RequestBook(options),
+      kv_(options, events_),
+      slots_(state_slots(options)),
+      allocator_(slots_, kv_.pool(), allocator_options(options)),
+      matcher_(kv_.pool(), &allocator_,
+               {.block_size_tokens = options.block_size_tokens, .layout_fingerprint = options.layout_fingerprint}),
+      requests_(static_cast<std::size_t>(options.max_requests)),
+      block_of_(static_cast<std::size_t>(state_slots(options))),
+      published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
+      state_prefix_(block_of_.size()),
+      noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0) {
+  for (Request& request : requests_) {
+    SlotId live;
+    static_cast<void>(slots_.allocate({&live, 1}));
+    request.live = live.value();
+  }
+  const std::size_t most = requests_.size() * (max_checkpoints_per_chunk + 1);
+  checkpoints_.reserve(most);
+  blocks_.reserve(most);
+  given_.reserve(most);
+  kv_.pool().add_listener(*this);
+}
+
+SlotsRequestCache::~SlotsRequestCache() {
+  kv_.pool().remove_listener(*this);
+}
+
+std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double) {
+  const Record& prompt = record(id);
+  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens, names(id));
+  const GrowingHashes& hashes = kv_.hashes(id);
+  matched_.resize(cached.size());
+  const BlockMatch match = matcher_.match({.chunk_tokens = prompt.prompt_tokens,
+                                           .keys = hashes.keys().first(cached.size()),
+                                           .prefixes = hashes.prefixes().first(cached.size())},
+                                          matched_);
+  kv_.begin(id, std::span(matched_).first(static_cast<std::size_t>(match.matched_blocks)));
+  Request& request = requests_[id.index()];
+  request = {.live = request.live,
+             .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
+             .hit_tokens = match.skip_tokens,
+             .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens};
+  return Opened{.reused_tokens = match.skip_tokens, .cached_tokens = request.cached_tokens, .lost = match.lost};
+}
+
+void SlotsRequestCache::place(Pass& pass, std::size_t index) {
+  const PlannedRow& row = pass.rows[index];
+  const Request& request = requests_[row.request.index()];
+  pass.states[index] = {.slots = {&request.live, 1}, .read_column = row.start > 0 ? 0 : -1};
+  if (!request.begun) {
+    if (request.pinned.valid())
+      pass.copies[0].push_back(SlotCopy::whole(request.pinned.value(), request.live));
+    else
+      pass.clear[0].push_back(SlotId{request.live});
+  }
+  const std::size_t first = pass.saves.size();
+  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
+  pass.save_ranges[index] = {first, pass.saves.size()};
+  pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
+}
+
+/// Worth a checkpoint are: where the request leaves the shared prefix, the last full block of the prompt, and the start
+/// of the last block that the pass touches.
+void SlotsRequestCache::plan_saves(Pass& pass, const PlannedRow& row) {
+  const std::int64_t block = options_.block_size_tokens;
+  const std::int64_t end = row.start + row.tokens;
+  std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {requests_[row.request.index()].cached_tokens,
+                                                                    floor_to(record(row.request).prompt_tokens, block),
+                                                                    floor_to(end - 1, block)};
+  std::ranges::sort(candidates);
+  std::int64_t previous = row.start;
+  for (const std::int64_t at : candidates) {
+    if (at <= previous || at >= end || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
+    previous = at;
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                          .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
+                          .in_scratch = true});
+  }
+}
+
+bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
+  if (end % options_.block_size_tokens != 0) return false;
+  const std::int64_t prompt = record(request).prompt_tokens;
+  if (end == prompt) return true;
+  if (end < prompt) return options_.scan_alignment_tokens == 0;
+  return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
+}
+
+void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
+  const PlannedRow& row = pass.rows[index];
+  Request& request = requests_[row.request.index()];
+  const std::int64_t computed = record(row.request).computed;
+  request.begun = true;
+  if (request.pinned.valid()) allocator_.unpin(request.pinned);
+  request.pinned = {};
+  const auto block = static_cast<std::int64_t>(options_.block_size_tokens);
+  if (computed / block > row.start / block)
+    kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
+                      names(row.request));
+  if (row.drafts > 0) return settle_decode(row, static_cast<std::int32_t>(index), sampled);
+  const auto [first, end] = pass.save_ranges[index];
+  for (std::size_t i = first; i < end; ++i)
+    note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
+  if (ends_on_checkpoint(row.request, computed))
+    note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
+}
+
+/// The state after the last token that was kept becomes the live one; one that the row passed may be a checkpoint.
+void SlotsRequestCache::settle_decode(const PlannedRow& row, std::int32_t index, std::int32_t sampled) {
+  after_[0].steps.push_back(
+      {.row = index, .live_step = sampled - 1, .live_slot = SlotId{requests_[row.request.index()].live}});
+  const std::int64_t every = options_.decode_checkpoint_tokens;
+  if (every == 0) return;
+  const std::int64_t at = floor_to(record(row.request).computed, every);
+  if (at <= row.start) return;
+  note(row.request, at,
+       {.source = Source::step,
+        .row = static_cast<std::int32_t>(after_[0].steps.size()) - 1,
+        .step = static_cast<std::int32_t>(at - row.start) - 1});
+}
+
+/// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
+void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
+  const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  checkpoint.block = kv_.blocks(request)[index];
+  checkpoint.tag = {.token_count = tokens,
+                    .prefix = kv_.hashes(request).prefixes()[index],
+                    .layout_fingerprint = options_.layout_fingerprint};
+  std::uint32_t& noted = noted_[checkpoint.block.index()];
+  if (noted == commit_) return;
+  if (allocator_.has_state(checkpoint.block) && allocator_.tag(checkpoint.block) == checkpoint.tag) return;
+  noted = commit_;
+  checkpoints_.push_back(checkpoint);
+  blocks_.push_back(checkpoint.block);
+}
+
+void SlotsRequestCache::publish(Pass& pass) {
+  if (!checkpoints_.empty()) {
+    const std::size_t wanted = checkpoints_.size();
+    given_.resize(wanted);
+    const SlotDemand demand = allocator_.try_allocate(blocks_, given_);
+    if (!demand.met()) {
+      keep_what_fits(demand.available);
+      given_.resize(blocks_.size());
+      allocator_.allocate(blocks_, given_);
+    }
+    dropped_ += static_cast<std::int32_t>(wanted - blocks_.size());
+    published_ = static_cast<std::int32_t>(blocks_.size());
+    for (std::size_t i = 0; i < checkpoints_.size(); ++i) store(checkpoints_[i], given_[i]);
+    checkpoints_.clear();
+    blocks_.clear();
+    ++commit_;
+  }
+  if (options_.eviction == EvictionOrder::lru) return;
+  for (const PlannedRow& row : pass.rows)
+    if (row.runs && record(row.request).computed >= record(row.request).prompt_tokens) tell_policy(row.request);
+}
+
+/// The first ones; those whose block has a slot need none.
+void SlotsRequestCache::keep_what_fits(std::int64_t available) {
+  std::size_t kept = 0;
+  for (const Checkpoint& checkpoint : checkpoints_)
+    if (allocator_.has_state(checkpoint.block) || available-- > 0) checkpoints_[kept++] = checkpoint;
+  checkpoints_.resize(kept);
+  blocks_.clear();
+  for (const Checkpoint& checkpoint : checkpoints_) blocks_.push_back(checkpoint.block);
+}
+
+void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
+  After& copies = after_[0];
+  switch (checkpoint.source) {
+    case Source::scratch:
+      copies.from_scratch.push_back(SlotCopy::whole(checkpoint.from.value(), slot.value()));
+      break;
+    case Source::live:
+      copies.copies.push_back(SlotCopy::whole(checkpoint.from.value(), slot.value()));
+      break;
+    case Source::step: {
+      StepCommit& step = copies.steps[static_cast<std::size_t>(checkpoint.row)];
+      step.kept_step = checkpoint.step;
+      step.kept_slot = slot;
+      break;
+    }
+  }
+  if (const BlockId before = block_of_[slot.index()]; before.valid()) lose_state(before);
+  allocator_.withdraw(checkpoint.block);
+  allocator_.set_tag(checkpoint.block, checkpoint.tag);
+  const BlockHash hash = kv_.pool().hash(checkpoint.block);
+  allocator_.register_hashes({&checkpoint.block, 1}, {&hash, 1});
+  block_of_[slot.index()] = checkpoint.block;
+  published_slot_[checkpoint.block.index()] = slot;
+  state_prefix_[slot.index()] = checkpoint.tag.prefix;
+  events_.push({.kind = CacheEvent::Kind::stored,
+                .content = CacheEvent::Content::state,
+                .prefix = checkpoint.tag.prefix,
+                .tokens = checkpoint.tag.token_count});
+}
+
+/// The state that was published in the slot of this block is gone.
+void SlotsRequestCache::lose_state(BlockId block) {
+  const SlotId slot = published_slot_[block.index()];
+  if (!slot.valid()) return;
+  events_.push({.kind = CacheEvent::Kind::removed,
+                .content = CacheEvent::Content::state,
+                .prefix = state_prefix_[slot.index()]});
+  block_of_[slot.index()] = {};
+  published_slot_[block.index()] = {};
+}
+
+void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
+  for (const BlockId block : blocks) lose_state(block);
+}
+
+void SlotsRequestCache::tell_policy(RequestId id) {
+  Request& request = requests_[id.index()];
+  if (request.told) return;
+  request.told = true;
+  const std::int64_t block = options_.block_size_tokens;
+  const std::int64_t prompt = record(id).prompt_tokens;
+  allocator_.note_served({.now_s = now_s_,
+                          .hashes = kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
+                          .usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
+                          .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
+                          .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
+                          .hint = record(id).hint});
+}
+
+void SlotsRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
+  Request& request = requests_[id.index()];
+  if (request.pinned.valid()) allocator_.unpin(request.pinned);
+  kv_.end(id);
+  request = {.live = request.live};
+}
+
+void SlotsRequestCache::forget_all() {
+  std::ranges::fill(block_of_, BlockId{});
+  std::ranges::fill(published_slot_, SlotId{});
+  allocator_.reset();
+  kv_.reset();
+}
+
+RowState SlotsRequestCache::state_of(RequestId request, std::size_t) const {
+  return {.slots = {&requests_[request.index()].live, 1}, .read_column = record(request).computed > 0 ? 0 : -1};
+}
+
+void SlotsRequestCache::check_index() const {
+  kv_.pool().check_invariants();
+  slots_.check_invariants();
+  allocator_.check_invariants();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const RequestId id{static_cast<std::int32_t>(i)};
+    require_invariant(slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller, "SlotsRequestCache",
+                      "a live slot has another owner");
+    if (!record(id).running) continue;
+    const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
+    require_invariant(held >= record(id).computed, "SlotsRequestCache", "a request computed more than it holds");
+  }
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <stateport/core/slots/checkpoint_budget.hpp>
+#include <stateport/core/slots/prefix_matcher.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
+
+#include "serve/hashed_kv.hpp"
+#include "serve/request_book.hpp"
+
+namespace stateport::detail {
+
+/// RequestCache by block hash: requests run in live slots of their own; a KV block may have a checkpoint in another.
+class SlotsRequestCache final : public RequestBook, private BlockListener {
+ public:
+  explicit SlotsRequestCache(const RequestCacheOptions& options);
+  ~SlotsRequestCache() override;
+
+  [[nodiscard]] std::int64_t evicted_states() const noexcept override { return allocator_.evictions(); }
+
+ protected:
+  std::optional<Opened> open(RequestId request, double now_s) override;
+  bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
+  void place(Pass& pass, std::size_t index) override;
+  void unplace(Pass&) override {}
+  void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  void publish(Pass& pass) override;
+  void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  void forget_all() override;
+  [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
+  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  void check_index() const override;
+
+ private:
+  struct Request {
+    std::int32_t live = -1;  ///< its slot, as the one column of its row
+    SlotId pinned;           ///< the checkpoint that the first pass restores
+    std::int64_t hit_tokens = 0;
+    std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
+    bool begun = false;              ///< a pass was committed: the live slot holds its state
+    bool told = false;               ///< the eviction policy knows of it
+  };
+  /// Where the state of a checkpoint is when the pass is over.
+  enum class Source : std::uint8_t { scratch, live, step };
+  struct Checkpoint {
+    BlockId block;
+    StateTag tag;
+    Source source = Source::live;
+    SlotId from;           ///< scratch or live
+    std::int32_t row = 0;  ///< step: of the pass
+    std::int32_t step = 0;
+  };
+
+  void on_blocks_unreferenced(std::span<const BlockId>) override {}
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
+
+  void plan_saves(Pass& pass, const PlannedRow& row);
+  [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
+  void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
+  void settle_decode(const PlannedRow& row, std::int32_t index, std::int32_t sampled);
+  void keep_what_fits(std::int64_t available);
+  void store(const Checkpoint& checkpoint, SlotId slot);
+  void lose_state(BlockId block);
+  void tell_policy(RequestId request);
+
+  HashedKv kv_;
+  SlotPool slots_;
+  SlotAllocator allocator_;
+  PrefixMatcher matcher_;
+  std::vector<Request> requests_;
+  std::vector<Checkpoint> checkpoints_;  ///< of this commit
+  std::vector<BlockId> blocks_;
+  std::vector<SlotId> given_;
+  std::vector<BlockId> block_of_;         ///< by slot: whose state was published in it
+  std::vector<SlotId> published_slot_;    ///< by block: the inverse
+  std::vector<PrefixHash> state_prefix_;  ///< by slot
+  std::vector<BlockId> matched_;
+  std::vector<std::uint32_t> noted_;  ///< by block: the last commit that noted a checkpoint for it
+  std::uint32_t commit_ = 1;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/state_blocks.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stateport::detail {
+
+StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events)
+    : block_size_(group.block_size_tokens),
+      group_(index),
+      pool_({.blocks = group.blocks + 2}),
+      publication_(group.blocks + 2),
+      events_(events),
+      prefix_of_(static_cast<std::size_t>(group.blocks) + 2),
+      found_(prefix_of_.size(), 0) {
+  take_null_block();
+  pool_.add_listener(*this);
+}
+
+StateBlocks::~StateBlocks() {
+  pool_.remove_listener(*this);
+}
+
+void StateBlocks::take_null_block() {
+  std::vector<BlockId> all(static_cast<std::size_t>(pool_.free_blocks()));
+  static_cast<void>(pool_.allocate(all));
+  std::erase(all, BlockId{null_block});
+  pool_.release(all);
+}
+
+BlockId StateBlocks::find(BlockHash key, const PrefixHash& prefix, std::int64_t tokens) const {
+  const BlockId block = pool_.find(key);
+  const bool same = block.valid() && prefix_of_[block.index()] == prefix && publication_.tokens(block) == tokens;
+  return same ? block : BlockId{};
+}
+
+bool StateBlocks::take(std::span<BlockId> blocks) {
+  if (!pool_.allocate(blocks)) return false;
+  for (const BlockId block : blocks) publication_.forget(block);
+  return true;
+}
+
+void StateBlocks::release(std::span<const BlockId> blocks) {
+  pool_.advance_tick();
+  pool_.release(blocks);
+}
+
+bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens) {
+  if (pool_.hash(block) > 0 || !publication_.publish(block, tokens)) return false;
+  const BlockId before = pool_.find(key);
+  if (before.valid()) found_[before.index()] = 0;
+  found_[block.index()] = 1;
+  prefix_of_[block.index()] = prefix;
+  pool_.register_hashes({&block, 1}, {&key, 1});
+  if (!before.valid())
+    events_.push({.kind = CacheEvent::Kind::stored,
+                  .content = CacheEvent::Content::state,
+                  .group = group_,
+                  .prefix = prefix,
+                  .tokens = tokens});
+  return true;
+}
+
+void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (hashes[i] <= 0) continue;
+    ++evictions_;
+    if (std::exchange(found_[blocks[i].index()], std::uint8_t{0}) == 0) continue;
+    events_.push({.kind = CacheEvent::Kind::removed,
+                  .content = CacheEvent::Content::state,
+                  .group = group_,
+                  .prefix = prefix_of_[blocks[i].index()]});
+  }
+}
+
+void StateBlocks::reset() {
+  pool_.remove_listener(*this);
+  pool_.reset();
+  std::ranges::fill(found_, std::uint8_t{0});
+  take_null_block();
+  pool_.add_listener(*this);
+}
+
+}  // namespace stateport::detail

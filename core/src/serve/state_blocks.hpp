@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <stateport/core/align/publication_check.hpp>
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/event_queue.hpp"
+
+namespace stateport::detail {
+
+/// Index align: the blocks of states of one group of layers, found by hash. Block 0 stands for a column that holds
+/// nothing; the last one is never handed out.
+class StateBlocks final : private BlockListener {
+ public:
+  StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events);
+  ~StateBlocks();
+  StateBlocks(const StateBlocks&) = delete;
+  StateBlocks& operator=(const StateBlocks&) = delete;
+
+  [[nodiscard]] std::int32_t block_size() const noexcept { return block_size_; }
+  /// The block that holds the state after exactly this prefix; none if there is none.
+  [[nodiscard]] BlockId find(BlockHash key, const PrefixHash& prefix, std::int64_t tokens) const;
+  /// Blocks that belong to the caller; what they held is forgotten. False: too few, nothing changed.
+  [[nodiscard]] bool take(std::span<BlockId> blocks);
+  void retain(BlockId block) { pool_.retain({&block, 1}); }
+  void release(std::span<const BlockId> blocks);
+  /// The block can be found from now on if it holds state@tokens in both parts. True if that is new.
+  bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens);
+  [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
+  [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
+  void reset();
+  void check_invariants() const { pool_.check_invariants(); }
+
+ private:
+  void take_null_block();
+  void on_blocks_unreferenced(std::span<const BlockId>) override {}
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
+
+  std::int32_t block_size_;
+  std::int32_t group_;
+  BlockPool pool_;
+  PublicationCheck publication_;
+  EventQueue& events_;
+  std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
+  std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
+  std::int64_t evictions_ = 0;
+};
+
+}  // namespace stateport::detail

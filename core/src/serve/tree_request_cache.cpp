@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/tree_request_cache.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+
+namespace stateport::detail {
+
+TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
+    : RequestBook(options),
+      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
+      tree_([&] {
+        PrefixTree::Options tree{.page_size = options.block_size_tokens,
+                                 .slots = state_slots(options),
+                                 .chunk_size = std::max(options.scan_alignment_tokens, 1),
+                                 .layout_fingerprint = options.layout_fingerprint,
+                                 .eviction = options.eviction,
+                                 .eviction_options = options.eviction_options,
+                                 .kv_indices = options.kv_tokens + options.block_size_tokens,
+                                 .kv_event_hash = options.hash};
+        if (options.events) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
+        return tree;
+      }()),
+      kv_(options.kv_tokens, options.block_size_tokens),
+      requests_(static_cast<std::size_t>(options.max_requests)),
+      state_prefix_(static_cast<std::size_t>(state_slots(options))),
+      told_(state_prefix_.size(), 0) {}
+
+Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
+  const Request& request = requests_[id.index()];
+  Namespace result = record(id).name_space();
+  if (request.has_extra_key) result.extra_key = request.extra_key;
+  return result;
+}
+
+/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Every part
+/// has its length before it, so that no two lists give the same name.
+void TreeRequestCache::name_media(RequestId id) {
+  Request& request = requests_[id.index()];
+  const Record& prompt = record(id);
+  request.has_extra_key = !prompt.media.empty();
+  request.extra_key.clear();
+  if (prompt.media.empty()) return;
+  const auto add = [&](const std::string& text) { request.extra_key += std::to_string(text.size()) + ':' + text; };
+  request.extra_key = prompt.extra_key ? "1:" : "0:";
+  if (prompt.extra_key) add(*prompt.extra_key);
+  for (const Record::Media& media : prompt.media) {
+    request.extra_key += std::to_string(media.first_token) + '@';
+    add(media.id);
+  }
+}
+
+/// What left the tree is free again.
+void TreeRequestCache::take_back(const Freed& freed) {
+  kv_.release(freed.kv);
+  for (const SlotId slot : freed.slots) {
+    ++evicted_states_;
+    if (!told_[slot.index()]) continue;
+    told_[slot.index()] = 0;
+    events_.push({.kind = CacheEvent::Kind::removed,
+                  .content = CacheEvent::Content::state,
+                  .prefix = state_prefix_[slot.index()]});
+  }
+}
+
+void TreeRequestCache::evict(EvictDemand demand) {
+  freed_.clear();
+  tree_.evict(demand, freed_);
+  take_back(freed_);
+}
+
+SlotId TreeRequestCache::take_slot() {
+  SlotId slot;
+  if (checkpoint_slots_ >= options_.checkpoints) return slot;
+  if (!tree_.allocate_slots({&slot, 1})) {
+    evict({.states = 1});
+    if (!tree_.allocate_slots({&slot, 1})) return SlotId{};
+  }
+  ++checkpoint_slots_;
+  return slot;
+}
+
+void TreeRequestCache::return_slot(SlotId slot) {
+  tree_.release_slots({&slot, 1});
+  --checkpoint_slots_;
+}
+
+std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double now_s) {
+  Request& request = requests_[id.index()];
+  const Record& prompt = record(id);
+  name_media(id);
+  tree_.set_time(now_s);
+  const auto usable = std::span(prompt.tokens).first(prompt.tokens.size() - 1);
+  request.row.resize(prompt.tokens.size());
+  freed_.clear();
+  request.hit = tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_);
+  take_back(freed_);
+  request.lock = tree_.lock(request.hit);
+  SlotId live = request.hit.live_slot;
+  if (!live.valid() && !tree_.allocate_slots({&live, 1})) {
+    evict({.states = 1});
+    if (!tree_.allocate_slots({&live, 1})) {
+      request.lock.release();
+      request.row.clear();
+      return std::nullopt;
+    }
+  }
+  request.live = live.value();
+  request.row.resize(static_cast<std::size_t>(request.hit.tokens));
+  request.protected_tokens = request.hit.tokens;
+  request.begun = false;
+  request.hashes.clear();
+  return Opened{
+      .reused_tokens = request.hit.tokens, .cached_tokens = request.hit.walked_tokens, .lost = request.hit.lost};
+}
+
+bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
+  std::vector<KvIndex>& row = requests_[id.index()].row;
+  const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
+  const std::size_t held = row.size();
+  if (wanted <= held) return true;
+  row.resize(wanted);
+  const auto fresh = std::span(row).subspan(held);
+  if (kv_.allocate(fresh)) return true;
+  evict({.tokens = std::ssize(fresh)});
+  if (kv_.allocate(fresh)) return true;
+  row.resize(held);
+  return false;
+}
+
+void TreeRequestCache::place(Pass& pass, std::size_t index) {
+  const PlannedRow& row = pass.rows[index];
+  const Request& request = requests_[row.request.index()];
+  pass.states[index] = {.slots = {&request.live, 1}, .read_column = row.start > 0 ? 0 : -1};
+  if (!request.begun) {
+    if (request.hit.slot.valid())
+      pass.copies[0].push_back(request.hit.restore_into(SlotId{request.live}));
+    else
+      pass.clear[0].push_back(SlotId{request.live});
+  }
+  const std::size_t first = pass.saves.size();
+  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, index);
+  pass.save_ranges[index] = {first, pass.saves.size()};
+  pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
+}
+
+void TreeRequestCache::save(Pass& pass, const PlannedRow& row, std::int64_t at) {
+  const SlotId slot = take_slot();
+  if (slot.valid())
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start), .slot = slot});
+  else
+    ++pass.dropped;
+}
+
+/// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
+void TreeRequestCache::plan_saves(Pass& pass, std::size_t index) {
+  const PlannedRow& row = pass.rows[index];
+  const std::int64_t page = options_.block_size_tokens;
+  const std::int64_t step = options_.scan_alignment_tokens;
+  const std::int64_t end = row.start + row.tokens;
+  const std::int64_t branching = requests_[row.request.index()].hit.branching_position.value_or(-1);
+  const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;
+  if (branches) save(pass, row, branching);
+  if (ends_on_checkpoint(row.request, end)) return;  // a longer one
+  std::int64_t last = floor_to(end - 1, page);
+  while (last > row.start && (last - row.start) % step != 0) last -= page;
+  if (last > row.start && !(branches && last <= branching)) save(pass, row, last);
+}
+
+bool TreeRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
+  if (end % options_.block_size_tokens != 0) return false;
+  if (end <= record(request).prompt_tokens) return true;
+  return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
+}
+
+void TreeRequestCache::unplace(Pass& pass) {
+  for (const StateSave& save : pass.saves) return_slot(save.slot);
+  pass.saves.clear();
+}
+
+void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
+  const PlannedRow& row = pass.rows[index];
+  Request& request = requests_[row.request.index()];
+  const std::int64_t computed = record(row.request).computed;
+  const bool in_prompt = row.start < record(row.request).prompt_tokens;
+  request.begun = true;
+  if (row.drafts > 0) return settle_steps(row, static_cast<std::int32_t>(index), sampled);
+  const auto [first, end] = pass.save_ranges[index];
+  for (std::size_t i = first; i < end; ++i) {
+    const StateSave& save = pass.saves[i];
+    const std::int64_t at = row.start + save.offset;
+    if (donate(row.request, save.slot, at, false, {}))
+      --checkpoint_slots_;
+    else
+      return_slot(save.slot);
+    hold_path(row.request, at);
+  }
+  if (!ends_on_checkpoint(row.request, computed)) return;
+  if (!in_prompt) return keep_decoded(row);
+  const SlotId slot = take_slot();
+  if (!slot.valid()) {
+    ++dropped_;
+    return;
+  }
+  if (donate(row.request, slot, computed, false, {})) {
+    --checkpoint_slots_;
+    after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
+  } else {
+    return_slot(slot);
+  }
+  hold_path(row.request, computed);
+}
+
+/// The last checkpoint of decoding takes the place of the one before.
+void TreeRequestCache::keep_decoded(const PlannedRow& row) {
+  Request& request = requests_[row.request.index()];
+  if (!request.kept.valid()) request.kept = take_slot();
+  if (!request.kept.valid()) {
+    ++dropped_;
+    return;
+  }
+  request.kept_tokens = record(row.request).computed;
+  after_[0].copies.push_back(SlotCopy::whole(request.live, request.kept.value()));
+}
+
+/// The state after the last token that was kept becomes the live one; one that the row passed may be a checkpoint.
+void TreeRequestCache::settle_steps(const PlannedRow& row, std::int32_t index, std::int32_t sampled) {
+  Request& request = requests_[row.request.index()];
+  StepCommit step{.row = index, .live_step = sampled - 1, .live_slot = SlotId{request.live}};
+  const std::int64_t every = options_.decode_checkpoint_tokens;
+  const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
+  if (at > row.start) {
+    if (!request.kept.valid()) request.kept = take_slot();
+    if (request.kept.valid()) {
+      request.kept_tokens = at;
+      step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
+      step.kept_slot = request.kept;
+    } else {
+      ++dropped_;
+    }
+  }
+  after_[0].steps.push_back(step);
+}
+
+/// The slots of rows whose request ended while the pass ran.
+void TreeRequestCache::publish(Pass& pass) {
+  for (std::size_t i = 0; i < pass.rows.size() && !pass.saves.empty(); ++i) {
+    if (pass.rows[i].runs) continue;
+    const auto [first, end] = pass.save_ranges[i];
+    for (std::size_t s = first; s < end; ++s) return_slot(pass.saves[s].slot);
+  }
+}
+
+/// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`. True if the tree
+/// took it.
+bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint) {
+  const Request& request = requests_[id.index()];
+  const auto count = static_cast<std::size_t>(tokens);
+  const auto key = std::span(record(id).tokens).first(count);
+  const bool in_prompt = tokens <= record(id).prompt_tokens;
+  tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
+  inserted_tokens_ = tokens;
+  freed_.clear();
+  const InsertResult inserted = tree_.insert({.tokens = key,
+                                              .kv = std::span(request.row).first(count),
+                                              .slot = slot,
+                                              .name_space = name_space(id),
+                                              .prev_tokens = request.protected_tokens,
+                                              .chunked = in_prompt && !ends,
+                                              .past = request.hit.past,
+                                              .hint = hint,
+                                              .request_tokens = ends ? 0 : std::ssize(record(id).tokens) + 1},
+                                             freed_);
+  take_back(freed_);
+  if (inserted.state_exists) return false;
+  ++published_;
+  tell_state(id, slot, tokens);
+  return true;
+}
+
+void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens) {
+  if (!events_.on()) return;
+  GrowingHashes& hashes = requests_[id.index()].hashes;
+  hashes.extend(hasher_, std::span(record(id).tokens).first(static_cast<std::size_t>(tokens)),
+                {.name_space = name_space(id), .media = {}}, extra_keys_);
+  state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  told_[slot.index()] = 1;
+  events_.push({.kind = CacheEvent::Kind::stored,
+                .content = CacheEvent::Content::state,
+                .prefix = state_prefix_[slot.index()],
+                .tokens = tokens});
+}
+
+/// The request reads the tree's KV for its first `tokens` tokens from now on, and holds that path.
+void TreeRequestCache::hold_path(RequestId id, std::int64_t tokens) {
+  Request& request = requests_[id.index()];
+  const auto count = static_cast<std::size_t>(tokens);
+  const PrefixMatch kept = tree_.match(std::span(record(id).tokens).first(count), name_space(id),
+                                       std::span(request.row).first(count), Lookup::again);
+  request.lock = tree_.lock(kept);
+  request.protected_tokens = kept.tokens;
+}
+
+void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
+  Request& request = requests_[id.index()];
+  const std::int64_t computed = record(id).computed;
+  const SlotId live{request.live};
+  std::int64_t kept = request.protected_tokens;
+  bool live_donated = false;
+  if (how != RequestEnd::aborted && request.begun) {
+    // A pass that is under way may have changed the live state already.
+    if (computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id)) {
+      live_donated = donate(id, live, computed, true, hint);
+      kept = std::max(kept, computed);
+    } else if (request.kept.valid() && request.kept_tokens > request.protected_tokens) {
+      if (donate(id, request.kept, request.kept_tokens, true, hint)) {
+        request.kept = {};
+        --checkpoint_slots_;
+      }
+      kept = std::max(kept, request.kept_tokens);
+    }
+  }
+  if (!live_donated) tree_.release_slots({&live, 1});
+  if (request.kept.valid()) return_slot(request.kept);
+  request.kept = {};
+  end_row(request, kept);
+}
+
+void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {
+  kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens)));
+  request.row.clear();
+  request.lock.release();
+  request.live = -1;
+  request.protected_tokens = 0;
+}
+
+void TreeRequestCache::on_kv_event(const KvEvent& event) {
+  if (event.kind == KvEvent::Kind::cleared) return;
+  const bool stored = event.kind == KvEvent::Kind::stored;
+  BlockDigest parent = event.parent;
+  std::int64_t tokens = inserted_tokens_ - std::ssize(event.blocks) * options_.block_size_tokens;
+  for (const BlockDigest& block : event.blocks) {
+    tokens += options_.block_size_tokens;
+    events_.push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
+                  .prefix = block.prefix(),
+                  .parent = stored ? parent.prefix() : PrefixHash{},
+                  .tokens = stored ? tokens : 0});
+    parent = block;
+  }
+}
+
+void TreeRequestCache::forget_all() {
+  freed_.clear();
+  tree_.reset(freed_);
+  kv_.release(freed_.kv);
+  tree_.release_slots(freed_.slots);
+  std::ranges::fill(told_, std::uint8_t{0});
+}
+
+KvRow TreeRequestCache::kv_of(RequestId request) const {
+  return {.ids = requests_[request.index()].row, .tokens_per_id = 1};
+}
+
+RowState TreeRequestCache::state_of(RequestId request, std::size_t) const {
+  return {.slots = {&requests_[request.index()].live, 1}, .read_column = record(request).computed > 0 ? 0 : -1};
+}
+
+void TreeRequestCache::check_index() const {
+  constexpr const char* structure = "TreeRequestCache";
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Request& request = requests_[i];
+    const RequestId id{static_cast<std::int32_t>(i)};
+    if (!record(id).running) continue;
+    rows += std::ssize(request.row) - request.protected_tokens;
+    require_invariant(request.protected_tokens <= record(id).computed && std::ssize(request.row) >= record(id).computed,
+                      structure, "a request computed more than it holds");
+    require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
+    for (const SlotId slot : {SlotId{request.live}, request.kept})
+      require_invariant(!slot.valid() || tree_.slots().owner(slot) == SlotPool::caller, structure,
+                        "a slot of a request has another owner");
+  }
+  const std::int64_t held = rows + tree_.sizes().total_tokens();
+  require_invariant(kv_.available() + held == kv_.capacity(), structure, "KV is lost");
+  const std::int64_t slots = tree_.sizes().total_states() + running_requests() + checkpoint_slots_;
+  require_invariant(tree_.slots().free_slots() + slots == tree_.slots().capacity_slots(), structure, "a slot is lost");
+  kv_.check_invariants();
+  tree_.check_invariants();
+}
+
+}  // namespace stateport::detail

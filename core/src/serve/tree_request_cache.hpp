@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include "serve/hashed_kv.hpp"
+#include "serve/request_book.hpp"
+
+namespace stateport::detail {
+
+/// RequestCache by tokens: requests run in live slots and own the KV of what the prefix tree does not hold yet.
+///
+/// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
+/// restores is evicted. Slots for checkpoints are taken when a pass is placed, at most options.checkpoints at a time,
+/// and donated to the tree when it settles; one more, the last checkpoint of decoding, is donated at the end.
+class TreeRequestCache final : public RequestBook {
+ public:
+  explicit TreeRequestCache(const RequestCacheOptions& options);
+
+  [[nodiscard]] std::int64_t evicted_states() const noexcept override { return evicted_states_; }
+
+ protected:
+  std::optional<Opened> open(RequestId request, double now_s) override;
+  bool reserve(RequestId request, std::int64_t upto) override;
+  void place(Pass& pass, std::size_t index) override;
+  void unplace(Pass& pass) override;
+  void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  void publish(Pass& pass) override;
+  void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  void forget_all() override;
+  [[nodiscard]] KvRow kv_of(RequestId request) const override;
+  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  void check_index() const override;
+
+ private:
+  struct Request {
+    std::int32_t live = -1;             ///< its slot, as the one column of its row
+    std::vector<KvIndex> row;           ///< KV of every token that memory was found for; whole pages
+    std::int64_t protected_tokens = 0;  ///< of the row, that are the tree's
+    PrefixLock lock;
+    PrefixMatch hit;
+    bool begun = false;  ///< a pass was committed: the live slot holds its state
+    SlotId kept;         ///< the last checkpoint of decoding, not donated yet
+    std::int64_t kept_tokens = 0;
+    std::string extra_key;  ///< of the namespace, with the media
+    bool has_extra_key = false;
+    GrowingHashes hashes;  ///< with events: of the pages of its tokens
+  };
+
+  [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
+  void name_media(RequestId request);
+  void evict(EvictDemand demand);
+  void take_back(const Freed& freed);
+  /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
+  [[nodiscard]] SlotId take_slot();
+  void return_slot(SlotId slot);
+  void save(Pass& pass, const PlannedRow& row, std::int64_t at);
+  void plan_saves(Pass& pass, std::size_t index);
+  [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
+  void settle_steps(const PlannedRow& row, std::int32_t index, std::int32_t sampled);
+  void keep_decoded(const PlannedRow& row);
+  [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint);
+  void hold_path(RequestId request, std::int64_t tokens);
+  void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
+  void on_kv_event(const KvEvent& event);
+  void end_row(Request& request, std::int64_t kept_tokens);
+
+  BlockHasher hasher_;
+  PrefixTree tree_;
+  KvPagePool kv_;
+  std::vector<Request> requests_;
+  Freed freed_;
+  std::int64_t evicted_states_ = 0;
+  std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
+  std::int64_t inserted_tokens_ = 0;      ///< length of the path of the insert that runs
+  std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it
+  std::vector<std::uint8_t> told_;        ///< by slot: a state was told as stored
+  std::vector<ExtraKey> extra_keys_;
+};
+
+}  // namespace stateport::detail

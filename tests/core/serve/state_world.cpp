@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state_world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace stateport::test {
+namespace {
+
+StateWorld::Tokens joined(const StateWorld::Tokens& known, const StateWorld::Tokens& fed, std::size_t count) {
+  StateWorld::Tokens all = known;
+  all.insert(all.end(), fed.begin(), fed.begin() + static_cast<std::ptrdiff_t>(count));
+  return all;
+}
+
+}  // namespace
+
+StateWorld::StateWorld(const RequestCacheOptions& options)
+    : options_(options),
+      scratch_(static_cast<std::size_t>(scratch_slots(options))),
+      kv_(static_cast<std::size_t>(kv_blocks(options) * options.block_size_tokens)) {
+  for (std::size_t g = 0; g < group_count(options); ++g)
+    slots_.emplace_back(static_cast<std::size_t>(state_slots(options, g)));
+}
+
+/// The copies of a launch run in no order: all read what was there before.
+void StateWorld::copy(std::size_t group, CopyPlan plan) {
+  validate(plan, state_slots(options_, group), state_slots(options_, group), true);
+  const std::vector<Slot> old = slots_[group];
+  for (const SlotCopy& copy : plan) {
+    Slot& dst = slots_[group][static_cast<std::size_t>(copy.dst_slot)];
+    if (copy.src_slot >= 0) {
+      const Slot& src = old[static_cast<std::size_t>(copy.src_slot)];
+      dst.inputs = src.inputs;
+      dst.base = src.base + copy.conv_shift;
+    }
+    if (copy.recurrent_src_slot >= 0) dst.recurrent = old[static_cast<std::size_t>(copy.recurrent_src_slot)].recurrent;
+  }
+}
+
+void StateWorld::before(const PassPlan& plan) {
+  REQUIRE(plan.ready);
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    for (const SlotId slot : plan.groups[g].clear) slots_[g][slot.index()] = whole({});
+    copy(g, plan.groups[g].copies);
+  }
+  steps_.clear();
+}
+
+std::optional<StateWorld::Tokens> StateWorld::read(const RowState& state, std::size_t group) const {
+  if (state.read_column < 0) return Tokens{};
+  const std::optional<Tokens>& recurrent = slots_[group][state.recurrent_source().index()].recurrent;
+  const Slot& conv = slots_[group][state.conv_source().index()];
+  if (!recurrent || !conv.inputs || conv.base + state.read_bias != std::ssize(*recurrent)) return std::nullopt;
+  if (conv.inputs->size() < recurrent->size()) return std::nullopt;
+  if (!std::equal(recurrent->begin(), recurrent->end(), conv.inputs->begin())) return std::nullopt;
+  return recurrent;
+}
+
+void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed) {
+  REQUIRE(row.room);
+  REQUIRE(row.start == std::ssize(known));
+  REQUIRE(std::cmp_equal(fed.size(), row.tokens));
+  for (std::size_t at = 0; at < known.size(); ++at) {
+    const auto& kv = kv_[static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))];
+    REQUIRE(kv);
+    REQUIRE(std::equal(kv->begin(), kv->end(), known.begin(), known.begin() + static_cast<std::ptrdiff_t>(at) + 1));
+  }
+  for (std::size_t i = 0; i < fed.size(); ++i) {
+    kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = joined(known, fed, i + 1);
+    if (options_.index != CacheIndex::align && row.drafts > 0)
+      steps_[static_cast<std::int32_t>(index)].push_back(joined(known, fed, i + 1));
+  }
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    const std::optional<Tokens> state = read(row.states[g], g);
+    REQUIRE(state);
+    REQUIRE(*state == known);
+    write(g, row.states[g], row, known, fed);
+  }
+}
+
+void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& row, const Tokens& known,
+                       const Tokens& fed) {
+  for (const StateSave& save : state.saves) {
+    const Tokens tokens = joined(known, fed, static_cast<std::size_t>(save.offset));
+    (save.in_scratch ? scratch_ : slots_[group])[save.slot.index()] = whole(tokens);
+  }
+  const bool steps = options_.index != CacheIndex::align && row.drafts > 0;
+  if (steps) return;
+  for (std::int32_t draft = 0; draft <= row.drafts; ++draft) {
+    const auto count = static_cast<std::size_t>(row.tokens - row.drafts + draft);
+    slots_[group][state.target(draft).index()].recurrent = joined(known, fed, count);
+  }
+  Slot& conv = slots_[group][state.target().index()];
+  conv.inputs = joined(known, fed, fed.size());
+  conv.base = row.start + row.tokens - row.drafts;
+}
+
+void StateWorld::after(const PassCommit& commit) {
+  for (const StepCommit& step : commit.groups[0].steps) {
+    const auto put = [&](std::int32_t at, SlotId slot) {
+      if (at < 0) return;
+      const Tokens& tokens = steps_.at(step.row).at(static_cast<std::size_t>(at));
+      slots_[0][slot.index()] = whole(tokens);
+    };
+    put(step.live_step, step.live_slot);
+    put(step.kept_step, step.kept_slot);
+  }
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    validate(commit.groups[g].from_scratch, scratch_slots(options_), state_slots(options_, g), false);
+    for (const SlotCopy& copy : commit.groups[g].from_scratch)
+      slots_[g][static_cast<std::size_t>(copy.dst_slot)] = scratch_[static_cast<std::size_t>(copy.src_slot)];
+    copy(g, commit.groups[g].copies);
+  }
+}
+
+}  // namespace stateport::test

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace stateport::test {
+
+/// Memory of an engine in which a state is the list of the tokens that it has seen: what a pass reads is right exactly
+/// if it is the beginning of its request. Executes plans and commits of a RequestCache.
+class StateWorld {
+ public:
+  using Tokens = std::vector<Token>;
+
+  explicit StateWorld(const RequestCacheOptions& options);
+
+  /// What comes before a pass.
+  void before(const PassPlan& plan);
+  /// Runs one row over `fed`, its tokens with the drafts. Checks with doctest that the states and the KV that the pass
+  /// reads are those of `known`, the tokens before it.
+  void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
+  /// What comes after it.
+  void after(const PassCommit& commit);
+  /// The state that a RowState names; none if its two parts differ or were never written.
+  [[nodiscard]] std::optional<Tokens> read(const RowState& state, std::size_t group) const;
+
+ private:
+  /// A conv window is the last inputs of `base` tokens, and perhaps inputs after these; a recurrent state is exact.
+  struct Slot {
+    std::optional<Tokens> inputs;
+    std::int64_t base = 0;
+    std::optional<Tokens> recurrent;
+  };
+  [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
+  void copy(std::size_t group, CopyPlan plan);
+  void write(std::size_t group, const RowState& state, const RowPlan& row, const Tokens& known, const Tokens& fed);
+
+  RequestCacheOptions options_;
+  std::vector<std::vector<Slot>> slots_;  ///< by group
+  std::vector<Slot> scratch_;
+  std::map<std::int32_t, std::vector<Tokens>> steps_;  ///< by row of the pass: the state after each of its tokens
+  std::vector<std::optional<Tokens>> kv_;              ///< by KV index: all tokens up to its own
+};
+
+}  // namespace stateport::test

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/align/align_mode.hpp>
+
+#include "request_engine_cache.hpp"
+
+namespace stateport::engine {
+namespace {
+
+/// Blocks of each group: what running requests hold at most, and some to keep.
+std::int32_t blocks_of(const RequestCacheOptions& cache, const CacheOptions& options) {
+  const auto resident = static_cast<std::int32_t>(
+      resident_blocks(cache.align_mode, cache.max_request_tokens, options.block_size, options.drafts, 0));
+  if (cache.align_mode == AlignMode::all) return resident + 3 * options.checkpoints;
+  const std::int32_t ahead = cache.overlap ? 1 : 0;
+  return options.max_running * (resident + ahead) + options.checkpoints;
+}
+
+}  // namespace
+
+RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options) {
+  RequestCacheOptions cache{.max_requests = options.max_running,
+                            .max_request_tokens = options.max_tokens,
+                            .drafts = options.drafts,
+                            .block_size_tokens = options.block_size,
+                            .kv_tokens = options.kv_tokens,
+                            .checkpoints = options.checkpoints,
+                            .scan_alignment_tokens = options.alignment,
+                            .decode_checkpoint_tokens = options.block_size,
+                            .hash = BlockHashKind::xxh3_128,
+                            .overlap = options.overlap};
+  // A batch that is planned ahead may find that the one before it kept all drafts.
+  if (options.overlap) cache.max_request_tokens += 1 + options.drafts;
+  cache.kv_tokens += cache.max_request_tokens - options.max_tokens;
+  if (name == "align" || name == "all") cache.index = CacheIndex::align;
+  if (name == "slots") cache.index = CacheIndex::slots;
+  if (name == "tree-copy") cache.scan_alignment_tokens = 0;
+  // Two requests that compute one prefix at the same time both keep their blocks. Once the first has gone, each of its
+  // blocks may still be the parent of a block of the second, and is not evicted before that.
+  if (cache.index != CacheIndex::tree) cache.kv_tokens += options.max_tokens;
+  if (cache.index != CacheIndex::align) {
+    cache.layout_fingerprint = StateStores::spec(options, cache, 0).fingerprint();
+    return cache;
+  }
+  cache.align_mode = name == "all" ? AlignMode::all : AlignMode::align;
+  for (std::int32_t g = 0; g < options.state_groups; ++g)
+    cache.groups.push_back({.block_size_tokens = options.block_size * (g + 1),
+                            .blocks = blocks_of(cache, options),
+                            .conv_window = static_cast<std::int32_t>(conv_history) + options.drafts});
+  for (std::size_t g = 0; g < cache.groups.size(); ++g)
+    cache.groups[g].layout_fingerprint = StateStores::spec(options, cache, g).fingerprint();
+  return cache;
+}
+
+}  // namespace stateport::engine

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request_engine_cache.hpp"
+
+#include "older_split.hpp"
+
+namespace stateport::engine {
+
+bool RequestEngineCache::start(Sequence& sequence) {
+  const auto started = cache_->start({.tokens = sequence.tokens});
+  if (!started) return false;
+  ids_[static_cast<std::size_t>(sequence.slot)] = started->request;
+  sequence.computed = started->reused_tokens;
+  return true;
+}
+
+std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t tokens) {
+  if (options_.fault != Fault::older_split) return cache_->chunk(id(sequence), tokens);
+  return test::OlderSplit{.block = cache_->options().groups.back().block_size_tokens,
+                          .prompt = sequence.prefill,
+                          .total = sequence.prefill,
+                          .drops_block = options_.drafts > 0,
+                          .partial_hit_block = {},
+                          .shared_boundary = {}}(sequence.computed, tokens);
+}
+
+/// In all mode all or none: a pass with fewer could not be told from a chunk, whose states are not kept one by one.
+std::int64_t RequestEngineCache::drafts(std::int64_t drafts) {
+  const RequestCacheOptions& options = cache_->options();
+  const bool all = options.index == CacheIndex::align && options.align_mode == AlignMode::all;
+  return all && drafts != options.drafts ? 0 : drafts;
+}
+
+bool RequestEngineCache::plan(std::span<Row> rows) {
+  std::vector<PassRow> batch;
+  for (const Row& row : rows)
+    batch.push_back({.request = id(*row.sequence),
+                     .tokens = static_cast<std::int32_t>(row.scheduled),
+                     .drafts = static_cast<std::int32_t>(row.drafts)});
+  const PassPlan plan = cache_->plan(batch);
+  if (passes_.size() == (options_.overlap ? 2U : 1U)) passes_.pop_back();
+  counts_.planned_ahead += !passes_.empty();
+  counts_.ready_ahead += !passes_.empty() && plan.ready;
+  passes_.push_back(plan.pass);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].room = plan.rows[i].room;
+  if (plan.ready) take(plan, rows);
+  return plan.ready;
+}
+
+void RequestEngineCache::take(const PassPlan& plan, std::span<Row> rows) {
+  plan_ = plan;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].sequence == nullptr || !rows[i].room) continue;
+    rows[i].start = plan.rows[i].start;
+    std::vector<KvIndex>& kv = rows[i].sequence->kv;
+    kv.clear();
+    for (std::int64_t at = 0; at < rows[i].start + rows[i].scheduled; ++at) kv.push_back(plan.rows[i].kv.at(at));
+  }
+}
+
+void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row> next) {
+  std::vector<std::int32_t> counts;
+  std::vector<Token> sampled;
+  for (const Row& row : rows) {
+    counts.push_back(row.sequence == nullptr ? 0 : static_cast<std::int32_t>(row.sampled));
+    for (std::int32_t i = 0; i < counts.back(); ++i)
+      sampled.push_back(row.sequence->tokens[static_cast<std::size_t>(row.sampled_at + i)]);
+  }
+  const PassCommit commit = cache_->commit(passes_.front(), counts, sampled);
+  passes_.erase(passes_.begin());
+  counts_.copies += stores_.after(commit);
+  if (commit.next) take(*commit.next, next);
+}
+
+void RequestEngineCache::final_state(const Sequence& sequence, ModelState& state) {
+  std::vector<RowState> states;
+  for (std::size_t g = 0; g < group_count(cache_->options()); ++g) states.push_back(cache_->state(id(sequence), g));
+  stores_.read(states, state);
+}
+
+void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
+  cache_->end(id(sequence), aborted ? RequestEnd::aborted : RequestEnd::finished);
+}
+
+void RequestEngineCache::reset() {
+  cache_->reset();
+  passes_.clear();
+}
+
+std::size_t RequestEngineCache::kv_indices() const {
+  const RequestCacheOptions& options = cache_->options();
+  return static_cast<std::size_t>(kv_blocks(options) * options.block_size_tokens);
+}
+
+CacheCounts RequestEngineCache::counts() const {
+  CacheCounts counts = counts_;
+  counts.lookup_tokens = cache_->stats().prompt_tokens;
+  counts.hit_tokens = cache_->stats().hit_tokens;
+  counts.evictions = cache_->evicted_states();
+  return counts;
+}
+
+RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions& options)
+    : options_(options),
+      cache_(make_request_cache(request_cache_options(name, options))),
+      stores_(options, cache_->options()),
+      ids_(static_cast<std::size_t>(options.max_running)) {}
+
+}  // namespace stateport::engine

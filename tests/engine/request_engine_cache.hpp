@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "cache.hpp"
+#include "state_stores.hpp"
+
+namespace stateport::engine {
+
+/// The options that make a cache of this name: slots, tree, tree-copy (checkpoints at the ends of passes alone), align,
+/// all.
+[[nodiscard]] RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options);
+
+/// All that an engine writes to serve with RequestCache, whatever the index.
+class RequestEngineCache final : public EngineCache {
+ public:
+  RequestEngineCache(std::string_view name, const CacheOptions& options);
+
+  [[nodiscard]] bool start(Sequence& sequence) override;
+  [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
+  [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
+  bool plan(std::span<Row> rows) override;
+  void before_forward() override { counts_.copies += stores_.before(plan_); }
+  void read_state(const Row& row, ModelState& state) override { stores_.read(states(row), state); }
+  void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
+    stores_.wrote(row, states(row), done, state);
+  }
+  void after_forward(std::span<const Row> rows, std::span<Row> next) override;
+  void final_state(const Sequence& sequence, ModelState& state) override;
+  void stop(Sequence& sequence, bool aborted) override;
+  void reset() override;
+  [[nodiscard]] std::size_t kv_indices() const override;
+  [[nodiscard]] CacheCounts counts() const override;
+  void check_invariants() const override { cache_->check_invariants(); }
+
+ private:
+  [[nodiscard]] RequestId id(const Sequence& sequence) const { return ids_[static_cast<std::size_t>(sequence.slot)]; }
+  [[nodiscard]] std::span<const RowState> states(const Row& row) const {
+    return plan_.rows[static_cast<std::size_t>(row.index)].states;
+  }
+  void take(const PassPlan& plan, std::span<Row> rows);
+
+  CacheOptions options_;
+  std::unique_ptr<RequestCache> cache_;
+  StateStores stores_;
+  std::vector<RequestId> ids_;  ///< by request slot
+  std::vector<PassId> passes_;  ///< outstanding, oldest first
+  PassPlan plan_;               ///< complete, of the batch that runs next
+  CacheCounts counts_;
+};
+
+}  // namespace stateport::engine

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state_stores.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace stateport::engine {
+
+StateSpec StateStores::spec(const CacheOptions& options, const RequestCacheOptions& cache, std::size_t group) {
+  const bool blocks = cache.index == CacheIndex::align;
+  const StateLayout layout{.conv_window = static_cast<std::int64_t>(conv_history) + (blocks ? options.drafts : 0),
+                           .conv_layout = options.conv_layout};
+  std::vector<std::size_t> layers = {0, 1, 2, 3};
+  // With two groups the delta nets have one of their own, with blocks of twice the size.
+  if (blocks && options.state_groups == 2) layers = {group, group + 2};
+  return Model::state_spec(layout, layers);
+}
+
+StateStores::Group::Group(const StateSpec& spec, std::int32_t slots, const Stream& stream)
+    : store(memory, spec, {.slots = slots}), io(store, stream), copier(store) {
+  io.poison();
+}
+
+StateStores::StateStores(const CacheOptions& options, const RequestCacheOptions& cache) : options_(options) {
+  for (std::size_t g = 0; g < group_count(cache); ++g)
+    groups_.emplace_back(spec(options, cache, g), state_slots(cache, g), stream_);
+  const StateStore& store = groups_.front().store;
+  if (scratch_slots(cache) > 0) {
+    scratch_.emplace(spec(options, cache, 0), scratch_slots(cache), stream_);
+    committer_.emplace(scratch_->store, store, store);
+  }
+  if (cache.index != CacheIndex::align && options.drafts > 0)
+    steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
+}
+
+void StateStores::copy(Group& group, CopyPlan plan) const {
+  std::vector<SlotCopy> copies(plan.begin(), plan.end());
+  if (options_.fault == Fault::wrong_shift)
+    for (SlotCopy& copy : copies)
+      if (copy.conv_shift > 0) --copy.conv_shift;
+  group.copier.copy_shifted(stream_, copies);
+}
+
+std::int64_t StateStores::before(const PassPlan& plan) {
+  std::int64_t count = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const GroupPlan& group = plan.groups[g];
+    if (!group.clear.empty()) groups_[g].copier.clear_slots(stream_, group.clear);
+    copy(groups_[g], group.copies);
+    count += std::ssize(group.copies);
+  }
+  return count;
+}
+
+std::int64_t StateStores::after(const PassCommit& commit) {
+  std::vector<DraftSteps::Commit> steps;
+  for (const StepCommit& step : commit.groups[0].steps)
+    steps.push_back({.row = step.row,
+                     .live_step = step.live_step,
+                     .live_slot = step.live_slot,
+                     .kept_step = step.kept_step,
+                     .kept_slot = step.kept_slot});
+  if (steps_) steps_->commit(steps);
+  std::int64_t count = 0;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const GroupCommit& group = commit.groups[g];
+    if (committer_)
+      committer_->commit_scratch(stream_, group.from_scratch, group.copies);
+    else
+      copy(groups_[g], group.copies);
+    count += std::ssize(group.from_scratch) + std::ssize(group.copies);
+  }
+  return count;
+}
+
+void StateStores::read(std::span<const RowState> states, ModelState& state) {
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    if (states[g].read_column >= 0)
+      groups_[g].io.read(states[g].conv_source(), states[g].read_bias, states[g].recurrent_source(), state);
+}
+
+void StateStores::wrote(const Row& row, std::span<const RowState> states, std::int64_t done, const ModelState& state) {
+  if (steps_ && row.drafts > 0) return steps_->put(row.index, done - 1, state);
+  const auto draft = static_cast<std::int32_t>(done - (row.scheduled - row.drafts));
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const StateSave& save : states[g].saves)
+      if (save.offset == done) (save.in_scratch ? scratch_->io : groups_[g].io).write(save.slot, state);
+    if (draft >= 0) groups_[g].io.write_step(states[g].target(), states[g].target(draft), draft, state);
+  }
+}
+
+}  // namespace stateport::engine
