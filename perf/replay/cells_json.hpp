@@ -3,11 +3,11 @@
 
 #include <span>
 
-#include <nlohmann/json.hpp>
-
-#include "sweep.hpp"
+#include <nlohmann/json_fwd.hpp>
 
 namespace stateport::replay {
+
+struct SweepCell;
 
 /// An array of objects with the members of SweepCell.
 [[nodiscard]] nlohmann::ordered_json cells_json(std::span<const SweepCell> cells);
