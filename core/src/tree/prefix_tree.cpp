@@ -102,7 +102,7 @@ PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, cons
     hit.live_slot = live_slot;
     return hit;
   }
-  return {.node = impl_->id(detail::RadixTree::root),
+  return {.node = impl_->shape().id(detail::RadixTree::root),
           .walked_tokens = hit.walked_tokens,
           .kv_node = hit.kv_node,
           .branching_position = hit.branching_position,
@@ -150,15 +150,15 @@ PrefixLock PrefixTree::lock(NodeId node) {
 }
 
 void PrefixTree::touch(NodeId node) {
-  require(impl_->contains(node), "node", node.index, "is not in the tree, or has been evicted");
+  require(impl_->shape().contains(node), "node", node.index, "is not in the tree, or has been evicted");
   impl_->touch(node.index);
 }
 
 void PrefixTree::touch(std::span<const NodeId> nodes) {
   detail::for_each_prefetched(
-      nodes.size(), [&](std::size_t i) { impl_->fetch(nodes[i]); },
+      nodes.size(), [&](std::size_t i) { impl_->shape().fetch(nodes[i]); },
       [&](std::size_t i) {
-        require(impl_->contains(nodes[i]), "nodes", nodes[i].index, "is not in the tree, or has been evicted");
+        require(impl_->shape().contains(nodes[i]), "nodes", nodes[i].index, "is not in the tree, or has been evicted");
       });
   impl_->touch(nodes);
 }
@@ -192,13 +192,13 @@ TagCheck PrefixTree::check_restore(const PrefixMatch& hit) const noexcept {
 }
 
 bool PrefixTree::contains(NodeId node) const noexcept {
-  return impl_->contains(node);
+  return impl_->shape().contains(node);
 }
 const TreeSizes& PrefixTree::sizes() const noexcept {
   return impl_->sizes();
 }
 std::size_t PrefixTree::node_count() const noexcept {
-  return impl_->node_count();
+  return impl_->shape().live();
 }
 std::size_t PrefixTree::bookkeeping_bytes() const noexcept {
   return impl_->bookkeeping_bytes();

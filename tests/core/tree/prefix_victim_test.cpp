@@ -25,6 +25,16 @@ constexpr EvictionOrder orders[] = {EvictionOrder::hix, EvictionOrder::gdsf, Evi
                                     EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru,
                                     EvictionOrder::mru, EvictionOrder::filo, EvictionOrder::priority};
 
+/// A state saves the tokens after the longest shorter prefix with a state; the fewest go first.
+class Saved final : public LearningPolicy {
+ public:
+  std::string_view name() const noexcept override { return "saved"; }
+  VictimTraits traits() const noexcept override { return {.draws = 100}; }
+  VictimKey key(const VictimFacts& facts) const noexcept override {
+    return VictimKey::from(static_cast<double>(facts.end_tokens - facts.fallback_tokens), 0);
+  }
+};
+
 /// A victim as it was told, with copies of what its spans showed.
 struct Told {
   explicit Told(const Victim& victim)
@@ -250,6 +260,22 @@ TEST_CASE("a peek names several victims in the order in which they go") {
         if (!tree.match(std::vector<Token>{token, 9}).slot.valid()) insert(tree, {token, 9}, 100 + 10 * token);
     }
   }
+}
+
+TEST_CASE("each of several victims is ranked as if those before it were gone") {
+  PrefixTree tree({.slots = 4, .policy = std::make_shared<Saved>()});
+  const auto slot_at = [&](const std::vector<Token>& key, KvIndex kv) {
+    return tree.node(insert(tree, key, kv).node).slot;
+  };
+  const SlotId first = slot_at({1, 2}, 0);
+  slot_at({1, 2, 3, 4}, 10);
+  const SlotId last = slot_at({1, 2, 3, 4, 5, 6}, 20);
+  slot_at({9, 9, 9}, 30);
+  // All of one chain save 2 tokens. Without the first, the one after it saves 4.
+  Freed freed;
+  CHECK(tree.evict({.states = 2}, freed) == EvictResult{2, 2});
+  CHECK(freed.slots == std::vector{first, last});
+  tree.check_invariants();
 }
 
 TEST_CASE("a slot that a listener keeps is not free: an eviction goes on until its demand is met") {

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tree/tree_victims.hpp"
+
+#include <algorithm>
+
+#include <stateport/core/model/error.hpp>
+
+namespace stateport::detail {
+namespace {
+
+constexpr const char* structure = "PrefixTree";
+/// How far up a leaf's chain is followed. What a chain saves per byte grows less and less with its length.
+constexpr int chain_nodes_max = 256;
+/// How far up a state is looked for. Deeper chains without one are rare, and a victim must not cost their length.
+constexpr int fallback_nodes_max = 256;
+
+}  // namespace
+
+TreeVictims::TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy& policy, std::size_t slots)
+    : nodes_(nodes),
+      pool_(pool),
+      policy_(policy),
+      learns_(policy.learning() != nullptr),
+      leaves_(policy.traits()),
+      state_ticks_(slots, 0) {
+  if (draws()) states_ = bare_ = VictimOrder<>(policy.traits());
+  states_.reserve(slots);
+}
+
+void TreeVictims::reserve(std::size_t nodes) {
+  leaves_.reserve(nodes);
+  if (draws()) bare_.reserve(nodes);
+}
+
+bool TreeVictims::States::eligible(std::uint32_t slot) const noexcept {
+  const SlotId id{static_cast<std::int32_t>(slot)};
+  const SlotPool& pool = victims.pool_;
+  return !pool.is_free(id) && pool.owner(id) != SlotPool::caller && pool.lock_count(id) == 0;
+}
+
+VictimFacts TreeVictims::facts(std::uint32_t node) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  VictimFacts facts{.index = node,
+                    .used_tick = entry.tick,
+                    .created_tick = entry.created,
+                    .hits = entry.hits,
+                    .priority = entry.priority,
+                    .tokens = nodes_.tokens_of(entry.pages),
+                    .has_state = entry.slot >= 0};
+  if (learns_ && facts.has_state) add_lengths(node, facts);
+  return facts;
+}
+
+std::int64_t TreeVictims::fallback_tokens(std::uint32_t node) const noexcept {
+  std::uint32_t at = nodes_[node].parent;
+  for (int step = 0; step < fallback_nodes_max && at != RadixNodes::root && nodes_[at].slot < 0; ++step)
+    at = nodes_[at].parent;
+  return nodes_.tokens_of(nodes_.end_page(at));
+}
+
+void TreeVictims::add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept {
+  facts.segment_tokens = nodes_.tokens_of(nodes_[node].pages);
+  facts.end_tokens = nodes_.tokens_of(nodes_.end_page(node));
+  facts.fallback_tokens = fallback_tokens(node);
+  if (nodes_[node].children > 0) {
+    facts.tokens = 0;
+    return;
+  }
+  const auto only_child = [this](std::uint32_t at) { return at != RadixNodes::root && nodes_[at].children == 1; };
+  const auto tokens_from = [&](std::uint32_t top) {
+    return facts.end_tokens - nodes_.tokens_of(nodes_.end_page(top) - nodes_[top].pages);
+  };
+  // What is above without a state is useless once this leaf is gone, and goes next.
+  std::uint32_t top = node;
+  for (int step = 0; step < fallback_nodes_max; ++step) {
+    const std::uint32_t parent = nodes_[top].parent;
+    if (!only_child(parent) || nodes_[parent].slot >= 0) break;
+    top = parent;
+  }
+  facts.tokens = is_leaf(node) ? tokens_from(top) : 0;
+  for (int step = 0; step < chain_nodes_max && only_child(nodes_[top].parent); ++step) top = nodes_[top].parent;
+  facts.chain_tokens = tokens_from(top);
+  facts.chain_fallback_tokens = fallback_tokens(top);
+}
+
+void TreeVictims::rank_path_again(std::uint32_t node) noexcept {
+  for (; node != RadixNodes::root; node = nodes_[node].parent) leaves_.rank_again(leaves(), node);
+}
+
+std::optional<std::uint32_t> TreeVictims::next_state() {
+  const auto slot = states_.next(states());
+  if (!slot) return std::nullopt;
+  return owner(*slot);
+}
+
+std::optional<std::uint32_t> TreeVictims::next_of_bytes() {
+  // A policy that draws ranks leaves with a state among the states.
+  const auto leaf = draws() ? bare_.next(bare_leaves()) : next_leaf();
+  return leaf ? leaf : next_state();
+}
+
+std::size_t TreeVictims::peek(VictimKind kind, std::span<std::uint32_t> out) {
+  std::size_t found = 0;
+  const bool leaves_too = kind == VictimKind::tokens || (kind == VictimKind::bytes && !draws());
+  if (kind != VictimKind::states && draws()) found = bare_.peek(bare_leaves(), out);
+  if (leaves_too) found += leaves_.peek(leaves(), out.subspan(found));
+  if (kind == VictimKind::tokens) return found;
+  const std::span<std::uint32_t> rest = out.subspan(found);
+  const std::size_t slots = states_.peek(states(), rest);
+  for (std::uint32_t& slot : rest.first(slots)) slot = owner(slot);
+  // A leaf that goes takes its state along.
+  const auto named = [&](std::uint32_t node) { return std::ranges::count(out.first(found), node) > 0; };
+  const auto end = leaves_too ? std::remove_if(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(slots), named)
+                              : rest.begin() + static_cast<std::ptrdiff_t>(slots);
+  return static_cast<std::size_t>(end - rest.begin()) + found;
+}
+
+void TreeVictims::clear() noexcept {
+  leaves_.clear();
+  bare_.clear();
+  states_.clear();
+}
+
+void TreeVictims::check_list() const {
+  std::size_t found = 0;
+  for (std::uint32_t at = nodes_[RadixNodes::root].newer; at != RadixNodes::root; at = nodes_[at].newer, ++found) {
+    require_invariant(leaves_.strategy() == VictimStrategy::list && found <= nodes_.live(), structure,
+                      "the list of leaves does not end");
+    require_invariant(nodes_[at].pages > 0 && nodes_[at].children == 0, structure, "what is listed is no leaf");
+  }
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
+    if (nodes_.listed(index)) --found;
+  require_invariant(found == 0, structure, "a node is linked but not listed");
+}
+
+void TreeVictims::check_invariants() const {
+  leaves_.check_invariants(leaves());
+  bare_.check_invariants(bare_leaves());
+  states_.check_invariants(states());
+  check_list();
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
+    const RadixNode& node = nodes_[index];
+    if (node.pages == 0) continue;
+    const bool candidate =
+        draws() && node.slot < 0 ? bare_.contains(bare_leaves(), index) : leaves_.contains(leaves(), index);
+    require_invariant(candidate || !is_leaf(index), structure, "an evictable leaf is not indexed");
+    const auto slot = static_cast<std::uint32_t>(node.slot);
+    require_invariant(node.slot < 0 || pool_.lock_count(SlotId{node.slot}) > 0 || states_.contains(states(), slot),
+                      structure, "an evictable state is not indexed");
+  }
+}
+
+}  // namespace stateport::detail

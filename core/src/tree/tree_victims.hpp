@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "evict/victim_order.hpp"
+#include "tree/radix_nodes.hpp"
+
+namespace stateport::detail {
+
+/// What a prefix tree evicts next: leaves, by node, and states, by slot, each in a VictimOrder.
+///
+/// Every evictable leaf and every evictable state is a candidate. What is locked, and a node that got children, stays
+/// one until it comes up: it is dropped then, and offered again when it is eligible again. A policy that draws ranks
+/// leaves with a state and states by the same key, and keeps leaves without a state apart: they go first. Of all other
+/// policies, states go least recently used first.
+class TreeVictims {
+ public:
+  /// `slots` is the size of `pool`. All three must outlive this.
+  TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy& policy, std::size_t slots);
+  TreeVictims(const TreeVictims&) = delete;
+  TreeVictims& operator=(const TreeVictims&) = delete;
+
+  /// Room for nodes 0 … nodes - 1.
+  void reserve(std::size_t nodes);
+  [[nodiscard]] bool draws() const noexcept { return leaves_.strategy() == VictimStrategy::draw; }
+
+  /// Whether a leaf goes whole if it goes.
+  [[nodiscard]] bool is_leaf(std::uint32_t node) const noexcept {
+    const RadixNode& entry = nodes_[node];
+    return entry.pages > 0 && entry.children == 0 && entry.full_lock == 0;
+  }
+  /// A leaf became evictable: it was unlocked, lost its last child, or got or lost a state.
+  void offer(std::uint32_t leaf) noexcept {
+    if (draws() && nodes_[leaf].slot < 0) return bare_.offer(bare_leaves(), leaf);
+    leaves_.offer(leaves(), leaf);
+  }
+  /// A new leaf, without a state yet and the youngest of all.
+  void offer_new(std::uint32_t leaf) noexcept {
+    if (draws()) return bare_.offer(bare_leaves(), leaf);
+    leaves_.offer_newest(leaves(), leaf);
+  }
+  void drop(std::uint32_t leaf) noexcept {
+    leaves_.erase(leaves(), leaf);
+    if (draws()) bare_.erase(bare_leaves(), leaf);
+  }
+
+  /// Precondition: `tick` is the largest so far, if the node is a leaf.
+  void touch(std::uint32_t node, std::uint64_t tick) noexcept {
+    nodes_[node].tick = tick;
+    leaves_.used(leaves(), node);
+  }
+  /// Moves a leaf that is listed behind all others, after its tick was raised; false if it is not listed. A function of
+  /// the nodes alone: a use of a path ends with it.
+  [[nodiscard]] static bool used_in_list(RadixNodes& nodes, std::uint32_t leaf) noexcept {
+    struct Links {
+      RadixNodes& nodes;
+      [[nodiscard]] RadixNode& node(std::uint32_t index) const noexcept { return nodes[index]; }
+    };
+    return LinkedRecency::used(Links{nodes}, leaf);
+  }
+  /// After the ticks of the path to `end`, which is not listed, were raised.
+  void path_was_used(std::uint32_t end) noexcept {
+    if (leaves_.keys_may_shrink()) rank_path_again(end);
+  }
+
+  /// A node got this state, used at `tick`.
+  void add_state(std::uint32_t node, SlotId slot, std::uint64_t tick) noexcept {
+    touch_state(slot, tick);
+    states_.offer(states(), static_cast<std::uint32_t>(slot.value()));
+    if (draws() && is_leaf(node)) offer(node);
+    leaves_.rank_again(leaves(), node);
+  }
+  void unlock_state(SlotId slot) noexcept { states_.offer_again(states(), static_cast<std::uint32_t>(slot.value())); }
+  void touch_state(SlotId slot, std::uint64_t tick) noexcept { state_ticks_[slot.index()] = tick; }
+  /// The node lost its state and stays.
+  void state_was_lost(std::uint32_t node) noexcept { leaves_.rank_again(leaves(), node); }
+  [[nodiscard]] std::uint64_t state_tick(SlotId slot) const noexcept { return state_ticks_[slot.index()]; }
+
+  // The node that goes next: a leaf whole, any other without its KV.
+  [[nodiscard]] std::optional<std::uint32_t> next_leaf() {
+    if (draws())
+      if (const auto bare = bare_.next(bare_leaves())) return bare;
+    return leaves_.next(leaves());
+  }
+  [[nodiscard]] std::optional<std::uint32_t> next_state();
+  /// For bytes: a leaf or a state, whatever the policy ranks lower.
+  [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
+  /// The nodes that go next, in order; each is named once. Answers how many.
+  [[nodiscard]] std::size_t peek(VictimKind kind, std::span<std::uint32_t> out);
+  /// Probably the next leaf, for prefetching.
+  [[nodiscard]] std::optional<std::uint32_t> upcoming_leaf() const noexcept { return leaves_.upcoming(); }
+
+  [[nodiscard]] VictimFacts facts(std::uint32_t node) const noexcept;
+  void clear() noexcept;
+  [[nodiscard]] std::size_t bytes() const noexcept { return leaves_.bytes() + bare_.bytes(); }
+  /// Throws std::logic_error naming the first violation. O(nodes + slots).
+  void check_invariants() const;
+
+ private:
+  /// The candidates of leaves_, as VictimOrder asks for them.
+  template <class Victims>
+  struct Leaves {
+    Victims& victims;
+    [[nodiscard]] auto& node(std::uint32_t index) const noexcept { return victims.nodes_[index]; }
+    [[nodiscard]] bool eligible(std::uint32_t index) const noexcept {
+      return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.draws());
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
+    void fetch(std::uint32_t index, int step) const noexcept { victims.fetch(index, step); }
+  };
+  /// Those of bare_.
+  struct BareLeaves {
+    const TreeVictims& victims;
+    [[nodiscard]] bool eligible(std::uint32_t index) const noexcept {
+      return victims.is_leaf(index) && victims.nodes_[index].slot < 0;
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const noexcept { return victims.nodes_[index].tick; }
+  };
+  /// Those of states_, by slot.
+  struct States {
+    const TreeVictims& victims;
+    [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept;
+    [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept { return victims.state_ticks_[slot]; }
+    void fetch(std::uint32_t slot, int step) const noexcept { victims.fetch(victims.owner(slot), step); }
+  };
+  [[nodiscard]] Leaves<TreeVictims> leaves() noexcept { return {*this}; }
+  [[nodiscard]] Leaves<const TreeVictims> leaves() const noexcept { return {*this}; }
+  [[nodiscard]] BareLeaves bare_leaves() const noexcept { return {*this}; }
+  [[nodiscard]] States states() const noexcept { return {*this}; }
+  [[nodiscard]] std::uint32_t owner(std::uint32_t slot) const noexcept {
+    return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(slot)}));
+  }
+  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept { return policy_.key(facts(node)); }
+  /// Fetches what key() looks at: the node in step 0, its parent in step 1.
+  void fetch(std::uint32_t node, int step) const noexcept { prefetch(&nodes_[step == 0 ? node : nodes_[node].parent]); }
+  void rank_path_again(std::uint32_t node) noexcept;
+  /// Adds the lengths that a LearningPolicy ranks by.
+  void add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept;
+  /// The end of the longest shorter prefix with a state.
+  [[nodiscard]] std::int64_t fallback_tokens(std::uint32_t node) const noexcept;
+  void check_list() const;
+
+  RadixNodes& nodes_;
+  const SlotPool& pool_;
+  EvictionPolicy& policy_;
+  bool learns_;
+  VictimOrder<LinkedRecency> leaves_;       ///< by node; with a state, if the policy draws
+  VictimOrder<> bare_;                      ///< by node: leaves without a state, if the policy draws
+  VictimOrder<> states_;                    ///< by slot
+  std::vector<std::uint64_t> state_ticks_;  ///< by slot
+};
+
+}  // namespace stateport::detail
