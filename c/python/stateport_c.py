@@ -5,12 +5,15 @@
     spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
 
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
+from ctypes import (POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p,
+                    sizeof)
 
 OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR = range(6)
 NONE = -1
 CONV, RECURRENT = range(2)  # stateport_state_kind
 DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8 = range(7)  # stateport_element_type
+SLOTS, TREE, ALIGN = range(3)  # stateport_cache_index
+FINISHED, PREEMPTED, ABORTED = range(3)  # stateport_request_end
 HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction
 INT32S = POINTER(c_int32)
 
@@ -77,6 +80,51 @@ AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
 AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
                     rows=c_int32)
+
+StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
+                    layout_fingerprint=c_uint64)
+CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_requests=c_int32,
+                      max_request_tokens=c_int64, drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64,
+                      layout_fingerprint=c_uint64, unchecked_layout=c_int32, checkpoints=c_int32,
+                      scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64, groups=POINTER(StateGroup),
+                      group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
+                      events=c_int32, cost_linear=c_double, cost_quadratic=c_double)
+CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32)
+MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
+Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),
+                media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double)
+StartedRequest = struct("StartedRequest", request=c_int32, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64)
+PassBatch = struct("PassBatch", request=INT32S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
+
+
+class StateSave(ctypes.Structure):
+    _fields_ = [("row", c_int32), ("offset", c_int32), ("slot", c_int32), ("in_scratch", c_int32)]
+
+
+class StepCommit(ctypes.Structure):
+    _fields_ = [("row", c_int32), ("live_step", c_int32), ("live_slot", c_int32), ("kept_step", c_int32),
+                ("kept_slot", c_int32)]
+
+
+GroupPlan = struct("GroupPlan", clear=INT32S, clear_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t,
+                   slots=POINTER(INT32S), slot_count=INT32S, read_column=INT32S, read_bias=INT32S,
+                   write_column=INT32S, read_slot=INT32S, read_recurrent_slot=INT32S, write_slot=INT32S,
+                   saves=POINTER(StateSave), save_count=c_size_t)
+PassPlan = struct("PassPlan", groups=POINTER(GroupPlan), group_count=c_size_t, pass_id=c_uint64, ready=c_int32,
+                  rows_without_room=c_int32, rows=c_size_t, room=POINTER(c_uint8), start=POINTER(c_int64),
+                  kv=POINTER(INT32S), kv_count=POINTER(c_int64), kv_tokens_per_id=c_int32)
+GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
+                     from_scratch_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t)
+PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),
+                    has_next=c_int32, published_states=c_int32, dropped_states=c_int32)
+RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S,
+                        kv_count=c_size_t, kv_tokens_per_id=c_int32)
+CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int32, medium=c_int32, group=c_int32,
+                    prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
+CacheStats = struct("CacheStats", requests=c_int64, requests_hit=c_int64, prompt_tokens=c_int64, hit_tokens=c_int64,
+                    hit_flops=c_double, lost_requests=c_int64 * 16, lost_tokens=c_int64 * 16,
+                    lost_flops=c_double * 16, evicted_states=c_int64, reuse_age_p50_s=c_double,
+                    reuse_age_p90_s=c_double, eviction_age_p50_s=c_double, eviction_age_p90_s=c_double)
 
 
 class Library:

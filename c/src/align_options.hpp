@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include <stateport/c/align_options.h>
 #include <stateport/core/align/align_planner.hpp>
 
 namespace stateport::c {
+
+/// Throws for a number that is no stateport_align_mode.
+[[nodiscard]] AlignMode align_mode_from_c(std::int32_t mode, const char* argument);
 
 /// What a planner and a context are made of. Their constructors check it.
 [[nodiscard]] AlignOptions read_align_options(const stateport_align_options* options);

@@ -50,6 +50,15 @@ template <class Struct>
   return from == nullptr ? Struct{} : read_struct<Struct>(from, argument);
 }
 
+/// What the caller set of a struct that a result goes to; the rest of it may hold anything.
+template <class Struct>
+[[nodiscard]] Struct read_settings(const Struct* from, const char* argument) {
+  Struct result = {};
+  const std::size_t size = read_size(from, argument);
+  std::memcpy(&result, from, std::min(size, sizeof(Struct)));
+  return result;
+}
+
 /// Where results will go, one `size` of the first apart: refused before anything is done.
 template <class Struct>
 class OutArray {

@@ -28,8 +28,7 @@ MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_
   return {.state_bytes = state_bytes, .kv_bytes_per_token = kv_bytes_per_token};
 }
 
-std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* options, const char* argument) {
-  if (options == nullptr) return nullptr;
+NamedEviction read_eviction(const stateport_eviction_options* options, const char* argument) {
   const auto given = read_struct<stateport_eviction_options>(options, argument);
   const EvictionOrder order = enumerator(given.order, EvictionOrder::filo, "order");
   require(given.samples >= all_samples, "samples", given.samples, "must be a number, 0 for the default or -1 for all");
@@ -39,11 +38,16 @@ std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* op
   if (given.positions != 0) wanted.positions = given.positions;
   if (given.samples != 0) wanted.samples = given.samples == all_samples ? 0 : given.samples;
   if (given.seed != 0) wanted.seed = given.seed;
-  return make_eviction_policy(order, wanted, read_memory_cost(given.state_bytes, given.kv_bytes_per_token));
+  return {order, wanted, read_memory_cost(given.state_bytes, given.kv_bytes_per_token)};
 }
 
-ReuseHint read_hint(const stateport_reuse_hint* hint, const char* argument) {
-  const auto given = read_optional_struct(hint, argument);
+std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* options, const char* argument) {
+  if (options == nullptr) return nullptr;
+  const NamedEviction wanted = read_eviction(options, argument);
+  return make_eviction_policy(wanted.order, wanted.options, wanted.memory);
+}
+
+ReuseHint from_c(const stateport_reuse_hint& given) {
   const ReuseHint wanted{.last_turn = given.last_turn != 0,
                          .tool_call_pending = given.tool_call_pending != 0,
                          .factor = given.factor == 0 ? 1 : given.factor,
@@ -51,6 +55,10 @@ ReuseHint read_hint(const stateport_reuse_hint* hint, const char* argument) {
                          .session = given.session};
   check_hint(wanted);
   return wanted;
+}
+
+ReuseHint read_hint(const stateport_reuse_hint* hint, const char* argument) {
+  return from_c(read_optional_struct(hint, argument));
 }
 
 }  // namespace stateport::c

@@ -39,6 +39,8 @@ std::string_view name(Kind kind) noexcept {
       return "align context";
     case Kind::align_planner:
       return "align planner";
+    case Kind::request_cache:
+      return "request cache";
   }
   return "?";
 }

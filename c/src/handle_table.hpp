@@ -24,9 +24,10 @@ enum class Kind : std::uint8_t {
   tree,
   tree_lock,
   align,
-  align_planner
+  align_planner,
+  request_cache
 };
-inline constexpr Kind last_kind = Kind::align_planner;
+inline constexpr Kind last_kind = Kind::request_cache;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

@@ -30,6 +30,11 @@ int main(void) {
   test_align_planner();
   test_align_retention();
   test_align_planner_refusals();
+  test_request_caches();
+  test_decode_checkpoints();
+  test_request_hints();
+  test_request_names();
+  test_request_cache_refusals();
   test_handles();
   test_struct_sizes();
   test_threads();

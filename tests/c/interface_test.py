@@ -8,11 +8,13 @@ import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (BACKEND_ERROR, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, MRU, NO_CAPACITY, NONE, RECURRENT,
-                         AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, AllocatorOptions, BlockTable,
-                         CheckpointCommit, CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState, I,
-                         Insert, InsertResult, Library, Lookup, Match, PlannedCheckpoints, PrefillChunk, Restore,
-                         ReuseHint, ServedPrompt, SlotCopy, SpecInfo, StoreOptions, Tag, TensorMemory, TensorSpec,
+from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, MRU, NO_CAPACITY,
+                         NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep,
+                         AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats, CheckpointCommit,
+                         CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState, GroupCommit,
+                         GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, PassBatch, PassCommit, PassPlan,
+                         PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint, RunningRequest, ServedPrompt,
+                         SlotCopy, SpecInfo, StartedRequest, StateGroup, StoreOptions, Tag, TensorMemory, TensorSpec,
                          TreeOptions, int32s, room)
 
 SKIPPED = 77
@@ -280,6 +282,67 @@ def test_align_planner(stateport):
     stateport.align_planner_destroy(planner)
 
 
+def run_pass(stateport, cache, requests, tokens, sampled):
+    """Plans and commits one pass over all rows, each of which samples one token. The group's plan and commit."""
+    rows = len(requests)
+    groups, done_groups = room(GroupPlan, 1), room(GroupCommit, 1)
+    plan = PassPlan(groups=groups, group_count=1)
+    batch = PassBatch(request=int32s(*requests), tokens=int32s(*tokens), rows=rows)
+    stateport.request_cache_plan(cache, byref(batch), byref(plan))
+    assert plan.ready and plan.rows == rows and not plan.rows_without_room and all(plan.room[:rows])
+    starts = plan.start[:rows]
+    done = PassCommit(groups=done_groups, group_count=1)
+    stateport.request_cache_commit(cache, c_uint64(plan.pass_id), int32s(*[1] * rows), rows, int32s(*sampled), rows,
+                                   byref(done))
+    stateport.refuses(INVALID_ARGUMENT, "pass", "request_cache_commit", cache, c_uint64(plan.pass_id),
+                      int32s(*[1] * rows), rows, int32s(*sampled), rows, byref(done))
+    return starts, groups[0], done_groups[0]
+
+
+def test_request_caches(stateport):
+    for index in (SLOTS, TREE, ALIGN):
+        options = CacheOptions(index=index, max_requests=2, max_request_tokens=16, block_size_tokens=4, kv_tokens=64,
+                               layout_fingerprint=7, events=1)
+        group = StateGroup(block_size_tokens=4, blocks=16, layout_fingerprint=7)
+        if index == ALIGN:
+            options.groups, options.group_count = ctypes.pointer(group), 1
+        else:
+            options.checkpoints = 4
+        cache = stateport.make("request_cache_create", byref(options))
+        prompts, started, done = room(Prompt, 2), room(StartedRequest, 2), c_size_t()
+        for i, prompt in enumerate(prompts):
+            prompt.tokens, prompt.count = int32s(*range(10 * i, 10 * i + 8)), 8
+        stateport.request_cache_start(cache, prompts, 2, started, byref(done))
+        requests = [request.request for request in started]
+        assert done.value == 2 and [request.reused_tokens for request in started] == [0, 0]
+        stateport.refuses(NO_CAPACITY, "requests", "request_cache_start", cache, prompts, 1, started, byref(done))
+        chunks = (c_int64 * 2)()
+        stateport.request_cache_chunk(cache, int32s(*requests), (c_int64 * 2)(8, 8), 2, chunks)
+        assert chunks[:] == [8, 8]
+        starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))
+        assert starts == [0, 0] and plan.read_slot[:2] == [NONE, NONE] and plan.write_slot[0] != plan.write_slot[1]
+        starts, plan, _ = run_pass(stateport, cache, requests, (1, 1), (88, 89))
+        assert starts == [8, 8] and plan.read_slot[0] != NONE
+        running = RunningRequest()
+        stateport.request_cache_request(cache, I(requests[1]), byref(running))
+        assert running.tokens[: running.count] == [*range(10, 18), 99, 89] and running.computed == 9
+        stateport.request_cache_end(cache, int32s(*requests), 2, I(FINISHED), None)
+        stateport.refuses(INVALID_ARGUMENT, "request", "request_cache_end", cache, int32s(requests[0]), 1, I(FINISHED),
+                          None)
+        # The second prompt begins as the first one did.
+        prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
+        stateport.request_cache_start(cache, prompts, 1, started, byref(done))
+        assert started[0].reused_tokens == 8
+        stats, events, count = CacheStats(), room(CacheEvent, 100), c_size_t()
+        stateport.request_cache_stats(cache, byref(stats))
+        assert (stats.requests, stats.requests_hit, stats.hit_tokens) == (3, 1, 8)
+        stateport.request_cache_take_events(cache, events, 100, byref(count))
+        assert [event.sequence for event in events[: count.value]] == list(range(1, count.value + 1))
+        assert {event.content for event in events[: count.value]} == {0, 1}
+        stateport.request_cache_check(cache)
+        stateport.request_cache_destroy(cache)
+
+
 def test_misuse(stateport):
     tree = stateport.make("tree_create", byref(TreeOptions(slots=2)))
     for wrong in (None, c_void_p(8), c_void_p(tree.value ^ 1 << 30), c_void_p(2**64 - 1)):
@@ -297,7 +360,7 @@ def test_misuse(stateport):
 def main():
     stateport = Library(sys.argv[1])
     tests = (test_specs, test_slot_allocator, test_checkpoints, test_tree, test_tree_batches, test_hints,
-             test_align_planner, test_misuse)
+             test_align_planner, test_request_caches, test_misuse)
     runtime, backend = c_void_p(), "no device"
     if stateport.has_device:
         if stateport.status("runtime_create", None, byref(runtime)) == BACKEND_ERROR:

@@ -11,7 +11,7 @@ namespace {
 SlotAllocatorOptions allocator_options(const RequestCacheOptions& options) {
   SlotAllocatorOptions allocator;
   if (options.eviction != EvictionOrder::lru)
-    allocator.eviction = make_eviction_policy(options.eviction, options.eviction_options);
+    allocator.eviction = make_eviction_policy(options.eviction, options.eviction_options, options.memory);
   return allocator;
 }
 

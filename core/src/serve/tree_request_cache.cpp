@@ -18,6 +18,7 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
                                  .layout_fingerprint = options.layout_fingerprint,
                                  .eviction = options.eviction,
                                  .eviction_options = options.eviction_options,
+                                 .memory = options.memory,
                                  .kv_indices = options.kv_tokens + options.block_size_tokens,
                                  .kv_event_hash = options.hash};
         if (options.events) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };

@@ -31,8 +31,11 @@
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export
 #include <stateport/c/prefix_tree.h>     // IWYU pragma: export
+#include <stateport/c/request_cache.h>   // IWYU pragma: export
+#include <stateport/c/request_types.h>   // IWYU pragma: export
 #include <stateport/c/slot_allocator.h>  // IWYU pragma: export
 #include <stateport/c/spec.h>            // IWYU pragma: export
+#include <stateport/c/statistics.h>      // IWYU pragma: export
 #include <stateport/c/status.h>          // IWYU pragma: export
 
 #endif

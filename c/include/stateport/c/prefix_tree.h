@@ -4,6 +4,7 @@
 
 #include <stateport/c/copies.h>
 #include <stateport/c/eviction.h>
+#include <stateport/c/statistics.h>
 #include <stateport/c/status.h>
 
 /// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport/c/core.h, the rules in the
@@ -43,15 +44,6 @@ typedef struct stateport_namespace {
   const void* salt;  ///< for example the tenant
   size_t salt_bytes;
 } stateport_namespace;
-
-typedef enum stateport_lost_hit {
-  STATEPORT_LOST_NOTHING = 0,
-  STATEPORT_LOST_NO_CHECKPOINT,   ///< KV is there, but nobody stored a state at a usable boundary
-  STATEPORT_LOST_OFF_GRID,        ///< the match ends between two boundaries of the grid
-  STATEPORT_LOST_EVICTED,         ///< a state was stored there and has been evicted
-  STATEPORT_LOST_TOO_FEW_TOKENS,  ///< using it would leave fewer tokens than the forward needs
-  STATEPORT_LOST_LOCKED_POOL      ///< no live slot could be freed
-} stateport_lost_hit;
 
 typedef struct stateport_match {
   size_t size;

@@ -10,6 +10,7 @@
 #include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/model/memory_cost.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 
@@ -50,6 +51,7 @@ struct RequestCacheOptions {
   std::vector<StateGroup> groups;               ///< align: at least one; else none
   EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree: of states, and of leaves of the tree
   EvictionOptions eviction_options;
+  MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_REQUEST_CACHE_H
+#define STATEPORT_C_REQUEST_CACHE_H
+
+#include <stateport/c/align_options.h>
+#include <stateport/c/eviction.h>
+#include <stateport/c/request_types.h>
+#include <stateport/c/statistics.h>
+#include <stateport/c/status.h>
+
+/// The one interface that an engine needs, for each of the three indexes: stateport::RequestCache. The conventions are
+/// told in stateport/c/core.h, the rules in the C++ header.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// A cache of KV and states that decides and moves no byte. One request:
+///
+///     start → (chunk → plan → [before] → forward → commit → [after])* → end
+///
+///     [before]  for each group: clear, copies
+///     [after]   for each group: steps, from_scratch, copies
+///
+/// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits tell of
+/// (pointers in their outputs) belongs to the cache and stays until the next plan, cancel, commit or reset, and for a
+/// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
+typedef struct stateport_request_cache stateport_request_cache;
+
+/// How checkpoints are found.
+typedef enum stateport_cache_index {
+  STATEPORT_INDEX_SLOTS = 0,  ///< by block hash; a KV block may have a state
+  STATEPORT_INDEX_TREE,       ///< by tokens, in a prefix tree
+  STATEPORT_INDEX_ALIGN       ///< by block hash; the states lie in blocks of their own, the columns of a block table
+} stateport_cache_index;
+
+/// STATEPORT_INDEX_ALIGN: layers that share a block table of states.
+typedef struct stateport_state_group {
+  size_t size;
+  int32_t block_size_tokens;    ///< of states; a multiple of the options' block_size_tokens
+  int32_t blocks;               ///< of running requests and of checkpoints together
+  int32_t conv_window;          ///< the shortest of the group's conv states; 0: it has none
+  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint of the group's layers
+} stateport_state_group;
+
+typedef struct stateport_request_cache_options {
+  size_t size;
+  int32_t index;               ///< stateport_cache_index
+  int32_t align_mode;          ///< stateport_align_mode
+  int32_t max_requests;        ///< that run at a time
+  int64_t max_request_tokens;  ///< of one request: prompt, output and drafts together
+  int32_t drafts;              ///< of a row, at most
+  int32_t block_size_tokens;   ///< of KV (tree: a page); 0: 16
+  int64_t kv_tokens;           ///< room for KV; rounded down to whole blocks
+  /// stateport_spec_info.fingerprint; of align each group has its own. 0 is refused unless unchecked_layout is set.
+  uint64_t layout_fingerprint;
+  int32_t unchecked_layout;  ///< not 0: restores do not compare memory layouts
+  int32_t checkpoints;       ///< slots, tree: states that can be kept beside those of running requests
+  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: every token; -1: only
+  /// at its end.
+  int32_t scan_alignment_tokens;
+  /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
+  int64_t decode_checkpoint_tokens;
+  const stateport_state_group* groups;  ///< align: at least one; else none
+  size_t group_count;
+  const stateport_eviction_options* eviction;  ///< slots, tree: of states, and of leaves of the tree; null: LRU
+  int32_t fast_hash;                           ///< not 0: xxh3_128, for a single tenant; 0: sha256
+  int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
+  int32_t events;                              ///< not 0: keep events for stateport_request_cache_take_events
+  /// Of a forward over the tokens [from, to), for the FLOPs in statistics; both 0: tokens count.
+  double cost_linear;
+  double cost_quadratic;
+} stateport_request_cache_options;
+
+/// What the engine must have, and how many requests run.
+typedef struct stateport_request_cache_info {
+  size_t size;
+  size_t groups;          ///< of layers: of align those of the options, else one
+  int32_t kv_blocks;      ///< KV indices of plans are below it times block_size_tokens
+  int32_t scratch_slots;  ///< for stateport_state_save.in_scratch
+  int32_t running_requests;
+} stateport_request_cache_info;
+
+stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
+                                                stateport_request_cache** out);
+stateport_status stateport_request_cache_destroy(stateport_request_cache* cache);
+stateport_status stateport_request_cache_describe(stateport_request_cache* cache, stateport_request_cache_info* out);
+/// Slots that the engine's store of a group must have.
+stateport_status stateport_request_cache_state_slots(stateport_request_cache* cache, size_t group, int32_t* out);
+
+/// Looks prompts up in order and takes what each needs to run. out: [count]. The first one that is refused, or for
+/// which there is no room (STATEPORT_NO_CAPACITY: nothing was taken for it), ends the call: those before it have
+/// started, and `done` says how many.
+stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
+                                               size_t count, stateport_started_request* out, size_t* done);
+/// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
+/// budget. After the prompt: the budget. With a pass outstanding: behind that.
+stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int32_t* requests,
+                                               const int64_t* budgets, size_t count, int64_t* tokens);
+/// Plans one pass. Rows without room are named; the others run. Refused: a request that does not run or is named twice,
+/// counts that do not fit.
+stateport_status stateport_request_cache_plan(stateport_request_cache* cache, const stateport_pass_batch* batch,
+                                              stateport_pass_plan* out);
+/// The newest outstanding pass did not run.
+stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, uint64_t pass);
+/// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i, all in `sampled` one after the other. A count
+/// is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the prompt ends; else
+/// 1 … tokens of the row. Refused: a pass that is not the oldest outstanding one, one that was never planned, and
+/// counts that do not fit.
+stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
+                                                size_t rows, const int32_t* sampled, size_t sampled_count,
+                                                stateport_pass_commit* out);
+/// Requests end, with what is computed and committed: all, or none. how: stateport_request_end. hints: null, or
+/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice.
+stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
+                                             int32_t how, const stateport_reuse_hint* hints);
+
+stateport_status stateport_request_cache_request(stateport_request_cache* cache, int32_t request,
+                                                 stateport_running_request* out);
+/// Where the state after the computed tokens of a request lies, in one group of layers, once everything that was asked
+/// for is enqueued: a group plan of one row, without copies.
+stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
+                                               stateport_group_plan* out);
+
+/// Forgets everything that is cached. Refused while a request runs.
+stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
+stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
+/// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`
+/// needed for all of it, with that zero. prefix: of the names; null: "stateport".
+stateport_status stateport_request_cache_prometheus(stateport_request_cache* cache, const char* prefix, char* text,
+                                                    size_t capacity, size_t* bytes);
+/// The oldest events, each told once: at most `capacity`; their number into `count`.
+stateport_status stateport_request_cache_take_events(stateport_request_cache* cache, stateport_cache_event* out,
+                                                     size_t capacity, size_t* count);
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+stateport_status stateport_request_cache_check(stateport_request_cache* cache);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

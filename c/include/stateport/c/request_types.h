@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_REQUEST_TYPES_H
+#define STATEPORT_C_REQUEST_TYPES_H
+
+#include <stateport/c/copies.h>
+#include <stateport/c/eviction.h>
+#include <stateport/c/prefix_tree.h>
+#include <stateport/c/statistics.h>
+
+/// What goes into a stateport_request_cache and what comes out of it: request_types.hpp in C++. Plain data.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// An image or another input at a position of a prompt. Prompts that differ in it share nothing from there on.
+typedef struct stateport_media_key {
+  size_t size;
+  const void* id;  ///< of the content, for example its hash
+  size_t id_bytes;
+  int64_t first_token;  ///< position in the prompt; ascending
+} stateport_media_key;
+
+typedef struct stateport_prompt {
+  size_t size;
+  const int32_t* tokens;  ///< all that is known; of a request that starts again: prompt and output so far
+  size_t count;
+  const stateport_namespace* name_space;  ///< null: none
+  const stateport_media_key* media;
+  size_t media_count;
+  const stateport_reuse_hint* hint;  ///< null: nothing is known
+  double now_s;                      ///< the caller's clock in seconds; never goes back
+} stateport_prompt;
+
+typedef struct stateport_started_request {
+  size_t size;
+  int32_t request;
+  int32_t lost;           ///< stateport_lost_hit: why not more is reused
+  int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
+  int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
+} stateport_started_request;
+
+/// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the
+/// prompt is not done drafts[i] is 0; afterwards tokens[i] is 1 + drafts[i].
+typedef struct stateport_pass_batch {
+  size_t size;
+  const int32_t* request;
+  const int32_t* tokens;
+  const int32_t* drafts;  ///< null: all 0
+  size_t rows;
+} stateport_pass_batch;
+
+/// A state that the pass writes on its way: the one after `offset` of the row's tokens. 16 bytes for ever.
+typedef struct stateport_state_save {
+  int32_t row;
+  int32_t offset;
+  int32_t slot;
+  int32_t in_scratch;  ///< not 0: `slot` is one of the engine's scratch states, else one of the store
+} stateport_state_save;
+
+/// What a pass needs in one group of layers. Arrays [rows] are in the order of the batch.
+///
+/// A row reads the conv window [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot;
+/// STATEPORT_NONE: it begins with the empty state. It writes the state at its end to write_slot. With drafts:
+///
+///     slots, tree: write_slot is not written. The pass leaves the state after each of its tokens in scratch memory of
+///                  the engine, and the commit says which of them moves where (stateport_step_commit).
+///     align:       the recurrent state after d drafts goes to slots[i][write_column[i] + d]; the conv window of
+///                  write_slot takes d more tokens.
+typedef struct stateport_group_plan {
+  size_t size;
+  const int32_t* clear;  ///< slots that begin with the empty state
+  size_t clear_count;
+  const stateport_slot_copy* copies;  ///< within the store, in any order
+  size_t copy_count;
+  const int32_t* const* slots;         ///< [rows] the row of the block table (align), or the live slot alone
+  const int32_t* slot_count;           ///< [rows]
+  const int32_t* read_column;          ///< [rows] index into slots[i]; -1: the row begins with the empty state
+  const int32_t* read_bias;            ///< [rows] tokens past the state of read_column
+  const int32_t* write_column;         ///< [rows] index into slots[i]
+  const int32_t* read_slot;            ///< [rows]
+  const int32_t* read_recurrent_slot;  ///< [rows]
+  const int32_t* write_slot;           ///< [rows]
+  const stateport_state_save* saves;   ///< ascending in row and offset
+  size_t save_count;
+} stateport_group_plan;
+
+/// A planned pass. The caller sets `size`, `groups` and `group_count` before the call.
+typedef struct stateport_pass_plan {
+  size_t size;
+  stateport_group_plan* groups;  ///< room for what each group needs; null: it is not told
+  size_t group_count;            ///< of the cache, or 0
+  uint64_t pass;
+  /// 0: planned ahead, and where its rows begin depends on a pass that is not committed: memory is reserved, and `room`
+  /// is known; `start`, states and copies are not. The commit of that pass tells the complete plan.
+  int32_t ready;
+  int32_t rows_without_room;
+  size_t rows;
+  const uint8_t* room;       ///< [rows] 0: the row does not run, and nothing of it is planned
+  const int64_t* start;      ///< [rows] the pass computes the tokens [start, start + tokens)
+  const int32_t* const* kv;  ///< [rows] kv[i][k] holds the tokens [k, k + 1) * kv_tokens_per_id of the request
+  const int64_t* kv_count;   ///< [rows]
+  int32_t kv_tokens_per_id;  ///< block ids: the block size; with a tree one KV index a token
+} stateport_pass_plan;
+
+/// Of a row with drafts (slots, tree): states in scratch memory of the engine that become the live state and a
+/// checkpoint. A step counts the tokens of the row from 0; STATEPORT_NONE: there is none. 20 bytes for ever.
+typedef struct stateport_step_commit {
+  int32_t row;
+  int32_t live_step;
+  int32_t live_slot;
+  int32_t kept_step;
+  int32_t kept_slot;
+} stateport_step_commit;
+
+/// What must be enqueued after a pass, for one group of layers.
+typedef struct stateport_group_commit {
+  size_t size;
+  const stateport_step_commit* steps;  ///< at most one a row, ascending
+  size_t step_count;
+  const stateport_slot_copy* from_scratch;  ///< source: stateport_state_save.slot in scratch
+  size_t from_scratch_count;
+  const stateport_slot_copy* copies;  ///< within the store, after the steps
+  size_t copy_count;
+} stateport_group_commit;
+
+/// A committed pass. The caller sets `size`, `groups`, `group_count` and `next` before the call.
+typedef struct stateport_pass_commit {
+  size_t size;
+  stateport_group_commit* groups;  ///< room for what each group needs; null: it is not told
+  size_t group_count;              ///< of the cache, or 0
+  stateport_pass_plan* next;       ///< room for a plan, set up as for a plan; needed with `overlap` alone
+  int32_t has_next;                ///< not 0: a pass that was planned ahead was not ready, and is now; `next` tells it
+  int32_t published_states;        ///< checkpoints that requests can start from, from now on
+  int32_t dropped_states;          ///< checkpoints for which there was no room
+} stateport_pass_commit;
+
+/// A running request.
+typedef struct stateport_running_request {
+  size_t size;
+  const int32_t* tokens;  ///< prompt and sampled tokens
+  size_t count;
+  int64_t computed;  ///< tokens whose KV and state are there, of committed passes
+  const int32_t* kv;
+  size_t kv_count;
+  int32_t kv_tokens_per_id;
+} stateport_running_request;
+
+/// Why a request ends.
+typedef enum stateport_request_end {
+  STATEPORT_FINISHED = 0,  ///< complete: what is computed is kept where there is a state for it
+  STATEPORT_PREEMPTED,     ///< the same; it will start again
+  STATEPORT_ABORTED        ///< nothing more is kept than what was published
+} stateport_request_end;
+
+typedef enum stateport_event_kind {
+  STATEPORT_EVENT_STORED = 0,  ///< can be found from now on
+  STATEPORT_EVENT_REMOVED,     ///< can not be found any more
+  STATEPORT_EVENT_CLEARED      ///< nothing can be found any more; other members have no meaning
+} stateport_event_kind;
+typedef enum stateport_event_content { STATEPORT_EVENT_KV_BLOCK = 0, STATEPORT_EVENT_STATE } stateport_event_content;
+typedef enum stateport_event_medium { STATEPORT_EVENT_DEVICE = 0 } stateport_event_medium;
+
+/// What a router must hear to know what a cache holds.
+typedef struct stateport_cache_event {
+  size_t size;
+  uint64_t sequence;   ///< counts up by one from 1
+  int32_t kind;        ///< stateport_event_kind
+  int32_t content;     ///< stateport_event_content
+  int32_t medium;      ///< stateport_event_medium
+  int32_t group;       ///< of a state
+  uint64_t prefix[2];  ///< names the block, or the state, with everything before it: see stateport_hash_blocks
+  uint64_t parent[2];  ///< stored KV: of the block before; zeros for the first one of a prompt
+  int64_t tokens;      ///< stored: from the start of the prompt to the end of the block, or to the state
+} stateport_cache_event;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_STATISTICS_H
+#define STATEPORT_C_STATISTICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/// What a cache was worth, and why it was not worth more: stateport::CacheStats, stateport::LostHit. Plain data.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Why a request could not use all of the KV that it matched.
+typedef enum stateport_lost_hit {
+  STATEPORT_LOST_NOTHING = 0,
+  STATEPORT_LOST_NO_CHECKPOINT,   ///< KV is there, but nobody stored a state at a usable boundary
+  STATEPORT_LOST_OFF_GRID,        ///< the match ends between two boundaries of the grid
+  STATEPORT_LOST_EVICTED,         ///< a state was stored there and has been evicted
+  STATEPORT_LOST_TOO_FEW_TOKENS,  ///< using it would leave fewer tokens than the forward needs
+  STATEPORT_LOST_LOCKED_POOL,     ///< no live slot could be freed
+  STATEPORT_LOST_EVICTED_KV,      ///< its KV was cached and has been evicted
+  STATEPORT_LOST_NEVER_STORED     ///< nobody has computed this prefix before
+} stateport_lost_hit;
+
+enum { STATEPORT_LOST_REASONS_MAX = 16 };  ///< room for all of them, and for those that may come
+
+/// Plain counters since the cache was made. Arrays are by stateport_lost_hit.
+typedef struct stateport_cache_stats {
+  size_t size;
+  int64_t requests;
+  int64_t requests_hit;
+  int64_t prompt_tokens;
+  int64_t hit_tokens;
+  double hit_flops;  ///< by the cost in the cache's options; tokens without one
+  int64_t lost_requests[STATEPORT_LOST_REASONS_MAX];
+  int64_t lost_tokens[STATEPORT_LOST_REASONS_MAX];
+  double lost_flops[STATEPORT_LOST_REASONS_MAX];
+  int64_t evicted_states;  ///< that lost their place to others
+  double reuse_age_p50_s;  ///< of states since their last use, when a request continued from them: upper bounds, powers
+  double reuse_age_p90_s;  ///< of two; 0: no age was counted
+  double eviction_age_p50_s;  ///< of states since their last use, when they were evicted
+  double eviction_age_p90_s;
+} stateport_cache_stats;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// How what goes into a request cache and comes out of it is told in C.
+#include "request_cache.hpp"
+
+#include <algorithm>
+
+#include "align_options.hpp"
+#include "arguments.hpp"
+#include "copies.hpp"
+#include "eviction.hpp"
+#include "prefix_tree.hpp"
+
+namespace stateport::c {
+namespace {
+
+static_assert(STATEPORT_INDEX_SLOTS == static_cast<int>(CacheIndex::slots) &&
+              STATEPORT_INDEX_TREE == static_cast<int>(CacheIndex::tree) &&
+              STATEPORT_INDEX_ALIGN == static_cast<int>(CacheIndex::align));
+static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::stored) &&
+              STATEPORT_EVENT_REMOVED == static_cast<int>(CacheEvent::Kind::removed) &&
+              STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared) &&
+              STATEPORT_EVENT_KV_BLOCK == static_cast<int>(CacheEvent::Content::kv_block) &&
+              STATEPORT_EVENT_STATE == static_cast<int>(CacheEvent::Content::state) &&
+              STATEPORT_EVENT_DEVICE == static_cast<int>(CacheEvent::Medium::device));
+static_assert(lost_hit_count < STATEPORT_LOST_REASONS_MAX && STATEPORT_LOST_NEVER_STORED == lost_hit_count);
+
+constexpr std::int32_t every_token = 1;
+constexpr std::int32_t only_at_the_end = -1;
+
+std::int32_t scan_alignment(std::int32_t given) {
+  require(given >= only_at_the_end, "scan_alignment_tokens", given, "must be a distance, 0 or -1");
+  if (given == 0) return every_token;
+  return given == only_at_the_end ? 0 : given;
+}
+
+std::int32_t to_c(const std::optional<LostHit>& lost) noexcept {
+  return lost ? static_cast<std::int32_t>(*lost) + 1 : STATEPORT_LOST_NOTHING;
+}
+
+std::int32_t slot_at(std::span<const std::int32_t> slots, std::int64_t column) noexcept {
+  return column >= 0 && std::cmp_less(column, slots.size()) ? slots[static_cast<std::size_t>(column)] : STATEPORT_NONE;
+}
+
+}  // namespace
+
+RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
+  const auto given = read_struct<stateport_request_cache_options>(options, "options");
+  RequestCacheOptions wanted{.index = enumerator(given.index, CacheIndex::align, "index"),
+                             .align_mode = align_mode_from_c(given.align_mode, "align_mode"),
+                             .max_requests = given.max_requests,
+                             .max_request_tokens = given.max_request_tokens,
+                             .drafts = given.drafts,
+                             .kv_tokens = given.kv_tokens,
+                             .layout_fingerprint = given.layout_fingerprint,
+                             .unchecked_layout = given.unchecked_layout != 0,
+                             .checkpoints = given.checkpoints,
+                             .scan_alignment_tokens = scan_alignment(given.scan_alignment_tokens),
+                             .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
+                             .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
+                             .overlap = given.overlap != 0,
+                             .events = given.events != 0};
+  if (given.block_size_tokens != 0) wanted.block_size_tokens = given.block_size_tokens;
+  if (given.cost_linear != 0 || given.cost_quadratic != 0) wanted.cost = {given.cost_linear, given.cost_quadratic};
+  for (const stateport_state_group& group : read_structs(given.groups, given.group_count, "groups"))
+    wanted.groups.push_back({.block_size_tokens = group.block_size_tokens,
+                             .blocks = group.blocks,
+                             .conv_window = group.conv_window,
+                             .layout_fingerprint = group.layout_fingerprint});
+  if (given.eviction == nullptr) return wanted;
+  const NamedEviction eviction = read_eviction(given.eviction, "eviction");
+  wanted.eviction = eviction.order;
+  wanted.eviction_options = eviction.options;
+  wanted.memory = eviction.memory;
+  return wanted;
+}
+
+stateport_started_request to_c(const StartedRequest& started) noexcept {
+  return {.request = started.request.value(),
+          .lost = to_c(started.lost),
+          .reused_tokens = started.reused_tokens,
+          .lost_tokens = started.lost_tokens};
+}
+
+stateport_cache_event to_c(const CacheEvent& event) noexcept {
+  return {.sequence = event.sequence,
+          .kind = static_cast<std::int32_t>(event.kind),
+          .content = static_cast<std::int32_t>(event.content),
+          .medium = static_cast<std::int32_t>(event.medium),
+          .group = event.group,
+          .prefix = {event.prefix.words[0], event.prefix.words[1]},
+          .parent = {event.parent.words[0], event.parent.words[1]},
+          .tokens = event.tokens};
+}
+
+stateport_cache_stats to_c(const CacheStats& stats, std::int64_t evicted_states) noexcept {
+  constexpr double median = 0.5;
+  constexpr double most = 0.9;
+  stateport_cache_stats told = {.requests = stats.requests,
+                                .requests_hit = stats.requests_hit,
+                                .prompt_tokens = stats.prompt_tokens,
+                                .hit_tokens = stats.hit_tokens,
+                                .hit_flops = stats.hit_flops,
+                                .evicted_states = evicted_states,
+                                .reuse_age_p50_s = stats.reuse_ages.quantile_s(median),
+                                .reuse_age_p90_s = stats.reuse_ages.quantile_s(most),
+                                .eviction_age_p50_s = stats.eviction_ages.quantile_s(median),
+                                .eviction_age_p90_s = stats.eviction_ages.quantile_s(most)};
+  for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
+    told.lost_requests[reason + 1] = stats.lost[reason].requests;
+    told.lost_tokens[reason + 1] = stats.lost[reason].tokens;
+    told.lost_flops[reason + 1] = stats.lost[reason].flops;
+  }
+  return told;
+}
+
+void GroupPlanArrays::clear() noexcept {
+  clear_.clear();
+  copies_.clear();
+  slots_.clear();
+  slot_count_.clear();
+  read_column_.clear();
+  read_bias_.clear();
+  write_column_.clear();
+  read_slot_.clear();
+  read_recurrent_slot_.clear();
+  write_slot_.clear();
+  saves_.clear();
+}
+
+void GroupPlanArrays::add(std::int32_t row, const RowState& state) {
+  slots_.push_back(state.slots.data());
+  slot_count_.push_back(static_cast<std::int32_t>(state.slots.size()));
+  read_column_.push_back(state.read_column);
+  read_bias_.push_back(state.read_bias);
+  write_column_.push_back(state.write_column);
+  read_slot_.push_back(slot_at(state.slots, state.read_column));
+  read_recurrent_slot_.push_back(
+      state.read_column < 0 ? STATEPORT_NONE : slot_at(state.slots, std::int64_t{state.read_column} + state.read_bias));
+  write_slot_.push_back(slot_at(state.slots, state.write_column));
+  for (const StateSave& save : state.saves)
+    saves_.push_back({row, save.offset, save.slot.value(), save.in_scratch ? 1 : 0});
+}
+
+void GroupPlanArrays::add_nothing() {
+  add(0, {.write_column = STATEPORT_NONE});
+}
+
+void GroupPlanArrays::set(const GroupPlan& plan) {
+  for (const SlotId slot : plan.clear) clear_.push_back(slot.value());
+  to_c(plan.copies, copies_);
+}
+
+stateport_group_plan GroupPlanArrays::view() const noexcept {
+  return {.clear = clear_.data(),
+          .clear_count = clear_.size(),
+          .copies = copies_.data(),
+          .copy_count = copies_.size(),
+          .slots = slots_.data(),
+          .slot_count = slot_count_.data(),
+          .read_column = read_column_.data(),
+          .read_bias = read_bias_.data(),
+          .write_column = write_column_.data(),
+          .read_slot = read_slot_.data(),
+          .read_recurrent_slot = read_recurrent_slot_.data(),
+          .write_slot = write_slot_.data(),
+          .saves = saves_.data(),
+          .save_count = saves_.size()};
+}
+
+void PassPlanArrays::set(const PassPlan& plan) {
+  told_ = {.pass = plan.pass,
+           .ready = plan.ready ? 1 : 0,
+           .rows_without_room = plan.rows_without_room,
+           .rows = plan.rows.size()};
+  room_.clear();
+  start_.clear();
+  kv_.clear();
+  kv_count_.clear();
+  for (GroupPlanArrays& group : groups_) group.clear();
+  for (const RowPlan& row : plan.rows) add(row);
+  for (std::size_t group = 0; group < std::min(groups_.size(), plan.groups.size()); ++group)
+    groups_[group].set(plan.groups[group]);
+}
+
+void PassPlanArrays::add(const RowPlan& row) {
+  const auto index = static_cast<std::int32_t>(room_.size());
+  room_.push_back(row.room ? 1 : 0);
+  start_.push_back(row.start);
+  kv_.push_back(row.kv.ids.data());
+  kv_count_.push_back(static_cast<std::int64_t>(row.kv.ids.size()));
+  if (row.room) told_.kv_tokens_per_id = row.kv.tokens_per_id;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (group < row.states.size())
+      groups_[group].add(index, row.states[group]);
+    else
+      groups_[group].add_nothing();
+  }
+}
+
+stateport_pass_plan PassPlanArrays::view() const noexcept {
+  stateport_pass_plan told = told_;
+  told.room = room_.data();
+  told.start = start_.data();
+  told.kv = kv_.data();
+  told.kv_count = kv_count_.data();
+  return told;
+}
+
+void GroupCommitArrays::set(const GroupCommit& commit) {
+  steps_.clear();
+  for (const StepCommit& step : commit.steps)
+    steps_.push_back({step.row, step.live_step, step.live_slot.value(), step.kept_step, step.kept_slot.value()});
+  to_c(commit.from_scratch, from_scratch_);
+  to_c(commit.copies, copies_);
+}
+
+stateport_group_commit GroupCommitArrays::view() const noexcept {
+  return {.steps = steps_.data(),
+          .step_count = steps_.size(),
+          .from_scratch = from_scratch_.data(),
+          .from_scratch_count = from_scratch_.size(),
+          .copies = copies_.data(),
+          .copy_count = copies_.size()};
+}
+
+}  // namespace stateport::c

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <stateport/c/request_cache.h>
+#include <stateport/core/serve/request_cache.hpp>
+
+namespace stateport::c {
+
+/// What a caller's options say. What they point to is read.
+[[nodiscard]] RequestCacheOptions read_cache_options(const stateport_request_cache_options* options);
+
+[[nodiscard]] stateport_started_request to_c(const StartedRequest& started) noexcept;
+[[nodiscard]] stateport_cache_event to_c(const CacheEvent& event) noexcept;
+[[nodiscard]] stateport_cache_stats to_c(const CacheStats& stats, std::int64_t evicted_states) noexcept;
+
+/// What one group of a plan tells, in arrays that are used again.
+class GroupPlanArrays {
+ public:
+  /// Before the rows of a plan.
+  void clear() noexcept;
+  void add(std::int32_t row, const RowState& state);
+  /// A row of which nothing is planned.
+  void add_nothing();
+  void set(const GroupPlan& plan);
+  [[nodiscard]] stateport_group_plan view() const noexcept;
+
+ private:
+  std::vector<std::int32_t> clear_;
+  std::vector<stateport_slot_copy> copies_;
+  std::vector<const std::int32_t*> slots_;
+  std::vector<std::int32_t> slot_count_;
+  std::vector<std::int32_t> read_column_;
+  std::vector<std::int32_t> read_bias_;
+  std::vector<std::int32_t> write_column_;
+  std::vector<std::int32_t> read_slot_;
+  std::vector<std::int32_t> read_recurrent_slot_;
+  std::vector<std::int32_t> write_slot_;
+  std::vector<stateport_state_save> saves_;
+};
+
+/// What a plan tells, in arrays that are used again.
+class PassPlanArrays {
+ public:
+  explicit PassPlanArrays(std::size_t groups) : groups_(groups) {}
+
+  void set(const PassPlan& plan);
+  /// Without what the caller sets: size, groups, group_count.
+  [[nodiscard]] stateport_pass_plan view() const noexcept;
+  [[nodiscard]] const std::vector<GroupPlanArrays>& groups() const noexcept { return groups_; }
+
+ private:
+  void add(const RowPlan& row);
+
+  stateport_pass_plan told_ = {};
+  std::vector<std::uint8_t> room_;
+  std::vector<std::int64_t> start_;
+  std::vector<const std::int32_t*> kv_;
+  std::vector<std::int64_t> kv_count_;
+  std::vector<GroupPlanArrays> groups_;
+};
+
+/// What one group of a commit tells, in arrays that are used again.
+class GroupCommitArrays {
+ public:
+  void set(const GroupCommit& commit);
+  [[nodiscard]] stateport_group_commit view() const noexcept;
+
+ private:
+  std::vector<stateport_step_commit> steps_;
+  std::vector<stateport_slot_copy> from_scratch_;
+  std::vector<stateport_slot_copy> copies_;
+};
+
+}  // namespace stateport::c

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one interface for the three indexes.
+#include <stateport/c/request_cache.h>
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+
+#include "arguments.hpp"
+#include "eviction.hpp"
+#include "guard.hpp"
+#include "handle_table.hpp"
+#include "prefix_tree.hpp"
+#include "request_cache.hpp"
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace {
+
+static_assert(STATEPORT_FINISHED == static_cast<int>(RequestEnd::finished) &&
+              STATEPORT_PREEMPTED == static_cast<int>(RequestEnd::preempted) &&
+              STATEPORT_ABORTED == static_cast<int>(RequestEnd::aborted));
+
+constexpr std::size_t events_at_once = 64;
+
+struct CacheObject final : Object {
+  static constexpr Kind kind = Kind::request_cache;
+  explicit CacheObject(const RequestCacheOptions& options)
+      : Object(kind), groups(group_count(options)), cache(make_request_cache(options)), plan(groups), commits(groups) {}
+
+  std::size_t groups;
+  std::unique_ptr<RequestCache> cache;
+  // What the last call told.
+  PassPlanArrays plan;
+  std::vector<GroupCommitArrays> commits;
+  GroupPlanArrays state;
+  std::vector<PassRow> rows;
+};
+
+using HeldCache = Held<CacheObject>;
+
+/// A prompt of C as C++ wants it.
+struct ReadPrompt {
+  std::vector<MediaKey> media;
+  Prompt prompt;
+
+  explicit ReadPrompt(const stateport_prompt& given)
+      : prompt{.tokens = array(given.tokens, given.count, "tokens"),
+               .name_space = from_c(given.name_space),
+               .media = {},
+               .hint = read_hint(given.hint, "hint"),
+               .now_s = given.now_s} {
+    for (const stateport_media_key& key : read_structs(given.media, given.media_count, "media")) {
+      const auto id = array(static_cast<const char*>(key.id), key.id_bytes, "id");
+      media.push_back({{id.data(), id.size()}, key.first_token});
+    }
+  }
+};
+
+[[noreturn]] void throw_no_room(const RequestCache& cache) {
+  const bool numbers = cache.running_requests() == cache.options().max_requests;
+  throw NoCapacity(numbers ? "requests" : "slots for running requests", 1, 0);
+}
+
+/// Room of a caller for what each group tells: none of it, or all.
+template <class Struct>
+class GroupRoom {
+ public:
+  GroupRoom(Struct* groups, std::size_t count, std::size_t wanted)
+      : to_(groups, groups == nullptr ? 0 : count, "groups") {
+    require(groups == nullptr || count == wanted, "group_count", count, "must be the number of groups of the cache");
+    told_ = groups != nullptr;
+  }
+  template <class Arrays>
+  void write(const std::vector<Arrays>& groups) const noexcept {
+    for (std::size_t group = 0; told_ && group < groups.size(); ++group) to_.write(group, groups[group].view());
+  }
+
+ private:
+  OutArray<Struct> to_;
+  bool told_;
+};
+
+/// Where a plan goes.
+class PlanRoom {
+ public:
+  PlanRoom(stateport_pass_plan* out, const char* argument, std::size_t groups)
+      : settings_(read_settings(out, argument)),
+        to_(out, argument),
+        groups_(settings_.groups, settings_.group_count, groups) {}
+
+  void write(const PassPlanArrays& plan) const noexcept {
+    groups_.write(plan.groups());
+    stateport_pass_plan told = plan.view();
+    told.groups = settings_.groups;
+    told.group_count = settings_.group_count;
+    to_.write(told);
+  }
+
+ private:
+  stateport_pass_plan settings_;
+  Out<stateport_pass_plan> to_;
+  GroupRoom<stateport_group_plan> groups_;
+};
+
+void read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
+  const auto given = read_struct<stateport_pass_batch>(batch, "batch");
+  const auto request = array(given.request, given.rows, "request");
+  const auto tokens = array(given.tokens, given.rows, "tokens");
+  rows.clear();
+  for (std::size_t row = 0; row < given.rows; ++row)
+    rows.push_back({RequestId{request[row]}, tokens[row], given.drafts == nullptr ? 0 : given.drafts[row]});
+}
+
+/// Refuses what the cache would refuse of one of them, so that all end or none.
+void check_running(const RequestCache& cache, std::span<const std::int32_t> requests) {
+  for (const std::int32_t request : requests) static_cast<void>(cache.computed(RequestId{request}));
+  std::vector<std::int32_t> sorted(requests.begin(), requests.end());
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice != sorted.end()) require(false, "request", *twice, "is named twice");
+}
+
+}  // namespace
+
+stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
+                                                stateport_request_cache** out) {
+  return guarded([&] { create(out, [&] { return std::make_shared<CacheObject>(read_cache_options(options)); }); });
+}
+
+stateport_status stateport_request_cache_destroy(stateport_request_cache* cache) {
+  return guarded([&] { destroy<CacheObject>(cache, "cache"); });
+}
+
+stateport_status stateport_request_cache_describe(stateport_request_cache* cache, stateport_request_cache_info* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const RequestCacheOptions& options = held->cache->options();
+    Out(out, "out")
+        .write({.groups = held->groups,
+                .kv_blocks = kv_blocks(options),
+                .scratch_slots = scratch_slots(options),
+                .running_requests = held->cache->running_requests()});
+  });
+}
+
+stateport_status stateport_request_cache_state_slots(stateport_request_cache* cache, size_t group, int32_t* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    std::int32_t& slots = checked(out, "out");
+    require(group < held->groups, "group", group, "is out of range");
+    slots = state_slots(held->cache->options(), group);
+  });
+}
+
+stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
+                                               size_t count, stateport_started_request* out, size_t* done) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    std::vector<ReadPrompt> wanted;
+    for (const stateport_prompt& given : read_structs(prompts, count, "prompts")) wanted.emplace_back(given);
+    const OutArray result(out, count, "out");
+    std::size_t& started = checked(done, "done");
+    started = 0;
+    for (ReadPrompt& given : wanted) {
+      given.prompt.media = given.media;
+      const auto request = held->cache->start(given.prompt);
+      if (!request) throw_no_room(*held->cache);
+      result.write(started, to_c(*request));
+      ++started;
+    }
+  });
+}
+
+stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int32_t* requests,
+                                               const int64_t* budgets, size_t count, int64_t* tokens) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto named = array(requests, count, "requests");
+    const auto given = array(budgets, count, "budgets");
+    const auto room = array(tokens, count, "tokens");
+    std::vector<std::int64_t> chunks;
+    for (std::size_t i = 0; i < count; ++i) chunks.push_back(held->cache->chunk(RequestId{named[i]}, given[i]));
+    std::ranges::copy(chunks, room.begin());
+  });
+}
+
+stateport_status stateport_request_cache_plan(stateport_request_cache* cache, const stateport_pass_batch* batch,
+                                              stateport_pass_plan* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const PlanRoom room(out, "out", held->groups);
+    read_rows(batch, held->rows);
+    held->plan.set(held->cache->plan(held->rows));
+    room.write(held->plan);
+  });
+}
+
+stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, uint64_t pass) {
+  return guarded([&] { HeldCache(cache, "cache")->cache->cancel(pass); });
+}
+
+stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
+                                                size_t rows, const int32_t* sampled, size_t sampled_count,
+                                                stateport_pass_commit* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto settings = read_settings(out, "out");
+    const Out result(out, "out");
+    const GroupRoom groups(settings.groups, settings.group_count, held->groups);
+    require(settings.next != nullptr || !held->cache->options().overlap, "next", "null",
+            "must point to room for a plan, because the cache overlaps passes");
+    std::optional<PlanRoom> next;
+    if (settings.next != nullptr) next.emplace(settings.next, "next", held->groups);
+    const PassCommit commit =
+        held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled"));
+    for (std::size_t group = 0; group < commit.groups.size(); ++group) held->commits[group].set(commit.groups[group]);
+    groups.write(held->commits);
+    if (commit.next) {
+      held->plan.set(*commit.next);
+      next->write(held->plan);
+    }
+    result.write({.groups = settings.groups,
+                  .group_count = settings.group_count,
+                  .next = settings.next,
+                  .has_next = commit.next ? 1 : 0,
+                  .published_states = commit.published_states,
+                  .dropped_states = commit.dropped_states});
+  });
+}
+
+stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
+                                             int32_t how, const stateport_reuse_hint* hints) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto named = array(requests, count, "requests");
+    const RequestEnd end = enumerator(how, RequestEnd::aborted, "how");
+    std::vector<ReuseHint> known(count);
+    if (hints != nullptr)
+      std::ranges::transform(read_structs(hints, count, "hints"), known.begin(),
+                             [](const stateport_reuse_hint& hint) { return from_c(hint); });
+    check_running(*held->cache, named);
+    for (std::size_t i = 0; i < count; ++i) held->cache->end(RequestId{named[i]}, end, known[i]);
+  });
+}
+
+stateport_status stateport_request_cache_request(stateport_request_cache* cache, int32_t request,
+                                                 stateport_running_request* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    const RequestId id{request};
+    const auto tokens = held->cache->tokens(id);
+    const KvRow kv = held->cache->kv(id);
+    result.write({.tokens = tokens.data(),
+                  .count = tokens.size(),
+                  .computed = held->cache->computed(id),
+                  .kv = kv.ids.data(),
+                  .kv_count = kv.ids.size(),
+                  .kv_tokens_per_id = kv.tokens_per_id});
+  });
+}
+
+stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
+                                               stateport_group_plan* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    require(group < held->groups, "group", group, "is out of range");
+    const RowState state = held->cache->state(RequestId{request}, group);
+    held->state.clear();
+    held->state.add(0, state);
+    result.write(held->state.view());
+  });
+}
+
+stateport_status stateport_request_cache_reset(stateport_request_cache* cache) {
+  return guarded([&] { HeldCache(cache, "cache")->cache->reset(); });
+}
+
+stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    Out(out, "out").write(to_c(held->cache->stats(), held->cache->evicted_states()));
+  });
+}
+
+stateport_status stateport_request_cache_prometheus(stateport_request_cache* cache, const char* prefix, char* text,
+                                                    size_t capacity, size_t* bytes) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto room = array(text, capacity, "text");
+    std::size_t& needed = checked(bytes, "bytes");
+    const std::string all = to_prometheus(held->cache->stats(), prefix == nullptr ? "stateport" : prefix);
+    needed = all.size() + 1;
+    if (room.empty()) return;
+    const std::size_t told = std::min(all.size(), room.size() - 1);
+    std::ranges::copy(std::string_view(all).substr(0, told), room.begin());
+    room[told] = '\0';
+  });
+}
+
+stateport_status stateport_request_cache_take_events(stateport_request_cache* cache, stateport_cache_event* out,
+                                                     size_t capacity, size_t* count) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const OutArray result(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    std::array<CacheEvent, events_at_once> events;
+    std::size_t taken = 0;
+    std::size_t got = 0;
+    do {
+      got = held->cache->take_events(std::span(events).first(std::min(events.size(), capacity - taken)));
+      for (std::size_t i = 0; i < got; ++i) result.write(taken + i, to_c(events[i]));
+      taken += got;
+    } while (got > 0 && taken < capacity);
+    told = taken;
+  });
+}
+
+stateport_status stateport_request_cache_check(stateport_request_cache* cache) {
+  return guarded([&] { HeldCache(cache, "cache")->cache->check_invariants(); });
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine in small over a request cache, whose memory is host arrays: it does what plans and commits say, and checks
+// that every state and every KV that it reads is the right one.
+#ifndef STATEPORT_TESTS_C_CACHE_ENGINE_H
+#define STATEPORT_TESTS_C_CACHE_ENGINE_H
+
+#include "check.h"
+
+enum {
+  engine_window = 2,
+  engine_drafts_max = 2,
+  engine_groups_max = 2,
+  engine_requests = 3,
+  engine_tokens_max = 48,
+  engine_slots_max = 96,
+  engine_kv_max = 512,
+  engine_events_max = 4096
+};
+
+/// A state: the last tokens, with room for the drafts behind them, and a digest of all tokens.
+typedef struct engine_state {
+  int32_t conv[engine_window + engine_drafts_max];
+  uint64_t recurrent;
+} engine_state;
+
+typedef struct engine_request {
+  int32_t id;  ///< of the cache; STATEPORT_NONE: it does not run
+  int32_t tokens[engine_tokens_max];
+  int32_t known;     ///< tokens that the device knows
+  int32_t told;      ///< of these, that the cache was told
+  int32_t computed;  ///< tokens of committed passes
+  int32_t prompt;
+  int32_t end;  ///< it is complete with so many
+} engine_request;
+
+typedef struct engine_row {
+  int request;  ///< index, or -1: it has ended
+  int32_t tokens;
+  int32_t drafts;
+  int64_t start;
+  int32_t sampled_at;
+  int32_t sampled;
+} engine_row;
+
+typedef struct engine_pass {
+  uint64_t pass;
+  int rows;
+  engine_row row[engine_requests];
+  bool has_run;
+} engine_pass;
+
+typedef struct engine {
+  stateport_request_cache* cache;
+  size_t groups;
+  int32_t drafts;
+  int32_t block_tokens;
+  bool align;
+  bool overlap;
+  uint64_t random;
+  engine_state store[engine_groups_max][engine_slots_max];
+  engine_state scratch[engine_slots_max];
+  engine_state steps[engine_requests][1 + engine_drafts_max];
+  uint64_t kv[engine_kv_max];
+  engine_request requests[engine_requests];
+  stateport_prompt names;  ///< whose namespace and media prompts have
+  int passes;
+  engine_pass pass[2];  ///< outstanding, oldest first
+  stateport_pass_plan plan;
+  stateport_group_plan plans[engine_groups_max];
+  int64_t started;
+  int64_t finished;
+  int64_t reused_tokens;
+  int64_t lost_tokens[STATEPORT_LOST_REASONS_MAX];
+  int64_t planned_ahead;
+  int64_t ready_ahead;  ///< of these, complete at once
+  int64_t published;
+  int64_t step_commits;
+  uint64_t last_event;
+  int found;  ///< prefixes that can be found, by the events
+  struct {
+    uint64_t prefix[2];
+    int32_t content;
+    int32_t group;
+  } stored[engine_events_max];
+} engine;
+
+/// A number below `limit` (or 0).
+int32_t engine_random(engine* self, int32_t limit);
+/// Takes over a cache whose sizes fit the arrays.
+void engine_make(engine* self, stateport_request_cache* cache, const stateport_request_cache_options* options,
+                 uint64_t seed);
+/// Starts a request where none runs, if there is room.
+bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count, int32_t end);
+void engine_end(engine* self, int index, int32_t how);
+/// One step: plans a pass for what runs, runs it, and commits what is due.
+void engine_step(engine* self, int32_t budget);
+/// Commits what is outstanding.
+void engine_settle(engine* self);
+/// Reads all events: what is removed was stored before, and numbers count up by one.
+void engine_read_events(engine* self);
+/// The tokens that a model without a cache would have given, after those of the prompt.
+void engine_oracle(const int32_t* prompt, int32_t count, int32_t* tokens, int32_t end);
+
+#endif

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one interface for the three indexes, by an engine whose every read is checked.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache_engine.h"
+
+enum { block_tokens = 4, prompts = 4, prompt_max = 22, output_max = 12, steps = 60 };
+
+static const stateport_state_group align_groups[engine_groups_max] = {{.size = sizeof *align_groups,
+                                                                       .block_size_tokens = 2 * block_tokens,
+                                                                       .blocks = 60,
+                                                                       .conv_window = engine_window + engine_drafts_max,
+                                                                       .layout_fingerprint = 5},
+                                                                      {.size = sizeof *align_groups,
+                                                                       .block_size_tokens = 2 * block_tokens,
+                                                                       .blocks = 60,
+                                                                       .conv_window = engine_window + engine_drafts_max,
+                                                                       .layout_fingerprint = 6}};
+
+static stateport_request_cache_options options_for(int32_t index, int32_t drafts, bool overlap) {
+  const bool align = index == STATEPORT_INDEX_ALIGN;
+  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
+                                           .index = index,
+                                           .max_requests = engine_requests,
+                                           .max_request_tokens = engine_tokens_max,
+                                           .drafts = drafts,
+                                           .block_size_tokens = block_tokens,
+                                           .kv_tokens = 4 * engine_tokens_max,
+                                           .layout_fingerprint = align ? 0 : 42,
+                                           .checkpoints = align ? 0 : 6,
+                                           .scan_alignment_tokens = index == STATEPORT_INDEX_TREE ? 0 : 2,
+                                           .decode_checkpoint_tokens = align ? 0 : block_tokens,
+                                           .groups = align ? align_groups : NULL,
+                                           .group_count = align ? engine_groups_max : 0,
+                                           .fast_hash = 1,
+                                           .overlap = overlap,
+                                           .events = 1};
+}
+
+/// Prompts that share beginnings.
+static void make_prompts(engine* self, int32_t (*tokens)[prompt_max], int32_t* counts) {
+  for (int i = 0; i < prompts; ++i) {
+    counts[i] = block_tokens + 1 + engine_random(self, prompt_max - block_tokens);
+    const int32_t shared = i == 0 ? 0 : engine_random(self, counts[0]);
+    for (int32_t at = 0; at < counts[i]; ++at)
+      tokens[i][at] = at < shared ? tokens[0][at] : 10 + engine_random(self, 90);
+  }
+}
+
+static void check_stats(engine* self) {
+  stateport_cache_stats stats = {.size = sizeof stats};
+  CHECK_OK(stateport_request_cache_stats(self->cache, &stats));
+  CHECK(stats.requests == self->started && stats.hit_tokens == self->reused_tokens);
+  CHECK(memcmp(stats.lost_tokens, self->lost_tokens, sizeof stats.lost_tokens) == 0);
+  CHECK(stats.requests_hit <= stats.requests && stats.hit_flops == (double)stats.hit_tokens);
+  char text[20000];
+  size_t bytes = 0;
+  CHECK_OK(stateport_request_cache_prometheus(self->cache, "engine", text, sizeof text, &bytes));
+  CHECK(bytes == strlen(text) + 1 && bytes <= sizeof text && strstr(text, "engine_") != NULL);
+  char part[8];
+  CHECK_OK(stateport_request_cache_prometheus(self->cache, "engine", part, sizeof part, &bytes));
+  CHECK(strlen(part) == sizeof part - 1 && memcmp(part, text, sizeof part - 1) == 0);
+  CHECK_OK(stateport_request_cache_prometheus(self->cache, NULL, NULL, 0, &bytes));
+  CHECK(bytes > 1);
+}
+
+/// Starts one of the prompts, some of them with a part of their answer, as the next turn of a conversation has it.
+static void start_one(engine* self, int index, int32_t (*prompts_tokens)[prompt_max], const int32_t* counts) {
+  const int32_t prompt = engine_random(self, prompts);
+  int32_t tokens[prompt_max + output_max];
+  const int32_t count = counts[prompt] + (engine_random(self, 2) == 0 ? 0 : engine_random(self, output_max));
+  engine_oracle(prompts_tokens[prompt], counts[prompt], tokens, count);
+  engine_start(self, index, tokens, count, count + 1 + engine_random(self, output_max));
+}
+
+/// Requests come and go, and every read is right. Returns tokens that were not computed again.
+static int64_t serve(engine* self, const stateport_request_cache_options* options, uint64_t seed) {
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(options, &cache));
+  engine_make(self, cache, options, seed);
+  int32_t tokens[prompts][prompt_max];
+  int32_t counts[prompts];
+  make_prompts(self, tokens, counts);
+  for (int step = 0; step < steps; ++step) {
+    const int index = engine_random(self, engine_requests);
+    if (self->requests[index].id == STATEPORT_NONE)
+      start_one(self, index, tokens, counts);
+    else if (engine_random(self, 12) == 0)
+      engine_end(self, index, STATEPORT_PREEMPTED + engine_random(self, 2));
+    engine_step(self, 3 + engine_random(self, 16));
+    if (engine_random(self, 20) == 0) engine_read_events(self);
+    CHECK_OK(stateport_request_cache_check(cache));
+  }
+  engine_settle(self);
+  for (int index = 0; index < engine_requests; ++index)
+    if (self->requests[index].id != STATEPORT_NONE) engine_end(self, index, STATEPORT_ABORTED);
+  check_stats(self);
+  engine_read_events(self);
+  CHECK(self->found > 0);
+  CHECK_OK(stateport_request_cache_reset(cache));
+  engine_read_events(self);
+  CHECK(self->found == 0);
+  CHECK_OK(stateport_request_cache_check(cache));
+  CHECK_OK(stateport_request_cache_destroy(cache));
+  return self->reused_tokens;
+}
+
+void test_request_caches(void) {
+  static engine self;
+  const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
+  const int seeds = wanted == NULL ? 12 : atoi(wanted);
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+    int64_t reused = 0;
+    int64_t finished = 0;
+    int64_t ahead = 0;
+    int64_t ready = 0;
+    int64_t published = 0;
+    int64_t moved = 0;
+    for (int seed = 0; seed < seeds; ++seed) {
+      const int before = check_failures;
+      const stateport_request_cache_options options =
+          options_for(index, seed % (engine_drafts_max + 1), seed / (engine_drafts_max + 1) % 2 == 1);
+      reused += serve(&self, &options, (uint64_t)seed);
+      finished += self.finished;
+      ahead += self.planned_ahead;
+      ready += self.ready_ahead;
+      published += self.published;
+      moved += self.step_commits;
+      if (check_failures > before) fprintf(stderr, "request cache: index %d, seed %d\n", (int)index, seed);
+    }
+    // What is to be tested happened.
+    CHECK(reused > 0 && finished > 0 && published > 0);
+    if (seeds >= 6) CHECK(ahead > ready && ready > 0);
+    CHECK((moved > 0) == (index != STATEPORT_INDEX_ALIGN));
+  }
+}
+
+/// A request that gives way inside a block starts again from the checkpoint that decoding left.
+void test_decode_checkpoints(void) {
+  static engine self;
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index) {
+    const stateport_request_cache_options options = options_for(index, 2, false);
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&options, &cache));
+    engine_make(&self, cache, &options, 1);
+    const int32_t prompt[] = {1, 2, 3, 4, 5};
+    int32_t tokens[engine_tokens_max];
+    CHECK(engine_start(&self, 0, prompt, 5, 30));
+    while (self.requests[0].told < 16 || self.requests[0].computed % block_tokens == 0) engine_step(&self, 8);
+    const int32_t told = self.requests[0].told;
+    memcpy(tokens, self.requests[0].tokens, sizeof tokens);
+    engine_end(&self, 0, STATEPORT_PREEMPTED);
+    CHECK(engine_start(&self, 0, tokens, told, told + 4));
+    CHECK(self.reused_tokens >= 2 * block_tokens && self.reused_tokens % block_tokens == 0);
+    while (self.requests[0].id != STATEPORT_NONE) engine_step(&self, 8);
+    CHECK(self.finished == 1);
+    CHECK_OK(stateport_request_cache_destroy(cache));
+  }
+}
+
+/// Runs a prompt to its end.
+static void serve_once(engine* self, const int32_t* prompt, int32_t count) {
+  CHECK(engine_start(self, 0, prompt, count, count + 8));
+  while (self->requests[0].told == count) engine_step(self, prompt_max);
+  engine_end(self, 0, STATEPORT_FINISHED);
+}
+
+/// Tokens of a prompt that need not be computed.
+static int64_t reused(engine* self, const int32_t* prompt, int32_t count) {
+  const int64_t before = self->reused_tokens;
+  CHECK(engine_start(self, 0, prompt, count, count + 1));
+  engine_end(self, 0, STATEPORT_ABORTED);
+  return self->reused_tokens - before;
+}
+
+/// hix gives up the state of which nobody expects another use, although it is the younger one.
+void test_request_hints(void) {
+  static engine self;
+  const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX, .samples = -1};
+  const stateport_reuse_hint last = {.size = sizeof last, .last_turn = 1, .expected_idle_s = 1e6};
+  for (int hinted = 0; hinted < 2; ++hinted) {
+    stateport_request_cache_options options = options_for(STATEPORT_INDEX_SLOTS, 0, false);
+    options.checkpoints = 2;
+    options.max_requests = 1;
+    options.decode_checkpoint_tokens = 0;
+    options.scan_alignment_tokens = -1;
+    options.eviction = &hix;
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&options, &cache));
+    engine_make(&self, cache, &options, 1);
+    int32_t prompt[3][2 * block_tokens + 1];
+    for (int i = 0; i < 3; ++i)
+      for (int at = 0; at <= 2 * block_tokens; ++at) prompt[i][at] = 20 * i + at;
+    for (int i = 0; i < 3; ++i) {
+      self.names.now_s = 100 * i;
+      self.names.hint = i == 1 && hinted ? &last : NULL;
+      serve_once(&self, prompt[i], 2 * block_tokens);
+    }
+    CHECK(reused(&self, prompt[hinted], 2 * block_tokens + 1) == 0);
+    CHECK(reused(&self, prompt[1 - hinted], 2 * block_tokens + 1) == 2 * block_tokens);
+    CHECK_OK(stateport_request_cache_destroy(cache));
+  }
+}
+
+/// Prompts share nothing with those of another tenant, nor behind another image.
+void test_request_names(void) {
+  static engine self;
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+    const stateport_request_cache_options options = options_for(index, 0, false);
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&options, &cache));
+    engine_make(&self, cache, &options, 1);
+    const int32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
+    const stateport_namespace tenant = {.size = sizeof tenant, .salt = "a", .salt_bytes = 1};
+    const stateport_namespace other = {.size = sizeof other, .salt = "b", .salt_bytes = 1};
+    const stateport_media_key image = {.size = sizeof image, .id = "cat", .id_bytes = 3, .first_token = 9};
+    const stateport_media_key same_place = {.size = sizeof image, .id = "dog", .id_bytes = 3, .first_token = 9};
+    self.names = (stateport_prompt){.name_space = &tenant, .media = &image, .media_count = 1};
+    serve_once(&self, prompt, 17);
+    CHECK(reused(&self, prompt, 17) == 16);
+    self.names.name_space = &other;
+    CHECK(reused(&self, prompt, 17) == 0);
+    self.names.name_space = &tenant;
+    self.names.media = &same_place;
+    CHECK(reused(&self, prompt, 17) <= 8);
+    self.names.media = &image;
+    CHECK(reused(&self, prompt, 17) == 16);
+    CHECK_OK(stateport_request_cache_destroy(cache));
+  }
+}
