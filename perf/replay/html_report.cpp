@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "figures.hpp"
 #include "svg_plot.hpp"
 
 namespace stateport::replay {

@@ -59,15 +59,9 @@ struct Report {
 /// Buckets of the histograms of ages up to the last one that counted something.
 [[nodiscard]] int ages_shown(const CacheStats& stats) noexcept;
 
-/// The `part`-quantile (0 … 1, nearest rank) of `values`; 0 if there are none.
-[[nodiscard]] double quantile(std::vector<double> values, double part);
-
 /// For people.
 [[nodiscard]] std::string to_text(const Report& report);
 /// For programs: one JSON object; --help names its keys.
 [[nodiscard]] std::string to_json(const Report& report);
-
-/// 1.50 GiB, 12.1 KiB, 17 B.
-[[nodiscard]] std::string human_bytes(double bytes);
 
 }  // namespace stateport::replay

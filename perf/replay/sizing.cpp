@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "figures.hpp"
 #include "replayer.hpp"
-#include "report.hpp"
 
 namespace stateport::replay {
 namespace {

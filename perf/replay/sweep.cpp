@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cells_json.hpp"
+#include "figures.hpp"
 #include "replayer.hpp"
-#include "report.hpp"
 
 namespace stateport::replay {
 namespace {

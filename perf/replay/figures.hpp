@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace stateport::replay {
+
+/// The `part`-quantile (0 … 1, nearest rank) of `values`; 0 if there are none.
+[[nodiscard]] double quantile(std::vector<double> values, double part);
+
+/// 1.50 GiB, 12.1 KiB, 17 B.
+[[nodiscard]] std::string human_bytes(double bytes);
+
+}  // namespace stateport::replay
