@@ -81,10 +81,7 @@ stateport_need(tsl-robin-map tsl::robin_map
   https://github.com/Tessil/robin-map/archive/v1.4.0.tar.gz
   7930dbf9634acfc02686d87f615c0f4f33135948130b8922331c16d90a03250c
   HEADERS_ONLY)
-set(STATEPORT_BUNDLES_ROBIN_MAP OFF)
 if(NOT TARGET tsl::robin_map)
-  # Its own rules install nothing as a subproject, so that our export could not name it: an imported target can.
-  set(STATEPORT_BUNDLES_ROBIN_MAP ON)
   add_library(tsl::robin_map INTERFACE IMPORTED GLOBAL)
   target_include_directories(tsl::robin_map INTERFACE "${stateport_tsl-robin-map_source}/include")
 endif()

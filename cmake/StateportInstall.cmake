@@ -46,9 +46,6 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/stateportConfigVersion.c
 install(FILES "${PROJECT_BINARY_DIR}/stateportConfig.cmake" "${PROJECT_BINARY_DIR}/stateportConfigVersion.cmake"
   DESTINATION "${stateport_cmake_folder}")
 install(EXPORT stateport-targets NAMESPACE stateport:: DESTINATION "${stateport_cmake_folder}")
-if(STATEPORT_BUNDLES_ROBIN_MAP)
-  install(DIRECTORY "${stateport_tsl-robin-map_source}/include/tsl" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-endif()
 
 # pkg-config: users first, the used last, which is the order that static linking wants. Those for C also name what C++
 # code needs, so that a C compiler can link.

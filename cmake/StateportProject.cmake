@@ -48,10 +48,26 @@ function(stateport_restrict_exports target)
   set_target_properties(${target} PROPERTIES LINK_DEPENDS "${map}" VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
 
-# stateport_add_module(core HEADERS a.hpp… SOURCES b.cpp…): the library stateport_core, alias stateport::core, whose
-# public headers are checked to be self-contained. FOLDER c: they lie in include/stateport/c, not in …/<name>.
+# stateport_write_umbrella(core include/stateport/core/a.hpp…): writes include/stateport/core.hpp, which includes them
+# all, in the folder of the build.
+function(stateport_write_umbrella name)
+  set(headers ${ARGN})
+  list(TRANSFORM headers REPLACE "^include/(.*)$" "#include <\\1>" OUTPUT_VARIABLE includes)
+  list(JOIN includes "\n" includes)
+  file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/include/stateport/${name}.hpp" @ONLY CONTENT
+"// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// All public headers of stateport::${name}.
+@includes@
+")
+endfunction()
+
+# stateport_add_module(core [UMBRELLA] HEADERS a.hpp… SOURCES b.cpp…): the library stateport_core, alias
+# stateport::core, whose public headers are checked to be self-contained. FOLDER c: they lie in include/stateport/c, not
+# in …/<name>. UMBRELLA: <stateport/core.hpp> includes them all.
 function(stateport_add_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOLDER" "HEADERS;SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UMBRELLA" "FOLDER" "HEADERS;SOURCES")
   if(NOT arg_FOLDER)
     set(arg_FOLDER ${name})
   endif()
@@ -60,7 +76,13 @@ function(stateport_add_module name)
   add_library(${target} ${arg_SOURCES})
   add_library(stateport::${name} ALIAS ${target})
   list(TRANSFORM arg_HEADERS PREPEND "include/stateport/${arg_FOLDER}/")
-  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${arg_HEADERS})
+  set(header_folders include)
+  if(arg_UMBRELLA)
+    stateport_write_umbrella(${name} ${arg_HEADERS})
+    list(APPEND header_folders "${CMAKE_CURRENT_BINARY_DIR}/include")
+    list(APPEND arg_HEADERS "${CMAKE_CURRENT_BINARY_DIR}/include/stateport/${name}.hpp")
+  endif()
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${header_folders} FILES ${arg_HEADERS})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stateport_options>)
   set_target_properties(${target} PROPERTIES

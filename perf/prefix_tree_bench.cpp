@@ -19,7 +19,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "comparison.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does an eviction cost at 10⁶ blocks? Peer in the same run: a bare flat map of as many entries, erase one and
 // insert one. And: what does a request's bookkeeping cost per block of its prompt, hashing apart?
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/memory_resource.hpp>
 
-#include <stateport/core/containers/assert.hpp>
 #include <stateport/core/model/error.hpp>
 
-#include <bit>
-
+#include "containers/assert.hpp"
 #include "live_memory.hpp"
+
+#include <bit>
 
 namespace stateport {
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pool_blocks.hpp"
 
-#include <stateport/core/containers/assert.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
+
+#include "containers/flat_map.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
-
-#include <stateport/core/containers/flat_map.hpp>
-#include <stateport/core/model/ids.hpp>
 
 namespace stateport::detail {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <stateport/core/align/column_table.hpp>
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/stats/lost_hit.hpp>

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/stats/cache_stats.hpp>
 
 #include "cache.hpp"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 
 #include "state_mover.hpp"
 #include "workload.hpp"

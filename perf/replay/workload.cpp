@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {

@@ -4,9 +4,9 @@
 #include <stateport/core/pool/copy_plan.hpp>
 #include "element_convert.hpp"
 
-#include <cstring>
-
 #include "store_image.hpp"
+
+#include <cstring>
 
 /// Serial references of the slot kernels: element by element, no tiles, no words. The oracle on every backend.
 namespace stateport::test::reference {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 
 #include <cstdint>
 

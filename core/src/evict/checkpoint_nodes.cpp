@@ -3,7 +3,8 @@
 
 #include <vector>
 
-#include <stateport/core/containers/assert.hpp>
+#include "containers/assert.hpp"
+#include "containers/prefetch.hpp"
 #include <stateport/core/model/error.hpp>
 
 namespace stateport {
@@ -13,6 +14,10 @@ CheckpointNodes::CheckpointNodes(std::size_t reserve_nodes) {
   live_.reserve(reserve_nodes + 1);
   nodes_.push_back({.place = 0});
   live_.push_back(root);
+}
+
+void CheckpointNodes::fetch(Index node) const noexcept {
+  detail::prefetch(&nodes_[node]);
 }
 
 CheckpointNodes::Index CheckpointNodes::take() {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 

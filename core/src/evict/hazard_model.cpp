@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <stateport/core/containers/assert.hpp>
+#include "containers/assert.hpp"
 #include <stateport/core/model/error.hpp>
 
 namespace stateport {

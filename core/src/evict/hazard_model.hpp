@@ -10,9 +10,9 @@
 #include <cstring>
 #include <span>
 
-#include <stateport/core/containers/hash_index.hpp>
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
+#include "containers/hash_index.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
 #include <stateport/core/evict/prompt_facts.hpp>
 
 namespace stateport {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
 #include <stateport/core/evict/prompt_facts.hpp>
 
 #include "evict/hazard_model.hpp"

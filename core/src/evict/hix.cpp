@@ -6,7 +6,7 @@
 
 #include <stateport/core/evict/budget_policy.hpp>
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/evict/victim_draw.hpp>
+#include "evict/victim_draw.hpp"
 #include <stateport/core/model/error.hpp>
 
 #include "evict/hazard_worth.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/evict/item_lru.hpp>
 
-#include <stateport/core/containers/assert.hpp>
+#include "containers/assert.hpp"
 #include <stateport/core/model/error.hpp>
 
 namespace stateport {

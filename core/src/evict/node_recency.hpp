@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 #include <stateport/core/evict/budget_policy.hpp>
-#include <stateport/core/evict/victim_heap.hpp>
+#include "evict/victim_heap.hpp"
 
 namespace stateport {
 

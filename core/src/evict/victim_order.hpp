@@ -7,8 +7,8 @@
 #include <span>
 
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/evict/victim_draw.hpp>
-#include <stateport/core/evict/victim_heap.hpp>
+#include "evict/victim_draw.hpp"
+#include "evict/victim_heap.hpp"
 
 #include "evict/victim_recency.hpp"
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <span>
 
-#include <stateport/core/evict/victim_heap.hpp>
-#include <stateport/core/evict/victim_queue.hpp>
+#include "evict/victim_heap.hpp"
+#include "evict/victim_queue.hpp"
 
 namespace stateport {
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/pool/block_pool.hpp>
 
-#include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+#include "evict/victim_queue.hpp"
+#include "hash/block_hash_index.hpp"
 
 #include <algorithm>
 
@@ -10,28 +14,56 @@ namespace stateport {
 
 namespace {
 
-std::size_t checked_count(std::int32_t blocks) {
-  require(blocks >= 1, "blocks", blocks, "must be at least 1: the last block is a dummy");
-  return static_cast<std::size_t>(blocks);
-}
-
 BlockId id_of(std::uint32_t index) noexcept {
   return BlockId{static_cast<std::int32_t>(index)};
 }
 
 }  // namespace
 
-BlockPool::BlockPool(const BlockPoolOptions& options)
-    : policy_(options.policy), blocks_(checked_count(options.blocks)), hash_to_block_(blocks_.size()) {
-  const std::size_t count = blocks_.size();
-  free_.reserve(count);
-  victims_.reserve(count);
-  listed_.reserve(count);
-  unreferenced_.reserve(count);
-  hashes_.reserve(count);
-  fresh_.reserve(count);
-  for (std::int32_t block = 0; block + 1 < options.blocks; ++block) free_.push_back(BlockId{block});
+struct BlockPool::Books {
+  explicit Books(std::size_t count);
+
+  [[nodiscard]] Block& at(BlockId block) noexcept { return blocks[block.index()]; }
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](BlockId block) { return blocks[block.index()].hash; };
+  }
+  void offer(BlockId block);
+  [[nodiscard]] bool choose_victims(std::size_t count);
+  [[nodiscard]] BlockId peel(BlockId leaf);
+  [[nodiscard]] bool precedes(BlockId a, BlockId b) const noexcept;
+  [[nodiscard]] bool is_ancestor(BlockId block, BlockId of) const noexcept;
+
+  Table<Block> blocks;
+  detail::BlockHashIndex<BlockId> hash_to_block;
+  VictimQueue victims;  ///< every cached block without children; others are dropped when seen
+  // Scratch of one call, with room for every block.
+  std::vector<BlockId> listed;
+  std::vector<BlockId> unreferenced;
+  std::vector<BlockHash> hashes;
+  std::vector<std::uint32_t> fresh;
+};
+
+BlockPool::Books::Books(std::size_t count) : blocks(count), hash_to_block(count) {
+  victims.reserve(count);
+  listed.reserve(count);
+  unreferenced.reserve(count);
+  hashes.reserve(count);
+  fresh.reserve(count);
 }
+
+BlockPool::BlockPool(const BlockPoolOptions& options)
+    : block_count_(options.blocks), policy_(options.policy), reserved_(options.reserved) {
+  require(block_count_ >= 1, "blocks", block_count_, "must be at least 1: one block is reserved");
+  if (!reserved_.valid()) reserved_ = BlockId{block_count_ - 1};
+  require(reserved_.value() < block_count_, "reserved", reserved_, "must be one of the blocks");
+  const auto count = static_cast<std::size_t>(block_count_);
+  books_ = std::make_unique<Books>(count);
+  blocks_ = books_->blocks.data();
+  free_.reserve(count);
+  free_all();
+}
+
+BlockPool::~BlockPool() = default;
 
 bool BlockPool::can_allocate(std::int32_t count, std::int32_t matched) const {
   require(count >= 0, "count", count, "must not be negative");
@@ -54,7 +86,7 @@ bool BlockPool::allocate(std::span<BlockId> out) {
         block.ref_count = 1;
         block.tick = tick_;
       });
-  if (!out.empty()) victims_.prefetch(static_cast<std::uint32_t>(out.back().value()));  // the leaf of a prompt
+  if (!out.empty()) books_->victims.prefetch(static_cast<std::uint32_t>(out.back().value()));  // the leaf of a prompt
   return true;
 }
 
@@ -70,20 +102,20 @@ void BlockPool::retain(std::span<const BlockId> blocks) {
 
 void BlockPool::release(std::span<const BlockId> blocks) {
   take_references(blocks);
-  cached_count_ += static_cast<std::int32_t>(unreferenced_.size());
-  for (const BlockId id : unreferenced_) offer(id);
-  if (!unreferenced_.empty()) tell_unreferenced(unreferenced_);
-  if (!listed_.empty()) {
-    std::ranges::sort(listed_);
-    free_listed(listed_);
+  cached_count_ += static_cast<std::int32_t>(books_->unreferenced.size());
+  for (const BlockId id : books_->unreferenced) books_->offer(id);
+  if (!books_->unreferenced.empty()) tell_unreferenced(books_->unreferenced);
+  if (!books_->listed.empty()) {
+    std::ranges::sort(books_->listed);
+    free_listed(books_->listed);
   }
 }
 
-/// Sorts the blocks that reach ref 0 into those that stay cached (unreferenced_) and those to free (listed_). All or
-/// nothing: what was taken before the first block that has no reference left is given back.
+/// Sorts the blocks that reach ref 0 into those that stay cached (books_->unreferenced) and those to free
+/// (books_->listed). All or nothing: what was taken before the first block that has no reference left is given back.
 void BlockPool::take_references(std::span<const BlockId> blocks) {
-  unreferenced_.clear();
-  listed_.clear();
+  books_->unreferenced.clear();
+  books_->listed.clear();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (!in_range(blocks[i]) || raw(blocks[i]).ref_count == 0) {
       for (std::size_t k = 0; k < i; ++k) ++raw(blocks[k]).ref_count;
@@ -92,14 +124,14 @@ void BlockPool::take_references(std::span<const BlockId> blocks) {
     }
     Block& block = raw(blocks[i]);
     if (--block.ref_count > 0) continue;
-    (block.hash > 0 && policy_ == BlockPolicy::lru ? unreferenced_ : listed_).push_back(blocks[i]);
+    (block.hash > 0 && policy_ == BlockPolicy::lru ? books_->unreferenced : books_->listed).push_back(blocks[i]);
   }
 }
 
-void BlockPool::offer(BlockId id) {
-  const Block& block = raw(id);
+void BlockPool::Books::offer(BlockId id) {
+  const Block& block = at(id);
   // An entry of an earlier time may carry a later tick: set_last_use and retain may both set an older one.
-  if (block.is_cached() && block.children == 0) victims_.update(static_cast<std::uint32_t>(id.value()), block.tick);
+  if (block.is_cached() && block.children == 0) victims.update(static_cast<std::uint32_t>(id.value()), block.tick);
 }
 
 void BlockPool::tell_unreferenced(std::span<const BlockId> blocks) {
@@ -111,21 +143,23 @@ void BlockPool::register_hashes(std::span<const BlockId> blocks, std::span<const
   require(hashes.size() == blocks.size(), "hashes", hashes.size(), "must be as many as blocks");
   require(parents.empty() || parents.size() == blocks.size(), "parents", parents.size(), "must be as many as blocks");
   for (const BlockId block : blocks) require(!at(block).is_free(), "block", block, "is free");
-  // fresh_ holds positions in the batch; a block named twice is fresh once, so the reserve is enough.
-  fresh_.clear();
+  // books_->fresh holds positions in the batch; a block named twice is fresh once, so the reserve is enough.
+  books_->fresh.clear();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Block& block = raw(blocks[i]);
     if (hashes[i] <= 0 || block.hash == hashes[i]) continue;
     if (block.hash > 0) {
-      for (const std::uint32_t k : fresh_) raw(blocks[k]).hash = hash_not_computed;
+      for (const std::uint32_t k : books_->fresh) raw(blocks[k]).hash = hash_not_computed;
       require(false, "hashes", hashes[i], "differs from the hash that the block has");
     }
     block.hash = hashes[i];
-    fresh_.push_back(static_cast<std::uint32_t>(i));
+    books_->fresh.push_back(static_cast<std::uint32_t>(i));
   }
   detail::for_each_prefetched(
-      fresh_.size(), [&](std::size_t k) { hash_to_block_.prefetch(hashes[fresh_[k]]); },
-      [&](std::size_t k) { hash_to_block_.assign(hashes[fresh_[k]], blocks[fresh_[k]], hash_of()); });
+      books_->fresh.size(), [&](std::size_t k) { books_->hash_to_block.prefetch(hashes[books_->fresh[k]]); },
+      [&](std::size_t k) {
+        books_->hash_to_block.assign(hashes[books_->fresh[k]], blocks[books_->fresh[k]], books_->hash_of());
+      });
   if (policy_ == BlockPolicy::lru && !parents.empty()) link_parents(blocks, hashes, parents);
 }
 
@@ -133,114 +167,114 @@ void BlockPool::register_hashes(std::span<const BlockId> blocks, std::span<const
 /// is left out, because a cycle could never be evicted.
 void BlockPool::link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                              std::span<const BlockHash> parents) {
-  for (const std::uint32_t i : fresh_) {
+  for (const std::uint32_t i : books_->fresh) {
     if (parents[i] <= 0) continue;
     const BlockId parent = i > 0 && hashes[i - 1] == parents[i] ? blocks[i - 1] : find(parents[i]);
     if (!parent.valid()) continue;
     // Blocks get their parents in batch order, so in a sane batch the walk ends at once: a fresh block has no children.
-    if (parent == blocks[i] || (raw(blocks[i]).children > 0 && is_ancestor(blocks[i], parent))) continue;
+    if (parent == blocks[i] || (raw(blocks[i]).children > 0 && books_->is_ancestor(blocks[i], parent))) continue;
     raw(blocks[i]).parent = parent;
     ++raw(parent).children;
   }
 }
 
-bool BlockPool::is_ancestor(BlockId block, BlockId of) const noexcept {
-  for (BlockId walk = of; walk.valid(); walk = blocks_[walk.index()].parent)
+bool BlockPool::Books::is_ancestor(BlockId block, BlockId of) const noexcept {
+  for (BlockId walk = of; walk.valid(); walk = blocks[walk.index()].parent)
     if (walk == block) return true;
   return false;
 }
 
 bool BlockPool::evict_lru(std::int32_t count) {
   require(count >= 0, "count", count, "must not be negative");
-  if (count > cached_count_ || !choose_victims(static_cast<std::size_t>(count))) return false;
+  if (count > cached_count_ || !books_->choose_victims(static_cast<std::size_t>(count))) return false;
   cached_count_ -= count;
-  free_listed(listed_);
+  free_listed(books_->listed);
   return true;
 }
 
-/// Peels leaves into listed_. If they run out (a live block below a cached one), everything is put back.
-bool BlockPool::choose_victims(std::size_t count) {
-  listed_.clear();
+/// Peels leaves into listed. If they run out (a live block below a cached one), everything is put back.
+bool BlockPool::Books::choose_victims(std::size_t count) {
+  listed.clear();
   const auto next_victim = [this] {
-    return victims_.top([this](std::uint32_t index) { return blocks_[index].is_leaf(); },
-                        [this](std::uint32_t index) { return blocks_[index].tick; });
+    return victims.top([this](std::uint32_t index) { return blocks[index].is_leaf(); },
+                       [this](std::uint32_t index) { return blocks[index].tick; });
   };
-  while (listed_.size() < count) {
+  while (listed.size() < count) {
     // Old blocks are in no cache any more: fetch those that will soon be looked at.
-    if (const auto soon = victims_.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks_[*soon]);
+    if (const auto soon = victims.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks[*soon]);
     const auto victim = next_victim();
     if (!victim) {
-      for (const BlockId id : listed_)
-        if (raw(id).parent.valid()) ++raw(raw(id).parent).children;
-      for (const BlockId id : listed_) offer(id);
+      for (const BlockId id : listed)
+        if (at(id).parent.valid()) ++at(at(id).parent).children;
+      for (const BlockId id : listed) offer(id);
       return false;
     }
     BlockId leaf = peel(id_of(*victim));
     if (!leaf.valid()) continue;
     // A prompt goes from its end to its beginning without being queued block by block, until an older leaf is met.
-    if (listed_.size() < count) {
+    if (listed.size() < count) {
       const auto rival = next_victim();
-      while (leaf.valid() && listed_.size() < count && !(rival && precedes(id_of(*rival), leaf))) leaf = peel(leaf);
+      while (leaf.valid() && listed.size() < count && !(rival && precedes(id_of(*rival), leaf))) leaf = peel(leaf);
     }
     if (leaf.valid()) offer(leaf);
   }
-  for (const BlockId id : listed_) raw(id).parent = BlockId{};
+  for (const BlockId id : listed) at(id).parent = BlockId{};
   return true;
 }
 
-/// Adds a leaf to listed_ and takes it out of its parent's count of children. Returns the parent if that made it a
+/// Adds a leaf to listed and takes it out of its parent's count of children. Returns the parent if that made it a
 /// leaf that can be evicted.
-BlockId BlockPool::peel(BlockId leaf) {
-  victims_.erase(static_cast<std::uint32_t>(leaf.value()));
-  listed_.push_back(leaf);
-  const BlockId parent = raw(leaf).parent;
+BlockId BlockPool::Books::peel(BlockId leaf) {
+  victims.erase(static_cast<std::uint32_t>(leaf.value()));
+  listed.push_back(leaf);
+  const BlockId parent = at(leaf).parent;
   if (!parent.valid()) return parent;
-  --raw(parent).children;
-  return raw(parent).is_leaf() ? parent : BlockId{};
+  --at(parent).children;
+  return at(parent).is_leaf() ? parent : BlockId{};
 }
 
 /// The order of eviction.
-bool BlockPool::precedes(BlockId a, BlockId b) const noexcept {
-  const std::int64_t tick_a = blocks_[a.index()].tick;
-  const std::int64_t tick_b = blocks_[b.index()].tick;
+bool BlockPool::Books::precedes(BlockId a, BlockId b) const noexcept {
+  const std::int64_t tick_a = blocks[a.index()].tick;
+  const std::int64_t tick_b = blocks[b.index()].tick;
   return tick_a != tick_b ? tick_a < tick_b : a < b;
 }
 
 /// Makes unreferenced blocks free and tells the listeners. Their parent links are gone already.
 void BlockPool::free_listed(std::span<const BlockId> blocks) {
-  hashes_.clear();
-  for (const BlockId id : blocks) hashes_.push_back(raw(id).hash);
+  books_->hashes.clear();
+  for (const BlockId id : blocks) books_->hashes.push_back(raw(id).hash);
   detail::for_each_prefetched(
-      blocks.size(), [&](std::size_t i) { hash_to_block_.prefetch(hashes_[i]); },
+      blocks.size(), [&](std::size_t i) { books_->hash_to_block.prefetch(books_->hashes[i]); },
       [&](std::size_t i) {
         free_.push_back(blocks[i]);
-        if (hashes_[i] <= 0) return;
-        hash_to_block_.erase(hashes_[i], blocks[i]);
+        if (books_->hashes[i] <= 0) return;
+        books_->hash_to_block.erase(books_->hashes[i], blocks[i]);
         raw(blocks[i]).hash = hash_not_computed;
         raw(blocks[i]).tick = 0;
       });
   if (blocks.empty()) return;
-  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, hashes_);
+  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, books_->hashes);
 }
 
 void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick) {
   for (const BlockId block : blocks) require(!at(block).is_free(), "block", block, "is free");
-  unreferenced_.clear();
+  books_->unreferenced.clear();
   for (const BlockId id : blocks) {
     Block& block = raw(id);
     const bool older = tick < block.tick;
     block.tick = tick;
     if (!older) continue;
     // Also a live block may still have its entry of the time when it was cached.
-    if (victims_.contains(static_cast<std::uint32_t>(id.value())))
-      victims_.update(static_cast<std::uint32_t>(id.value()), tick);
-    if (block.is_cached()) unreferenced_.push_back(id);
+    if (books_->victims.contains(static_cast<std::uint32_t>(id.value())))
+      books_->victims.update(static_cast<std::uint32_t>(id.value()), tick);
+    if (block.is_cached()) books_->unreferenced.push_back(id);
   }
-  if (!unreferenced_.empty()) tell_unreferenced(unreferenced_);
+  if (!books_->unreferenced.empty()) tell_unreferenced(books_->unreferenced);
 }
 
 BlockId BlockPool::find(BlockHash hash) const {
-  return hash_to_block_.find(hash, hash_of());
+  return books_->hash_to_block.find(hash, books_->hash_of());
 }
 
 std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const {
@@ -249,14 +283,15 @@ std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<
   // found will soon be registered, then the records of the blocks that are probably meant.
   constexpr std::size_t chunk = 2 * detail::prefetch_distance;
   const auto prefetch_chunk = [&](std::size_t begin) {
-    for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i) hash_to_block_.prefetch(hashes[i]);
+    for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i)
+      books_->hash_to_block.prefetch(hashes[i]);
   };
   prefetch_chunk(0);
   for (std::size_t begin = 0; begin < hashes.size(); begin += chunk) {
     prefetch_chunk(begin + chunk);
     const std::size_t end = std::min(begin + chunk, hashes.size());
     for (std::size_t i = begin; i < end; ++i) {
-      out[i] = hash_to_block_.guess(hashes[i]);
+      out[i] = books_->hash_to_block.guess(hashes[i]);
       if (!out[i].valid()) break;
       prefetch(out[i]);
     }
@@ -273,39 +308,44 @@ void BlockPool::prefetch(BlockId block) const noexcept {
 }
 
 void BlockPool::reset() {
-  listed_.clear();
-  hashes_.clear();
-  for (std::int32_t block = 0; block + 1 < block_count(); ++block) {
+  books_->listed.clear();
+  books_->hashes.clear();
+  for (std::int32_t block = 0; block < block_count_; ++block) {
     const BlockId id{block};
     if (!raw(id).is_free()) {
-      listed_.push_back(id);
-      hashes_.push_back(raw(id).hash);
+      books_->listed.push_back(id);
+      books_->hashes.push_back(raw(id).hash);
     }
     raw(id) = {};
   }
-  hash_to_block_.clear();
-  victims_.clear();
+  books_->hash_to_block.clear();
+  books_->victims.clear();
   cached_count_ = 0;
+  free_all();
+  if (books_->listed.empty()) return;
+  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(books_->listed, books_->hashes);
+}
+
+void BlockPool::free_all() {
   free_.clear();
-  for (std::int32_t block = 0; block + 1 < block_count(); ++block) free_.push_back(BlockId{block});
-  if (listed_.empty()) return;
-  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(listed_, hashes_);
+  for (std::int32_t block = 0; block < block_count_; ++block)
+    if (BlockId{block} != reserved_) free_.push_back(BlockId{block});
 }
 
 void BlockPool::check_invariants() const {
   constexpr const char* structure = "BlockPool";
-  std::vector<std::int32_t> children(blocks_.size(), 0);
-  std::vector<bool> in_free(blocks_.size(), false);
+  std::vector<std::int32_t> children(books_->blocks.size(), 0);
+  std::vector<bool> in_free(books_->blocks.size(), false);
   for (const BlockId block : free_) {
-    require_invariant(block.valid() && block.value() + 1 < block_count(), structure, "the free list names a bad block");
+    require_invariant(in_range(block) && block != reserved_, structure, "the free list names a bad block");
     require_invariant(!in_free[block.index()], structure, "the free list names a block twice");
     in_free[block.index()] = true;
   }
   std::int32_t cached = 0;
-  for (std::size_t index = 0; index < blocks_.size(); ++index) {
+  for (std::size_t index = 0; index < books_->blocks.size(); ++index) {
     const Block& block = blocks_[index];
     require_invariant(block.ref_count >= 0, structure, "a ref count is negative");
-    require_invariant(block.is_free() == (in_free[index] || index + 1 == blocks_.size()), structure,
+    require_invariant(block.is_free() == (in_free[index] || index == reserved_.index()), structure,
                       "a free block is not in the free list, or a used one is");
     if (block.parent.valid()) {
       require_invariant(blocks_[block.parent.index()].hash > 0 && block.hash > 0, structure,
@@ -313,12 +353,13 @@ void BlockPool::check_invariants() const {
       ++children[block.parent.index()];
     }
     cached += block.is_cached();
-    require_invariant(!block.is_cached() || block.children > 0 || victims_.contains(static_cast<std::uint32_t>(index)),
-                      structure, "a leaf is not offered for eviction");
+    require_invariant(
+        !block.is_cached() || block.children > 0 || books_->victims.contains(static_cast<std::uint32_t>(index)),
+        structure, "a leaf is not offered for eviction");
     require_invariant(!block.is_cached() || policy_ == BlockPolicy::lru, structure, "ref_zero keeps a block");
   }
   std::vector<std::size_t> leaves;
-  for (std::size_t index = 0; index < blocks_.size(); ++index) {
+  for (std::size_t index = 0; index < books_->blocks.size(); ++index) {
     require_invariant(children[index] == blocks_[index].children, structure, "a count of children is wrong");
     if (children[index] == 0) leaves.push_back(index);
   }
@@ -326,14 +367,14 @@ void BlockPool::check_invariants() const {
   for (std::size_t next = 0; next < leaves.size(); ++next)
     if (const BlockId parent = blocks_[leaves[next]].parent; parent.valid() && --children[parent.index()] == 0)
       leaves.push_back(parent.index());
-  require_invariant(leaves.size() == blocks_.size(), structure, "a block is its own ancestor");
-  hash_to_block_.check_invariants(hash_of());
+  require_invariant(leaves.size() == books_->blocks.size(), structure, "a block is its own ancestor");
+  books_->hash_to_block.check_invariants(books_->hash_of());
   std::size_t found = 0;
-  for (std::size_t index = 0; index < blocks_.size(); ++index)
+  for (std::size_t index = 0; index < books_->blocks.size(); ++index)
     found += blocks_[index].hash > 0 && find(blocks_[index].hash) == id_of(static_cast<std::uint32_t>(index));
-  require_invariant(found == hash_to_block_.size(), structure, "the index names a block that it does not find");
+  require_invariant(found == books_->hash_to_block.size(), structure, "the index names a block that it does not find");
   require_invariant(cached == cached_count_, structure, "the count of cached blocks is wrong");
-  victims_.check_invariants();
+  books_->victims.check_invariants();
 }
 
 }  // namespace stateport

@@ -1,24 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/pool/slot_pool.hpp>
 
-#include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
 
 namespace stateport {
 
-SlotPool::SlotPool(std::int32_t slots, Order order) : order_(order) {
+struct SlotPool::Books {
+  explicit Books(std::size_t count) : slots(count), ring(count) {}
+
+  Table<Slot> slots;
+  std::vector<SlotId> ring;
+};
+
+SlotPool::SlotPool(std::int32_t slots, Order order) : capacity_slots_(slots), order_(order) {
   require(slots >= 0, "slots", slots, "must not be negative");
-  slots_.resize(static_cast<std::size_t>(slots));
-  ring_.resize(static_cast<std::size_t>(slots));
+  books_ = std::make_unique<Books>(static_cast<std::size_t>(slots));
+  slots_ = books_->slots.data();
   reset();
 }
+
+SlotPool::~SlotPool() = default;
 
 bool SlotPool::allocate(std::span<SlotId> out) noexcept {
   if (out.size() > static_cast<std::size_t>(free_count_)) return false;
   const auto count = static_cast<std::int32_t>(out.size());
   const std::int32_t from = order_ == Order::stack ? free_count_ - count : 0;
   for (std::int32_t i = 0; i < count; ++i) {
-    const SlotId slot = ring_[ring_index(from + i)];
+    const SlotId slot = books_->ring[ring_index(from + i)];
     slots_[slot.index()] = {.tag = {}, .owner = caller, .locks = 0};
     out[static_cast<std::size_t>(i)] = slot;
   }
@@ -38,7 +49,7 @@ void SlotPool::release(std::span<const SlotId> slots) {
     }
     entry.owner = nobody;
   }
-  for (const SlotId slot : slots) ring_[ring_index(free_count_++)] = slot;
+  for (const SlotId slot : slots) books_->ring[ring_index(free_count_++)] = slot;
 }
 
 void SlotPool::unlock(SlotId slot) {
@@ -48,7 +59,7 @@ void SlotPool::unlock(SlotId slot) {
 }
 
 void SlotPool::prefetch(SlotId slot) const noexcept {
-  if (slot.valid() && slot.index() < slots_.size()) detail::prefetch(&slots_[slot.index()]);
+  if (slot.valid() && slot.value() < capacity_slots_) detail::prefetch(&slots_[slot.index()]);
 }
 
 bool SlotPool::is_free(SlotId slot) const noexcept {
@@ -57,7 +68,7 @@ bool SlotPool::is_free(SlotId slot) const noexcept {
 
 std::vector<SlotId> SlotPool::free_list() const {
   std::vector<SlotId> list;
-  for (std::int32_t i = 0; i < free_count_; ++i) list.push_back(ring_[ring_index(i)]);
+  for (std::int32_t i = 0; i < free_count_; ++i) list.push_back(books_->ring[ring_index(i)]);
   return list;
 }
 
@@ -66,19 +77,19 @@ void SlotPool::reset() noexcept {
   free_count_ = capacity_slots();
   for (std::int32_t slot = 0; slot < free_count_; ++slot) {
     slots_[static_cast<std::size_t>(slot)] = {};
-    ring_[static_cast<std::size_t>(slot)] = SlotId{slot};
+    books_->ring[static_cast<std::size_t>(slot)] = SlotId{slot};
   }
 }
 
 void SlotPool::check_invariants() const {
   constexpr const char* structure = "SlotPool";
-  std::vector<bool> seen(slots_.size(), false);
+  std::vector<bool> seen(books_->slots.size(), false);
   for (const SlotId slot : free_list()) {
     require_invariant(is_free(slot), structure, "the free list names a slot that has an owner");
     require_invariant(!seen[slot.index()], structure, "the free list names a slot twice");
     seen[slot.index()] = true;
   }
-  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+  for (std::size_t slot = 0; slot < books_->slots.size(); ++slot) {
     require_invariant(seen[slot] == (slots_[slot].owner == nobody), structure, "a free slot is in no list");
     require_invariant(slots_[slot].locks >= 0, structure, "a lock count is negative");
     require_invariant(!seen[slot] || slots_[slot].locks == 0, structure, "a free slot is pinned");
@@ -87,7 +98,7 @@ void SlotPool::check_invariants() const {
 
 std::size_t SlotPool::ring_index(std::int32_t position) const noexcept {
   const std::size_t index = static_cast<std::size_t>(first_) + static_cast<std::size_t>(position);
-  return index < ring_.size() ? index : index - ring_.size();
+  return index < books_->ring.size() ? index : index - books_->ring.size();
 }
 
 }  // namespace stateport

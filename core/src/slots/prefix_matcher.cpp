@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/slots/prefix_matcher.hpp>
 
-#include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/pool/block_directory.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
+
+#include "containers/table.hpp"
+#include "evict/victim_draw.hpp"
+#include "evict/victim_heap.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/evict/victim_draw.hpp>
-#include <stateport/core/evict/victim_heap.hpp>
-#include <stateport/core/pool/block_directory.hpp>
-#include <stateport/core/slots/slot_allocator.hpp>
 
 namespace stateport {
 

@@ -1,32 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/slots/slot_allocator.hpp>
 
-#include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+#include "evict/victim_queue.hpp"
+#include "hash/block_hash_index.hpp"
+#include "slots/ranked_states.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <string_view>
-
-#include "slots/ranked_states.hpp"
+#include <utility>
+#include <vector>
 
 namespace stateport {
+
+struct SlotAllocator::Books {
+  static constexpr SlotId pending_slot{-3};  ///< in fresh
+
+  struct Held {
+    BlockHash hash = hash_not_computed;
+    std::uint32_t batch = 0;  ///< number of the last batch that named its block
+    bool orphan = false;      ///< pinned after its block lost it
+  };
+  struct Fresh {
+    BlockId block;
+    SlotId before;  ///< none or lost
+  };
+
+  Books(SlotPool& pool, BlockDirectory& directory, const SlotAllocatorOptions& allocator_options);
+
+  [[nodiscard]] auto hash_of() const noexcept {
+    return [this](SlotId slot) { return held[slot.index()].hash; };
+  }
+  [[nodiscard]] std::int64_t key_of(BlockId block) const;
+  [[nodiscard]] bool evictable(BlockId block) const;
+  void offer(BlockId block);
+  void add_victim(BlockId block);
+  void mark_batch(std::span<const BlockId> batch_blocks);
+  void choose_victims(std::size_t count);
+  void prefetch_victims() const noexcept;
+  void assign_slots();
+  void forget_hash(SlotId slot) noexcept;
+  void detach(BlockId block);
+
+  SlotPool& slots;
+  BlockDirectory& blocks;
+  SlotAllocatorOptions options;
+  Table<SlotId> slot_of;  ///< by block; negative ones differ
+  Table<Held> held;       ///< by slot
+  detail::BlockHashIndex<SlotId> hash_to_slot;
+  VictimQueue victims;                   ///< every evictable block with a slot; others are dropped when seen
+  std::unique_ptr<RankedStates> ranked;  ///< instead of victims if there is an eviction policy
+  std::int64_t evictions = 0;
+  std::uint32_t batch = 0;
+  // Scratch of one call.
+  std::vector<Fresh> fresh;
+  std::vector<BlockId> chosen;
+  std::vector<SlotId> given;
+};
+
+SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const SlotAllocatorOptions& allocator_options)
+    : slots(pool),
+      blocks(directory),
+      options(allocator_options),
+      slot_of(static_cast<std::size_t>(directory.block_count())),
+      held(static_cast<std::size_t>(pool.capacity_slots())),
+      hash_to_slot(held.size()) {
+  if (options.eviction)
+    ranked = std::make_unique<RankedStates>(options.eviction, blocks, held.size());
+  else
+    victims.reserve(slot_of.size());
+  fresh.reserve(held.size());
+  chosen.reserve(held.size());
+  given.reserve(held.size());
+}
 
 SlotAllocator::SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const SlotAllocatorOptions& options)
     : slots_(slots),
       blocks_(blocks),
-      options_(options),
-      slot_of_(static_cast<std::size_t>(blocks.block_count())),
-      held_(static_cast<std::size_t>(slots.capacity_slots())),
-      hash_to_slot_(held_.size()) {
-  if (options.eviction)
-    ranked_ = std::make_unique<RankedStates>(options.eviction, blocks, held_.size());
-  else
-    victims_.reserve(slot_of_.size());
-  fresh_.reserve(held_.size());
-  chosen_.reserve(held_.size());
-  given_.reserve(held_.size());
+      books_(std::make_unique<Books>(slots, blocks, options)),
+      slot_of_(books_->slot_of.data()),
+      block_count_(blocks.block_count()) {
   blocks_.add_listener(*this);
 }
 
@@ -34,44 +93,44 @@ SlotAllocator::~SlotAllocator() {
   blocks_.remove_listener(*this);
 }
 
-std::int64_t SlotAllocator::key_of(BlockId block) const {
-  return options_.policy == BlockPolicy::lru ? blocks_.last_use_tick(block) : 0;
+std::int64_t SlotAllocator::Books::key_of(BlockId block) const {
+  return options.policy == BlockPolicy::lru ? blocks.last_use_tick(block) : 0;
 }
 
-bool SlotAllocator::evictable(BlockId block) const {
-  const SlotId slot = slot_of_[block.index()];
-  return slot.valid() && blocks_.ref_count(block) == 0 && slots_.lock_count(slot) == 0;
+bool SlotAllocator::Books::evictable(BlockId block) const {
+  const SlotId slot = slot_of[block.index()];
+  return slot.valid() && blocks.ref_count(block) == 0 && slots.lock_count(slot) == 0;
 }
 
-void SlotAllocator::offer(BlockId block) {
+void SlotAllocator::Books::offer(BlockId block) {
   if (evictable(block)) add_victim(block);
 }
 
-void SlotAllocator::add_victim(BlockId block) {
-  if (ranked_) return ranked_->offer(block);
+void SlotAllocator::Books::add_victim(BlockId block) {
+  if (ranked) return ranked->offer(block);
   // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
-  victims_.update(static_cast<std::uint32_t>(block.value()), key_of(block));
+  victims.update(static_cast<std::uint32_t>(block.value()), key_of(block));
 }
 
 SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots) {
   require(slots.size() == blocks.size(), "slots", slots.size(), "must be as many as blocks");
   require_blocks(blocks);
-  mark_batch(blocks);
-  const auto required = fresh_.size();
+  books_->mark_batch(blocks);
+  const auto required = books_->fresh.size();
   const auto free = static_cast<std::size_t>(slots_.free_slots());
-  chosen_.clear();
-  if (required > free) choose_victims(required - free);
-  const SlotDemand demand{static_cast<std::int64_t>(required), static_cast<std::int64_t>(free + chosen_.size())};
+  books_->chosen.clear();
+  if (required > free) books_->choose_victims(required - free);
+  const SlotDemand demand{static_cast<std::int64_t>(required), static_cast<std::int64_t>(free + books_->chosen.size())};
   if (demand.met()) {
-    assign_slots();
+    books_->assign_slots();
     for (std::size_t i = 0; i < blocks.size(); ++i) slots[i] = slot_of_[blocks[i].index()];
   } else {
-    for (const Fresh& fresh : fresh_) slot_of_[fresh.block.index()] = fresh.before;
-    for (const BlockId victim : chosen_) offer(victim);
+    for (const auto& [block, before] : books_->fresh) slot_of_[block.index()] = before;
+    for (const BlockId victim : books_->chosen) books_->offer(victim);
   }
   // The search for victims dropped the members of this batch that it met.
   if (required > free)
-    for (const BlockId block : blocks) offer(block);
+    for (const BlockId block : blocks) books_->offer(block);
   return demand;
 }
 
@@ -81,123 +140,123 @@ void SlotAllocator::allocate(std::span<const BlockId> blocks, std::span<SlotId> 
 }
 
 /// Marks the batch: the slots that its blocks have with a new number, blocks without one as pending, each once in
-/// fresh_.
-void SlotAllocator::mark_batch(std::span<const BlockId> blocks) {
-  fresh_.clear();
-  fresh_.reserve(std::min(blocks.size(), slot_of_.size()));
-  if (++batch_ == 0) {
-    for (Held& held : held_) held.batch = 0;
-    batch_ = 1;
+/// fresh.
+void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
+  fresh.clear();
+  fresh.reserve(std::min(batch_blocks.size(), slot_of.size()));
+  if (++batch == 0) {
+    for (Held& entry : held) entry.batch = 0;
+    batch = 1;
   }
-  for (const BlockId block : blocks) {
-    SlotId& slot = slot_of_[block.index()];
+  for (const BlockId block : batch_blocks) {
+    SlotId& slot = slot_of[block.index()];
     if (slot.valid()) {
-      held_[slot.index()].batch = batch_;
+      held[slot.index()].batch = batch;
     } else if (slot != pending_slot) {
-      fresh_.push_back({block, slot});
+      fresh.push_back({block, slot});
       slot = pending_slot;
     }
   }
 }
 
-/// Takes up to `count` victims off the heap into chosen_, in order of eviction. They keep their slots for now.
-void SlotAllocator::choose_victims(std::size_t count) {
+/// Takes up to `count` victims off the heap into chosen, in order of eviction. They keep their slots for now.
+void SlotAllocator::Books::choose_victims(std::size_t count) {
   const auto eligible = [this](std::uint32_t index) {
-    const SlotId slot = slot_of_[index];
-    return slot.valid() && held_[slot.index()].batch != batch_ && evictable(BlockId{static_cast<std::int32_t>(index)});
+    const SlotId slot = slot_of[index];
+    return slot.valid() && held[slot.index()].batch != batch && evictable(BlockId{static_cast<std::int32_t>(index)});
   };
   const auto key = [this](std::uint32_t index) { return key_of(BlockId{static_cast<std::int32_t>(index)}); };
-  while (ranked_ && chosen_.size() < count) {
-    const auto victim = ranked_->top(eligible);
+  while (ranked && chosen.size() < count) {
+    const auto victim = ranked->top(eligible);
     if (!victim) return;
-    chosen_.push_back(BlockId{static_cast<std::int32_t>(*victim)});
-    ranked_->withdraw(chosen_.back());
+    chosen.push_back(BlockId{static_cast<std::int32_t>(*victim)});
+    ranked->withdraw(chosen.back());
   }
-  while (chosen_.size() < count) {
+  while (chosen.size() < count) {
     prefetch_victims();
-    const auto victim = victims_.top(eligible, key);
+    const auto victim = victims.top(eligible, key);
     if (!victim) return;
-    victims_.erase(*victim);
-    chosen_.push_back(BlockId{static_cast<std::int32_t>(*victim)});
+    victims.erase(*victim);
+    chosen.push_back(BlockId{static_cast<std::int32_t>(*victim)});
   }
 }
 
 /// Old blocks are in no cache any more: their entries are fetched early, what the entries name a little later.
-void SlotAllocator::prefetch_victims() const noexcept {
-  if (const auto later = victims_.upcoming(2 * detail::prefetch_distance)) {
-    detail::prefetch(&slot_of_[*later]);
-    blocks_.prefetch(BlockId{static_cast<std::int32_t>(*later)});
+void SlotAllocator::Books::prefetch_victims() const noexcept {
+  if (const auto later = victims.upcoming(2 * detail::prefetch_distance)) {
+    detail::prefetch(&slot_of[*later]);
+    blocks.prefetch(BlockId{static_cast<std::int32_t>(*later)});
   }
-  if (const auto soon = victims_.upcoming(detail::prefetch_distance)) {
-    if (const SlotId slot = slot_of_[*soon]; slot.valid()) {
-      detail::prefetch(&held_[slot.index()]);
-      slots_.prefetch(slot);
+  if (const auto soon = victims.upcoming(detail::prefetch_distance)) {
+    if (const SlotId slot = slot_of[*soon]; slot.valid()) {
+      detail::prefetch(&held[slot.index()]);
+      slots.prefetch(slot);
     }
   }
 }
 
-void SlotAllocator::assign_slots() {
-  given_.resize(fresh_.size() - chosen_.size());
-  const bool enough = slots_.allocate(given_);
+void SlotAllocator::Books::assign_slots() {
+  given.resize(fresh.size() - chosen.size());
+  const bool enough = slots.allocate(given);
   STATEPORT_ASSERT(enough);
   static_cast<void>(enough);
   detail::for_each_prefetched(
-      chosen_.size(), [&](std::size_t i) { prefetch(held_[slot_of_[chosen_[i].index()].index()].hash); },
+      chosen.size(), [&](std::size_t i) { hash_to_slot.prefetch(held[slot_of[chosen[i].index()].index()].hash); },
       [&](std::size_t i) {
-        const SlotId slot = slot_of_[chosen_[i].index()];
-        given_.push_back(slot);
-        slots_.set_tag(slot, {});
+        const SlotId slot = slot_of[chosen[i].index()];
+        given.push_back(slot);
+        slots.set_tag(slot, {});
         forget_hash(slot);
-        slot_of_[chosen_[i].index()] = lost_slot;
-        if (ranked_) ranked_->evict(chosen_[i]);
+        slot_of[chosen[i].index()] = lost_slot;
+        if (ranked) ranked->evict(chosen[i]);
       });
-  evictions_ += static_cast<std::int64_t>(chosen_.size());
-  for (std::size_t i = 0; i < fresh_.size(); ++i) {
-    const BlockId block = fresh_[i].block;
-    slot_of_[block.index()] = given_[i];
-    detail::prefetch(&held_[given_[i].index()]);  // for the hash and the offer that follow
-    if (!ranked_) victims_.prefetch(static_cast<std::uint32_t>(block.value()));
-    slots_.set_owner(given_[i], block.value());
-    if (ranked_) ranked_->store(block);
+  evictions += static_cast<std::int64_t>(chosen.size());
+  for (std::size_t i = 0; i < fresh.size(); ++i) {
+    const BlockId block = fresh[i].block;
+    slot_of[block.index()] = given[i];
+    detail::prefetch(&held[given[i].index()]);  // for the hash and the offer that follow
+    if (!ranked) victims.prefetch(static_cast<std::uint32_t>(block.value()));
+    slots.set_owner(given[i], block.value());
+    if (ranked) ranked->store(block);
     offer(block);
   }
 }
 
 /// The entry of a hash belongs to the block that registered it last: only that block takes it away.
-void SlotAllocator::forget_hash(SlotId slot) noexcept {
-  BlockHash& hash = held_[slot.index()].hash;
+void SlotAllocator::Books::forget_hash(SlotId slot) noexcept {
+  BlockHash& hash = held[slot.index()].hash;
   if (hash <= 0) return;
-  hash_to_slot_.erase(hash, slot);
+  hash_to_slot.erase(hash, slot);
   hash = hash_not_computed;
 }
 
-void SlotAllocator::detach(BlockId block) {
-  const SlotId slot = slot_of_[block.index()];
+void SlotAllocator::Books::detach(BlockId block) {
+  const SlotId slot = slot_of[block.index()];
   if (!slot.valid()) return;
   forget_hash(slot);
-  if (ranked_)
-    ranked_->lose(block);
+  if (ranked)
+    ranked->lose(block);
   else
-    victims_.erase(static_cast<std::uint32_t>(block.value()));
-  slot_of_[block.index()] = SlotId{};
-  if (slots_.lock_count(slot) == 0) return slots_.release(slot);
-  slots_.set_tag(slot, {});
-  slots_.set_owner(slot, SlotPool::caller);
-  held_[slot.index()].orphan = true;
+    victims.erase(static_cast<std::uint32_t>(block.value()));
+  slot_of[block.index()] = SlotId{};
+  if (slots.lock_count(slot) == 0) return slots.release(slot);
+  slots.set_tag(slot, {});
+  slots.set_owner(slot, SlotPool::caller);
+  held[slot.index()].orphan = true;
 }
 
 void SlotAllocator::invalidate(std::span<const BlockId> blocks) {
   require_blocks(blocks);
-  for (const BlockId block : blocks) detach(block);
+  for (const BlockId block : blocks) books_->detach(block);
 }
 
 void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   require(hashes.size() == blocks.size(), "hashes", hashes.size(), "must be as many as blocks");
   require_blocks(blocks);
   for (const BlockId block : blocks) {
-    if (slot_of_[block.index()].valid()) detach(block);
+    if (slot_of_[block.index()].valid()) books_->detach(block);
     slot_of_[block.index()] = SlotId{};
-    if (ranked_) ranked_->forget(block);
+    if (books_->ranked) books_->ranked->forget(block);
   }
 }
 
@@ -205,7 +264,7 @@ void SlotAllocator::on_blocks_unreferenced(std::span<const BlockId> blocks) {
   require_blocks(blocks);
   // The directory says that their count is 0; the slot of a pinned state is passed over when its turn comes.
   for (const BlockId block : blocks)
-    if (slot_of_[block.index()].valid()) add_victim(block);
+    if (slot_of_[block.index()].valid()) books_->add_victim(block);
 }
 
 void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
@@ -218,42 +277,55 @@ void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<c
       blocks.size(),
       [&](std::size_t i) {
         prefetch(hashes[i]);
-        if (hashes[i] > 0) detail::prefetch(&held_[slot_of_[blocks[i].index()].index()]);
+        if (hashes[i] > 0) detail::prefetch(&books_->held[slot_of_[blocks[i].index()].index()]);
       },
       [&](std::size_t i) {
         if (hashes[i] <= 0) return;
         const SlotId slot = slot_of_[blocks[i].index()];
-        if (held_[slot.index()].hash != hashes[i]) forget_hash(slot);
-        held_[slot.index()].hash = hashes[i];
-        hash_to_slot_.assign(hashes[i], slot, hash_of());
+        if (books_->held[slot.index()].hash != hashes[i]) books_->forget_hash(slot);
+        books_->held[slot.index()].hash = hashes[i];
+        books_->hash_to_slot.assign(hashes[i], slot, books_->hash_of());
       });
 }
 
+std::size_t SlotAllocator::registered_count() const noexcept {
+  return books_->hash_to_slot.size();
+}
+
+void SlotAllocator::prefetch(BlockHash hash) const noexcept {
+  books_->hash_to_slot.prefetch(hash);
+}
+
+std::int64_t SlotAllocator::evictions() const noexcept {
+  return books_->evictions;
+}
+
 BlockId SlotAllocator::find(BlockHash hash) const {
-  const SlotId slot = hash_to_slot_.find(hash, hash_of());
+  const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
   return slot.valid() ? BlockId{slots_.owner(slot)} : BlockId{};
 }
 
 BlockHash SlotAllocator::registered_hash(BlockId block) const {
-  return held_[with_slot(block).index()].hash;
+  return books_->held[with_slot(block).index()].hash;
 }
 
 std::optional<FoundState> SlotAllocator::find_tagged(BlockHash hash, const StateTag& wanted) const {
   // A tag says more than the hash that finds it: one that matches spares the look at the hash.
-  SlotId slot = hash_to_slot_.guess(hash);
+  SlotId slot = books_->hash_to_slot.guess(hash);
   if (slot.valid() && check_tag(slots_.tag(slot), wanted) != TagCheck::match) {
-    slot = hash_to_slot_.find(hash, hash_of());
+    slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (slot.valid() && check_tag(slots_.tag(slot), wanted) != TagCheck::match) return std::nullopt;
   }
   if (!slot.valid()) return std::nullopt;
   const BlockId block{slots_.owner(slot)};
-  if (!ranked_) victims_.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
+  if (!books_->ranked)
+    books_->victims.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
   return FoundState{0, block, slot};
 }
 
 std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const BlockHash> hashes) const {
   for (std::size_t index = hashes.size(); index-- > 0;)
-    if (const SlotId slot = hash_to_slot_.find(hashes[index], hash_of()); slot.valid())
+    if (const SlotId slot = books_->hash_to_slot.find(hashes[index], books_->hash_of()); slot.valid())
       return FoundState{index, BlockId{slots_.owner(slot)}, slot};
   return std::nullopt;
 }
@@ -263,12 +335,12 @@ void SlotAllocator::note_served(const ServedPrompt& prompt) {
   require(prompt.usable_blocks >= 0, "usable_blocks", prompt.usable_blocks, "must not be negative");
   require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
   require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
-  if (!ranked_) return;
-  if (!(std::isfinite(prompt.now_s) && prompt.now_s >= ranked_->now_s()))
+  if (!books_->ranked) return;
+  if (!(std::isfinite(prompt.now_s) && prompt.now_s >= books_->ranked->now_s()))
     require(false, "now_s", std::string_view(std::to_string(prompt.now_s)),
             "must be finite and not before the last time");
-  ranked_->serve(prompt, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
-    const SlotId slot = hash_to_slot_.find(hash, hash_of());
+  books_->ranked->serve(prompt, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
+    const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (!slot.valid()) return std::nullopt;
     return RankedStates::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};
   });
@@ -277,7 +349,7 @@ void SlotAllocator::note_served(const ServedPrompt& prompt) {
 void SlotAllocator::withdraw(BlockId block) {
   const SlotId slot = with_slot(block);
   slots_.set_tag(slot, {});
-  forget_hash(slot);
+  books_->forget_hash(slot);
 }
 
 SlotCopy SlotAllocator::store_from(BlockId block, SlotId source) const {
@@ -312,42 +384,43 @@ SlotId SlotAllocator::pin(BlockId block) {
 void SlotAllocator::unpin(SlotId slot) {
   slots_.unlock(slot);
   if (slots_.lock_count(slot) > 0) return;
-  if (held_[slot.index()].orphan) {
-    held_[slot.index()].orphan = false;
+  if (books_->held[slot.index()].orphan) {
+    books_->held[slot.index()].orphan = false;
     slots_.release(slot);
   } else if (slots_.owner(slot) != SlotPool::caller) {
-    offer(BlockId{slots_.owner(slot)});
+    books_->offer(BlockId{slots_.owner(slot)});
   }
 }
 
 void SlotAllocator::reset() {
   for (std::int32_t index = 0; index < slots_.capacity_slots(); ++index) {
     const SlotId slot{index};
-    if (slots_.is_free(slot) || (slots_.owner(slot) == SlotPool::caller && !held_[slot.index()].orphan)) continue;
+    if (slots_.is_free(slot) || (slots_.owner(slot) == SlotPool::caller && !books_->held[slot.index()].orphan))
+      continue;
     while (slots_.lock_count(slot) > 0) slots_.unlock(slot);
     slots_.release(slot);
   }
   if (slots_.free_slots() == slots_.capacity_slots()) slots_.reset();
-  std::ranges::fill(held_, Held{});
-  std::ranges::fill(slot_of_, SlotId{});
-  batch_ = 0;
-  hash_to_slot_.clear();
-  if (ranked_)
-    ranked_->clear();
+  std::ranges::fill(books_->held, Books::Held{});
+  std::ranges::fill(books_->slot_of, SlotId{});
+  books_->batch = 0;
+  books_->hash_to_slot.clear();
+  if (books_->ranked)
+    books_->ranked->clear();
   else
-    victims_.clear();
+    books_->victims.clear();
 }
 
 void SlotAllocator::check_invariants() const {
   constexpr const char* structure = "SlotAllocator";
   slots_.check_invariants();
-  if (ranked_)
-    ranked_->check_invariants();
+  if (books_->ranked)
+    books_->ranked->check_invariants();
   else
-    victims_.check_invariants();
-  hash_to_slot_.check_invariants(hash_of());
+    books_->victims.check_invariants();
+  books_->hash_to_slot.check_invariants(books_->hash_of());
   std::int32_t with_slots = 0;
-  for (std::size_t index = 0; index < slot_of_.size(); ++index) {
+  for (std::size_t index = 0; index < books_->slot_of.size(); ++index) {
     const SlotId slot = slot_of_[index];
     const BlockId block{static_cast<std::int32_t>(index)};
     require_invariant(slot.valid() || slot == SlotId{} || slot == lost_slot, structure,
@@ -356,23 +429,24 @@ void SlotAllocator::check_invariants() const {
     ++with_slots;
     require_invariant(slots_.owner(slot) == block.value(), structure, "a slot has another owner");
     const auto candidate = static_cast<std::uint32_t>(index);
-    require_invariant(!evictable(block) || (ranked_ ? ranked_->contains(candidate) : victims_.contains(candidate)),
+    require_invariant(!books_->evictable(block) ||
+                          (books_->ranked ? books_->ranked->contains(candidate) : books_->victims.contains(candidate)),
                       structure, "an evictable block is not offered");
   }
   std::int32_t owned = 0;
   std::size_t found = 0;
   for (std::int32_t index = 0; index < slots_.capacity_slots(); ++index) {
     const SlotId slot{index};
-    const Held& held = held_[slot.index()];
+    const Books::Held& held = books_->held[slot.index()];
     const bool ours = !slots_.is_free(slot) && slots_.owner(slot) != SlotPool::caller;
     owned += ours;
-    found += held.hash > 0 && hash_to_slot_.find(held.hash, hash_of()) == slot;
+    found += held.hash > 0 && books_->hash_to_slot.find(held.hash, books_->hash_of()) == slot;
     require_invariant(ours || held.hash <= 0, structure, "a slot without a block has a hash");
     require_invariant(!held.orphan || (!slots_.is_free(slot) && !ours && slots_.lock_count(slot) > 0), structure,
                       "an orphan slot is free, owned or not pinned");
   }
   require_invariant(owned == with_slots, structure, "the number of slots with an owner is wrong");
-  require_invariant(found == hash_to_slot_.size(), structure, "the index names a slot that it does not find");
+  require_invariant(found == books_->hash_to_slot.size(), structure, "the index names a slot that it does not find");
 }
 
 }  // namespace stateport

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/stats/kv_event.hpp>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <stateport/core/containers/flat_map.hpp>
+#include "containers/flat_map.hpp"
 #include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport::detail {

@@ -9,7 +9,7 @@
 
 #include <xxhash.h>
 
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 

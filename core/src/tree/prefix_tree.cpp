@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include <stateport/core/containers/prefetch.hpp>
+#include "containers/prefetch.hpp"
 #include <stateport/core/model/error.hpp>
 
 #include "tree/radix_tree.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
 
-#include <stateport/core/containers/prefetch.hpp>
+#include "containers/prefetch.hpp"
 
 #include "tree/radix_tree.hpp"
 

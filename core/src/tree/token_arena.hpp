@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 #include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport::detail {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/containers/hash_index.hpp>
+#include "containers/hash_index.hpp"
+
+#include "heap_counter.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,9 +12,6 @@
 #include <stdexcept>
 #include <unordered_map>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using stateport::detail::HashIndex;
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/evict/victim_draw.hpp>
+#include "evict/victim_draw.hpp"
+
+#include <stateport/core/evict/eviction_policy.hpp>
+
+#include "random.hpp"
 
 #include <doctest/doctest.h>
-#include <stateport/core/evict/eviction_policy.hpp>
 
 #include <algorithm>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/evict/victim_heap.hpp>
+#include "evict/victim_heap.hpp"
+
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
 #include <limits>
 #include <vector>
-
-#include "random.hpp"
 
 using stateport::VictimHeap;
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/evict/victim_queue.hpp>
+#include "evict/victim_queue.hpp"
+
+#include "heap_counter.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
 #include <optional>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using stateport::VictimQueue;
 

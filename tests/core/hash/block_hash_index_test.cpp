@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/hash/block_hash_index.hpp>
+#include "hash/block_hash_index.hpp"
+
+#include "colliding_hashes.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,9 +10,6 @@
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
-
-#include "colliding_hashes.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using test::colliding_hashes;

@@ -37,8 +37,10 @@ Blocks take(BlockPool& pool, std::size_t count) {
 /// The same rules over plain lists, every choice by a scan.
 class Model {
  public:
-  Model(std::int32_t count, BlockPolicy policy) : policy_(policy), blocks_(static_cast<std::size_t>(count)) {
-    for (std::int32_t block = 0; block + 1 < count; ++block) free_.emplace_back(block);
+  Model(std::int32_t count, BlockPolicy policy, BlockId reserved)
+      : policy_(policy), blocks_(static_cast<std::size_t>(count)) {
+    for (std::int32_t block = 0; block < count; ++block)
+      if (BlockId{block} != reserved) free_.emplace_back(block);
   }
 
   std::optional<Blocks> allocate(std::size_t count) {
@@ -189,6 +191,18 @@ TEST_CASE("the last block is a dummy and allocation takes the top segment in sto
   Blocks two(2);
   CHECK_FALSE(pool.allocate(two));
   CHECK(pool.free_blocks() == 1);
+}
+
+TEST_CASE("an owner chooses the block that is never handed out") {
+  BlockPool pool({.blocks = 4, .reserved = BlockId{0}});
+  CHECK(pool.reserved() == BlockId{0});
+  CHECK(take(pool, 3) == ids({1, 2, 3}));
+  pool.reset();
+  CHECK(std::ranges::equal(pool.free_list(), ids({1, 2, 3})));
+  pool.check_invariants();
+  CHECK_THROWS_AS(pool.retain(ids({0})), InvalidArgument);
+  CHECK_THROWS_AS(BlockPool({.blocks = 4, .reserved = BlockId{4}}), InvalidArgument);
+  CHECK(BlockPool({.blocks = 4}).reserved() == BlockId{3});
 }
 
 TEST_CASE("eviction peels leaves by tick and id, and never a parent before its cached children") {
@@ -345,8 +359,9 @@ TEST_CASE("random block pool operations agree with plain lists") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
     const auto policy = random.chance(70) ? BlockPolicy::lru : BlockPolicy::ref_zero;
     const std::int32_t count = random.between32(1, 12);
-    BlockPool pool({.blocks = count, .policy = policy});
-    Model model(count, policy);
+    const BlockId reserved{random.between32(0, count - 1)};
+    BlockPool pool({.blocks = count, .policy = policy, .reserved = reserved});
+    Model model(count, policy, reserved);
     BlockHash next_hash = 1;
     const auto some_blocks = [&] {
       Blocks blocks(static_cast<std::size_t>(random.between(0, 4)));
@@ -365,7 +380,7 @@ TEST_CASE("random block pool operations agree with plain lists") {
         }
         case 2: {
           const Blocks blocks = some_blocks();
-          if (model.can_retain(blocks) && std::ranges::count(blocks, BlockId{count - 1}) == 0) {
+          if (model.can_retain(blocks) && std::ranges::count(blocks, reserved) == 0) {
             pool.retain(blocks);
             model.retain(blocks);
           } else {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
+#include <vector>
 
 namespace stateport {
 
@@ -40,7 +39,7 @@ class CheckpointNodes {
 
   [[nodiscard]] const Node& operator[](Index node) const noexcept { return nodes_[node]; }
   /// A hint that the node will be read.
-  void fetch(Index node) const noexcept { detail::prefetch(&nodes_[node]); }
+  void fetch(Index node) const noexcept;
   [[nodiscard]] bool contains(Index node) const noexcept { return node < nodes_.size() && nodes_[node].place != none; }
   /// All nodes with the root, which is first: in the order of creation, but for a removal the last one takes the
   /// place of the removed one. So a place can be drawn at random.
@@ -81,8 +80,8 @@ class CheckpointNodes {
   /// Marks the child of a node that has one.
   void mark_only_child(Index parent, bool is_only_child) noexcept;
 
-  Table<Node> nodes_;
-  Table<Index> live_;
+  std::vector<Node> nodes_;
+  std::vector<Index> live_;
   Index free_head_ = none;  ///< linked through parent
   std::int64_t blocks_ = 0;
   std::int64_t states_ = 0;

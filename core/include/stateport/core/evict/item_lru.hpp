@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+
 #include <cstddef>
 #include <cstdint>
-
-#include <stateport/core/containers/table.hpp>
+#include <vector>
 
 namespace stateport {
 
@@ -40,7 +40,7 @@ class ItemLru {
   };
   void unlink(Item item) noexcept;
 
-  Table<Links> items_;
+  std::vector<Links> items_;
   Item newest_ = none;
   Item oldest_ = none;
   std::size_t size_ = 0;

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/evict/victim_queue.hpp>
-#include <stateport/core/hash/block_hash_index.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/pool/block_directory.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 namespace stateport {
 
@@ -18,8 +16,11 @@ namespace stateport {
 enum class BlockPolicy : std::uint8_t { lru, ref_zero };
 
 struct BlockPoolOptions {
-  std::int32_t blocks = 1;  ///< the last one is a dummy that is never handed out
+  std::int32_t blocks = 1;  ///< with the reserved one
   BlockPolicy policy = BlockPolicy::lru;
+  /// A dummy that is never handed out, for example block 0 where an engine pads its block tables with 0. BlockId{}: the
+  /// last one.
+  BlockId reserved = {};
 };
 
 /// Bookkeeping of KV blocks, after Megatron-LM's block allocator:
@@ -38,11 +39,14 @@ struct BlockPoolOptions {
 /// throws InvalidArgument for one out of range, and then has changed nothing.
 class BlockPool final : public BlockDirectory {
  public:
-  /// Every block but the dummy is free, in ascending order. Throws InvalidArgument for blocks < 1.
+  /// Every block but the reserved one is free, in ascending order. Throws InvalidArgument for blocks < 1 and a reserved
+  /// block that does not exist.
   explicit BlockPool(const BlockPoolOptions& options);
+  ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
+  [[nodiscard]] BlockId reserved() const noexcept { return reserved_; }
   [[nodiscard]] BlockPolicy policy() const noexcept { return policy_; }
   [[nodiscard]] std::int32_t free_blocks() const noexcept { return static_cast<std::int32_t>(free_.size()); }
   /// Blocks with ref 0 that are registered.
@@ -78,7 +82,7 @@ class BlockPool final : public BlockDirectory {
   [[nodiscard]] BlockId find(BlockHash hash) const;
   [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const override;
 
-  [[nodiscard]] std::int32_t block_count() const noexcept override { return static_cast<std::int32_t>(blocks_.size()); }
+  [[nodiscard]] std::int32_t block_count() const noexcept override { return block_count_; }
   [[nodiscard]] std::int32_t ref_count(BlockId block) const override { return at(block).ref_count; }
   [[nodiscard]] std::int64_t last_use_tick(BlockId block) const override { return at(block).tick; }
   [[nodiscard]] BlockHash hash(BlockId block) const override { return at(block).hash; }
@@ -93,7 +97,8 @@ class BlockPool final : public BlockDirectory {
   void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
   void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
 
-  /// Every block is free again, in ascending order; listeners are told of those that were not. The tick stays.
+  /// Every block but the reserved one is free again, in ascending order; listeners are told of those that were not. The
+  /// tick stays.
   void reset();
   /// Throws std::logic_error naming the first broken invariant. O(blocks).
   void check_invariants() const;
@@ -111,40 +116,31 @@ class BlockPool final : public BlockDirectory {
     [[nodiscard]] bool is_free() const noexcept { return ref_count == 0 && hash <= 0; }
   };
 
-  [[nodiscard]] bool in_range(BlockId block) const noexcept { return block.valid() && block.index() < blocks_.size(); }
+  struct Books;
+
+  [[nodiscard]] bool in_range(BlockId block) const noexcept { return block.valid() && block.value() < block_count_; }
   [[nodiscard]] const Block& at(BlockId block) const {
     require(in_range(block), "block", block, "is out of range");
     return raw(block);
   }
   [[nodiscard]] const Block& raw(BlockId block) const noexcept { return blocks_[block.index()]; }
   [[nodiscard]] Block& raw(BlockId block) noexcept { return blocks_[block.index()]; }
-  [[nodiscard]] auto hash_of() const noexcept {
-    return [this](BlockId block) { return raw(block).hash; };
-  }
   void take_references(std::span<const BlockId> blocks);
-  void offer(BlockId block);
-  [[nodiscard]] bool choose_victims(std::size_t count);
-  [[nodiscard]] BlockId peel(BlockId leaf);
-  [[nodiscard]] bool precedes(BlockId a, BlockId b) const noexcept;
   void link_parents(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                     std::span<const BlockHash> parents);
-  [[nodiscard]] bool is_ancestor(BlockId block, BlockId of) const noexcept;
   void free_listed(std::span<const BlockId> blocks);
+  void free_all();
   void tell_unreferenced(std::span<const BlockId> blocks);
 
-  BlockPolicy policy_;
-  std::int64_t tick_ = 0;
+  std::unique_ptr<Books> books_;  ///< the tables, the index of hashes and the order of eviction
+  Block* blocks_ = nullptr;       ///< one table in `books_`, by block
+  std::int32_t block_count_;
   std::int32_t cached_count_ = 0;
-  Table<Block> blocks_;
-  detail::BlockHashIndex<BlockId> hash_to_block_;
+  std::int64_t tick_ = 0;
+  BlockPolicy policy_;
+  BlockId reserved_;
   std::vector<BlockId> free_;
-  VictimQueue victims_;  ///< every cached block without children; others are dropped when seen
   std::vector<BlockListener*> listeners_;
-  // Scratch of one call, with room for every block.
-  std::vector<BlockId> listed_;
-  std::vector<BlockId> unreferenced_;
-  std::vector<BlockHash> hashes_;
-  std::vector<std::uint32_t> fresh_;
 };
 
 }  // namespace stateport

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include <stateport/core/containers/table.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/state_tag.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace stateport {
 
@@ -32,8 +32,11 @@ class SlotPool {
 
   /// All slots are free, in ascending order. Throws InvalidArgument for slots < 0.
   explicit SlotPool(std::int32_t slots, Order order = Order::stack);
+  ~SlotPool();
+  SlotPool(const SlotPool&) = delete;
+  SlotPool& operator=(const SlotPool&) = delete;
 
-  [[nodiscard]] std::int32_t capacity_slots() const noexcept { return static_cast<std::int32_t>(slots_.size()); }
+  [[nodiscard]] std::int32_t capacity_slots() const noexcept { return capacity_slots_; }
   [[nodiscard]] std::int32_t free_slots() const noexcept { return free_count_; }
 
   /// Fills `out` and makes `caller` the owner, or changes nothing and returns false. A stack gives the top segment in
@@ -77,19 +80,21 @@ class SlotPool {
     std::int32_t owner = nobody;
     std::int32_t locks = 0;
   };
+  struct Books;
 
   [[nodiscard]] std::size_t ring_index(std::int32_t position) const noexcept;
   [[nodiscard]] const Slot& owned(SlotId slot) const {
-    require(slot.valid() && slot.value() < capacity_slots(), "slot", slot, "is out of range");
+    require(slot.valid() && slot.value() < capacity_slots_, "slot", slot, "is out of range");
     const Slot& entry = slots_[slot.index()];
     require(entry.owner != nobody, "slot", slot, "is free");
     return entry;
   }
   [[nodiscard]] Slot& owned(SlotId slot) { return const_cast<Slot&>(std::as_const(*this).owned(slot)); }
 
-  Table<Slot> slots_;
-  std::vector<SlotId> ring_;  ///< free slots at positions [first_, first_ + free_count_) modulo its size
-  std::int32_t first_ = 0;
+  std::unique_ptr<Books> books_;  ///< the tables
+  Slot* slots_ = nullptr;         ///< one in `books_`, by slot
+  std::int32_t capacity_slots_;
+  std::int32_t first_ = 0;  ///< the free slots stand at positions [first_, first_ + free_count_) of a ring
   std::int32_t free_count_ = 0;
   Order order_;
 };

@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include <stateport/core/containers/table.hpp>
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/evict/victim_queue.hpp>
-#include <stateport/core/hash/block_hash_index.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/block_directory.hpp>
@@ -20,9 +10,13 @@
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/pool/state_tag.hpp>
 
-namespace stateport {
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 
-class RankedStates;
+namespace stateport {
 
 struct SlotAllocatorOptions {
   BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
@@ -119,14 +113,14 @@ class SlotAllocator final : public BlockListener {
   [[nodiscard]] BlockId find(BlockHash hash) const;
   /// The last of `hashes` that has a state, searched right to left.
   [[nodiscard]] std::optional<FoundState> find_longest_state(std::span<const BlockHash> hashes) const;
-  [[nodiscard]] std::size_t registered_count() const noexcept { return hash_to_slot_.size(); }
+  [[nodiscard]] std::size_t registered_count() const noexcept;
   /// What the state of a block was registered with last; not positive if it was not. Another block may have taken the
   /// hash over. Also throws for a block without a slot.
   [[nodiscard]] BlockHash registered_hash(BlockId block) const;
   /// The state that has exactly this tag and is registered, found by `hash`; `index` is 0.
   [[nodiscard]] std::optional<FoundState> find_tagged(BlockHash hash, const StateTag& wanted) const;
   /// A hint that the hash will soon be looked up or registered.
-  void prefetch(BlockHash hash) const noexcept { hash_to_slot_.prefetch(hash); }
+  void prefetch(BlockHash hash) const noexcept;
 
   /// Tells the eviction policy of a request, once the states it leaves have their tags and are registered: what of the
   /// prompt is a state now, how long it is and which shorter one a request would fall back to. Without
@@ -162,7 +156,7 @@ class SlotAllocator final : public BlockListener {
   void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
 
   /// Slots taken from a block for another one, since construction.
-  [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
+  [[nodiscard]] std::int64_t evictions() const noexcept;
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
   [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
 
@@ -172,21 +166,11 @@ class SlotAllocator final : public BlockListener {
   void check_invariants() const;
 
  private:
-  static constexpr SlotId lost_slot{-2};     ///< the state was evicted, the content stayed
-  static constexpr SlotId pending_slot{-3};  ///< in fresh_
-
-  struct Held {
-    BlockHash hash = hash_not_computed;
-    std::uint32_t batch = 0;  ///< number of the last batch that named its block
-    bool orphan = false;      ///< pinned after its block lost it
-  };
-  struct Fresh {
-    BlockId block;
-    SlotId before;  ///< none or lost
-  };
+  static constexpr SlotId lost_slot{-2};  ///< the state was evicted, the content stayed
+  struct Books;
 
   void require_block(BlockId block) const {
-    require(block.valid() && block.index() < slot_of_.size(), "block", block, "is out of range");
+    require(block.valid() && block.value() < block_count_, "block", block, "is out of range");
   }
   void require_blocks(std::span<const BlockId> blocks) const {
     for (const BlockId block : blocks) require_block(block);
@@ -197,34 +181,12 @@ class SlotAllocator final : public BlockListener {
     require(slot.valid(), "block", block, "has no state");
     return slot;
   }
-  [[nodiscard]] auto hash_of() const noexcept {
-    return [this](SlotId slot) { return held_[slot.index()].hash; };
-  }
-  [[nodiscard]] std::int64_t key_of(BlockId block) const;
-  [[nodiscard]] bool evictable(BlockId block) const;
-  void offer(BlockId block);
-  void add_victim(BlockId block);
-  void mark_batch(std::span<const BlockId> blocks);
-  void choose_victims(std::size_t count);
-  void prefetch_victims() const noexcept;
-  void assign_slots();
-  void forget_hash(SlotId slot) noexcept;
-  void detach(BlockId block);
 
   SlotPool& slots_;
   BlockDirectory& blocks_;
-  SlotAllocatorOptions options_;
-  Table<SlotId> slot_of_;  ///< by block; negative ones differ
-  Table<Held> held_;       ///< by slot
-  detail::BlockHashIndex<SlotId> hash_to_slot_;
-  VictimQueue victims_;                   ///< every evictable block with a slot; others are dropped when seen
-  std::unique_ptr<RankedStates> ranked_;  ///< instead of victims_ if there is an eviction policy
-  std::int64_t evictions_ = 0;
-  std::uint32_t batch_ = 0;
-  // Scratch of one call.
-  std::vector<Fresh> fresh_;
-  std::vector<BlockId> chosen_;
-  std::vector<SlotId> given_;
+  std::unique_ptr<Books> books_;  ///< the tables, the index of hashes and the order of eviction
+  SlotId* slot_of_;               ///< a table in `books_`, by block; negative ones differ
+  std::int32_t block_count_;
 };
 
 }  // namespace stateport

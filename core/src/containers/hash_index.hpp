@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/table.hpp"
+
 #include <cstddef>
 #include <cstdint>
-
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::detail {
 

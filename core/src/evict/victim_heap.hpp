@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
-
-#include <stateport/core/containers/assert.hpp>
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 

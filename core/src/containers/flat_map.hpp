@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-#include <utility>
-
-#include <stateport/core/containers/table.hpp>
+#include "containers/table.hpp"
 
 #include <tsl/robin_map.h>
 #include <tsl/robin_set.h>
+
+#include <functional>
+#include <utility>
 
 namespace stateport {
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+#include "evict/victim_heap.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/evict/victim_heap.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 

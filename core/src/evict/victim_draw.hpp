@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
+#include "containers/table.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -8,10 +13,6 @@
 #include <optional>
 #include <span>
 #include <vector>
-
-#include <stateport/core/containers/assert.hpp>
-#include <stateport/core/containers/table.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <stateport/core/containers/hash_index.hpp>
-#include <stateport/core/containers/prefetch.hpp>
 #include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/model/ids.hpp>
+
+#include "containers/hash_index.hpp"
+#include "containers/prefetch.hpp"
+
+#include <cstddef>
+#include <cstdint>
 
 namespace stateport::detail {
 
