@@ -7,14 +7,17 @@
 #include "containers/hash_index.hpp"
 #include "containers/prefetch.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace stateport::detail {
 
 /// Finds a block or a slot by block hash. An entry holds 32 mixed bits of the hash; the whole hash is compared with
 /// what the owner keeps per block or slot, `hash_of(id)`, which must not change while the id is in the index. Of two
-/// ids with one hash the one assigned last is found.
+/// ids with one hash the one assigned last is found, or one of those that were added; an index is filled in one of
+/// these two ways.
 ///
 /// find, assign, erase: O(1) expected, one cache miss in a large index, which prefetch() takes out of the way. No
 /// allocation after construction. Not thread-safe.
@@ -37,7 +40,38 @@ class BlockHashIndex {
     return id_of(entries_.find(mixed(hash), [](std::uint32_t) { return true; }));
   }
 
-  /// From now on the hash finds `id`. Precondition: hash_of(id) == hash.
+  /// Writes the ids that have the leading hashes into `out`, at least as long, and returns how many there are: up to
+  /// the first hash that no id has. `fetch(id)` fetches what hash_of(id) reads.
+  template <class HashOf, class Fetch>
+  [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash> hashes, std::span<IdType> out, HashOf&& hash_of,
+                                        Fetch&& fetch) const {
+    // Chunk by chunk, so that the misses of a chunk overlap: its buckets, which are also those where hashes that are
+    // not found will soon be registered, then what is kept of the ids that are probably meant.
+    constexpr std::size_t chunk = 2 * prefetch_distance;
+    const auto prefetch_chunk = [&](std::size_t begin) {
+      for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i) prefetch(hashes[i]);
+    };
+    prefetch_chunk(0);
+    for (std::size_t begin = 0; begin < hashes.size(); begin += chunk) {
+      prefetch_chunk(begin + chunk);
+      const std::size_t end = std::min(begin + chunk, hashes.size());
+      for (std::size_t i = begin; i < end; ++i) {
+        out[i] = guess(hashes[i]);
+        if (!out[i].valid()) break;
+        fetch(out[i]);
+      }
+      for (std::size_t i = begin; i < end; ++i) {
+        if (out[i].valid() && hash_of(out[i]) != hashes[i]) out[i] = find(hashes[i], hash_of);
+        if (!out[i].valid()) return i;
+      }
+    }
+    return hashes.size();
+  }
+
+  /// From now on the hash finds `id`, or another one that was added with it: all of them stay. Precondition:
+  /// hash_of(id) == hash, and the id is not in the index.
+  void add(BlockHash hash, IdType id) noexcept { entries_.insert(mixed(hash), number_of(id)); }
+  /// From now on the hash finds `id` and no other one. Precondition: hash_of(id) == hash.
   template <class HashOf>
   void assign(BlockHash hash, IdType id, HashOf&& hash_of) {
     entries_.assign(mixed(hash), number_of(id), [&](std::uint32_t number) { return hash_of(id_of(number)) == hash; });

@@ -279,28 +279,7 @@ BlockId BlockPool::find(BlockHash hash) const {
 
 std::size_t BlockPool::find_prefix(std::span<const BlockHash> hashes, std::span<BlockId> out) const {
   require(out.size() >= hashes.size(), "out", out.size(), "must be at least as long as hashes");
-  // Chunk by chunk, so that the misses of a chunk overlap: its buckets, which are also those where hashes that are not
-  // found will soon be registered, then the records of the blocks that are probably meant.
-  constexpr std::size_t chunk = 2 * detail::prefetch_distance;
-  const auto prefetch_chunk = [&](std::size_t begin) {
-    for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i)
-      books_->hash_to_block.prefetch(hashes[i]);
-  };
-  prefetch_chunk(0);
-  for (std::size_t begin = 0; begin < hashes.size(); begin += chunk) {
-    prefetch_chunk(begin + chunk);
-    const std::size_t end = std::min(begin + chunk, hashes.size());
-    for (std::size_t i = begin; i < end; ++i) {
-      out[i] = books_->hash_to_block.guess(hashes[i]);
-      if (!out[i].valid()) break;
-      prefetch(out[i]);
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      if (out[i].valid() && raw(out[i]).hash != hashes[i]) out[i] = find(hashes[i]);
-      if (!out[i].valid()) return i;
-    }
-  }
-  return hashes.size();
+  return books_->hash_to_block.find_prefix(hashes, out, books_->hash_of(), [this](BlockId block) { prefetch(block); });
 }
 
 void BlockPool::prefetch(BlockId block) const noexcept {
