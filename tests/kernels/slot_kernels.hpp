@@ -2,8 +2,8 @@
 #pragma once
 
 #include <stateport/core/pool/copy_plan.hpp>
-#include "element_convert.hpp"
 
+#include "element_convert.hpp"
 #include "store_image.hpp"
 
 #include <cstring>

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/containers/hash_index.hpp>
-#include <stateport/core/containers/prefetch.hpp>
-#include <stateport/core/containers/table.hpp>
+#include "containers/hash_index.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
 #include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 

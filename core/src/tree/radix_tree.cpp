@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include <stateport/core/containers/prefetch.hpp>
+#include "containers/prefetch.hpp"
 #include <stateport/core/model/error.hpp>
 
 namespace stateport::detail {
