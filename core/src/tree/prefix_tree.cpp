@@ -118,7 +118,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  if (impl_->learns()) check_told(prefix, impl_->now_s());
+  if (impl_->options().policy->learning() != nullptr) check_told(prefix, impl_->now_s());
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }
@@ -173,7 +173,7 @@ void PrefixTree::release_slots(std::span<const SlotId> slots) {
 }
 
 StateTag PrefixTree::state_tag(std::span<const Token> tokens, const Namespace& name_space) const {
-  return impl_->state_tag(tokens, name_space);
+  return detail::state_tag(tokens, name_space, impl_->options().layout_fingerprint);
 }
 
 void PrefixTree::tag_slot(SlotId slot, const StateTag& tag) {
@@ -217,13 +217,13 @@ void PrefixTree::reset(Freed& freed) {
 }
 NodeInfo PrefixTree::node(NodeId node) const {
   require(contains(node) && !node.is_root(), "node", node.index, "is not in the tree, or has been evicted");
-  return impl_->node(node.index);
+  return impl_->node(node.index, impl_->shape().end_page(node.index));
 }
 std::vector<NodeInfo> PrefixTree::nodes() const {
   return impl_->nodes();
 }
 std::string PrefixTree::pretty_print() const {
-  return impl_->pretty_print();
+  return detail::pretty_print(nodes());
 }
 void PrefixTree::check_invariants() const {
   impl_->check_invariants();

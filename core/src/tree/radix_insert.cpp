@@ -14,12 +14,20 @@ void count_use(RadixNode& node, const PrefixInsert& prefix) noexcept {
   node.priority = std::max(node.priority, prefix.priority);
 }
 
+/// The last page of the arena that `walk` matched; none if it matched nothing.
+std::optional<std::uint32_t> last_page(const RadixNodes& nodes, const RadixWalk& walk) noexcept {
+  if (walk.cut_node != RadixNodes::none) return nodes[walk.cut_node].first_page + walk.cut_pages - 1;
+  if (walk.node != RadixNodes::root) return nodes[walk.node].first_page + nodes[walk.node].pages - 1;
+  return std::nullopt;
+}
+
 }  // namespace
 
-StateTag RadixTree::state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept {
+StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
+                   std::uint64_t layout_fingerprint) noexcept {
   const XXH128_hash_t hash =
       XXH3_128bits_withSeed(tokens.data(), tokens.size() * sizeof(Token), namespace_seed(name_space));
-  return {static_cast<std::int64_t>(tokens.size()), {{hash.high64, hash.low64}}, options_.layout_fingerprint};
+  return {static_cast<std::int64_t>(tokens.size()), {{hash.high64, hash.low64}}, layout_fingerprint};
 }
 
 void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const RadixWalk& walk) {
@@ -29,23 +37,12 @@ void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_token
   kv_.check_new(prefix.kv.subspan(prev, cut_tokens - prev));
   if (!prefix.slot.valid()) return;
   // A deeper state on this node would be a wrong state (14).
-  const TagCheck check =
-      check_tag(pool_.tag(prefix.slot), state_tag(prefix.tokens.first(cut_tokens), prefix.name_space));
+  const TagCheck check = check_tag(pool_.tag(prefix.slot), state_tag(prefix.tokens.first(cut_tokens), prefix.name_space,
+                                                                     options_.layout_fingerprint));
   if (check != TagCheck::match) {
     const std::string rule = "holds no state of these tokens' whole pages: " + std::string(stateport::name(check));
     require(false, "slot", prefix.slot, rule);
   }
-}
-
-void RadixTree::prepare_event(const PrefixInsert& prefix, const RadixWalk& walk, std::uint32_t pages) {
-  const auto page = static_cast<std::size_t>(options_.page_size);
-  std::optional<std::uint32_t> parent;
-  if (walk.cut_node != none)
-    parent = nodes_[walk.cut_node].first_page + walk.cut_pages - 1;
-  else if (walk.node != root)
-    parent = nodes_[walk.node].first_page + nodes_[walk.node].pages - 1;
-  events_.prepare(parent, prefix.tokens.first(pages * page).subspan(walk.pages * page), prefix.name_space,
-                  nodes_.arena().capacity_pages());
 }
 
 std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
@@ -101,7 +98,8 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   if (found.pages < pages) nodes_.reserve_run(pages - found.pages);
   if (history_) history_->reserve(pages);
   const bool tell = events_.is_on() && found.pages < pages;
-  if (tell) prepare_event(prefix, found, pages);
+  const std::span<const Token> new_tokens = prefix.tokens.first(pages * page).subspan(found.pages * page);
+  if (tell) events_.prepare(last_page(nodes_, found), new_tokens, prefix.name_space, nodes_.arena().capacity_pages());
   const std::int64_t prefix_tokens = nodes_.tokens_of(found.pages);
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
@@ -131,9 +129,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     if (options_.max_states_per_path >= 0) cap_path(end, freed);
   }
   if (history_) history_->kept(end, prefix, found.pages == pages);
-  if (tell)
-    events_.stored(nodes_[end].first_page, prefix.tokens.first(pages * page).subspan(found.pages * page),
-                   prefix.name_space);
+  if (tell) events_.stored(nodes_[end].first_page, new_tokens, prefix.name_space);
   return {.node = nodes_.id(end), .prefix_tokens = prefix_tokens, .state_exists = had_state};
 }
 

@@ -20,7 +20,7 @@ std::string quoted(const std::optional<std::string_view>& name) {
 
 }  // namespace
 
-NodeInfo RadixTree::describe(std::uint32_t index, std::uint32_t end_page) const {
+NodeInfo RadixTree::node(std::uint32_t index, std::uint32_t end_page) const {
   const RadixNode& node = nodes_[index];
   const bool state = node.slot >= 0;
   return {.id = nodes_.id(index),
@@ -45,26 +45,27 @@ std::vector<NodeInfo> RadixTree::nodes() const {
   std::vector<NodeInfo> all;
   all.reserve(nodes_.live());
   for (std::uint32_t index = 1; index < nodes_.size(); ++index)
-    if (nodes_[index].pages > 0) all.push_back(describe(index, ends[index]));
+    if (nodes_[index].pages > 0) all.push_back(node(index, ends[index]));
   // A path grows from parent to child.
   std::ranges::sort(all, {}, [](const NodeInfo& node) { return std::pair(node.end_tokens, node.id.index); });
   return all;
 }
 
-std::string RadixTree::pretty_print() const {
-  std::vector<NodeInfo> all = nodes();
+std::string pretty_print(std::span<const NodeInfo> all) {
+  std::uint32_t largest = 0;
+  for (const NodeInfo& node : all) largest = std::max(largest, node.id.index);
   // Depth first without recursion: the siblings still to print are linked, oldest index first.
-  std::vector<std::uint32_t> first(nodes_.size(), none);
-  std::vector<std::uint32_t> sibling(all.size(), none);
+  std::vector<std::uint32_t> first(std::size_t{largest} + 1, RadixNodes::none);
+  std::vector<std::uint32_t> sibling(all.size(), RadixNodes::none);
   for (auto at = static_cast<std::uint32_t>(all.size()); at-- > 0;) {
     sibling[at] = first[all[at].parent.index];
     first[all[at].parent.index] = at;
   }
   std::string text;
-  std::vector<std::uint32_t> pending{first[root]};
+  std::vector<std::uint32_t> pending{first[RadixNodes::root]};
   while (!pending.empty()) {
     const std::uint32_t at = pending.back();
-    if (at == none) {
+    if (at == RadixNodes::none) {
       pending.pop_back();
       continue;
     }
@@ -121,8 +122,8 @@ void RadixTree::check_states() const {
     path.resize(static_cast<std::size_t>(nodes_.tokens_of(ends[index])));
     for (std::uint32_t at = index; at != root; at = nodes_[at].parent)
       std::ranges::copy(nodes_.tokens(at), path.begin() + nodes_.tokens_of(ends[at] - nodes_[at].pages));
-    const TagCheck check =
-        check_tag(pool_.tag(SlotId{node.slot}), state_tag(path, nodes_.names().name(node.name_space)));
+    const TagCheck check = check_tag(pool_.tag(SlotId{node.slot}), state_tag(path, nodes_.names().name(node.name_space),
+                                                                             options_.layout_fingerprint));
     require_invariant(check == TagCheck::match, structure, "a slot holds the state of another path");
   }
   std::size_t owned = 0;

@@ -14,6 +14,26 @@ namespace {
 
 constexpr const char* structure = "PrefixTree";
 
+bool same_page(const Token* a, const Token* b, std::int32_t page_size) noexcept {
+  return std::memcmp(a, b, sizeof(Token) * static_cast<std::size_t>(page_size)) == 0;
+}
+
+/// Pages, of so many, that are the same from the first on.
+std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages, std::int32_t page_size) noexcept {
+  // memcmp tells that a block differs, not where: large blocks first, then pages inside the one that differs.
+  constexpr std::uint32_t block_tokens = 2048;
+  const auto page = static_cast<std::size_t>(page_size);
+  const auto block_pages = static_cast<std::uint32_t>(std::max<std::size_t>(1, block_tokens / page));
+  std::uint32_t common = 0;
+  while (common < pages) {
+    const std::uint32_t next = std::min(block_pages, pages - common);
+    if (std::memcmp(a + common * page, b + common * page, sizeof(Token) * next * page) != 0) break;
+    common += next;
+  }
+  while (common < pages && same_page(a + common * page, b + common * page, page_size)) ++common;
+  return common;
+}
+
 }  // namespace
 
 RadixNodes::RadixNodes(const PrefixTreeOptions& options, bool keeps_ends)
@@ -63,30 +83,12 @@ std::uint32_t RadixNodes::child_hash(std::uint32_t node) const noexcept {
   return child_hash(entry.parent, entry.name_space, arena_.tokens(entry.first_page));
 }
 
-bool RadixNodes::same_page(const Token* a, const Token* b) const noexcept {
-  return std::memcmp(a, b, sizeof(Token) * static_cast<std::size_t>(page_size_)) == 0;
-}
-
-std::uint32_t RadixNodes::common_pages(const Token* a, const Token* b, std::uint32_t pages) const noexcept {
-  // memcmp tells that a block differs, not where: large blocks first, then pages inside the one that differs.
-  constexpr std::uint32_t block_tokens = 2048;
-  const auto page = static_cast<std::size_t>(page_size_);
-  const auto block_pages = static_cast<std::uint32_t>(std::max<std::size_t>(1, block_tokens / page));
-  std::uint32_t common = 0;
-  while (common < pages) {
-    const std::uint32_t next = std::min(block_pages, pages - common);
-    if (std::memcmp(a + common * page, b + common * page, sizeof(Token) * next * page) != 0) break;
-    common += next;
-  }
-  while (common < pages && same_page(a + common * page, b + common * page)) ++common;
-  return common;
-}
-
 std::uint32_t RadixNodes::find_child(RadixWalk& walk, std::uint32_t name_space, const Token* page,
                                      std::uint32_t hint) const noexcept {
   const auto is_child = [&](std::uint32_t index) {
     const RadixNode& node = nodes_[index];
-    return node.parent == walk.node && node.name_space == name_space && same_page(arena_.tokens(node.first_page), page);
+    return node.parent == walk.node && node.name_space == name_space &&
+           same_page(arena_.tokens(node.first_page), page, page_size_);
   };
   if (hint != none && is_child(hint)) return hint;  // never a free node: its parent, if any, is a free node too
   const std::uint32_t hash = child_hash(walk.node, name_space, page);
@@ -118,7 +120,7 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
     if (child == none) break;
     const RadixNode& node = nodes_[child];
     const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
-                                                  std::min(node.pages, pages - walk.pages) - 1);
+                                                  std::min(node.pages, pages - walk.pages) - 1, page_size_);
     walk.pages += common;
     if (common < node.pages) {
       walk.cut_node = child;
@@ -246,7 +248,7 @@ void RadixNodes::check_node(std::uint32_t index) const {
                     "a node is in another namespace than its parent");
   const std::uint32_t found = children_.find(child_hash(index), [&](std::uint32_t other) {
     return nodes_[other].parent == node.parent && nodes_[other].name_space == node.name_space &&
-           same_page(arena_.tokens(nodes_[other].first_page), first_page);
+           same_page(arena_.tokens(nodes_[other].first_page), first_page, page_size_);
   });
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.newer < nodes_.size() || node.newer == none, structure, "a node hints at no node");

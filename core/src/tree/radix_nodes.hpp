@@ -151,8 +151,6 @@ class RadixNodes {
   [[nodiscard]] std::uint32_t child_hash(std::uint32_t node) const noexcept;
   [[nodiscard]] std::uint32_t child_hash(std::uint32_t parent, std::uint32_t name_space,
                                          const Token* page) const noexcept;
-  [[nodiscard]] bool same_page(const Token* a, const Token* b) const noexcept;
-  [[nodiscard]] std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages) const noexcept;
   std::uint32_t take() noexcept;
   void check_node(std::uint32_t node) const;
   void check_links() const;

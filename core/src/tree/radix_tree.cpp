@@ -21,6 +21,44 @@ PrefixTreeOptions with_policy(PrefixTreeOptions options) {
   return options;
 }
 
+/// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
+void refuse_wrong_states(const RadixNodes& nodes, const SlotPool& pool, std::uint64_t layout_fingerprint,
+                         RadixWalk& walk) noexcept {
+  // By the tag. What tokens a state is of was checked when the tree took it.
+  const auto holds_state = [&] {
+    if (nodes[walk.answer].slot < 0) return false;
+    const StateTag& tag = pool.tag(SlotId{nodes[walk.answer].slot});
+    return tag.token_count == nodes.tokens_of(walk.answer_pages) && tag.layout_fingerprint == layout_fingerprint;
+  };
+  while (walk.answer != RadixNodes::root && !holds_state()) {
+    const RadixNode& node = nodes[walk.answer];
+    walk.lost_state = walk.lost_state || node.slot == RadixNodes::lost_slot;
+    walk.answer_pages -= node.pages;
+    --walk.answer_depth;
+    walk.answer = node.parent;
+  }
+}
+
+PrefixMatch describe(const RadixNodes& nodes, const SlotPool& pool, std::int64_t grid, const RadixWalk& walk,
+                     std::uint32_t kv_node) noexcept {
+  PrefixMatch match;
+  match.kv_node = nodes.id(kv_node);
+  match.node = nodes.id(walk.answer);
+  match.tokens = nodes.tokens_of(walk.answer_pages);
+  match.walked_tokens = nodes.tokens_of(walk.pages);
+  if (walk.answer != RadixNodes::root) {
+    match.slot = SlotId{nodes[walk.answer].slot};
+    match.tag = pool.tag(match.slot);
+  }
+  const std::int64_t branching = match.walked_tokens / grid * grid;
+  if (branching > match.tokens) match.branching_position = branching;
+  if (match.walked_tokens > match.tokens)
+    match.lost = walk.lost_state            ? LostHit::evicted
+                 : match.branching_position ? LostHit::no_checkpoint
+                                            : LostHit::off_grid;
+  return match;
+}
+
 }  // namespace
 
 RadixTree::RadixTree(PrefixTreeOptions options)
@@ -72,42 +110,6 @@ void RadixTree::touch(std::span<const NodeId> nodes) noexcept {
   for_each_prefetched(nodes.size(), fetch_neighbours, [&](std::size_t i) { touch(nodes[i].index); });
 }
 
-void RadixTree::refuse_wrong_states(RadixWalk& walk) const noexcept {
-  // By the tag. What tokens a state is of was checked when the tree took it.
-  const auto holds_state = [&] {
-    if (nodes_[walk.answer].slot < 0) return false;
-    const StateTag& tag = pool_.tag(SlotId{nodes_[walk.answer].slot});
-    return tag.token_count == nodes_.tokens_of(walk.answer_pages) &&
-           tag.layout_fingerprint == options_.layout_fingerprint;
-  };
-  while (walk.answer != root && !holds_state()) {
-    const RadixNode& node = nodes_[walk.answer];
-    walk.lost_state = walk.lost_state || node.slot == RadixNodes::lost_slot;
-    walk.answer_pages -= node.pages;
-    --walk.answer_depth;
-    walk.answer = node.parent;
-  }
-}
-
-PrefixMatch RadixTree::describe(const RadixWalk& walk, std::uint32_t kv_node) const noexcept {
-  PrefixMatch match;
-  match.kv_node = nodes_.id(kv_node);
-  match.node = nodes_.id(walk.answer);
-  match.tokens = nodes_.tokens_of(walk.answer_pages);
-  match.walked_tokens = nodes_.tokens_of(walk.pages);
-  if (walk.answer != root) {
-    match.slot = SlotId{nodes_[walk.answer].slot};
-    match.tag = pool_.tag(match.slot);
-  }
-  const std::int64_t branching = match.walked_tokens / grid_ * grid_;
-  if (branching > match.tokens) match.branching_position = branching;
-  if (match.walked_tokens > match.tokens)
-    match.lost = walk.lost_state            ? LostHit::evicted
-                 : match.branching_position ? LostHit::no_checkpoint
-                                            : LostHit::off_grid;
-  return match;
-}
-
 void RadixTree::set_time(double now_s) {
   now_s_ = now_s;
   if (history_) history_->set_time(now_s);
@@ -118,11 +120,11 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   const auto page = static_cast<std::size_t>(options_.page_size);
   RadixWalk found =
       nodes_.walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), nodes_.names().find(name_space));
-  refuse_wrong_states(found);
+  refuse_wrong_states(nodes_, pool_, options_.layout_fingerprint, found);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   std::uint32_t kv_node = found.node;
   if (found.cut_node != none && nodes_.node_at_hand()) kv_node = split(found.cut_node, found.cut_pages);
-  PrefixMatch match = describe(found, kv_node);
+  PrefixMatch match = describe(nodes_, pool_, grid_, found, kv_node);
   if (history_ && lookup == Lookup::request)
     match.past = history_->looked_up(tokens, request_tokens, name_space, found);
   tick_ += found.answer_depth;

@@ -33,7 +33,6 @@ class RadixTree {
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                     Lookup lookup, std::int64_t request_tokens);
   void set_time(double now_s);
-  [[nodiscard]] bool learns() const noexcept { return history_.has_value(); }
   [[nodiscard]] double now_s() const noexcept { return history_ ? history_->now_s() : now_s_; }
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
@@ -49,10 +48,8 @@ class RadixTree {
   void touch(std::span<const NodeId> nodes) noexcept;
   void reset(Freed& freed);
 
-  [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space) const noexcept;
   [[nodiscard]] const RadixNodes& shape() const noexcept { return nodes_; }
   [[nodiscard]] SlotPool& pool() noexcept { return pool_; }
-  [[nodiscard]] const SlotPool& pool() const noexcept { return pool_; }
   [[nodiscard]] const PrefixTreeOptions& options() const noexcept { return options_; }
   [[nodiscard]] const TreeSizes& sizes() const noexcept { return sizes_; }
   [[nodiscard]] std::int64_t grid() const noexcept { return grid_; }
@@ -60,9 +57,9 @@ class RadixTree {
     return nodes_.bytes() + victims_.bytes() + (history_ ? history_->bytes() : 0);
   }
 
-  [[nodiscard]] NodeInfo node(std::uint32_t index) const { return describe(index, nodes_.end_page(index)); }
+  /// `end_page` is of the nodes.
+  [[nodiscard]] NodeInfo node(std::uint32_t index, std::uint32_t end_page) const;
   [[nodiscard]] std::vector<NodeInfo> nodes() const;
-  [[nodiscard]] std::string pretty_print() const;
   void check_invariants() const;
 
  private:
@@ -70,9 +67,6 @@ class RadixTree {
   static constexpr std::size_t spare_nodes = 256;
 
   void reserve_nodes(std::size_t nodes);
-  /// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
-  void refuse_wrong_states(RadixWalk& walk) const noexcept;
-  [[nodiscard]] PrefixMatch describe(const RadixWalk& walk, std::uint32_t kv_node) const noexcept;
   /// Cuts `node` after `pages` pages; returns the new upper part.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
   /// Ticks the nodes from the root's child to `node`, parents first; `depth` nodes, at least 1.
@@ -94,7 +88,6 @@ class RadixTree {
   void touch_state(std::uint32_t node) noexcept { victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_); }
 
   void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const RadixWalk& walk);
-  void prepare_event(const PrefixInsert& prefix, const RadixWalk& walk, std::uint32_t pages);
   /// For the pages that were not found, up to `end_page`.
   std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
                          const RadixWalk& found, std::uint32_t end_page) noexcept;
@@ -113,7 +106,6 @@ class RadixTree {
   /// True if the listener keeps the slot.
   [[nodiscard]] bool tell_victim(std::uint32_t node, bool whole) const;
 
-  [[nodiscard]] NodeInfo describe(std::uint32_t node, std::uint32_t end_page) const;
   void check_nodes() const;
   void check_states() const;
 
@@ -132,5 +124,11 @@ class RadixTree {
   std::vector<std::uint32_t> path_;    ///< scratch of cap_path
   std::vector<std::uint32_t> peeked_;  ///< scratch of peek_victims
 };
+
+/// The tag of the state after exactly `tokens`.
+[[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
+                                 std::uint64_t layout_fingerprint) noexcept;
+/// One line a node, indented by depth; parents come before children.
+[[nodiscard]] std::string pretty_print(std::span<const NodeInfo> nodes);
 
 }  // namespace stateport::detail
