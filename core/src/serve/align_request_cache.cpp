@@ -209,8 +209,7 @@ void AlignRequestCache::place_none(Pass& pass, std::size_t index, std::size_t gr
 void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const PlannedRow& row = pass.rows[index];
   const std::int64_t computed = record(row.request).computed;
-  const auto block = static_cast<std::int64_t>(options_.block_size_tokens);
-  const bool full = computed / block > row.start / block;
+  const bool full = kv_.fills_block(row.request, computed);
   if (full)
     kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
                       names(row.request));

@@ -63,8 +63,8 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
 bool HashedKv::reserve(RequestId request, std::int64_t upto) {
   Row& row = rows_[request.index()];
   const std::size_t held = row.blocks.size();
+  if (upto <= static_cast<std::int64_t>(held) * block_size_) return true;
   const auto needed = static_cast<std::size_t>((upto + block_size_ - 1) / block_size_);
-  if (needed <= held) return true;
   row.blocks.resize(needed);
   const auto fresh = std::span(row.blocks).subspan(held);
   if (!pool_.allocate(fresh)) {

@@ -49,6 +49,10 @@ class HashedKv final : private BlockListener {
   /// The request begins with these blocks.
   void begin(RequestId request, std::span<const BlockId> blocks);
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
+  /// With so many tokens computed a block is full that cannot be found yet.
+  [[nodiscard]] bool fills_block(RequestId request, std::int64_t computed) const noexcept {
+    return computed >= static_cast<std::int64_t>(rows_[request.index()].registered + 1) * block_size_;
+  }
   /// The blocks of `tokens`, all of which are computed, can be found from now on.
   void register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names);
   void end(RequestId request);

@@ -62,23 +62,6 @@ void PassQueue::pop_newest() noexcept {
   --count_;
 }
 
-PassQueue::Bounds PassQueue::bounds(RequestId request, std::int64_t computed, std::size_t passes) const noexcept {
-  Bounds bounds{.low = computed, .high = computed};
-  for (std::size_t i = 0; i < passes; ++i) {
-    const std::int32_t row = at(i).row_of[request.index()];
-    if (row < 0) continue;
-    const PlannedRow& planned = at(i).rows[static_cast<std::size_t>(row)];
-    bounds.low += planned.tokens - planned.drafts;
-    bounds.high += planned.tokens;
-  }
-  return bounds;
-}
-
-const Pass* PassQueue::earlier(const Pass& pass, RequestId request) const noexcept {
-  const Pass& oldest = at(0);
-  return &pass != &oldest && oldest.row_of[request.index()] >= 0 ? &oldest : nullptr;
-}
-
 bool PassQueue::in_flight(RequestId request) const noexcept {
   for (std::size_t i = 0; i < count_; ++i)
     if (at(i).ready && at(i).row_of[request.index()] >= 0) return true;

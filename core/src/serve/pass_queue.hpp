@@ -27,6 +27,9 @@ struct AlignRow {
   SlotCopy moved;           ///< into it, before the pass; without a destination: nothing
 };
 
+/// First and end in Pass::saves.
+using SaveRange = std::array<std::size_t, 2>;
+
 struct Pass {
   PassId id = 0;
   bool ready = false;
@@ -35,9 +38,9 @@ struct Pass {
   std::vector<std::int32_t> row_of;  ///< by request: its row while that runs; else -1
   std::vector<RowState> states;      ///< [rows, groups]
   std::vector<StateSave> saves;
-  std::vector<std::array<std::size_t, 2>> save_ranges;  ///< [rows, groups] first and end in `saves`
-  std::vector<std::vector<SlotId>> clear;               ///< [groups]
-  std::vector<std::vector<SlotCopy>> copies;            ///< [groups]
+  std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
+  std::vector<std::vector<SlotId>> clear;     ///< [groups]
+  std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
   std::vector<RowPlan> row_plans;
   std::vector<GroupPlan> group_plans;
   std::vector<AlignRow> align;  ///< [rows, groups], index align
@@ -72,9 +75,22 @@ class PassQueue {
   void pop_newest() noexcept;
 
   /// After the first `passes` passes, for a request of which so many tokens are computed now.
-  [[nodiscard]] Bounds bounds(RequestId request, std::int64_t computed, std::size_t passes) const noexcept;
+  [[nodiscard]] Bounds bounds(RequestId request, std::int64_t computed, std::size_t passes) const noexcept {
+    Bounds bounds{.low = computed, .high = computed};
+    for (std::size_t i = 0; i < passes; ++i) {
+      const std::int32_t row = at(i).row_of[request.index()];
+      if (row < 0) continue;
+      const PlannedRow& planned = at(i).rows[static_cast<std::size_t>(row)];
+      bounds.low += planned.tokens - planned.drafts;
+      bounds.high += planned.tokens;
+    }
+    return bounds;
+  }
   /// The pass before this one, if it runs the request; null otherwise.
-  [[nodiscard]] const Pass* earlier(const Pass& pass, RequestId request) const noexcept;
+  [[nodiscard]] const Pass* earlier(const Pass& pass, RequestId request) const noexcept {
+    const Pass& oldest = at(0);
+    return &pass != &oldest && oldest.row_of[request.index()] >= 0 ? &oldest : nullptr;
+  }
   /// A pass that is placed runs the request, so that its live state may have changed already.
   [[nodiscard]] bool in_flight(RequestId request) const noexcept;
   /// The rows of the request are void.

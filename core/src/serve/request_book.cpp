@@ -120,13 +120,16 @@ void RequestBook::place_rows(Pass& pass) {
   pass.quiet = true;
   pass.dropped = 0;
   pass.saves.clear();
-  pass.save_ranges.assign(pass.rows.size() * groups_, {0, 0});
-  pass.states.assign(pass.rows.size() * groups_, {});
+  pass.save_ranges.resize(pass.rows.size() * groups_);
+  pass.states.resize(pass.rows.size() * groups_);
   for (auto& clear : pass.clear) clear.clear();
   for (auto& copies : pass.copies) copies.clear();
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     PlannedRow& row = pass.rows[i];
-    if (!row.runs) continue;
+    if (!row.runs) {
+      std::fill_n(pass.save_ranges.begin() + static_cast<std::ptrdiff_t>(i * groups_), groups_, SaveRange{});
+      continue;
+    }
     row.start = bounds(row.request, passes_.earlier(pass, row.request) != nullptr ? 1 : 0).low;
     pass.quiet &= row.drafts == 0;
     place(pass, i);
@@ -136,21 +139,20 @@ void RequestBook::place_rows(Pass& pass) {
 }
 
 PassPlan RequestBook::view(Pass& pass) {
-  pass.row_plans.clear();
+  pass.row_plans.resize(pass.rows.size());
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     const PlannedRow& row = pass.rows[i];
-    RowPlan plan{.request = row.request, .room = row.room, .tokens = row.tokens, .drafts = row.drafts};
-    if (row.runs) plan.kv = kv_of(row.request);
-    if (row.runs && pass.ready) {
-      plan.start = row.start;
-      const auto states = std::span(pass.states).subspan(i * groups_, groups_);
-      for (std::size_t g = 0; g < groups_; ++g) {
-        const auto [first, end] = pass.save_ranges[i * groups_ + g];
-        states[g].saves = std::span(pass.saves).subspan(first, end - first);
-      }
-      plan.states = states;
-    }
-    pass.row_plans.push_back(plan);
+    RowPlan& plan = pass.row_plans[i];
+    plan = {.request = row.request, .room = row.room, .tokens = row.tokens, .drafts = row.drafts};
+    if (!row.runs) continue;
+    plan.kv = kv_of(row.request);
+    if (!pass.ready) continue;
+    plan.start = row.start;
+    plan.states = {pass.states.data() + i * groups_, groups_};
+  }
+  for (std::size_t i = 0; i < pass.states.size() && pass.ready && !pass.saves.empty(); ++i) {
+    const auto [first, end] = pass.save_ranges[i];
+    pass.states[i].saves = std::span(pass.saves).subspan(first, end - first);
   }
   for (std::size_t g = 0; g < groups_; ++g)
     pass.group_plans[g] = pass.ready ? GroupPlan{.clear = pass.clear[g], .copies = pass.copies[g]} : GroupPlan{};

@@ -99,7 +99,7 @@ void SlotsRequestCache::plan_saves(Pass& pass, const PlannedRow& row) {
 }
 
 bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
-  if (end % options_.block_size_tokens != 0) return false;
+  if (floor_to(end, options_.block_size_tokens) != end) return false;
   const std::int64_t prompt = record(request).prompt_tokens;
   if (end == prompt) return true;
   if (end < prompt) return options_.scan_alignment_tokens == 0;
@@ -113,8 +113,7 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
   request.begun = true;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
-  const auto block = static_cast<std::int64_t>(options_.block_size_tokens);
-  if (computed / block > row.start / block)
+  if (kv_.fills_block(row.request, computed))
     kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
                       names(row.request));
   if (row.drafts > 0) return settle_decode(row, static_cast<std::int32_t>(index), sampled);

@@ -119,9 +119,9 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
 
 bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
   std::vector<KvIndex>& row = requests_[id.index()].row;
+  if (upto <= std::ssize(row)) return true;
   const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
   const std::size_t held = row.size();
-  if (wanted <= held) return true;
   row.resize(wanted);
   const auto fresh = std::span(row).subspan(held);
   if (kv_.allocate(fresh)) return true;
@@ -171,7 +171,7 @@ void TreeRequestCache::plan_saves(Pass& pass, std::size_t index) {
 }
 
 bool TreeRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
-  if (end % options_.block_size_tokens != 0) return false;
+  if (floor_to(end, options_.block_size_tokens) != end) return false;
   if (end <= record(request).prompt_tokens) return true;
   return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
