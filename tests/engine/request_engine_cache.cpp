@@ -36,8 +36,12 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     batch.push_back({.request = id(*row.sequence),
                      .tokens = static_cast<std::int32_t>(row.scheduled),
                      .drafts = static_cast<std::int32_t>(row.drafts)});
+  if (waits_) {
+    cache_->cancel(passes_.back());
+    passes_.pop_back();
+  }
   const PassPlan plan = cache_->plan(batch);
-  if (passes_.size() == (options_.overlap ? 2U : 1U)) passes_.pop_back();
+  waits_ = true;
   counts_.planned_ahead += !passes_.empty();
   counts_.ready_ahead += !passes_.empty() && plan.ready;
   passes_.push_back(plan.pass);
@@ -84,6 +88,7 @@ void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
 void RequestEngineCache::reset() {
   cache_->reset();
   passes_.clear();
+  waits_ = false;
 }
 
 std::size_t RequestEngineCache::kv_indices() const {

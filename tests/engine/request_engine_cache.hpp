@@ -25,7 +25,10 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
   bool plan(std::span<Row> rows) override;
-  void before_forward() override { counts_.copies += stores_.before(plan_); }
+  void before_forward() override {
+    counts_.copies += stores_.before(plan_);
+    waits_ = false;
+  }
   void read_state(const Row& row, ModelState& state) override { stores_.read(states(row), state); }
   void wrote_state(const Row& row, std::int64_t done, const ModelState& state) override {
     stores_.wrote(row, states(row), done, state);
@@ -50,6 +53,7 @@ class RequestEngineCache final : public EngineCache {
   StateStores stores_;
   std::vector<RequestId> ids_;  ///< by request slot
   std::vector<PassId> passes_;  ///< outstanding, oldest first
+  bool waits_ = false;          ///< the newest one has not run
   PassPlan plan_;               ///< complete, of the batch that runs next
   CacheCounts counts_;
 };
