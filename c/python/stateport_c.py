@@ -44,7 +44,7 @@ EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, stat
 ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
                    expected_idle_s=c_double, session=c_uint64)
 AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32,
-                          eviction=POINTER(EvictionOptions))
+                          eviction=POINTER(EvictionOptions), external_blocks=c_int32)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)

@@ -4,23 +4,24 @@
 #include <cstdint>
 #include <vector>
 
-#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "allocator_blocks.hpp"
 #include "handle_table.hpp"
 
 namespace stateport::c {
 
 struct AllocatorObject final : Object {
   static constexpr Kind kind = Kind::slot_allocator;
-  AllocatorObject(std::int32_t block_count, std::int32_t slot_count, const SlotAllocatorOptions& options)
+  AllocatorObject(AllocatorBlocks::Owner owner, std::int32_t block_count, std::int32_t slot_count,
+                  const SlotAllocatorOptions& options)
       : Object(kind),
-        blocks({.blocks = block_count, .policy = options.policy}),
+        blocks(owner, {.blocks = block_count, .policy = options.policy}),
         slots(slot_count),
-        allocator(slots, blocks, options) {}
+        allocator(slots, blocks.directory(), options) {}
 
-  BlockPool blocks;
+  AllocatorBlocks blocks;
   SlotPool slots;
   SlotAllocator allocator;
   std::vector<BlockId> named_blocks;

@@ -72,7 +72,9 @@ stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_
       const auto given = read_struct<stateport_slot_allocator_options>(options, "options");
       const SlotAllocatorOptions wanted{.policy = enumerator(given.policy, BlockPolicy::ref_zero, "policy"),
                                         .eviction = make_policy(given.eviction, "eviction")};
-      return std::make_shared<AllocatorObject>(given.blocks, given.slots, wanted);
+      const auto owner =
+          given.external_blocks != 0 ? AllocatorBlocks::Owner::engine : AllocatorBlocks::Owner::allocator;
+      return std::make_shared<AllocatorObject>(owner, given.blocks, given.slots, wanted);
     });
   });
 }
@@ -85,12 +87,15 @@ stateport_status stateport_slot_allocator_describe(stateport_slot_allocator* all
                                                    stateport_slot_allocator_info* out) {
   return guarded([&] {
     const Call call(allocator);
+    const BlockPool* const own = call->blocks.own_or_null();
+    const ExternalBlockPool* const engines = call->blocks.engines_or_null();
     Out(out, "out")
-        .write({.free_blocks = call->blocks.free_blocks(),
-                .cached_blocks = call->blocks.cached_blocks(),
+        .write({.free_blocks = own == nullptr ? 0 : own->free_blocks(),
+                .cached_blocks = own == nullptr ? 0 : own->cached_blocks(),
                 .free_slots = call->slots.free_slots(),
                 .registered_states = static_cast<std::int32_t>(call->allocator.registered_count()),
-                .evictions = call->allocator.evictions()});
+                .evictions = call->allocator.evictions(),
+                .external_blocks = engines == nullptr ? 0 : engines->registered_blocks()});
   });
 }
 
@@ -98,13 +103,12 @@ stateport_status stateport_slot_allocator_allocate_blocks(stateport_slot_allocat
                                                           size_t count) {
   return guarded([&] {
     const Call call(allocator);
-    const BlockPool& blocks = call->blocks;
+    BlockPool& blocks = call->blocks.own();
     const std::int64_t available = std::int64_t{blocks.free_blocks()} + blocks.cached_blocks();
     const auto room = array(out, count, "out");
     if (std::cmp_greater(count, available)) throw NoCapacity("blocks", static_cast<std::int64_t>(count), available);
     call->named_blocks.assign(room.size(), BlockId{});
-    if (!call->blocks.allocate(call->named_blocks))
-      throw NoCapacity("blocks", static_cast<std::int64_t>(count), available);
+    if (!blocks.allocate(call->named_blocks)) throw NoCapacity("blocks", static_cast<std::int64_t>(count), available);
     write_ids<BlockId>(call->named_blocks, out);
   });
 }
@@ -134,6 +138,18 @@ stateport_status stateport_slot_allocator_register_blocks(stateport_slot_allocat
   });
 }
 
+stateport_status stateport_slot_allocator_deregister_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                            size_t count) {
+  return guarded([&] {
+    const Call call(allocator);
+    call->blocks.engines().deregister(call.blocks(blocks, count));
+  });
+}
+
+stateport_status stateport_slot_allocator_clear_blocks(stateport_slot_allocator* allocator) {
+  return guarded([&] { Call(allocator)->blocks.engines().clear(); });
+}
+
 stateport_status stateport_slot_allocator_find_blocks(stateport_slot_allocator* allocator, const int64_t* hashes,
                                                       size_t count, int32_t* blocks, size_t* found) {
   return guarded([&] {
@@ -141,7 +157,7 @@ stateport_status stateport_slot_allocator_find_blocks(stateport_slot_allocator* 
     static_cast<void>(array(blocks, count, "blocks"));
     std::size_t& result = checked(found, "found");
     call->named_blocks.assign(array(hashes, count, "hashes").size(), BlockId{});
-    result = call->blocks.find_prefix({hashes, count}, call->named_blocks);
+    result = call->blocks.directory().find_prefix({hashes, count}, call->named_blocks);
     write_ids<BlockId>(std::span(call->named_blocks).first(result), blocks);
   });
 }

@@ -29,6 +29,8 @@ void test_specs(void);
 void test_block_hashes(void);
 void test_slot_allocator(void);
 void test_slot_allocator_refusals(void);
+void test_external_blocks(void);
+void test_external_block_refusals(void);
 void test_checkpoints(void);
 void test_checkpoint_refusals(void);
 void test_tree(void);

@@ -12,6 +12,8 @@ int main(void) {
   test_block_hashes();
   test_slot_allocator();
   test_slot_allocator_refusals();
+  test_external_blocks();
+  test_external_block_refusals();
   test_checkpoints();
   test_checkpoint_refusals();
   test_tree();

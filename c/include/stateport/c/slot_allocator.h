@@ -43,6 +43,10 @@ typedef struct stateport_slot_allocator_options {
   int32_t policy;  ///< stateport_block_policy; of states too, unless there is another for them
   /// Which states are evicted. Null: by `policy`. An order whose keys shrink with each use (mru) is refused.
   const stateport_eviction_options* eviction;
+  /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine tells what
+  /// happens to them, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that
+  /// it evicted is written again. allocate_blocks is refused; `policy` is of the states alone.
+  int32_t external_blocks;
 } stateport_slot_allocator_options;
 
 typedef struct stateport_slot_allocator_info {
@@ -52,6 +56,7 @@ typedef struct stateport_slot_allocator_info {
   int32_t free_slots;
   int32_t registered_states;  ///< found by hash
   int64_t evictions;          ///< slots taken from a block for another one
+  int32_t external_blocks;    ///< of the engine's own pool: registered, with references or without
 } stateport_slot_allocator_info;
 
 typedef struct stateport_found_state {
@@ -88,7 +93,8 @@ stateport_status stateport_slot_allocator_describe(stateport_slot_allocator* all
 /// Blocks with one reference each, evicting cached ones if needed; all, or STATEPORT_NO_CAPACITY.
 stateport_status stateport_slot_allocator_allocate_blocks(stateport_slot_allocator* allocator, int32_t* out,
                                                           size_t count);
-/// One reference more, or less, for each occurrence. retain refuses free blocks; release, more than there are.
+/// One reference more, or less, for each occurrence. retain refuses free blocks (external ones begin with it); release,
+/// more than there are.
 stateport_status stateport_slot_allocator_retain_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
                                                         size_t count);
 stateport_status stateport_slot_allocator_release_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
@@ -96,6 +102,11 @@ stateport_status stateport_slot_allocator_release_blocks(stateport_slot_allocato
 /// Makes the KV of full blocks findable. parents[i]: the hash of the block before it, 0 for none; null: all 0.
 stateport_status stateport_slot_allocator_register_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
                                                           const int64_t* hashes, const int64_t* parents, size_t count);
+/// External blocks: the engine evicted these, which have a hash and no reference; or it dropped all of its blocks.
+/// Their states are gone. All, or none.
+stateport_status stateport_slot_allocator_deregister_blocks(stateport_slot_allocator* allocator, const int32_t* blocks,
+                                                            size_t count);
+stateport_status stateport_slot_allocator_clear_blocks(stateport_slot_allocator* allocator);
 /// The blocks of the leading hashes, up to the first that no block has; their number into `found`.
 stateport_status stateport_slot_allocator_find_blocks(stateport_slot_allocator* allocator, const int64_t* hashes,
                                                       size_t count, int32_t* blocks, size_t* found);
