@@ -448,4 +448,6 @@ void engine_read_events(engine* self) {
     CHECK_OK(stateport_request_cache_take_events(self->cache, events, at_once, &count));
     for (size_t i = 0; i < count; ++i) apply_event(self, &events[i]);
   }
+  CHECK_OK(stateport_request_cache_take_events(self->cache, events, at_once, &count));
+  CHECK(count == 0);
 }
