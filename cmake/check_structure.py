@@ -18,7 +18,7 @@ from collections import defaultdict
 
 LAYERS = ["core", "backends", "kernels", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
-WINGS = ["containers", "model", "hash", "stats", "evict", "pool", "slots", "tree", "align", "serve"]
+WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "serve"]
 USERS = ["perf", "tests"]
 SUFFIXES = {".hpp", ".h", ".cpp"}
 VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")

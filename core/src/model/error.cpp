@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/model/error.hpp>
 
-#include "containers/assert.hpp"
-
 #include <fmt/format.h>
-
-#include <cstdio>
-#include <cstdlib>
 
 namespace stateport {
 
@@ -39,11 +34,6 @@ void throw_invalid(std::string_view argument, std::string_view value, std::strin
 
 void throw_broken_invariant(std::string_view structure, std::string_view what) {
   throw std::logic_error(fmt::format("{}: {}", structure, what));
-}
-
-void assertion_failed(const char* condition, const char* file, int line) noexcept {
-  std::fprintf(stderr, "%s:%d: internal contract broken: %s\n", file, line, condition);
-  std::abort();
 }
 
 }  // namespace detail

@@ -3,7 +3,7 @@
 
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/pool/block_directory.hpp>
-#include <stateport/core/slots/slot_allocator.hpp>
+#include <stateport/core/slots/served_prompt.hpp>
 
 #include "containers/table.hpp"
 #include "evict/victim_draw.hpp"

@@ -9,6 +9,7 @@
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/pool/state_tag.hpp>
+#include <stateport/core/slots/served_prompt.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -23,16 +24,6 @@ struct SlotAllocatorOptions {
   /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
   /// whose keys shrink with each use (mru) is refused.
   std::shared_ptr<EvictionPolicy> eviction;
-};
-
-/// A request whose states are stored, as an EvictionPolicy is told of it.
-struct ServedPrompt {
-  double now_s = 0;                   ///< the caller's clock in seconds; never goes back
-  std::span<const BlockHash> hashes;  ///< of the full blocks of the prompt; those after the first one <= 0 do not count
-  std::int32_t usable_blocks = 0;     ///< the forward needs a token: (tokens - 1) / block size
-  std::int32_t matched_blocks = 0;    ///< whose KV was cached before: a state there is at a branch point
-  std::int32_t hit_blocks = 0;        ///< the state that the request continued from; 0: none
-  ReuseHint hint;
 };
 
 /// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
