@@ -101,9 +101,10 @@ void SlotsRequestCache::plan_saves(Pass& pass, const PlannedRow& row) {
 bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
   if (floor_to(end, options_.block_size_tokens) != end) return false;
   const std::int64_t prompt = record(request).prompt_tokens;
-  if (end == prompt) return true;
-  if (end < prompt) return options_.scan_alignment_tokens == 0;
-  return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
+  if (end > prompt) return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
+  // A pass may end where plan_saves() would save: the live state is there already.
+  return end == floor_to(prompt, std::int64_t{options_.block_size_tokens}) ||
+         end == requests_[request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
 }
 
 void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {

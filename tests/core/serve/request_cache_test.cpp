@@ -51,16 +51,16 @@ Tokens counting(std::int32_t count, Token first = 100) {
   return tokens;
 }
 
-/// Serves one prompt alone: one pass over it in chunks, then `output` tokens.
+/// Serves one prompt alone, in passes of at most `budget` tokens, then `output` tokens.
 StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const Tokens& prompt, std::int32_t output,
-                           RequestEnd how = RequestEnd::finished) {
+                           RequestEnd how = RequestEnd::finished, std::int64_t budget = 96) {
   const auto started = cache.start({.tokens = prompt});
   REQUIRE(started);
   Tokens tokens = prompt;
   std::int64_t computed = started->reused_tokens;
   for (std::int32_t sampled = 0; sampled < output;) {
     const std::int64_t left = std::ssize(prompt) - computed;
-    const auto count = static_cast<std::int32_t>(left > 0 ? cache.chunk(started->request, left) : 1);
+    const auto count = static_cast<std::int32_t>(left > 0 ? cache.chunk(started->request, std::min(left, budget)) : 1);
     const std::array rows = {PassRow{.request = started->request, .tokens = count}};
     const PassPlan plan = cache.plan(rows);
     REQUIRE(plan.rows_without_room == 0);
@@ -105,6 +105,31 @@ TEST_CASE("a second request continues from the state of the first, with every in
     cache->abort(seen->request);
     cache->reset();
     CHECK(serve_alone(*cache, world, counting(50), 3).reused_tokens == 0);
+  }
+}
+
+TEST_CASE("a state is kept where a pass ends on the last full block of the prompt, or where a shared prefix ends") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index);
+    options.decode_checkpoint_tokens = 0;
+    if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    Tokens first = counting(26);
+    static_cast<void>(serve_alone(*cache, world, first, 1, RequestEnd::aborted, 24));
+    first.resize(24);
+    first.push_back(7);
+    CHECK(serve_alone(*cache, world, first, 1, RequestEnd::aborted).reused_tokens == 24);
+
+    // The second prompt leaves the first one's KV after 12 tokens, where nobody kept a state; its own pass ends there.
+    if (index == CacheIndex::align) continue;
+    Tokens second = counting(12);
+    for (int i = 0; i < 12; ++i) second.push_back(5);
+    CHECK(serve_alone(*cache, world, second, 1, RequestEnd::aborted, 12).reused_tokens == 0);
+    second.resize(12);
+    for (int i = 0; i < 12; ++i) second.push_back(6);
+    CHECK(serve_alone(*cache, world, second, 1, RequestEnd::aborted).reused_tokens == 12);
   }
 }
 
