@@ -267,6 +267,11 @@ void SlotsRequestCache::check_index() const {
   kv_.pool().check_invariants();
   slots_.check_invariants();
   allocator_.check_invariants();
+  std::int64_t pins = 0;
+  for (std::int32_t slot = 0; slot < slots_.capacity_slots(); ++slot)
+    if (!slots_.is_free(SlotId{slot})) pins += slots_.lock_count(SlotId{slot});
+  for (const Request& request : requests_) pins -= request.pinned.valid();
+  require_invariant(pins == 0, "SlotsRequestCache", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
     require_invariant(slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller, "SlotsRequestCache",

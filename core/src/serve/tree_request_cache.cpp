@@ -5,6 +5,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::detail {
 
@@ -383,6 +384,10 @@ void TreeRequestCache::check_index() const {
       require_invariant(!slot.valid() || tree_.slots().owner(slot) == SlotPool::caller, structure,
                         "a slot of a request has another owner");
   }
+  std::size_t checkpoints = 0;
+  for (const Request& request : requests_) checkpoints += request.kept.valid();
+  for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).saves.size();
+  require_invariant(std::cmp_equal(checkpoints, checkpoint_slots_), structure, "a slot for a checkpoint is lost");
   const std::int64_t held = rows + tree_.sizes().total_tokens();
   require_invariant(kv_.available() + held == kv_.capacity(), structure, "KV is lost");
   const std::int64_t slots = tree_.sizes().total_states() + running_requests() + checkpoint_slots_;
