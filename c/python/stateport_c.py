@@ -54,12 +54,15 @@ TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size
                      state_bytes=c_int64, kv_bytes_per_token=c_int64, eviction_options=POINTER(EvictionOptions),
                      position_tokens=c_int32)
 Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
-               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2, past=c_uint64 * 2)
+               slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2, past=c_uint64 * 2,
+               kv_node=c_uint64)
 Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,
                 slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
 Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
+Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,
+                kv=INT32S, count=c_size_t)
 EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
 EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
 CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,

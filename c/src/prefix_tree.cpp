@@ -20,6 +20,9 @@ static_assert(STATEPORT_LOST_NO_CHECKPOINT == static_cast<int>(LostHit::no_check
               STATEPORT_LOST_EVICTED == static_cast<int>(LostHit::evicted) + 1 &&
               STATEPORT_LOST_TOO_FEW_TOKENS == static_cast<int>(LostHit::too_few_tokens) + 1 &&
               STATEPORT_LOST_LOCKED_POOL == static_cast<int>(LostHit::locked_pool) + 1);
+static_assert(STATEPORT_VICTIM_TOKENS == static_cast<int>(VictimKind::tokens) &&
+              STATEPORT_VICTIM_STATES == static_cast<int>(VictimKind::states) &&
+              STATEPORT_VICTIM_BYTES == static_cast<int>(VictimKind::bytes));
 static_assert(STATEPORT_TAG_MATCH == static_cast<int>(TagCheck::match) &&
               STATEPORT_TAG_EMPTY == static_cast<int>(TagCheck::empty) &&
               STATEPORT_TAG_TOKEN_COUNT == static_cast<int>(TagCheck::token_count) &&
@@ -93,7 +96,18 @@ stateport_match to_c(const PrefixMatch& match) noexcept {
           .live_slot = match.live_slot.value(),
           .lost = match.lost ? static_cast<std::int32_t>(*match.lost) + 1 : STATEPORT_LOST_NOTHING,
           .prefix = {match.tag.prefix.words[0], match.tag.prefix.words[1]},
-          .past = {past[0], past[1]}};
+          .past = {past[0], past[1]},
+          .kv_node = to_c(match.kv_node)};
+}
+
+stateport_victim to_c(const Victim& victim) noexcept {
+  return {.node = to_c(victim.node),
+          .end_tokens = victim.end_tokens,
+          .slot = victim.slot.value(),
+          .prefix = {victim.tag.prefix.words[0], victim.tag.prefix.words[1]},
+          .tokens = victim.tokens.data(),
+          .kv = victim.kv.data(),
+          .count = victim.tokens.size()};
 }
 
 stateport_insert_result to_c(const InsertResult& result) noexcept {

@@ -52,6 +52,7 @@ struct LockObject final : Object {
 [[nodiscard]] PrefixInsert from_c(const stateport_insert& given);
 
 [[nodiscard]] stateport_match to_c(const PrefixMatch& match) noexcept;
+[[nodiscard]] stateport_victim to_c(const Victim& victim) noexcept;
 [[nodiscard]] stateport_insert_result to_c(const InsertResult& result) noexcept;
 
 }  // namespace stateport::c

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of a prefix tree that take several prompts or nodes, and locks.
+// Calls of a prefix tree that take or tell several prompts or nodes, and locks.
 #include <stateport/c/prefix_tree.h>
 
 #include <algorithm>
@@ -74,6 +74,25 @@ stateport_status stateport_tree_touch(stateport_tree* tree, const uint64_t* node
   return guarded([&] {
     const Held<TreeObject> held(tree, "tree");
     held->tree.touch(read_nodes(nodes, count));
+  });
+}
+
+stateport_status stateport_tree_peek_victims(stateport_tree* tree, int32_t kind, stateport_victim* out, size_t capacity,
+                                             size_t* count) {
+  return guarded([&] {
+    const Held<TreeObject> held(tree, "tree");
+    const OutArray result(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    std::vector<Victim> victims(std::min(capacity, held->tree.node_count()));
+    told = held->tree.peek_victims(enumerator(kind, VictimKind::bytes, "kind"), victims);
+    for (std::size_t i = 0; i < told; ++i) result.write(i, to_c(victims[i]));
+  });
+}
+
+stateport_status stateport_tree_drop_state(stateport_tree* tree, uint64_t node) {
+  return guarded([&] {
+    const Held<TreeObject> held(tree, "tree");
+    held->tree.drop_state(node_from_c(node), held->collect());
   });
 }
 

@@ -41,6 +41,7 @@ void test_tree_insert_many(void);
 void test_tree_touch(void);
 void test_tree_locks(void);
 void test_tree_bytes(void);
+void test_tree_victims(void);
 void test_hints(void);
 void test_pasts(void);
 void test_served_prompts(void);

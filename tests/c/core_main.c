@@ -24,6 +24,7 @@ int main(void) {
   test_tree_touch();
   test_tree_locks();
   test_tree_bytes();
+  test_tree_victims();
   test_hints();
   test_pasts();
   test_served_prompts();

@@ -227,3 +227,44 @@ void test_tree_bytes(void) {
   CHECK_REFUSED(stateport_tree_evict_demand(made.tree, &demand, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
   CHECK_OK(stateport_tree_destroy(made.tree));
 }
+
+void test_tree_victims(void) {
+  fixture made = make(STATEPORT_EVICT_LRU);
+  keep_all(&made);
+  stateport_victim victims[prompts + 1];
+  victims[0].size = sizeof *victims;
+  size_t count = 99;
+  CHECK_OK(stateport_tree_peek_victims(made.tree, STATEPORT_VICTIM_TOKENS, victims, prompts + 1, &count));
+  CHECK(count == prompts);
+  for (int i = 0; i < prompts; ++i) {
+    CHECK(victims[i].node == made.kept[i].node && victims[i].end_tokens == prompt_tokens);
+    CHECK(victims[i].slot == made.prefixes[i].slot && victims[i].count == prompt_tokens);
+    CHECK(memcmp(victims[i].tokens, made.tokens[i], sizeof made.tokens[i]) == 0);
+    CHECK(memcmp(victims[i].kv, made.kv[i], sizeof made.kv[i]) == 0);
+  }
+  stateport_match hit = {.size = sizeof hit};
+  CHECK_OK(stateport_tree_match(made.tree, made.tokens[0], prompt_tokens, NULL, NULL, &hit));
+  CHECK(memcmp(victims[0].prefix, hit.prefix, sizeof hit.prefix) == 0 && hit.kv_node == made.kept[0].node);
+  // The prompt that was matched goes last now; its state can be given up on purpose, and its KV stays.
+  CHECK_OK(stateport_tree_peek_victims(made.tree, STATEPORT_VICTIM_STATES, victims, 1, &count));
+  CHECK(count == 1 && victims[0].node == made.kept[1].node);
+  CHECK_OK(stateport_tree_drop_state(made.tree, made.kept[0].node));
+  CHECK_OK(stateport_tree_match(made.tree, made.tokens[0], prompt_tokens, NULL, NULL, &hit));
+  CHECK(hit.node == 0 && hit.walked_tokens == prompt_tokens && hit.kv_node == made.kept[0].node);
+  CHECK(sizes_of(made.tree).free_slots == 1);
+
+  CHECK_REFUSED(stateport_tree_drop_state(made.tree, made.kept[0].node), STATEPORT_INVALID_ARGUMENT, "has no state");
+  stateport_tree_lock* lock = NULL;
+  CHECK_OK(stateport_tree_lock_node(made.tree, made.kept[1].node, &lock));
+  CHECK_REFUSED(stateport_tree_drop_state(made.tree, made.kept[1].node), STATEPORT_INVALID_ARGUMENT, "locked");
+  CHECK_OK(stateport_tree_lock_destroy(lock));
+  count = 99;
+  CHECK_REFUSED(stateport_tree_peek_victims(made.tree, 3, victims, 1, &count), STATEPORT_INVALID_ARGUMENT, "kind = 3");
+  CHECK_REFUSED(stateport_tree_peek_victims(made.tree, 0, NULL, 1, &count), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_REFUSED(stateport_tree_peek_victims(made.tree, 0, victims, 1, NULL), STATEPORT_INVALID_ARGUMENT,
+                "count = null");
+  CHECK(count == 99 && sizes_of(made.tree).evictable_states == prompts - 1);
+  CHECK_OK(stateport_tree_peek_victims(made.tree, 0, NULL, 0, &count));
+  CHECK(count == 0);
+  CHECK_OK(stateport_tree_destroy(made.tree));
+}

@@ -56,6 +56,7 @@ typedef struct stateport_match {
   int32_t lost;                ///< stateport_lost_hit: why not all of walked_tokens is usable
   uint64_t prefix[2];          ///< of the slot's tag
   uint64_t past[2];            ///< what hix knew of the prompt, for the inserts of the request; zeros: nothing
+  uint64_t kv_node;            ///< the deepest node that ends within walked_tokens; 0: the root
 } stateport_match;
 
 typedef struct stateport_insert {
@@ -105,6 +106,25 @@ typedef struct stateport_evict_result {
   int64_t tokens;
   int64_t states;
 } stateport_evict_result;
+
+/// Which demand a victim is for.
+typedef enum stateport_victim_kind {
+  STATEPORT_VICTIM_TOKENS = 0,
+  STATEPORT_VICTIM_STATES,
+  STATEPORT_VICTIM_BYTES
+} stateport_victim_kind;
+
+/// What a tree would give up. Arrays belong to the tree and stay until it changes.
+typedef struct stateport_victim {
+  size_t size;
+  uint64_t node;
+  int64_t end_tokens;     ///< of the prefix that ends at the node
+  int32_t slot;           ///< state@end_tokens, or STATEPORT_NONE
+  uint64_t prefix[2];     ///< of the slot's tag
+  const int32_t* tokens;  ///< [count] of the node's segment, if it goes
+  const int32_t* kv;      ///< [count]
+  size_t count;           ///< 0: the state goes alone
+} stateport_victim;
 
 typedef struct stateport_tree_sizes {
   size_t size;
@@ -157,6 +177,13 @@ stateport_status stateport_tree_evict(stateport_tree* tree, int64_t tokens, int6
 /// The same, also by bytes: of leaves and states, those that the policy gives up first, until the bytes suffice.
 stateport_status stateport_tree_evict_demand(stateport_tree* tree, const stateport_evict_demand* demand,
                                              stateport_evict_result* out);
+/// What it would give up next for one kind of demand (stateport_victim_kind), in order: at most `capacity`; their
+/// number into `count`. Nothing changes.
+stateport_status stateport_tree_peek_victims(stateport_tree* tree, int32_t kind, stateport_victim* out, size_t capacity,
+                                             size_t* count);
+/// Gives up the state of a node, which keeps its KV. Refuses a node that has been evicted, has no state, or a locked
+/// one.
+stateport_status stateport_tree_drop_state(stateport_tree* tree, uint64_t node);
 /// KV indices that left the tree, oldest first, and are the caller's again: at most `capacity` of them, each told once.
 /// They wait here until they are taken: ask after match_with_live_slot, insert, evict and reset.
 stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out, size_t capacity, size_t* count);
