@@ -13,18 +13,15 @@ RankedStates::RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDi
     : policy_(std::move(policy)),
       learning_(policy_->learning()),
       blocks_(blocks),
-      nodes_(static_cast<std::size_t>(blocks.block_count())) {
-  const VictimTraits traits = policy_->traits();
+      nodes_(static_cast<std::size_t>(blocks.block_count())),
+      order_(policy_->traits()) {
   // A directory does not tell of a tick that gets newer.
-  require(learning_ || !traits.key_may_shrink, "eviction", policy_->name(),
+  require(learning_ || !policy_->traits().key_may_shrink, "eviction", policy_->name(),
           "must not have keys that shrink with each use");
   require(!learning_ || learning_->claim(), "eviction", policy_->name(), "belongs to another cache");
   if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
-  if (traits.draws > 0)
-    draw_.emplace(traits.draws, traits.draw_seed, nodes_.size());
-  else
-    heap_.reserve(nodes_.size());
+  order_.reserve(nodes_.size());
 }
 
 VictimFacts RankedStates::facts(std::uint32_t index) const noexcept {
@@ -48,15 +45,11 @@ VictimFacts RankedStates::facts(std::uint32_t index) const noexcept {
 }
 
 void RankedStates::offer(BlockId block) {
-  const auto index = static_cast<std::uint32_t>(block.value());
-  if (draw_) return draw_->push(index);
-  heap_.update(index, policy_->key(facts(index)));
+  order_.offer(any(), static_cast<std::uint32_t>(block.value()));
 }
 
 void RankedStates::withdraw(BlockId block) noexcept {
-  const auto index = static_cast<std::uint32_t>(block.value());
-  if (draw_) return draw_->erase(index);
-  heap_.erase(index);
+  order_.erase(any(), static_cast<std::uint32_t>(block.value()));
 }
 
 void RankedStates::attach(std::uint32_t index, std::uint32_t parent) noexcept {
@@ -159,25 +152,18 @@ void RankedStates::tell(const ServedPrompt& prompt) noexcept {
                      .past = past,
                      .hint = prompt.hint});
   }
-  for (const std::uint32_t index : path_)
-    if (!draw_ && heap_.contains(index)) heap_.update(index, policy_->key(facts(index)));
+  for (const std::uint32_t index : path_) order_.rank_again(any(), index);
 }
 
 void RankedStates::clear() noexcept {
   for (Node& node : nodes_) node = {.life = node.life + 1};
-  if (draw_)
-    draw_->clear();
-  else
-    heap_.clear();
+  order_.clear();
   if (learning_) learning_->cleared();
 }
 
 void RankedStates::check_invariants() const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "RankedStates", what); };
-  if (draw_)
-    draw_->check_invariants();
-  else
-    heap_.check_invariants();
+  order_.check_invariants(any());
   if (learning_) learning_->check_invariants();
   std::vector<std::uint32_t> children(nodes_.size(), 0);
   for (const Node& node : nodes_)

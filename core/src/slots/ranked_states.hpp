@@ -6,13 +6,13 @@
 #include <stateport/core/slots/served_prompt.hpp>
 
 #include "containers/table.hpp"
-#include "evict/victim_draw.hpp"
-#include "evict/victim_heap.hpp"
+#include "evict/victim_order.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace stateport {
@@ -33,8 +33,12 @@ class RankedStates {
   /// The block that goes next, which stays a candidate. `eligible(index)` tells which may go now.
   template <class Eligible>
   [[nodiscard]] std::optional<std::uint32_t> top(Eligible&& eligible) {
-    const auto key = [this](std::uint32_t index) { return policy_->key(facts(index)); };
-    return draw_ ? draw_->draw(eligible, key) : heap_.top(eligible, key);
+    return order_.next(Source<Eligible>{*this, eligible});
+  }
+  /// See VictimOrder::peek.
+  template <class Eligible>
+  [[nodiscard]] std::size_t peek(Eligible&& eligible, std::span<std::uint32_t> out) {
+    return order_.peek(Source<Eligible>{*this, eligible}, out);
   }
 
   /// The block got a slot.
@@ -61,15 +65,31 @@ class RankedStates {
   void clear() noexcept;
 
   [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
-  [[nodiscard]] bool contains(std::uint32_t index) const noexcept {
-    return draw_ ? draw_->contains(index) : heap_.contains(index);
-  }
+  [[nodiscard]] bool contains(std::uint32_t index) const noexcept { return order_.contains(any(), index); }
   [[nodiscard]] double now_s() const noexcept { return now_s_; }
   /// Throws std::logic_error naming the first violation. O(blocks).
   void check_invariants() const;
 
  private:
   static constexpr std::uint32_t none = UINT32_MAX;
+
+  /// What VictimOrder asks of a candidate.
+  template <class Eligible>
+  struct Source {
+    const RankedStates& states;
+    Eligible& is_eligible;
+    [[nodiscard]] bool eligible(std::uint32_t index) const { return is_eligible(index); }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const { return states.policy_->key(states.facts(index)); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
+      return static_cast<std::uint64_t>(states.blocks_.last_use_tick(BlockId{static_cast<std::int32_t>(index)}));
+    }
+  };
+  /// Where nobody asks what is eligible.
+  struct All {
+    [[nodiscard]] bool operator()(std::uint32_t) const noexcept { return true; }
+  };
+  [[nodiscard]] Source<const All> any() const noexcept { return {*this, all}; }
+  static constexpr All all{};
 
   struct Node {
     std::uint64_t created = 0;
@@ -95,9 +115,8 @@ class RankedStates {
   std::shared_ptr<EvictionPolicy> policy_;
   LearningPolicy* learning_;  ///< the policy, if it observes what happens
   const BlockDirectory& blocks_;
-  Table<Node> nodes_;           ///< by block
-  VictimHeap<VictimKey> heap_;  ///< unless keys change with time
-  std::optional<VictimDraw<VictimKey>> draw_;
+  Table<Node> nodes_;  ///< by block
+  VictimOrder<> order_;
   std::uint64_t created_ = 0;
   double now_s_ = 0;
   std::vector<std::uint32_t> path_;  ///< states of the prompt that was served

@@ -44,6 +44,7 @@ struct SlotAllocator::Books {
   void mark_batch(std::span<const BlockId> batch_blocks);
   void choose_victims(std::size_t count);
   void prefetch_victims() const noexcept;
+  [[nodiscard]] SlotVictim victim(BlockId block) const;
   void assign_slots();
   void forget_hash(SlotId slot) noexcept;
   void detach(BlockId block);
@@ -110,6 +111,27 @@ void SlotAllocator::Books::add_victim(BlockId block) {
   if (ranked) return ranked->offer(block);
   // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
   victims.update(static_cast<std::uint32_t>(block.value()), key_of(block));
+}
+
+std::size_t SlotAllocator::peek_victims(std::span<SlotVictim> out) {
+  Books& books = *books_;
+  std::vector<std::uint32_t> next(std::min(out.size(), books.held.size()));
+  const auto eligible = [&](std::uint32_t index) { return books.evictable(BlockId{static_cast<std::int32_t>(index)}); };
+  std::size_t found = 0;
+  if (books.ranked) {
+    found = books.ranked->peek(eligible, next);
+  } else {
+    const auto key = [&](std::uint32_t index) { return books.key_of(BlockId{static_cast<std::int32_t>(index)}); };
+    for (; found < next.size(); ++found) {
+      const auto victim = books.victims.top(eligible, key);
+      if (!victim) break;
+      next[found] = *victim;
+      books.victims.erase(*victim);
+    }
+    for (std::size_t at = found; at-- > 0;) books.offer(BlockId{static_cast<std::int32_t>(next[at])});
+  }
+  for (std::size_t at = 0; at < found; ++at) out[at] = books.victim(BlockId{static_cast<std::int32_t>(next[at])});
+  return found;
 }
 
 SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::span<SlotId> slots) {
@@ -195,6 +217,11 @@ void SlotAllocator::Books::prefetch_victims() const noexcept {
   }
 }
 
+SlotVictim SlotAllocator::Books::victim(BlockId block) const {
+  const SlotId slot = slot_of[block.index()];
+  return {.block = block, .slot = slot, .tag = slots.tag(slot), .hash = held[slot.index()].hash};
+}
+
 void SlotAllocator::Books::assign_slots() {
   given.resize(fresh.size() - chosen.size());
   const bool enough = slots.allocate(given);
@@ -205,6 +232,7 @@ void SlotAllocator::Books::assign_slots() {
       [&](std::size_t i) {
         const SlotId slot = slot_of[chosen[i].index()];
         given.push_back(slot);
+        if (options.on_victim) options.on_victim(victim(chosen[i]));
         slots.set_tag(slot, {});
         forget_hash(slot);
         slot_of[chosen[i].index()] = lost_slot;

@@ -68,6 +68,56 @@ constexpr StateTag tag_a{.token_count = 16, .prefix = {{1, 2}}, .layout_fingerpr
 
 }  // namespace
 
+TEST_CASE("victims are named before their slots are handed on, and can be seen before") {
+  BlockPool blocks({.blocks = 7});
+  SlotPool slots(3);
+  std::vector<SlotVictim> told;
+  SlotAllocator states(slots, blocks, {.eviction = {}, .on_victim = [&](const SlotVictim& victim) {
+                                         CHECK(slots.tag(victim.slot) == victim.tag);  // nothing was overwritten yet
+                                         told.push_back(victim);
+                                       }});
+  Blocks all(6);
+  REQUIRE(blocks.allocate(all));
+  Slots given(3);
+  states.allocate(block_ids({0, 1, 2}), given);
+  for (const std::int32_t block : {0, 1, 2}) {
+    states.set_tag(BlockId{block}, {.token_count = 16 * (block + 1)});
+    states.register_hashes(block_ids({block}), Hashes{100 + block});
+  }
+  blocks.register_hashes(block_ids({0, 1, 2}), Hashes{1, 2, 3});
+  blocks.release(block_ids({0, 1, 2}));
+  blocks.set_last_use(block_ids({1}), -5);
+
+  std::vector<SlotVictim> next(2);
+  for (int turn = 0; turn < 2; ++turn) {
+    REQUIRE(states.peek_victims(next) == 2);
+    CHECK(next[0].block == BlockId{1});
+    CHECK(next[0].slot == given[1]);
+    CHECK(next[0].tag.token_count == 32);
+    CHECK(next[0].hash == 101);
+    CHECK(next[1].block == BlockId{0});
+    states.check_invariants();
+  }
+  CHECK(states.has_state(BlockId{1}));
+  CHECK(told.empty());
+
+  Slots taken(2);
+  states.allocate(block_ids({4, 5}), taken);
+  REQUIRE(told.size() == 2);
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    CHECK(told[i].block == next[i].block);
+    CHECK(told[i].slot == taken[i]);
+    CHECK(told[i].tag == next[i].tag);
+    CHECK(told[i].hash == next[i].hash);
+  }
+  next.resize(5);
+  CHECK(states.peek_victims(next) == 1);
+  CHECK(states.peek_victims({}) == 0);
+  blocks.retain(block_ids({2}));
+  CHECK(states.peek_victims(next) == 0);
+  states.check_invariants();
+}
+
 TEST_CASE("new blocks take the top of the free stack, named ones keep their slot, duplicates share") {
   Fixture f(6, 4);
   CHECK(f.allocate(block_ids({3, 5})) == slot_ids({2, 3}));
@@ -314,16 +364,22 @@ class Model final : public BlockListener {
   }
   ~Model() { blocks_.remove_listener(*this); }
 
-  SlotDemand allocate(const Blocks& batch) {
-    Blocks fresh;
-    for (const BlockId block : batch)
-      if (!slot.contains(block) && std::ranges::count(fresh, block) == 0) fresh.push_back(block);
+  /// In order of eviction.
+  Blocks next_victims(const Blocks& batch) {
     Blocks candidates;
     for (const auto& [block, its_slot] : slot)
       if (blocks_.ref_count(block) == 0 && pins[its_slot] == 0 && std::ranges::count(batch, block) == 0)
         candidates.push_back(block);
     std::ranges::stable_sort(
         candidates, {}, [&](BlockId block) { return policy_ == BlockPolicy::lru ? blocks_.last_use_tick(block) : 0; });
+    return candidates;
+  }
+
+  SlotDemand allocate(const Blocks& batch) {
+    Blocks fresh;
+    for (const BlockId block : batch)
+      if (!slot.contains(block) && std::ranges::count(fresh, block) == 0) fresh.push_back(block);
+    const Blocks candidates = next_victims(batch);
     if (fresh.size() > free.size() + candidates.size())
       return {static_cast<std::int64_t>(fresh.size()), static_cast<std::int64_t>(free.size() + candidates.size())};
     const std::size_t from_free = std::min(fresh.size(), free.size());
@@ -440,6 +496,13 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
     Slots pinned;
     BlockHash next_hash = 1;
     for (int step = 0; step < 90; ++step) {
+      if (random.chance(30)) {
+        std::vector<SlotVictim> next(4);
+        next.resize(states.peek_victims(next));
+        Blocks expected = model.next_victims({});
+        expected.resize(std::min(expected.size(), std::size_t{4}));
+        REQUIRE(std::ranges::equal(next, expected, {}, &SlotVictim::block));
+      }
       const BlockId block{random.between32(0, count - 1)};
       switch (random.between(0, 10)) {
         case 0:

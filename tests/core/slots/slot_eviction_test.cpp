@@ -257,6 +257,13 @@ void allocate_checked(test::Random& random, Cache& cache, const std::map<SlotId,
   Blocks batch(static_cast<std::size_t>(random.between(0, 4)));
   for (BlockId& block : batch) block = BlockId{random.between32(0, cache.blocks.block_count() - 1)};
   const auto may_go = evictable(cache, batch, pins);
+  std::vector<SlotVictim> next(static_cast<std::size_t>(random.between(0, 3)));
+  next.resize(cache.states.peek_victims(next));
+  const auto all = evictable(cache, {}, pins);
+  std::set<BlockId> peeked;
+  for (const SlotVictim& victim : next) peeked.insert(victim.block);
+  REQUIRE(peeked.size() == next.size());
+  for (const BlockId block : peeked) REQUIRE(all.contains(block));
   const auto before = with_states(cache);
   std::set<BlockId> fresh(batch.begin(), batch.end());
   std::erase_if(fresh, [&](BlockId block) { return before.contains(block); });

@@ -13,17 +13,29 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 
 namespace stateport {
 
+/// A state that a SlotAllocator gives up for another one.
+struct SlotVictim {
+  BlockId block;   ///< keeps its content and its hash
+  SlotId slot;     ///< holds the state until it is written again
+  StateTag tag;    ///< what `slot` holds: its tokens and their hash
+  BlockHash hash;  ///< what the state was registered with; not positive if it was not
+};
+
 struct SlotAllocatorOptions {
   BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
   /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
   /// whose keys shrink with each use (mru) is refused.
   std::shared_ptr<EvictionPolicy> eviction;
+  /// Called for every victim, in order of eviction, before its slot is handed on. A copy that is enqueued in it, on the
+  /// stream that later writes the slot, still reads the state. Must not throw or call the allocator.
+  std::function<void(const SlotVictim&)> on_victim;
 };
 
 /// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
@@ -146,6 +158,9 @@ class SlotAllocator final : public BlockListener {
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
   void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
 
+  /// Writes the states that would be evicted next, one after the other, if nothing happened in between, and returns how
+  /// many there are, at most out.size(). No later answer changes. The cost of as many evictions; may allocate.
+  [[nodiscard]] std::size_t peek_victims(std::span<SlotVictim> out);
   /// Slots taken from a block for another one, since construction.
   [[nodiscard]] std::int64_t evictions() const noexcept;
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
