@@ -56,6 +56,20 @@ struct ScatterAccepted {
   }
 };
 
+struct RememberColumns {
+  const AlignGroupView* groups;
+  std::int32_t group_count;
+  AlignBatchView batch;
+  KOKKOS_FUNCTION void operator()(std::int32_t row) const {
+    const std::int32_t slot = batch.request[row];
+    if (slot < 0 || slot >= batch.max_requests) return;
+    const std::int32_t computed = batch.counts.computed_of(row, slot);
+    for (std::int32_t g = 0; g < group_count; ++g)
+      groups[g].column[slot] =
+          all_mode_column(computed, batch.counts.scheduled_of(row), batch.max_drafts, groups[g].block_size);
+  }
+};
+
 struct GatherDecode {
   AlignBatchView batch;
   const std::int32_t* accepted_of;
@@ -66,9 +80,65 @@ struct GatherDecode {
     const std::int32_t slot = row < batch.rows ? batch.request[row] : -1;
     const bool known = slot >= 0 && slot < batch.max_requests;
     accepted[row] = known ? accepted_of[slot] : neutral_accepted;
-    draft_counts[row] = known ? decode_draft_count(decode[row] != 0, batch.drafts[row]) : no_draft_count;
+    draft_counts[row] =
+        known ? decode_draft_count(decode[row] != 0, batch.counts.drafts_of(row, slot)) : no_draft_count;
   }
 };
+
+/// What a block of a group holds.
+struct HeldBlock {
+  AlignGroupView group;
+  const std::int32_t* blocks;
+
+  [[nodiscard]] KOKKOS_FUNCTION bool has(std::int32_t i) const {
+    return blocks[i] > null_block && blocks[i] < group.blocks;
+  }
+  [[nodiscard]] KOKKOS_FUNCTION std::int64_t conv(std::int32_t i) const {
+    return has(i) ? tokens_of(group.held_conv[blocks[i]]) : unknown_tokens;
+  }
+  [[nodiscard]] KOKKOS_FUNCTION std::int64_t recurrent(std::int32_t i) const {
+    return has(i) ? tokens_of(group.held_recurrent[blocks[i]]) : unknown_tokens;
+  }
+};
+
+struct GatherHeld {
+  HeldBlock block;
+  std::int32_t* conv;
+  std::int32_t* recurrent;
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    conv[i] = static_cast<std::int32_t>(block.conv(i));
+    recurrent[i] = static_cast<std::int32_t>(block.recurrent(i));
+  }
+};
+
+struct VerifyBlocks {
+  HeldBlock block;
+  const std::int32_t* tokens;
+  std::uint8_t* holds;
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    holds[i] = holds_state(block.conv(i), block.recurrent(i), tokens[i]) ? 1 : 0;
+  }
+};
+
+struct WroteBlocks {
+  HeldBlock block;
+  const std::int32_t* tokens;
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    if (!block.has(i)) return;
+    block.group.held_conv[block.blocks[i]] = pack_held(0, tokens[i] >= 0 ? tokens[i] : unknown_tokens);
+    block.group.held_recurrent[block.blocks[i]] = pack_held(0, tokens[i] >= 0 ? tokens[i] : unknown_tokens);
+  }
+};
+
+struct ForgetBlocks {
+  AlignGroupView group;
+  std::int32_t blocks[forgotten_per_launch];
+  KOKKOS_FUNCTION void operator()(std::int32_t i) const {
+    group.held_conv[blocks[i]] = pack_held(0, unknown_tokens);
+    group.held_recurrent[blocks[i]] = pack_held(0, unknown_tokens);
+  }
+};
+static_assert(sizeof(ForgetBlocks) < 512);
 
 struct GatherByIndex {
   const std::int32_t* index;
@@ -109,12 +179,50 @@ void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_g
                        ScatterAccepted{device_groups, groups, request, sampled, value, max_requests});
 }
 
+void align_remember_columns(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                            const AlignBatchView& batch) {
+  Kokkos::parallel_for("stateport::align_post_step", Policy(execution_space(stream), 0, batch.rows),
+                       RememberColumns{device_groups, groups, batch});
+}
+
 void align_gather_decode(const Stream& stream, const AlignBatchView& batch, const std::int32_t* accepted_of,
                          const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
                          std::int32_t* draft_counts) {
   if (padded_rows == 0) return;
   Kokkos::parallel_for("stateport::gather_decode", Policy(execution_space(stream), 0, padded_rows),
                        GatherDecode{batch, accepted_of, decode, accepted, draft_counts});
+}
+
+void align_gather_held(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                       std::int32_t count, std::int32_t* conv, std::int32_t* recurrent) {
+  if (count == 0) return;
+  Kokkos::parallel_for("stateport::align_gather_held", Policy(execution_space(stream), 0, count),
+                       GatherHeld{{group, blocks}, conv, recurrent});
+}
+
+void align_verify_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                         const std::int32_t* tokens, std::int32_t count, std::uint8_t* holds) {
+  if (count == 0) return;
+  Kokkos::parallel_for("stateport::align_verify_blocks", Policy(execution_space(stream), 0, count),
+                       VerifyBlocks{{group, blocks}, tokens, holds});
+}
+
+void align_wrote_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                        const std::int32_t* tokens, std::int32_t count) {
+  if (count == 0) return;
+  Kokkos::parallel_for("stateport::align_wrote_blocks", Policy(execution_space(stream), 0, count),
+                       WroteBlocks{{group, blocks}, tokens});
+}
+
+void align_forget_blocks(const Stream& stream, const AlignGroupView& group, std::span<const BlockId> blocks) {
+  while (!blocks.empty()) {
+    const std::span<const BlockId> now = blocks.first(std::min(blocks.size(), forgotten_per_launch));
+    blocks = blocks.subspan(now.size());
+    ForgetBlocks forget{.group = group, .blocks = {}};
+    std::ranges::transform(now, forget.blocks, &BlockId::value);
+    Kokkos::parallel_for("stateport::align_forget_blocks",
+                         Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
+  }
 }
 
 }  // namespace stateport::kernels

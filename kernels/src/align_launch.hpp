@@ -46,9 +46,21 @@ void align_forget(const Stream& stream, const AlignGroupView* device_groups, std
 void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
                             const std::int32_t* request, const std::int32_t* sampled, std::int32_t value,
                             std::int32_t rows, std::int32_t max_requests);
+/// Mode all: remembers the columns of full draft steps.
+void align_remember_columns(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
+                            const AlignBatchView& batch);
 /// `accepted_of`: [max_requests] of the group.
 void align_gather_decode(const Stream& stream, const AlignBatchView& batch, const std::int32_t* accepted_of,
                          const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
                          std::int32_t* draft_counts);
+
+/// Blocks that a group does not have, and the null block, hold nothing and remember nothing.
+void align_gather_held(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                       std::int32_t count, std::int32_t* conv, std::int32_t* recurrent);
+void align_verify_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                         const std::int32_t* tokens, std::int32_t count, std::uint8_t* holds);
+void align_wrote_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
+                        const std::int32_t* tokens, std::int32_t count);
+void align_forget_blocks(const Stream& stream, const AlignGroupView& group, std::span<const BlockId> blocks);
 
 }  // namespace stateport::kernels

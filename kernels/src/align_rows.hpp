@@ -3,12 +3,31 @@
 
 #include <cstdint>
 
+#include <Kokkos_Core.hpp>
+
 #include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/align/batch_counts.hpp>
+#include <stateport/core/align/held_tokens.hpp>
 
 #include "copy_table.hpp"
 
 /// The decision for one row of one group, by the rules of core: the same function for every backend.
 namespace stateport::kernels {
+
+/// Of how many tokens a state in a block is, and which write of the running step said so: the last of them counts,
+/// whatever the order of the threads. Between steps the order says nothing.
+///
+///     63          32 31           0
+///     [   order     ][   tokens   ]     tokens: all ones if unknown
+using HeldTokens = unsigned long long;  // what atomics of every backend take
+
+[[nodiscard]] constexpr HeldTokens pack_held(std::uint32_t order, std::int64_t tokens) noexcept {
+  return HeldTokens{order} << 32 | static_cast<std::uint32_t>(tokens);
+}
+[[nodiscard]] constexpr std::int64_t tokens_of(HeldTokens held) noexcept {
+  const auto tokens = static_cast<std::uint32_t>(held);
+  return tokens == UINT32_MAX ? unknown_tokens : std::int64_t{tokens};
+}
 
 /// One group as the kernels see it. Device memory; the arrays by request slot are written by steps.
 struct AlignGroupView {
@@ -22,15 +41,15 @@ struct AlignGroupView {
   std::int32_t* accepted = nullptr;
   std::int32_t* src_column = nullptr;
   std::int32_t* src_offset = nullptr;
+  HeldTokens* held_conv = nullptr;       ///< [blocks]
+  HeldTokens* held_recurrent = nullptr;  ///< [blocks]
 };
 
 enum class AlignPhase : std::uint8_t { pre, post, post_advanced };
 
 struct AlignBatchView {
   const std::int32_t* request = nullptr;
-  const std::int32_t* computed = nullptr;
-  const std::int32_t* scheduled = nullptr;
-  const std::int32_t* drafts = nullptr;
+  BatchCounts counts;
   std::int32_t rows = 0;
   std::int32_t max_requests = 0;
   std::int32_t max_drafts = 0;
@@ -46,6 +65,8 @@ struct AlignRow {
   std::int32_t src_column = 0;
   std::int32_t src_offset = 0;
   std::int32_t skipped_parts = 0;
+  std::int64_t running = 0;  ///< post-step: tokens of the running state that the forward wrote
+  std::int32_t kept = 0;     ///< post-step: forward_kept()
 
   [[nodiscard]] constexpr bool moves() const noexcept {
     return copy.dst_slot >= 0 && (copy.src_slot >= 0 || copy.recurrent_src_slot >= 0);
@@ -79,8 +100,8 @@ constexpr void resolve_align_row(const AlignGroupView& group, const AlignBatchVi
   out.column = group.column[slot];
   out.accepted = group.accepted[slot];
   if (batch.phase == AlignPhase::pre) {
-    const AlignPreStep step =
-        align_pre_step(batch.computed[row], batch.scheduled[row], out.column, out.accepted, group.block_size);
+    const AlignPreStep step = align_pre_step(batch.counts.computed_of(row, slot), batch.counts.scheduled_of(row),
+                                             out.column, out.accepted, group.block_size);
     if (step.copy) resolve_align_row(group, batch, row, step.src_column, step.column, step.bias, out);
     out.column = step.column;
     out.accepted = step.accepted;
@@ -88,14 +109,45 @@ constexpr void resolve_align_row(const AlignGroupView& group, const AlignBatchVi
     out.src_offset = step.bias;
     return out;
   }
+  const std::int64_t computed = batch.counts.computed_of(row, slot);
   const AlignPostStep step =
       batch.phase == AlignPhase::post
-          ? align_post_step(batch.computed[row], batch.scheduled[row], batch.drafts[row], out.accepted, out.column,
-                            group.block_size)
-          : align_post_step_advanced(batch.computed[row], out.accepted, out.column, group.block_size);
+          ? align_post_step(computed, batch.counts.scheduled_of(row), batch.counts.drafts_of(row, slot), out.accepted,
+                            out.column, group.block_size)
+          : align_post_step_advanced(computed, out.accepted, out.column, group.block_size);
+  out.running = step.running;
+  out.kept = forward_kept(out.accepted, batch.max_drafts);
   if (step.moves_bytes) resolve_align_row(group, batch, row, step.src_column, step.dst_column, step.bias, out);
   out.accepted = step.accepted;
   return out;
+}
+
+/// Calls write(held, order, tokens) for every state that the forward of a row left in its window. `order` counts the
+/// writes of a batch, from 1 on.
+template <class Write>
+KOKKOS_INLINE_FUNCTION void for_each_forward_state(const AlignGroupView& group, const AlignBatchView& batch,
+                                                   std::int32_t row, const AlignRow& decided, const Write& write) {
+  if (decided.slot < 0 || decided.column == forgotten_column) return;
+  const std::int32_t* const blocks = group.block_table + row * group.row_stride;
+  const auto first_order = static_cast<std::uint32_t>(row) * static_cast<std::uint32_t>(1 + batch.max_drafts) + 1;
+  for (std::int32_t i = 0; i <= batch.max_drafts; ++i) {
+    const std::int32_t block = block_of_column(blocks, group.columns, std::int64_t{decided.column} + i);
+    if (block < 0 || block >= group.blocks) continue;
+    const std::uint32_t order = first_order + static_cast<std::uint32_t>(i);
+    if (i == 0) write(group.held_conv[block], order, forward_conv_tokens(decided.running, decided.kept));
+    write(group.held_recurrent[block], order, forward_recurrent_tokens(decided.running, decided.kept, i));
+  }
+}
+
+/// What a copy makes of the counts of its destination. Either source may be the destination.
+constexpr void copy_held_tokens(const AlignGroupView& group, const SlotCopy& copy) noexcept {
+  if (copy.dst_slot < 0) return;
+  const HeldTokens recurrent =
+      group.held_recurrent[copy.recurrent_src_slot >= 0 ? copy.recurrent_src_slot : copy.dst_slot];
+  if (copy.src_slot >= 0)
+    group.held_conv[copy.dst_slot] =
+        pack_held(0, copied_conv_tokens(tokens_of(group.held_conv[copy.src_slot]), copy.conv_shift));
+  group.held_recurrent[copy.dst_slot] = pack_held(0, tokens_of(recurrent));
 }
 
 /// Remembers what was decided for a row.

@@ -194,9 +194,10 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   DeviceResource resource;
   const AlignOptions options{
       .drafts = 1, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5, .conv_window = 4}}};
-  AlignOptions all = options;
-  all.mode = AlignMode::all;
-  CHECK_THROWS_AS(AlignContext{all}, InvalidArgument);
+  AlignOptions uncountable = options;
+  uncountable.max_requests = INT32_MAX / 2;
+  uncountable.drafts = 3;
+  CHECK_THROWS_AS(AlignContext{uncountable}, InvalidArgument);
   AlignContext context(options);
   const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 5});
   const StateStore small(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 4});
@@ -224,6 +225,13 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   }
   batch = {table.data(), nullptr, table.data(), table.data(), 1};
   CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
+  batch = {table.data(), table.data(), nullptr, table.data(), 1};
+  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  batch = {table.data(), table.data(), table.data(), nullptr, 1};
+  CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);  // it has drafts
+  batch = {table.data(), table.data(), table.data(), table.data(), 1};
+  batch.query_start_loc = table.data();
+  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
   CHECK_THROWS_AS(context.add_request(stream, RequestId{2}, 0), InvalidArgument);
   CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, -1), InvalidArgument);
   CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, std::int64_t{1} << 31), InvalidArgument);
@@ -249,6 +257,107 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   context.unbind();
   CHECK_FALSE(context.bound());
   CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
+}
+
+TEST_CASE("modes none and all remember without a binding, and launch what they remember alone") {
+  for (const AlignMode mode : {AlignMode::none, AlignMode::all}) {
+    const Stream stream = Stream::default_stream();
+    AlignContext context({.mode = mode,
+                          .drafts = 2,
+                          .max_requests = 3,
+                          .groups = {{.block_size_tokens = 4, .blocks = 5}, {.block_size_tokens = 8, .blocks = 5}}});
+    context.add_request(stream, RequestId{0}, 9);
+    context.add_request(stream, RequestId{2}, 9);
+    DeviceArray request(Int32s{2, -1, 0}), computed(Int32s{9, 9, 9}), loc(Int32s{0, 3, 3, 4}), drafts(Int32s{2, 0, 0}),
+        sampled(Int32s{3, 9, 0});
+    const AlignDeviceBatch batch{.request = request.data(),
+                                 .computed = computed.data(),
+                                 .drafts = drafts.data(),
+                                 .rows = 3,
+                                 .query_start_loc = loc.data()};
+    CHECK(launches_of([&] { context.pre_step(stream, batch); }).empty());
+    context.scatter_accepted(stream, request.data(), sampled.data(), 3);
+    CHECK(from_device(context.accepted(1), 3) == Int32s{1, 1, 3});
+    const bool all = mode == AlignMode::all;
+    CHECK(launches_of([&] { context.post_step(stream, batch); }) ==
+          (all ? Labels{"stateport::align_post_step"} : Labels{}));
+    // Request 2 has 1 + K query tokens up to token 12; request 0 has one.
+    CHECK(from_device(context.columns(0), 3) ==
+          (all ? Int32s{no_column, forgotten_column, 2} : Int32s{2, forgotten_column, 2}));
+    CHECK(from_device(context.columns(1), 3) ==
+          (all ? Int32s{no_column, forgotten_column, 1} : Int32s{1, forgotten_column, 1}));
+    CHECK(launches_of([&] { context.post_step_advanced(stream, batch); }).empty());
+    CHECK(from_device(context.accepted(0), 3) == Int32s{1, 1, 3});
+  }
+}
+
+TEST_CASE("a block is verified from what the steps of the device left in it, without a look at the host") {
+  Eight e;
+  e.bind();
+  e.add_all();
+  // Tokens 15 … 18, all three drafts kept: 19 tokens. The boundary at 16 is 0 tokens past the running state.
+  const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
+  e.context.pre_step(e.stream, batch);
+  e.context.fill_accepted(e.stream, batch.request, 4, 8);
+  // Request 2 has blocks 17 … 24. In group 0, columns 3 (16 tokens) and 4 … 7 matter.
+  DeviceArray blocks(Int32s{20, 20, 20, 21, 0, 65, -3}), tokens(Int32s{16, 15, 0, 19, 16, 16, 16}), conv(Int32s(7, 5)),
+      recurrent(Int32s(7, 5));
+  DeviceArray holds(std::vector<std::uint8_t>(7, 9));
+  using Bytes = std::vector<std::uint8_t>;
+  const auto verified = [&] {
+    e.context.verify_blocks(e.stream, 0, blocks.data(), tokens.data(), 7, holds.data());
+    return from_device(holds.data(), 7);
+  };
+  CHECK(verified() == Bytes(7, 0));  // no step has written yet
+  e.context.post_step(e.stream, batch);
+  CHECK(verified() == Bytes{1, 0, 0, 0, 0, 0, 0});
+  e.context.gather_held(e.stream, 0, blocks.data(), 7, conv.data(), recurrent.data());
+  // The running state was written in column 4 (block 21), each kept draft in the columns behind it.
+  CHECK(from_device(conv.data(), 7) == Int32s{16, 16, 16, 16, -1, -1, -1});
+  CHECK(from_device(recurrent.data(), 7) == Int32s{16, 16, 16, 16, -1, -1, -1});
+  e.context.forget_blocks(e.stream, 0, std::vector{BlockId{20}});
+  CHECK(verified() == Bytes(7, 0));
+  e.context.wrote_blocks(e.stream, 0, blocks.data(), tokens.data(), 1);
+  CHECK(verified() == Bytes{1, 0, 0, 0, 0, 0, 0});
+}
+
+TEST_CASE("a device count beyond 1 + K makes the states of a forward unknown") {
+  Eight e;
+  e.bind();
+  e.add_all();
+  DeviceArray sampled(Int32s(8, 5));  // K is 3
+  const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
+  e.context.pre_step(e.stream, batch);
+  e.context.scatter_accepted(e.stream, batch.request, sampled.data(), 8);
+  e.context.post_step(e.stream, batch);
+  DeviceArray blocks(Int32s{21, 22}), conv(Int32s(2, 5)), recurrent(Int32s(2, 5));
+  e.context.gather_held(e.stream, 0, blocks.data(), 2, conv.data(), recurrent.data());
+  CHECK(from_device(conv.data(), 2) == Int32s(2, -1));
+  CHECK(from_device(recurrent.data(), 2) == Int32s(2, -1));
+}
+
+TEST_CASE("what a context knows of blocks is asked with arrays and groups that exist") {
+  Eight e;
+  DeviceArray ids(Int32s(2, 1)), out(Int32s(2, 1));
+  DeviceArray holds(std::vector<std::uint8_t>(2, 1));
+  CHECK_THROWS_AS(e.context.gather_held(e.stream, 2, ids.data(), 2, out.data(), out.data()), InvalidArgument);
+  CHECK_THROWS_AS(e.context.gather_held(e.stream, 0, ids.data(), -1, out.data(), out.data()), InvalidArgument);
+  CHECK_THROWS_AS(e.context.gather_held(e.stream, 0, nullptr, 2, out.data(), out.data()), InvalidArgument);
+  CHECK_THROWS_AS(e.context.gather_held(e.stream, 0, ids.data(), 2, out.data(), nullptr), InvalidArgument);
+  CHECK_THROWS_AS(e.context.verify_blocks(e.stream, -1, ids.data(), ids.data(), 2, holds.data()), InvalidArgument);
+  CHECK_THROWS_AS(e.context.verify_blocks(e.stream, 0, ids.data(), nullptr, 2, holds.data()), InvalidArgument);
+  CHECK_THROWS_AS(e.context.wrote_blocks(e.stream, 0, nullptr, ids.data(), 2), InvalidArgument);
+  CHECK_THROWS_AS(e.context.wrote_blocks(e.stream, 0, ids.data(), ids.data(), -2), InvalidArgument);
+  for (const BlockId bad : {BlockId{-1}, BlockId{65}}) {
+    const std::vector<BlockId> blocks = {BlockId{1}, bad};
+    CHECK_THROWS_AS(e.context.forget_blocks(e.stream, 0, blocks), InvalidArgument);
+  }
+  std::vector<BlockId> many;
+  for (std::int32_t i = 0; i < 130; ++i) many.emplace_back(1 + i % 64);
+  CHECK(launches_of([&] { e.context.forget_blocks(e.stream, 0, many); }) ==
+        Labels(3, "stateport::align_forget_blocks"));
+  CHECK(launches_of([&] { e.context.verify_blocks(e.stream, 0, ids.data(), ids.data(), 2, holds.data()); }) ==
+        Labels{"stateport::align_verify_blocks"});
 }
 
 TEST_CASE("a context refuses a window that a bias of K tokens would empty, and the planner's bad options") {

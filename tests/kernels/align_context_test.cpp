@@ -55,7 +55,13 @@ struct Scene {
   std::deque<DeviceArray<std::int32_t>> tables;
 
   explicit Scene(Random& random) {
-    options = {.drafts = random.between32(0, 3), .max_requests = random.between32(1, 5), .groups = {}};
+    // Most scenes move states; the other modes share all of the calls.
+    options = {.mode = random.chance(80)   ? AlignMode::align
+                       : random.chance(50) ? AlignMode::all
+                                           : AlignMode::none,
+               .drafts = random.between32(0, 3),
+               .max_requests = random.between32(1, 5),
+               .groups = {}};
     const std::int64_t groups = random.between(1, 3);
     const Stream stream = Stream::default_stream();
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -119,6 +125,14 @@ struct Scene {
   }
 };
 
+/// An array by request slot with the values of an array by row; other entries hold what must not matter.
+Int32s by_request(const Int32s& by_row, const Int32s& request, std::int32_t max_requests) {
+  Int32s values(static_cast<std::size_t>(max_requests), -77'777);
+  for (std::size_t row = 0; row < request.size(); ++row)
+    if (request[row] >= 0) values[static_cast<std::size_t>(request[row])] = by_row[row];
+  return values;
+}
+
 struct Rows {
   Int32s request, computed, scheduled, drafts, sampled, advanced;
   std::vector<std::uint8_t> decode;
@@ -146,6 +160,57 @@ struct Rows {
     sampled.push_back(random.between32(0, 1 + drafts.back()));
   }
   [[nodiscard]] AlignBatch batch() const { return {request, computed, scheduled, drafts}; }
+};
+
+/// The rows in the arrays that an engine has, on host and device: counts by row or by request slot, scheduled tokens or
+/// where each row's tokens begin.
+struct EngineArrays {
+  Int32s computed, scheduled, query_start_loc, drafts, advanced;
+  bool computed_by_request, drafts_by_request, cumulative;
+  DeviceArray<std::int32_t> device_request, device_computed, device_scheduled, device_loc, device_drafts,
+      device_advanced;
+
+  EngineArrays(Random& random, const Rows& rows, std::int32_t max_requests)
+      : computed_by_request(random.chance(40)),
+        drafts_by_request(random.chance(40)),
+        cumulative(random.chance(40)),
+        device_request(rows.request),
+        device_computed(computed = counts(rows.computed, rows, computed_by_request, max_requests)),
+        device_scheduled(scheduled = rows.scheduled),
+        device_loc(query_start_loc = start_loc(rows)),
+        device_drafts(drafts = counts(rows.drafts, rows, drafts_by_request, max_requests)),
+        device_advanced(advanced = counts(rows.advanced, rows, computed_by_request, max_requests)) {}
+
+  static Int32s counts(const Int32s& by_row, const Rows& rows, bool wanted, std::int32_t max_requests) {
+    return wanted ? by_request(by_row, rows.request, max_requests) : by_row;
+  }
+  /// Padded rows have no tokens.
+  static Int32s start_loc(const Rows& rows) {
+    Int32s loc = {5};
+    for (std::size_t row = 0; row < rows.request.size(); ++row)
+      loc.push_back(loc.back() + (rows.request[row] >= 0 ? rows.scheduled[row] : 0));
+    return loc;
+  }
+  [[nodiscard]] AlignBatch host(const Rows& rows) const {
+    AlignBatch batch{.request = rows.request,
+                     .computed = computed,
+                     .scheduled = scheduled,
+                     .drafts = drafts,
+                     .computed_by_request = computed_by_request,
+                     .drafts_by_request = drafts_by_request};
+    if (cumulative) batch.scheduled = {}, batch.query_start_loc = query_start_loc;
+    return batch;
+  }
+  [[nodiscard]] AlignDeviceBatch device(const Rows& rows) {
+    return {.request = device_request.data(),
+            .computed = device_computed.data(),
+            .scheduled = cumulative ? nullptr : device_scheduled.data(),
+            .drafts = device_drafts.data(),
+            .rows = static_cast<std::int32_t>(rows.request.size()),
+            .query_start_loc = cumulative ? device_loc.data() : nullptr,
+            .computed_by_request = computed_by_request,
+            .drafts_by_request = drafts_by_request};
+  }
 };
 
 /// Whether the planner takes both steps: tables in which one copy writes what another one reads are refused.
@@ -177,11 +242,60 @@ void change_requests(Random& random, const AlignOptions& options, AlignPlanner& 
   }
 }
 
-void require_same(AlignContext& context, const AlignPlanner& planner, Scene& scene) {
+/// The counts of all blocks, in both parts, and of ids that are none.
+void require_same_held(AlignContext& context, AlignPlanner& planner, std::int32_t group) {
+  const Stream stream = Stream::default_stream();
+  PublicationCheck& check = planner.publication(group);
+  Int32s blocks = {-1, 0, check.blocks(), 1 << 30};
+  Int32s conv(blocks.size(), -1), recurrent(blocks.size(), -1);
+  for (std::int32_t block = 1; block < check.blocks(); ++block) {
+    blocks.push_back(block);
+    conv.push_back(static_cast<std::int32_t>(check.conv_tokens(BlockId{block})));
+    recurrent.push_back(static_cast<std::int32_t>(check.recurrent_tokens(BlockId{block})));
+  }
+  DeviceArray ids(blocks), device_conv(Int32s(blocks.size(), 99)), device_recurrent(Int32s(blocks.size(), 99));
+  const auto count = static_cast<std::int32_t>(blocks.size());
+  context.gather_held(stream, group, ids.data(), count, device_conv.data(), device_recurrent.data());
+  REQUIRE(from_device(device_conv.data(), blocks.size()) == conv);
+  REQUIRE(from_device(device_recurrent.data(), blocks.size()) == recurrent);
+}
+
+/// Publishes some blocks with the counts that they hold, or others, as the planner's check does.
+void require_same_publication(Random& random, AlignContext& context, AlignPlanner& planner) {
+  const Stream stream = Stream::default_stream();
+  const std::int32_t group = random.between32(0, planner.groups() - 1);
+  PublicationCheck& check = planner.publication(group);
+  const auto any = [&] { return random.between32(1, check.blocks() - 1); };
+  Int32s blocks, tokens;
+  std::vector<std::uint8_t> holds;
+  for (int i = 0; i < 12; ++i) {
+    blocks.push_back(any());
+    const std::int64_t held = check.tokens(BlockId{blocks.back()});
+    tokens.push_back(random.chance(60) ? static_cast<std::int32_t>(held) : random.between32(-1, 20));
+    holds.push_back(check.publish(BlockId{blocks.back()}, tokens.back()) ? 1 : 0);
+  }
+  DeviceArray ids(blocks), counts(tokens);
+  DeviceArray answers(std::vector<std::uint8_t>(blocks.size(), 7));
+  context.verify_blocks(stream, group, ids.data(), counts.data(), static_cast<std::int32_t>(blocks.size()),
+                        answers.data());
+  REQUIRE(from_device(answers.data(), blocks.size()) == holds);
+  // What the forward wrote itself, and what got a new owner.
+  const Int32s written = {any(), -1, 0, check.blocks()}, at = {random.between32(1, 30), 4, 4, 4};
+  DeviceArray device_written(written), device_at(at);
+  check.wrote(written[0], at[0]);
+  context.wrote_blocks(stream, group, device_written.data(), device_at.data(), 4);
+  std::vector<BlockId> gone;
+  for (std::int64_t i = random.between(0, 3); i > 0; --i) gone.emplace_back(any());
+  for (const BlockId block : gone) check.forget(block);
+  context.forget_blocks(stream, group, gone);
+}
+
+void require_same(AlignContext& context, AlignPlanner& planner, Scene& scene) {
   const auto requests = static_cast<std::size_t>(scene.options.max_requests);
   for (std::int32_t g = 0; g < planner.groups(); ++g) {
     REQUIRE(std::ranges::equal(from_device(context.columns(g), requests), planner.columns(g)));
     REQUIRE(std::ranges::equal(from_device(context.accepted(g), requests), planner.accepted(g)));
+    require_same_held(context, planner, g);
     run_plan(scene.images[static_cast<std::size_t>(g)], planner.plan(g));
     REQUIRE(scene.images[static_cast<std::size_t>(g)].matches_device(Stream::default_stream()));
   }
@@ -210,28 +324,30 @@ TEST_CASE("planner and context agree byte for byte on random batches") {
         if (!taken) scene.ids = distinct;
         aliased += taken;
       }
-      scene.bind(random, context);
+      // The other modes move nothing, and need no binding.
+      if (scene.options.mode == AlignMode::align || random.chance(50)) scene.bind(random, context);
       const std::vector<BlockTable> tables = scene.host_tables();
-      DeviceArray request(rows.request), computed(rows.computed), scheduled(rows.scheduled), drafts(rows.drafts),
-          sampled(rows.sampled), advanced(rows.advanced);
+      EngineArrays arrays(random, rows, scene.options.max_requests);
+      DeviceArray sampled(rows.sampled);
       const auto count = static_cast<std::int32_t>(rows.request.size());
-      AlignDeviceBatch device{request.data(), computed.data(), scheduled.data(), drafts.data(), count};
+      AlignDeviceBatch device = arrays.device(rows);
 
-      static_cast<void>(planner.pre_step(rows.batch(), tables));
+      static_cast<void>(planner.pre_step(arrays.host(rows), tables));
       context.pre_step(stream, device);
       require_same(context, planner, scene);
 
       planner.accept(rows.request, rows.sampled);
-      context.scatter_accepted(stream, request.data(), sampled.data(), count);
+      context.scatter_accepted(stream, device.request, sampled.data(), count);
       if (random.chance(50)) {
-        static_cast<void>(planner.post_step(rows.batch(), tables));
+        static_cast<void>(planner.post_step(arrays.host(rows), tables));
         context.post_step(stream, device);
       } else {
         static_cast<void>(planner.post_step_advanced(rows.request, rows.advanced, tables));
-        device.computed = advanced.data();
+        device.computed = arrays.device_advanced.data();
         context.post_step_advanced(stream, device);
       }
       require_same(context, planner, scene);
+      require_same_publication(random, context, planner);
 
       const std::int32_t padded = count + random.between32(0, 3);
       Int32s expected(static_cast<std::size_t>(padded));

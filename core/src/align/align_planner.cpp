@@ -104,10 +104,10 @@ AlignStep AlignPlanner::pre_step(const AlignBatch& batch, std::span<const BlockT
   check_batch(batch);
   check_tables(tables, batch.request.size());
   if (options_.mode != AlignMode::align) return plan_nothing();
+  const BatchCounts counts = batch.counts();
   decide([&](LiveRow live, const Track& track) -> Decision {
-    const AlignPreStep step =
-        align_pre_step(batch.computed[live.row], batch.scheduled[live.row], track.column[live.slot],
-                       track.accepted[live.slot], track.block_size_tokens);
+    const AlignPreStep step = align_pre_step(live.computed(counts), live.scheduled(counts), track.column[live.slot],
+                                             track.accepted[live.slot], track.block_size_tokens);
     return {.column = step.column,
             .accepted = step.accepted,
             .src_column = step.src_column,
@@ -133,14 +133,14 @@ void AlignPlanner::accept(std::span<const std::int32_t> request, std::span<const
 AlignStep AlignPlanner::post_step(const AlignBatch& batch, std::span<const BlockTable> tables) {
   check_batch(batch);
   check_tables(tables, batch.request.size());
+  const BatchCounts counts = batch.counts();
   if (options_.mode == AlignMode::all)
     for (Track& track : tracks_)
       for (const LiveRow live : live_)
-        track.column[live.slot] = all_mode_column(batch.computed[live.row], batch.scheduled[live.row], options_.drafts,
-                                                  track.block_size_tokens);
-  return plan_post_step(tables, [&](std::size_t row, std::int32_t) {
-    const std::int64_t drafts = batch.drafts.empty() ? 0 : batch.drafts[row];
-    return std::int64_t{batch.computed[row]} + batch.scheduled[row] - drafts;
+        track.column[live.slot] =
+            all_mode_column(live.computed(counts), live.scheduled(counts), options_.drafts, track.block_size_tokens);
+  return plan_post_step(tables, [&](LiveRow live, std::int32_t) {
+    return std::int64_t{live.computed(counts)} + live.scheduled(counts) - live.drafts(counts);
   });
 }
 
@@ -154,7 +154,7 @@ AlignStep AlignPlanner::post_step_advanced(std::span<const std::int32_t> request
     require(new_computed[live.row] >= 0, "new_computed", new_computed[live.row], "must not be negative");
   check_tables(tables, request.size());
   return plan_post_step(
-      tables, [&](std::size_t row, std::int32_t accepted) { return std::int64_t{new_computed[row]} - accepted + 1; });
+      tables, [&](LiveRow live, std::int32_t accepted) { return std::int64_t{new_computed[live.row]} - accepted + 1; });
 }
 
 template <class RunningOf>
@@ -163,7 +163,7 @@ AlignStep AlignPlanner::plan_post_step(std::span<const BlockTable> tables, const
   decide([&](LiveRow live, const Track& track) -> Decision {
     const std::int32_t column = track.column[live.slot];
     const std::int32_t accepted = track.accepted[live.slot];
-    const std::int64_t running = running_of(live.row, accepted);
+    const std::int64_t running = running_of(live, accepted);
     const AlignPostStep step = align_post_step_running(running, accepted, column, track.block_size_tokens);
     return {.column = column,
             .accepted = step.accepted,
@@ -263,22 +263,32 @@ void AlignPlanner::check_requests(std::span<const std::int32_t> request) {
 
 void AlignPlanner::check_batch(const AlignBatch& batch) {
   const std::size_t rows = batch.request.size();
+  const std::size_t requests = seen_.size();
   check_requests(batch.request);
-  require(batch.computed.size() == rows, "computed", batch.computed.size(), "must have one entry per batch row");
-  require(batch.scheduled.size() == rows, "scheduled", batch.scheduled.size(), "must have one entry per batch row");
-  require(batch.drafts.empty() || batch.drafts.size() == rows, "drafts", batch.drafts.size(),
-          "must have one entry per batch row, or none");
-  for (const LiveRow live : live_) {
-    const std::size_t row = live.row;
-    require(batch.computed[row] >= 0, "computed", batch.computed[row], "must not be negative");
-    require(batch.scheduled[row] >= 0, "scheduled", batch.scheduled[row], "must not be negative");
-    require(batch.scheduled[row] <= INT32_MAX - batch.computed[row], "scheduled", batch.scheduled[row],
-            "makes more tokens than 32 bits count");
-    if (batch.drafts.empty()) continue;
-    require(batch.drafts[row] >= 0 && batch.drafts[row] <= options_.drafts, "drafts", batch.drafts[row],
-            "must be between 0 and the planner's drafts");
-    require(batch.drafts[row] <= batch.scheduled[row], "drafts", batch.drafts[row], "must be among the scheduled");
-  }
+  require(batch.computed.size() == (batch.computed_by_request ? requests : rows), "computed", batch.computed.size(),
+          "must have one entry per batch row, or per request slot");
+  if (batch.query_start_loc.empty())
+    require(batch.scheduled.size() == rows, "scheduled", batch.scheduled.size(), "must have one entry per batch row");
+  else
+    require(batch.scheduled.empty() && batch.query_start_loc.size() == rows + 1, "query_start_loc",
+            batch.query_start_loc.size(), "must have one entry more than the batch rows, in place of scheduled");
+  require(batch.drafts.empty() || batch.drafts.size() == (batch.drafts_by_request ? requests : rows), "drafts",
+          batch.drafts.size(), "must have one entry per batch row, or per request slot, or none");
+  for (const std::int32_t start : batch.query_start_loc)
+    require(start >= 0, "query_start_loc", start, "must not be negative");
+  const BatchCounts counts = batch.counts();
+  for (const LiveRow live : live_) check_counts(counts, live);
+}
+
+void AlignPlanner::check_counts(const BatchCounts& counts, LiveRow live) const {
+  const std::int32_t computed = live.computed(counts);
+  const std::int32_t scheduled = live.scheduled(counts);
+  const std::int32_t drafts = live.drafts(counts);
+  require(computed >= 0, "computed", computed, "must not be negative");
+  require(scheduled >= 0, "scheduled", scheduled, "must not be negative");
+  require(scheduled <= INT32_MAX - computed, "scheduled", scheduled, "makes more tokens than 32 bits count");
+  require(drafts >= 0 && drafts <= options_.drafts, "drafts", drafts, "must be between 0 and the planner's drafts");
+  require(drafts <= scheduled, "drafts", drafts, "must be among the scheduled");
 }
 
 void AlignPlanner::check_tables(std::span<const BlockTable> tables, std::size_t rows) const {
@@ -361,9 +371,8 @@ void AlignPlanner::record_forward(std::span<const BlockTable> tables) {
       const std::int64_t first = std::max<std::int64_t>(column, 0);
       const Row blocks(table, live[i].row, options_.groups[g].blocks);
       const std::span<const std::int32_t> window = blocks.ids(first, column + 1 + options_.drafts);
-      if (first == column && !window.empty()) group.publication.wrote_conv(window.front(), decision.running);
-      group.publication.wrote_recurrents(window, decision.running + first - column,
-                                         track.accepted[live[i].slot] + column - first);
+      group.publication.wrote_window(window, first - column, decision.running,
+                                     forward_kept(track.accepted[live[i].slot], options_.drafts));
     }
   }
 }

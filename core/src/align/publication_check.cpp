@@ -17,7 +17,7 @@ void PublicationCheck::forget(BlockId block) {
 bool PublicationCheck::publish(BlockId block, std::int64_t tokens) {
   require(block.value() > null_block, "block", block, "is not a block that can hold a state");
   const Held& held = at(block.value());
-  const bool holds = tokens > 0 && held.conv == tokens && held.recurrent == tokens;
+  const bool holds = holds_state(held.conv, held.recurrent, tokens);
   ++(holds ? published_ : refused_);
   return holds;
 }

@@ -74,14 +74,34 @@ struct AlignStepKernel {
     return finished + 1 == static_cast<std::uint32_t>(team.league_size());
   }
 
+  /// What the forward left in the windows of all rows. Rows may name one block, so that counts are first forgotten and
+  /// then ordered.
+  KOKKOS_FUNCTION void record_forward(const Team& team, const AlignGroupView& group) const {
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
+      for_each_forward_state(group, batch, row, decide_align_row(group, batch, row),
+                             [](HeldTokens& held, std::uint32_t, std::int64_t) { held = 0; });
+    });
+    team.team_barrier();
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
+      for_each_forward_state(group, batch, row, decide_align_row(group, batch, row),
+                             [](HeldTokens& held, std::uint32_t order, std::int64_t tokens) {
+                               Kokkos::atomic_max(&held, pack_held(order, tokens));
+                             });
+    });
+    team.team_barrier();
+  }
+
   KOKKOS_FUNCTION void remember(const Team& team) const {
-    for (std::int32_t g = 0; g < group_count; ++g)
+    for (const AlignGroupView* group = groups; group < groups + group_count; ++group) {
+      if (batch.phase != AlignPhase::pre) record_forward(team, *group);
       Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
-        const AlignRow decided = decide_align_row(groups[g], batch, row);
-        remember_align_row(groups[g], batch, decided);
+        const AlignRow decided = decide_align_row(*group, batch, row);
+        copy_held_tokens(*group, decided.copy);
+        remember_align_row(*group, batch, decided);
         if (decided.skipped_parts > 0)
           Kokkos::atomic_add(&counters->skipped_parts, std::int64_t{decided.skipped_parts});
       });
+    }
     Kokkos::single(Kokkos::PerTeam(team), [&] { counters->finished_teams = 0; });
   }
 

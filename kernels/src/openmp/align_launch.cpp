@@ -56,7 +56,13 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
     decided.clear();
     copies.clear();
     for (std::int32_t row = 0; row < batch.rows; ++row) decided.push_back(decide_align_row(groups[g], batch, row));
+    if (batch.phase != AlignPhase::pre)
+      for (std::int32_t row = 0; row < batch.rows; ++row)
+        for_each_forward_state(
+            groups[g], batch, row, decided[static_cast<std::size_t>(row)],
+            [](HeldTokens& held, std::uint32_t, std::int64_t tokens) { held = pack_held(0, tokens); });
     for (const AlignRow& row : decided) {
+      copy_held_tokens(groups[g], row.copy);
       remember_align_row(groups[g], batch, row);
       counters->skipped_parts += row.skipped_parts;
       if (row.moves()) copies.push_back(row.copy);

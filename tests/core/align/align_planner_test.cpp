@@ -102,6 +102,76 @@ struct SlowPlanner {
 
 }  // namespace
 
+TEST_CASE("counts by request slot and cumulative starts say the same as counts by row") {
+  test::for_each_seed(1000, [](Random& random, std::uint64_t) {
+    AlignOptions options = options_of(random);
+    if (random.chance(30)) options.mode = random.chance(50) ? AlignMode::all : AlignMode::none;
+    AlignPlanner by_row(options), other(options);
+    for (int step = 0; step < 4; ++step) {
+      const Batch batch(random, options);
+      const Tables tables(random, options, batch.request.size(), 12);
+      Int32s computed(static_cast<std::size_t>(options.max_requests), -9), drafts = computed, loc = {3};
+      for (std::size_t row = 0; row < batch.request.size(); ++row) {
+        loc.push_back(loc.back() + batch.scheduled[row]);
+        if (batch.request[row] < 0) continue;
+        computed[static_cast<std::size_t>(batch.request[row])] = batch.computed[row];
+        drafts[static_cast<std::size_t>(batch.request[row])] = batch.drafts[row];
+      }
+      const AlignBatch arrays{.request = batch.request,
+                              .computed = computed,
+                              .scheduled = {},
+                              .drafts = drafts,
+                              .query_start_loc = loc,
+                              .computed_by_request = true,
+                              .drafts_by_request = true};
+      const auto require_same = [&] {
+        for (std::int32_t g = 0; g < by_row.groups(); ++g) {
+          REQUIRE(std::ranges::equal(by_row.plan(g), other.plan(g)));
+          REQUIRE(std::ranges::equal(by_row.columns(g), other.columns(g)));
+          REQUIRE(std::ranges::equal(by_row.accepted(g), other.accepted(g)));
+        }
+        by_row.check_invariants();
+        other.check_invariants();
+      };
+      static_cast<void>(by_row.pre_step(batch.view(), tables.views));
+      static_cast<void>(other.pre_step(arrays, tables.views));
+      require_same();
+      by_row.accept(batch.request, batch.sampled);
+      other.accept(batch.request, batch.sampled);
+      static_cast<void>(by_row.post_step(batch.view(), tables.views));
+      static_cast<void>(other.post_step(arrays, tables.views));
+      require_same();
+    }
+  });
+}
+
+TEST_CASE("batches whose arrays do not fit each other are refused") {
+  AlignPlanner planner({.drafts = 1, .max_requests = 3, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
+  const Int32s request = {2, 0}, two = {1, 1}, three = {1, 1, 1}, falling = {5, 4, 6}, negative = {-1, 1, 2};
+  const BlockTable table{two, 1, 1};
+  const auto refused = [&](const AlignBatch& batch) {
+    CHECK_THROWS_AS(static_cast<void>(planner.pre_step(batch, {&table, 1})), InvalidArgument);
+  };
+  const AlignBatch good{.request = request, .computed = two, .scheduled = two, .drafts = {}};
+  CHECK_NOTHROW(static_cast<void>(planner.pre_step(good, {&table, 1})));
+  AlignBatch bad = good;
+  bad.computed_by_request = true;
+  refused(bad);
+  bad = good;
+  bad.drafts = two;
+  bad.drafts_by_request = true;
+  refused(bad);
+  bad = good;
+  bad.query_start_loc = three;  // and scheduled
+  refused(bad);
+  for (const Int32s& loc : {two, falling, negative}) {
+    bad = good;
+    bad.scheduled = {};
+    bad.query_start_loc = loc;
+    refused(bad);
+  }
+}
+
 TEST_CASE("random batches agree with decisions taken row by row") {
   test::for_each_seed(3000, [](Random& random, std::uint64_t) {
     const AlignOptions options = options_of(random);

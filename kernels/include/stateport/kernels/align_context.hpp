@@ -27,21 +27,28 @@ struct AlignDeviceBatch {
   const std::int32_t* request = nullptr;
   const std::int32_t* computed = nullptr;   ///< post_step_advanced: tokens after the step
   const std::int32_t* scheduled = nullptr;  ///< not read by post_step_advanced
-  const std::int32_t* drafts = nullptr;     ///< read by post_step alone
+  const std::int32_t* drafts = nullptr;     ///< read by post_step; nullptr if the context has no drafts
   std::int32_t rows = 0;
+  /// [rows + 1], in place of scheduled: tokens of the batch before each row, and of all rows.
+  const std::int32_t* query_start_loc = nullptr;
+  bool computed_by_request = false;  ///< computed is [max_requests], by request slot
+  bool drafts_by_request = false;    ///< drafts is [max_requests], by request slot
 };
 
 /// AlignPlanner's decisions taken on the device: columns and accepted counts live there by request slot, a step reads
 /// device arrays alone, decides, copies and remembers in ONE launch over all groups, requests and tensors. But for
 /// bind() and stage(), no call waits for the device, fences or allocates, and every call may be captured into a graph,
-/// which later sees what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner
-/// in align mode; the parts of copies that it would refuse are skipped and counted here.
+/// which later sees what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner;
+/// the parts of copies that it would refuse are skipped and counted here.
+///
+/// In modes none and all no state moves: nothing need be bound, pre-steps launch nothing, and post_step remembers the
+/// columns of full draft steps (all) or launches nothing (none). Accepted counts are kept in every mode.
 ///
 /// Every row is decided from the values before the launch: they are written back after the last row was read.
 /// Calls must come from one thread at a time, and be ordered by their streams.
 class AlignContext {
  public:
-  /// Throws InvalidArgument as AlignPlanner, and for another mode than align.
+  /// Throws InvalidArgument as AlignPlanner, and for 2 * max_requests * (1 + drafts) >= 2^32 - 1.
   explicit AlignContext(AlignOptions options);
   AlignContext(AlignContext&&) noexcept;
   AlignContext& operator=(AlignContext&&) noexcept;
@@ -67,8 +74,8 @@ class AlignContext {
   /// drafts > scheduled.
   [[nodiscard]] AlignDeviceBatch stage(const Stream& stream, std::span<const StagedRequest> batch);
 
-  /// One launch each. All throw InvalidArgument when not bound, for null arrays, rows < 0 and rows > 2 * max_requests
-  /// (padding included).
+  /// One launch each. All throw InvalidArgument when not bound (align mode), for null arrays, both scheduled and
+  /// query_start_loc, rows < 0 and rows > 2 * max_requests (padding included).
   void pre_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step_advanced(const Stream& stream, const AlignDeviceBatch& batch);
@@ -83,6 +90,24 @@ class AlignContext {
   void gather_decode(const Stream& stream, std::int32_t group, const AlignDeviceBatch& batch,
                      const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
                      std::int32_t* draft_counts);
+
+  /// What PublicationCheck knows on the host, for engines whose counters live on the device: of how many tokens the
+  /// states in each block of a group are. Every step of align mode keeps it up to date, in the order of its stream. An
+  /// engine verifies a block before it publishes it, and forgets it before it uses the block for something else.
+  /// Arrays are [count] in device memory. The null block and ids out of range hold nothing. One launch each; all throw
+  /// InvalidArgument for a group out of range, null arrays and count < 0.
+
+  /// The tokens of the conv and of the recurrent state in each block; -1: unknown.
+  void gather_held(const Stream& stream, std::int32_t group, const std::int32_t* blocks, std::int32_t count,
+                   std::int32_t* conv, std::int32_t* recurrent);
+  /// holds[i] = 1 if blocks[i] holds state@tokens[i] in both parts, else 0: it must not be published then.
+  void verify_blocks(const Stream& stream, std::int32_t group, const std::int32_t* blocks, const std::int32_t* tokens,
+                     std::int32_t count, std::uint8_t* holds);
+  /// The forward itself wrote state@tokens[i] to blocks[i]: a checkpoint inside a chunk, or a boundary in mode all.
+  void wrote_blocks(const Stream& stream, std::int32_t group, const std::int32_t* blocks, const std::int32_t* tokens,
+                    std::int32_t count);
+  /// The blocks have a new owner, or their content is no longer known. Ids in host memory; one launch for every 64.
+  void forget_blocks(const Stream& stream, std::int32_t group, std::span<const BlockId> blocks);
 
   /// [max_requests] device arrays of a group, by request slot: what is remembered, and source column and bias of the
   /// last pre-step.

@@ -7,6 +7,7 @@
 
 #include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/align/batch_counts.hpp>
 #include <stateport/core/align/prefill_checkpoint.hpp>
 #include <stateport/core/align/publication_check.hpp>
 #include <stateport/core/align/retention.hpp>
@@ -36,6 +37,19 @@ struct AlignBatch {
   std::span<const std::int32_t> computed;   ///< [rows] tokens before the step
   std::span<const std::int32_t> scheduled;  ///< [rows] tokens of the step, drafts included
   std::span<const std::int32_t> drafts;     ///< [rows] drafts of the step, or empty: none
+  /// [rows + 1], in place of scheduled: tokens of the batch before each row, and of all rows.
+  std::span<const std::int32_t> query_start_loc = {};
+  bool computed_by_request = false;  ///< computed is [max_requests], by request slot
+  bool drafts_by_request = false;    ///< drafts is [max_requests], by request slot
+
+  [[nodiscard]] BatchCounts counts() const noexcept {
+    return {.computed = computed.data(),
+            .scheduled = query_start_loc.empty() ? scheduled.data() : nullptr,
+            .query_start_loc = query_start_loc.data(),
+            .drafts = drafts.empty() ? nullptr : drafts.data(),
+            .computed_by_request = computed_by_request,
+            .drafts_by_request = drafts_by_request};
+  }
 };
 
 /// The block ids of one group, one row per batch row.
@@ -119,6 +133,16 @@ class AlignPlanner {
   struct LiveRow {
     std::size_t row;
     std::uint32_t slot;
+
+    [[nodiscard]] std::int32_t computed(const BatchCounts& counts) const noexcept {
+      return counts.computed_of(static_cast<std::int32_t>(row), static_cast<std::int32_t>(slot));
+    }
+    [[nodiscard]] std::int32_t scheduled(const BatchCounts& counts) const noexcept {
+      return counts.scheduled_of(static_cast<std::int32_t>(row));
+    }
+    [[nodiscard]] std::int32_t drafts(const BatchCounts& counts) const noexcept {
+      return counts.drafts_of(static_cast<std::int32_t>(row), static_cast<std::int32_t>(slot));
+    }
   };
   /// What a step does with a live row.
   struct Decision {
@@ -150,6 +174,8 @@ class AlignPlanner {
   /// live rows.
   void check_requests(std::span<const std::int32_t> request);
   void check_batch(const AlignBatch& batch);
+  /// The counts of one live row.
+  void check_counts(const BatchCounts& counts, LiveRow live) const;
   void check_tables(std::span<const BlockTable> tables, std::size_t rows) const;
   void check_plan(Group& group) const;
   [[nodiscard]] const Track& track_of(const Group& group) const { return tracks_[group.track]; }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/align/held_tokens.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
@@ -18,7 +19,7 @@ namespace stateport {
 /// Every call is O(1) and allocates nothing. Not thread-safe.
 class PublicationCheck {
  public:
-  static constexpr std::int64_t unknown = -1;
+  static constexpr std::int64_t unknown = unknown_tokens;
 
   /// Throws InvalidArgument for blocks < 1.
   explicit PublicationCheck(std::int32_t blocks);
@@ -33,14 +34,16 @@ class PublicationCheck {
   void wrote_recurrent(std::int32_t block, std::int64_t tokens) {
     if (block > null_block) at(block).recurrent = tokens;
   }
-  /// wrote_recurrent() for neighbouring columns: the states of tokens, tokens + 1, … in the first `kept` blocks, and
-  /// unknown ones, of drafts that were not kept, in the others.
-  void wrote_recurrents(std::span<const std::int32_t> blocks, std::int64_t tokens, std::int64_t kept) {
+  /// A forward with a running state of `running` tokens wrote neighbouring columns, the first of them `skipped` behind
+  /// the running column; `kept`: forward_kept().
+  void wrote_window(std::span<const std::int32_t> blocks, std::int64_t skipped, std::int64_t running,
+                    std::int32_t kept) {
     const std::span<Held> held = held_;
+    if (skipped == 0 && !blocks.empty() && blocks.front() > null_block)
+      checked(held, blocks.front()).conv = forward_conv_tokens(running, kept);
     for (const std::int32_t block : blocks) {
-      if (block > null_block) checked(held, block).recurrent = kept > 0 ? tokens : unknown;
-      ++tokens;
-      --kept;
+      if (block > null_block) checked(held, block).recurrent = forward_recurrent_tokens(running, kept, skipped);
+      ++skipped;
     }
   }
   void wrote(std::int32_t block, std::int64_t tokens) {
@@ -55,8 +58,7 @@ class PublicationCheck {
     // Either source may be the destination: each count is read before it is written.
     const Held& recurrent_src = copy.recurrent_src_slot > null_block ? checked(held, copy.recurrent_src_slot) : dst;
     if (copy.src_slot > null_block) {
-      const std::int64_t conv = checked(held, copy.src_slot).conv;
-      dst.conv = conv == unknown ? unknown : conv + copy.conv_shift;
+      dst.conv = copied_conv_tokens(checked(held, copy.src_slot).conv, copy.conv_shift);
     }
     dst.recurrent = recurrent_src.recurrent;
   }
@@ -68,6 +70,9 @@ class PublicationCheck {
   [[nodiscard]] bool publish(BlockId block, std::int64_t tokens);
   /// The tokens that a block stands for; unknown if its parts differ.
   [[nodiscard]] std::int64_t tokens(BlockId block) const;
+  /// The tokens that each part stands for.
+  [[nodiscard]] std::int64_t conv_tokens(BlockId block) const { return at(block.value()).conv; }
+  [[nodiscard]] std::int64_t recurrent_tokens(BlockId block) const { return at(block.value()).recurrent; }
 
   [[nodiscard]] std::int64_t published() const noexcept { return published_; }
   [[nodiscard]] std::int64_t refused() const noexcept { return refused_; }
