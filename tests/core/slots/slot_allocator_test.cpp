@@ -467,6 +467,14 @@ void hold_new_blocks(test::Random& random, BlockPool& blocks, BlockHash& next_ha
   }
 }
 
+void peek_in_both(SlotAllocator& states, Model& model) {
+  std::vector<SlotVictim> next(4);
+  next.resize(states.peek_victims(next));
+  Blocks expected = model.next_victims({});
+  expected.resize(std::min(expected.size(), std::size_t{4}));
+  REQUIRE(std::ranges::equal(next, expected, {}, &SlotVictim::block));
+}
+
 /// Pins the block's state; if it has none, unpins the state that was pinned last.
 void pin_or_unpin(SlotAllocator& states, Model& model, BlockId block, Slots& pinned) {
   if (model.slot.contains(block)) {
@@ -496,13 +504,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
     Slots pinned;
     BlockHash next_hash = 1;
     for (int step = 0; step < 90; ++step) {
-      if (random.chance(30)) {
-        std::vector<SlotVictim> next(4);
-        next.resize(states.peek_victims(next));
-        Blocks expected = model.next_victims({});
-        expected.resize(std::min(expected.size(), std::size_t{4}));
-        REQUIRE(std::ranges::equal(next, expected, {}, &SlotVictim::block));
-      }
+      if (random.chance(30)) peek_in_both(states, model);
       const BlockId block{random.between32(0, count - 1)};
       switch (random.between(0, 10)) {
         case 0:
