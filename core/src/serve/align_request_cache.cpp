@@ -234,8 +234,7 @@ void AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::
   const std::int64_t running = row.start + row.tokens - row.drafts;
   const auto column = static_cast<std::size_t>(placed.column);
   const std::size_t end = std::min(ids.size(), column + 1 + static_cast<std::size_t>(options_.drafts));
-  publication.wrote_conv(ids[column], running);
-  publication.wrote_recurrents(ids.subspan(column, end - column), running, accepted);
+  publication.wrote_window(ids.subspan(column, end - column), 0, running, accepted);
   const AlignPostStep step = align_post_step_running(running, accepted, placed.column, blocks_[group].block_size());
   if (step.moves_bytes) {
     const SlotCopy kept = resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column,
@@ -256,8 +255,7 @@ void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::siz
   PublicationCheck& publication = blocks_[group].publication();
   const auto column = static_cast<std::size_t>(pass.states[at].write_column);
   if (row.drafts > 0) {
-    publication.wrote_conv(ids[column], row.start + 1);
-    publication.wrote_recurrents(ids.subspan(column, static_cast<std::size_t>(row.tokens)), row.start + 1, sampled);
+    publication.wrote_window(ids.subspan(column, static_cast<std::size_t>(row.tokens)), 0, row.start + 1, sampled);
   } else {
     const auto [first, end] = pass.save_ranges[at];
     for (std::size_t i = first; i < end; ++i)
