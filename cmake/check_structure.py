@@ -240,7 +240,8 @@ class Project:
 
     @classmethod
     def room(cls, name):
-        return cls.folder(name) + "/" + name.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+        """A header, its source and the private half of its class (x_impl.hpp) are one room."""
+        return cls.folder(name) + "/" + name.rsplit("/", 1)[-1].rsplit(".", 1)[0].removesuffix("_impl")
 
     @staticmethod
     def rank(name):

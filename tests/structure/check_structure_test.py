@@ -67,6 +67,11 @@ class Circles(unittest.TestCase):
     def test_a_header_and_its_source_are_one_room(self):
         self.assertEqual(found_in({POOL: "\n", "core/src/pool/slot_pool.cpp": INCLUDE_POOL}), [])
 
+    def test_the_private_half_of_a_class_is_in_its_room(self):
+        impl = "core/src/pool/slot_pool_impl.hpp"
+        self.assertEqual(found_in({POOL: "\n", impl: INCLUDE_POOL,
+                                   "core/src/pool/slot_pool.cpp": '#include "slot_pool_impl.hpp"\n'}), [])
+
     def test_files(self):
         found = found_in({"perf/a.hpp": '#include "b.hpp"\n', "perf/b.cpp": '#include "a.hpp"\n', "perf/b.hpp": "\n"})
         self.assertEqual(found, ["circle of files: perf/a -> perf/b -> perf/a"])
