@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The policies that learn, told of events by hand.
+#include <stateport/core/evict/eviction_policy.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+using namespace stateport;
+
+namespace {
+
+VictimFacts leaf_with_state(std::uint32_t index) {
+  VictimFacts facts{.index = index, .has_state = true};
+  facts.used_tick = 1;
+  facts.tokens = facts.segment_tokens = facts.end_tokens = facts.chain_tokens = 100;
+  return facts;
+}
+
+/// A policy told that two prompts ended, the second one long after the first, and then that `removed` left the cache:
+/// candidate 0 ends the prefix that is left of both.
+VictimKey key_of_heir(const std::vector<std::uint32_t>& removed) {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(3);
+  for (const std::uint32_t index : {1U, 2U}) {
+    learner.set_time(1000.0 * index);
+    learner.kept({.index = index, .has_state = true, .key = index, .depth_blocks = 4, .prompt_blocks = 4});
+  }
+  learner.set_time(2001);
+  for (const std::uint32_t index : removed) learner.removed(index, 0);
+  learner.check_invariants();
+  return policy->key(leaf_with_state(0));
+}
+
+}  // namespace
+
+TEST_CASE("what gdsf keeps after a victim ranks above its like from before") {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(3);
+  for (const std::uint32_t index : {0U, 1U}) learner.kept({.index = index, .has_state = true});
+  CHECK(policy->key(leaf_with_state(0)) == policy->key(leaf_with_state(1)));
+  learner.chosen(leaf_with_state(0));
+  learner.removed(0, LearningPolicy::no_heir);
+  learner.kept({.index = 2, .has_state = true});
+  CHECK(policy->key(leaf_with_state(1)) < policy->key(leaf_with_state(2)));
+  learner.check_invariants();
+}
+
+TEST_CASE("of several that are gone, hix lets their heir inherit the one used last, in whatever order they went") {
+  const VictimKey last = key_of_heir({2});
+  CHECK(key_of_heir({1}) < last);
+  CHECK(key_of_heir({1, 2}) == last);
+  CHECK(key_of_heir({2, 1}) == last);
+}
