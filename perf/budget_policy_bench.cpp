@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What does an eviction cost under one byte budget, and what a whole request? The learned hazard index beside the
-// policies that learn nothing.
-#include <stateport/core/evict/budget_policy.hpp>
-#include <stateport/core/evict/checkpoint_tree.hpp>
+// What does an eviction from a prefix tree cost under one byte budget, and what a whole request? The learned hazard
+// index beside the policies that learn nothing.
+#include <stateport/core/tree/prefix_tree.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
+#include <cstdint>
+#include <numeric>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "comparison.hpp"
@@ -19,28 +18,31 @@ namespace stateport::perf {
 namespace {
 
 constexpr int requests_per_run = 2000;
-constexpr std::int32_t turn_blocks = 6;
-constexpr std::int32_t longest_blocks = 16 * turn_blocks;
+constexpr std::int32_t page_tokens = 2;  // stands for a block of 512 tokens
+constexpr std::int64_t turn_tokens = 6 * page_tokens;
+constexpr std::int64_t longest_tokens = 16 * turn_tokens;
+constexpr MemoryCost memory = {.state_bytes = 77'266'944, .kv_bytes_per_token = 24'576 * 512 / page_tokens};
 
-/// Room for so many turns of conversations.
-Budget budget_of(std::int64_t turns) {
-  Budget budget{.state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
-  budget.bytes = budget.used_bytes(turns * turn_blocks, turns);
-  return budget;
-}
-
-/// Half of the requests begin a conversation, the others continue one that is cached, at any of its turns. Each adds
-/// the KV and the state of a turn, and so evicts about one.
+/// Half of the requests begin a conversation, the others continue one that was served before, mostly one that is
+/// cached. Each adds the KV and the state of a turn, and so evicts about one.
 class Conversations {
  public:
-  Conversations(const Budget& budget, std::unique_ptr<BudgetPolicy> policy) : tree_(budget, std::move(policy)) {
-    while (tree_.evictions() < requests_per_run) serve();
+  Conversations(std::int64_t turns, EvictionOrder order)
+      : budget_bytes_(memory.of(turns * turn_tokens, turns)),
+        tree_({.page_size = page_tokens,
+               .slots = static_cast<std::int32_t>(budget_bytes_ / memory.state_bytes) + 1,
+               .eviction = order,
+               .memory = memory,
+               .position_tokens = page_tokens}),
+        kv_(longest_tokens),
+        prompts_(static_cast<std::size_t>(turns)) {
+    std::iota(kv_.begin(), kv_.end(), 0);
+    while (evictions_ < requests_per_run) serve();
   }
   void run() {
     for (int i = 0; i < requests_per_run; ++i) serve();
   }
-  /// Median of the time to choose a victim and remove it, over the last requests that evicted. Requests after which the
-  /// policy learns are few: they count in the time of a run, not here.
+  /// Median of the time to choose a victim and remove it, over the requests that evicted.
   [[nodiscard]] double eviction_ns() {
     const auto middle = eviction_ns_.begin() + static_cast<std::ptrdiff_t>(eviction_ns_.size() / 2);
     std::ranges::nth_element(eviction_ns_, middle);
@@ -48,55 +50,45 @@ class Conversations {
   }
 
  private:
-  using Index = CheckpointTree::Index;
-
-  [[nodiscard]] Index draw_parent() {
-    const auto live = tree_.nodes().live();
-    const Index drawn = random_() % 2 == 0 ? CheckpointNodes::root : live[random_() % live.size()];
-    return tree_.nodes()[drawn].end_blocks < longest_blocks ? drawn : CheckpointNodes::root;
-  }
   void serve() {
-    const CheckpointNodes& nodes = tree_.nodes();
-    const Index parent = draw_parent();
-    const std::int32_t known = nodes[parent].end_blocks;
-    keys_.resize(static_cast<std::size_t>(known + turn_blocks));
-    for (PositionKey& key : keys_) key = random_();
-    path_.clear();
-    for (Index node = parent; node != CheckpointNodes::root; node = nodes[node].parent) {
-      path_.push_back(node);
-      keys_[static_cast<std::size_t>(nodes[node].end_blocks) - 1] = key_of_[node];
-    }
-    now_s_ += 0.25;
-    tree_.start({.now_s = now_s_, .keys = keys_, .usable_blocks = known + turn_blocks, .matched_blocks = known});
-    for (auto node = path_.rbegin(); node != path_.rend(); ++node) tree_.matched(*node);
-    if (parent != CheckpointNodes::root && nodes[parent].has_state) tree_.hit(parent);
-    const Index end = tree_.add_leaf(parent, known + turn_blocks, true);
-    if (end >= key_of_.size()) key_of_.resize(end + 1);
-    key_of_[end] = keys_.back();
-    changes_.clear();
-    const std::int64_t before = tree_.evictions();
+    std::vector<Token>& prompt = prompts_[random_() % prompts_.size()];
+    if (random_() % 2 == 0 || std::ssize(prompt) == longest_tokens) prompt.clear();
+    for (std::int64_t i = 0; i < turn_tokens; ++i) prompt.push_back(static_cast<Token>(random_() % 100'000));
+    tree_.set_time(now_s_ += 0.25);
+    const PrefixMatch hit = tree_.match(prompt);
+    SlotId slot;
+    if (!tree_.allocate_slots({&slot, 1})) return;
+    tree_.tag_slot(slot, tree_.state_tag(prompt));
+    freed_.clear();
+    tree_.insert({.tokens = prompt, .kv = kv_, .slot = slot, .prev_tokens = hit.walked_tokens, .past = hit.past}, freed_);
+    make_room();
+  }
+  void make_room() {
+    const TreeSizes& sizes = tree_.sizes();
+    const std::int64_t over_bytes = memory.of(sizes.total_tokens(), sizes.total_states()) - budget_bytes_;
+    if (over_bytes <= 0) return;
     const auto begin = std::chrono::steady_clock::now();
-    tree_.finish(end, changes_);
+    const EvictResult result = tree_.evict({.bytes = over_bytes}, freed_);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
-    if (tree_.evictions() > before)
-      eviction_ns_.push_back(took.count() / static_cast<double>(tree_.evictions() - before));
+    evictions_ += result.states;
+    if (result.states > 0) eviction_ns_.push_back(took.count() / static_cast<double>(result.states));
   }
 
-  CheckpointTree tree_;
+  std::int64_t budget_bytes_;
+  PrefixTree tree_;
+  std::vector<KvIndex> kv_;
+  std::vector<std::vector<Token>> prompts_;
   std::mt19937_64 random_{1};
-  std::vector<PositionKey> key_of_;  ///< by node
-  std::vector<PositionKey> keys_;
-  std::vector<Index> path_;
-  std::vector<TreeChange> changes_;
+  Freed freed_;
   std::vector<double> eviction_ns_;
+  std::int64_t evictions_ = 0;
   double now_s_ = 0;
 };
 
 void evict(benchmark::State& state) {
-  const Budget budget = budget_of(state.range(0));
-  Conversations hix(budget, make_hix(budget));
-  Conversations node_lru(budget, make_node_lru());
-  Conversations gdsf(budget, make_gdsf(budget, {}));
+  Conversations hix(state.range(0), EvictionOrder::hix);
+  Conversations node_lru(state.range(0), EvictionOrder::lru);
+  Conversations gdsf(state.range(0), EvictionOrder::gdsf);
   const Comparison result = report(state, {{"hix", [&](int) { hix.run(); }},
                                            {"node_lru", [&](int) { node_lru.run(); }},
                                            {"gdsf", [&](int) { gdsf.run(); }}});

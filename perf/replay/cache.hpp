@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/stats/lost_hit.hpp>

@@ -6,11 +6,11 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/evict/item_lru.hpp>
-#include <stateport/core/pool/budget.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 
+#include "budget.hpp"
 #include "cache.hpp"
+#include "item_lru.hpp"
 #include "prompt_blocks.hpp"
 
 namespace stateport::replay {

@@ -4,38 +4,16 @@
 #include <algorithm>
 #include <limits>
 
-#include <stateport/core/evict/budget_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "item_cache.hpp"
-#include "node_cache.hpp"
+#include "tree_cache.hpp"
 
 namespace stateport::replay {
 namespace {
 
 /// What one request leaves at most without `every`: its end, a branch point and three rungs.
 constexpr std::int64_t states_of_request = 5;
-
-std::unique_ptr<BudgetPolicy> make_policy(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                          const Workload& workload, std::size_t nodes) {
-  switch (policy) {
-    case PolicyKind::node_lru:
-      return make_node_lru(nodes);
-    case PolicyKind::gdsf:
-      return make_gdsf(budget, cost, nodes);
-    case PolicyKind::hix:
-      return make_hix(budget, {.reserve_nodes = nodes});
-    case PolicyKind::hix_exact:
-      return make_hix(budget, {.positions = std::max<std::size_t>(states_of_request * workload.size(), 1),
-                               .samples = 0,
-                               .reserve_nodes = nodes});
-    case PolicyKind::every:
-    case PolicyKind::last:
-    case PolicyKind::branch:
-      break;
-  }
-  return nullptr;
-}
 
 }  // namespace
 
@@ -99,9 +77,25 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
           "holds too many states to number");
   if (policy == PolicyKind::every || policy == PolicyKind::last || policy == PolicyKind::branch)
     return std::make_unique<ItemCache>(budget, static_cast<std::int32_t>(slots));
-  const auto nodes = static_cast<std::size_t>(slots);  // forks without a state are fewer than the KV's share of bytes
-  return std::make_unique<NodeCache>(budget, make_policy(policy, budget, cost, workload, nodes),
-                                     static_cast<std::int32_t>(slots), nodes);
+  const std::int64_t blocks =
+      std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes() + workload.longest_blocks());
+  const bool learns = policy == PolicyKind::hix || policy == PolicyKind::hix_exact;
+  TreeCacheOptions tree{.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)),
+                        .slots = static_cast<std::int32_t>(slots),
+                        .block_size_tokens = budget.block_size_tokens,
+                        .eviction = learns                       ? EvictionOrder::hix
+                                    : policy == PolicyKind::gdsf ? EvictionOrder::gdsf
+                                                                 : EvictionOrder::lru,
+                        .state_bytes = budget.state_bytes,
+                        .kv_bytes_per_token = budget.kv_bytes_per_token,
+                        .budget_bytes = budget.bytes,
+                        .spares_request = !learns};
+  if (policy == PolicyKind::gdsf) tree.benefit = cost;
+  if (policy == PolicyKind::hix_exact) {
+    tree.samples = 0;
+    tree.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
+  }
+  return std::make_unique<TreeCache>(tree);
 }
 
 }  // namespace stateport::replay

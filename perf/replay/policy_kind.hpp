@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/pool/budget.hpp>
 
+#include "budget.hpp"
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"
 #include "workload.hpp"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/pool/budget.hpp>
 
+#include "budget.hpp"
 #include "policy_kind.hpp"
 #include "workload.hpp"
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <stateport/core/pool/budget.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
 
+#include "budget.hpp"
 #include "cache.hpp"
 #include "replayer.hpp"
 #include "state_mover.hpp"

@@ -20,6 +20,12 @@ constexpr std::int32_t block_count(std::int64_t tokens) {
   return static_cast<std::int32_t>(tokens / tokens_per_identity);
 }
 
+/// The same cost, of tokens as the tree counts them.
+ComputeCost cost_in_tree(const ComputeCost& cost, std::int64_t block_size_tokens) {
+  const double tokens = static_cast<double>(block_size_tokens) / tokens_per_identity;
+  return {.linear = cost.linear * tokens, .quadratic = cost.quadratic * tokens * tokens};
+}
+
 PrefixTree::Options tree_options(const TreeCacheOptions& options) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() / tokens_per_identity;
   require(options.blocks >= 1 && options.blocks <= most, "blocks", options.blocks, "1 to 2^30 - 1");
@@ -30,17 +36,22 @@ PrefixTree::Options tree_options(const TreeCacheOptions& options) {
       .slots = options.slots,
       .layout_fingerprint = options.layout_fingerprint,
       .eviction = options.eviction,
+      .eviction_options = {.benefit = cost_in_tree(options.benefit, options.block_size_tokens),
+                           .positions = options.positions,
+                           .samples = options.samples},
       .memory = {.state_bytes = options.state_bytes,
                  .kv_bytes_per_token = options.kv_bytes_per_token * options.block_size_tokens / tokens_per_identity},
       .position_tokens = tokens_per_identity,
       .kv_indices = std::int64_t{options.blocks} * tokens_per_identity,
-      .reserve_nodes = static_cast<std::size_t>(options.blocks),
+      .reserve_nodes = static_cast<std::size_t>(options.slots),
       .reserve_tokens = token_count(options.blocks)};
 }
 
 }  // namespace
 
-TreeCache::TreeCache(const TreeCacheOptions& options) : options_(options), tree_(tree_options(options)) {
+TreeCache::TreeCache(const TreeCacheOptions& options)
+    : options_(options), tree_(tree_options(options)), used_s_(static_cast<std::size_t>(options.slots), 0) {
+  require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
   free_blocks_.reserve(static_cast<std::size_t>(options.blocks));
   for (std::int32_t block = options.blocks; block > 0; --block) free_blocks_.push_back(block - 1);
 }
@@ -55,21 +66,25 @@ void TreeCache::prepare(std::span<const BlockIdentity> identities, std::int64_t 
 }
 
 Hit TreeCache::begin() {
-  PrefixMatch match = tree_.match(tokens_);
+  const auto blocks = block_count(std::ssize(tokens_));
+  // The forward needs a token.
+  const auto usable = std::min(blocks, static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens));
+  const PrefixMatch match = tree_.match(prefix(usable), {}, {}, Lookup::request, std::ssize(tokens_));
   past_ = match.past;
-  matched_ = block_count(match.walked_tokens);
-  Hit hit{.matched_blocks = matched_, .lost = match.lost};
-  const auto usable = static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens);
-  if (block_count(match.tokens) > usable) {  // the forward needs a token
-    match = tree_.match(prefix(usable), {}, {}, Lookup::again);
-    hit.lost = LostHit::too_few_tokens;
+  Hit hit{.matched_blocks = block_count(match.walked_tokens), .lost = match.lost};
+  if (usable < blocks && hit.matched_blocks == usable) {
+    const PrefixMatch longer = tree_.match(tokens_, {}, {}, Lookup::again);
+    hit.matched_blocks = block_count(longer.walked_tokens);
+    if (longer.tokens > match.tokens) hit.lost = LostHit::too_few_tokens;
   }
+  matched_ = hit.matched_blocks;
   pin(match.node);
   take_blocks();
   if (!match.slot.valid()) return hit;
   require_invariant(tree_.check_restore(match) == TagCheck::match, "TreeCache", "a pinned state lost its slot");
   hit.hit_blocks = block_count(match.tokens);
   hit.slot = match.slot;
+  used_s_[match.slot.index()] = now_s_;
   return hit;
 }
 
@@ -116,8 +131,10 @@ void TreeCache::place(std::span<const std::int32_t> depths, std::vector<Checkpoi
       kept.push_back({.depth_blocks = depth});
   }
   take_slots(kept);
-  for (const Checkpoint& checkpoint : kept)
+  for (const Checkpoint& checkpoint : kept) {
     tree_.tag_slot(checkpoint.slot, tree_.state_tag(prefix(checkpoint.depth_blocks)));
+    used_s_[checkpoint.slot.index()] = now_s_;
+  }
   checkpoints_ = kept;
 }
 
@@ -138,10 +155,20 @@ void TreeCache::take_slots(std::vector<Checkpoint>& kept) {
 
 void TreeCache::finish() {
   for (const Checkpoint& checkpoint : checkpoints_) insert(checkpoint.depth_blocks, checkpoint.slot);
-  if (in_tree_ < cached_) insert(cached_, {});
+  // The tree also hears of an end that needs no new state.
+  if (checkpoints_.empty() || checkpoints_.back().depth_blocks < cached_) insert(cached_, {});
   checkpoints_.clear();
+  if (options_.budget_bytes > 0 && options_.spares_request) enforce_budget();
   path_lock_.release();
   state_lock_.release();
+  if (options_.budget_bytes > 0 && !options_.spares_request) enforce_budget();
+}
+
+void TreeCache::enforce_budget() {
+  const CacheCounts now = counts();
+  const std::int64_t used = now.resident_blocks * options_.kv_bytes_per_token * options_.block_size_tokens +
+                            now.resident_states * options_.state_bytes;
+  if (used > options_.budget_bytes) evict({.bytes = used - options_.budget_bytes});
 }
 
 void TreeCache::insert(std::int32_t depth_blocks, SlotId slot) {
@@ -163,6 +190,7 @@ void TreeCache::evict(EvictDemand demand) {
   const EvictResult result = tree_.evict(demand, freed_);
   state_evictions_ += result.states;
   block_evictions_ += block_count(result.tokens);
+  for (const SlotId slot : freed_.slots) eviction_ages_.add(now_s_ - used_s_[slot.index()]);
   for (const KvIndex index : freed_.kv)
     if (index % tokens_per_identity == 0) free_blocks_.push_back(index / tokens_per_identity);
   freed_.clear();
@@ -178,7 +206,9 @@ CacheCounts TreeCache::counts() const {
           .dropped_checkpoints = dropped_checkpoints_,
           .uncached_blocks = uncached_blocks_,
           .resident_blocks = options_.blocks - static_cast<std::int64_t>(free_blocks_.size()),
-          .resident_states = options_.slots - tree_.slots().free_slots()};
+          .resident_states = options_.slots - tree_.slots().free_slots(),
+          .victims = state_evictions_,
+          .metadata_bytes = static_cast<std::int64_t>(tree_.bookkeeping_bytes())};
 }
 
 void TreeCache::check_invariants() const {

@@ -19,8 +19,13 @@ struct TreeCacheOptions {
   std::int64_t block_size_tokens = 512;
   std::uint64_t layout_fingerprint = 0;  ///< of the states' spec
   EvictionOrder eviction = PrefixTree::Options{}.eviction;
+  std::size_t positions = EvictionOptions{}.positions;  ///< hix: see EvictionOptions, like the next one
+  std::int32_t samples = EvictionOptions{}.samples;
   std::int64_t state_bytes = 4096;  ///< for orders that weigh them
   std::int64_t kv_bytes_per_token = 1;
+  ComputeCost benefit;            ///< what a hit saves, for orders that weigh it
+  std::int64_t budget_bytes = 0;  ///< > 0: what KV and states may take together after a request
+  bool spares_request = true;     ///< under a budget: nothing of the request that was just served goes
 };
 
 /// The index by tokens: PrefixTree for KV and states, one page for each block. Leaves go when KV is needed, states when
@@ -30,7 +35,7 @@ class TreeCache final : public ReplayCache {
   /// Throws InvalidArgument: blocks < 1 or >= 2^30, slots < 1, block_size_tokens < 1.
   explicit TreeCache(const TreeCacheOptions& options);
 
-  void set_clock(double now_s) override { tree_.set_time(now_s); }
+  void set_clock(double now_s) override { tree_.set_time(now_s_ = now_s); }
   void set_hint(const ReuseHint& hint) override { hint_ = hint; }
   void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
   [[nodiscard]] Hit begin() override;
@@ -38,6 +43,7 @@ class TreeCache final : public ReplayCache {
   void finish() override;
 
   [[nodiscard]] CacheCounts counts() const override;
+  [[nodiscard]] AgeHistogram eviction_ages() const override { return eviction_ages_; }
   void check_invariants() const override;
 
  private:
@@ -46,6 +52,8 @@ class TreeCache final : public ReplayCache {
   void take_slots(std::vector<Checkpoint>& kept);
   void insert(std::int32_t depth_blocks, SlotId slot);
   void evict(EvictDemand demand);
+  /// Under a budget: evicts what the request that was just served has put on top.
+  void enforce_budget();
   [[nodiscard]] std::span<const Token> prefix(std::int32_t depth_blocks) const;
 
   TreeCacheOptions options_;
@@ -57,7 +65,11 @@ class TreeCache final : public ReplayCache {
   std::int64_t dropped_checkpoints_ = 0;
   std::int64_t uncached_blocks_ = 0;
 
+  std::vector<double> used_s_;  ///< by slot: when its state was made or used
+  AgeHistogram eviction_ages_;
+
   // The request between prepare and finish.
+  double now_s_ = 0;
   ReuseHint hint_;
   PromptPast past_;
   std::int64_t input_tokens_ = 0;

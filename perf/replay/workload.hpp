@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include <stateport/core/evict/budget_policy.hpp>
+#include <stateport/core/evict/prompt_facts.hpp>
 
 namespace stateport::replay {
 

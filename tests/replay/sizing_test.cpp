@@ -11,7 +11,6 @@
 #include "sweep.hpp"
 
 using namespace stateport::replay;
-using stateport::Budget;
 
 namespace {
 

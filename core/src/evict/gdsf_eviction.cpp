@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy dual size frequency (Cherkasova, 1998): what it costs to compute a leaf's segment stands for the cost of a
-// miss; where a state goes alone, what it costs to compute it from the state before.
+// Greedy dual size frequency (Cherkasova, 1998): what it costs to compute a node's segment stands for the cost of a
+// miss; of a block, what it costs to compute its state from the state before.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,10 +23,12 @@ class GdsfEviction final : public LearningPolicy {
   GdsfEviction(const ComputeCost& benefit, const MemoryCost& memory) : benefit_(benefit), memory_(memory) {}
 
   std::string_view name() const noexcept override { return "gdsf"; }
-  /// A key shrinks when a segment is split, or loses its state.
-  VictimTraits traits() const noexcept override { return {.key_may_shrink = true}; }
+  /// A key shrinks when a fork loses all but one of its continuations.
+  VictimTraits traits() const noexcept override { return {.key_may_shrink = true, .ranks_states = true}; }
+  /// The states of forks go last: more than one segment is computed from them.
   VictimKey key(const VictimFacts& facts) const noexcept override {
-    return VictimKey::from(facts.has_state ? value(facts) : 0, facts.used_tick);
+    if (!facts.has_state) return VictimKey::from(0, facts.used_tick);
+    return VictimKey::from(facts.children > 1 ? std::numeric_limits<double>::infinity() : value(facts), facts.used_tick);
   }
 
   void reserve(std::size_t indices) override { entries_.reserve(indices); }
@@ -33,13 +36,20 @@ class GdsfEviction final : public LearningPolicy {
     Entry& entry = this->entry(index);
     ++entry.uses;
     entry.clock = clock_;
+    entry.value = unranked;
   }
   void kept(const KeptFacts& prefix) noexcept override {
     if (prefix.has_state && entry(prefix.index).uses == 0) used(prefix.index);
   }
+  void measured(const VictimFacts& facts) noexcept override {
+    Entry& entry = this->entry(facts.index);
+    if (entry.value == unranked) entry.value = value(facts);
+  }
+  /// A state that comes back is a new one.
+  void lost_state(std::uint32_t index) noexcept override { entry(index) = {}; }
   void removed(std::uint32_t index, std::uint32_t /*heir*/) noexcept override { entry(index) = {}; }
   void chosen(const VictimFacts& victim) noexcept override {
-    if (victim.has_state) clock_ = std::max(clock_, value(victim));
+    if (victim.has_state && victim.children <= 1) clock_ = std::max(clock_, value(victim));
   }
   void cleared() noexcept override {
     entries_.clear();
@@ -53,8 +63,10 @@ class GdsfEviction final : public LearningPolicy {
   }
 
  private:
+  static constexpr double unranked = -1;
   struct Entry {
-    double clock = 0;  ///< at the last use
+    double clock = 0;         ///< at the last use
+    double value = unranked;  ///< of a node, since its last use
     std::uint32_t uses = 0;
   };
 
@@ -64,11 +76,12 @@ class GdsfEviction final : public LearningPolicy {
   }
   [[nodiscard]] double value(const VictimFacts& facts) const noexcept {
     if (facts.index >= entries_.size()) return 0;
-    // Of the segment alone: what an eviction would free beside it changes without a word.
+    const Entry& entry = entries_[facts.index];
+    // The value of a node is fixed by its last use, whatever becomes of its segment.
+    if (facts.segment_tokens > 0 && entry.value != unranked) return entry.value;
     const std::int64_t segment = facts.segment_tokens;
     const std::int64_t from = segment > 0 ? facts.end_tokens - segment : facts.fallback_tokens;
     const auto bytes = static_cast<double>(memory_.of(segment, 1));
-    const Entry& entry = entries_[facts.index];
     return entry.clock + entry.uses * benefit_.of(from, facts.end_tokens) / bytes;
   }
 

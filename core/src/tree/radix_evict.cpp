@@ -50,7 +50,7 @@ void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& resu
 void RadixTree::drop_state(std::uint32_t node, Freed& freed) {
   EvictResult dropped;
   remove_state(node, freed, dropped);
-  if (victims_.draws() && victims_.is_leaf(node)) victims_.offer(node);
+  if (victims_.ranks_states() && victims_.is_leaf(node)) victims_.offer(node);
 }
 
 void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result) {
@@ -85,6 +85,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
   if (learning_) {
     const bool inherits = parent != root && nodes_[parent].children == 0;
     learning_->removed(node, inherits ? parent : LearningPolicy::no_heir);
+    victims_.rank_state_again(parent);
   }
   if (events_.is_on()) events_.removed(first_page, pages);
 }

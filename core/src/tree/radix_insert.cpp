@@ -128,7 +128,10 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     adopt(end, prefix.slot);
     if (options_.max_states_per_path >= 0) cap_path(end, freed);
   }
-  if (history_) history_->kept(end, prefix, found.pages == pages);
+  if (history_) {
+    history_->kept(end, prefix, found.pages == pages);
+    victims_.rank_state_again(end);
+  }
   if (tell) events_.stored(nodes_[end].first_page, new_tokens, prefix.name_space);
   return {.node = nodes_.id(end), .prefix_tokens = prefix_tokens, .state_exists = had_state};
 }

@@ -125,8 +125,10 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   std::uint32_t kv_node = found.node;
   if (found.cut_node != none && nodes_.node_at_hand()) kv_node = split(found.cut_node, found.cut_pages);
   PrefixMatch match = describe(nodes_, pool_, grid_, found, kv_node);
-  if (history_ && lookup == Lookup::request)
+  if (history_ && lookup == Lookup::request) {
     match.past = history_->looked_up(tokens, request_tokens, name_space, found);
+    victims_.rank_state_again(found.answer);
+  }
   tick_ += found.answer_depth;
   std::uint64_t tick = tick_;
   std::uint32_t begin = found.answer_pages;

@@ -21,15 +21,16 @@ TreeVictims::TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy
       pool_(pool),
       policy_(policy),
       learns_(policy.learning() != nullptr),
+      ranks_states_(policy.traits().ranks_states || policy.traits().draws > 0),
       leaves_(policy.traits()),
       state_ticks_(slots, 0) {
-  if (draws()) states_ = bare_ = VictimOrder<>(policy.traits());
+  if (ranks_states()) states_ = bare_ = VictimOrder<>(policy.traits());
   states_.reserve(slots);
 }
 
 void TreeVictims::reserve(std::size_t nodes) {
   leaves_.reserve(nodes);
-  if (draws()) bare_.reserve(nodes);
+  if (ranks_states()) bare_.reserve(nodes);
 }
 
 bool TreeVictims::States::eligible(std::uint32_t slot) const noexcept {
@@ -46,7 +47,8 @@ VictimFacts TreeVictims::facts(std::uint32_t node) const noexcept {
                     .hits = entry.hits,
                     .priority = entry.priority,
                     .tokens = nodes_.tokens_of(entry.pages),
-                    .has_state = entry.slot >= 0};
+                    .has_state = entry.slot >= 0,
+                    .children = entry.children};
   if (learns_ && facts.has_state) add_lengths(node, facts);
   return facts;
 }
@@ -59,25 +61,22 @@ std::int64_t TreeVictims::fallback_tokens(std::uint32_t node) const noexcept {
 }
 
 void TreeVictims::add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept {
-  facts.segment_tokens = nodes_.tokens_of(nodes_[node].pages);
-  facts.end_tokens = nodes_.tokens_of(nodes_.end_page(node));
-  facts.fallback_tokens = fallback_tokens(node);
-  if (nodes_[node].children > 0) {
-    facts.tokens = 0;
-    return;
-  }
   const auto only_child = [this](std::uint32_t at) { return at != RadixNodes::root && nodes_[at].children == 1; };
   const auto tokens_from = [&](std::uint32_t top) {
     return facts.end_tokens - nodes_.tokens_of(nodes_.end_page(top) - nodes_[top].pages);
   };
-  // What is above without a state is useless once this leaf is gone, and goes next.
+  facts.end_tokens = nodes_.tokens_of(nodes_.end_page(node));
+  facts.fallback_tokens = fallback_tokens(node);
+  // Nodes above that have no state serve this node alone. They are useless once a leaf is gone, and go next.
   std::uint32_t top = node;
   for (int step = 0; step < fallback_nodes_max; ++step) {
     const std::uint32_t parent = nodes_[top].parent;
     if (!only_child(parent) || nodes_[parent].slot >= 0) break;
     top = parent;
   }
-  facts.tokens = is_leaf(node) ? tokens_from(top) : 0;
+  facts.segment_tokens = tokens_from(top);
+  facts.tokens = is_leaf(node) ? facts.segment_tokens : 0;
+  if (nodes_[node].children > 0) return;
   for (int step = 0; step < chain_nodes_max && only_child(nodes_[top].parent); ++step) top = nodes_[top].parent;
   facts.chain_tokens = tokens_from(top);
   facts.chain_fallback_tokens = fallback_tokens(top);
@@ -94,15 +93,15 @@ std::optional<std::uint32_t> TreeVictims::next_state() {
 }
 
 std::optional<std::uint32_t> TreeVictims::next_of_bytes() {
-  // A policy that draws ranks leaves with a state among the states.
-  const auto leaf = draws() ? bare_.next(bare_leaves()) : next_leaf();
+  // A policy that ranks states ranks leaves with a state among them.
+  const auto leaf = ranks_states() ? bare_.next(bare_leaves()) : next_leaf();
   return leaf ? leaf : next_state();
 }
 
 std::size_t TreeVictims::peek(VictimKind kind, std::span<std::uint32_t> out) {
   std::size_t found = 0;
-  const bool leaves_too = kind == VictimKind::tokens || (kind == VictimKind::bytes && !draws());
-  if (kind != VictimKind::states && draws()) found = bare_.peek(bare_leaves(), out);
+  const bool leaves_too = kind == VictimKind::tokens || (kind == VictimKind::bytes && !ranks_states());
+  if (kind != VictimKind::states && ranks_states()) found = bare_.peek(bare_leaves(), out);
   if (leaves_too) found += leaves_.peek(leaves(), out.subspan(found));
   if (kind == VictimKind::tokens) return found;
   const std::span<std::uint32_t> rest = out.subspan(found);
@@ -142,7 +141,7 @@ void TreeVictims::check_invariants() const {
     const RadixNode& node = nodes_[index];
     if (node.pages == 0) continue;
     const bool candidate =
-        draws() && node.slot < 0 ? bare_.contains(bare_leaves(), index) : leaves_.contains(leaves(), index);
+        ranks_states() && node.slot < 0 ? bare_.contains(bare_leaves(), index) : leaves_.contains(leaves(), index);
     require_invariant(candidate || !is_leaf(index), structure, "an evictable leaf is not indexed");
     const auto slot = static_cast<std::uint32_t>(node.slot);
     require_invariant(node.slot < 0 || pool_.lock_count(SlotId{node.slot}) > 0 || states_.contains(states(), slot),

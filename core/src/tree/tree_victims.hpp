@@ -19,9 +19,9 @@ namespace stateport::detail {
 /// What a prefix tree evicts next: leaves, by node, and states, by slot, each in a VictimOrder.
 ///
 /// Every evictable leaf and every evictable state is a candidate. What is locked, and a node that got children, stays
-/// one until it comes up: it is dropped then, and offered again when it is eligible again. A policy that draws ranks
-/// leaves with a state and states by the same key, and keeps leaves without a state apart: they go first. Of all other
-/// policies, states go least recently used first.
+/// one until it comes up: it is dropped then, and offered again when it is eligible again. For a policy that ranks
+/// states, leaves with a state and states have the same key, and leaves without a state are kept apart: they go first.
+/// Of all other policies, states go least recently used first.
 class TreeVictims {
  public:
   /// `slots` is the size of `pool`. All three must outlive this.
@@ -31,7 +31,7 @@ class TreeVictims {
 
   /// Room for nodes 0 … nodes - 1.
   void reserve(std::size_t nodes);
-  [[nodiscard]] bool draws() const noexcept { return leaves_.strategy() == VictimStrategy::draw; }
+  [[nodiscard]] bool ranks_states() const noexcept { return ranks_states_; }
 
   /// Whether a leaf goes whole if it goes.
   [[nodiscard]] bool is_leaf(std::uint32_t node) const noexcept {
@@ -40,17 +40,17 @@ class TreeVictims {
   }
   /// A leaf became evictable: it was unlocked, lost its last child, or got or lost a state.
   void offer(std::uint32_t leaf) noexcept {
-    if (draws() && nodes_[leaf].slot < 0) return bare_.offer(bare_leaves(), leaf);
+    if (ranks_states() && nodes_[leaf].slot < 0) return bare_.offer(bare_leaves(), leaf);
     leaves_.offer(leaves(), leaf);
   }
   /// A new leaf, without a state yet and the youngest of all.
   void offer_new(std::uint32_t leaf) noexcept {
-    if (draws()) return bare_.offer(bare_leaves(), leaf);
+    if (ranks_states()) return bare_.offer(bare_leaves(), leaf);
     leaves_.offer_newest(leaves(), leaf);
   }
   void drop(std::uint32_t leaf) noexcept {
     leaves_.erase(leaves(), leaf);
-    if (draws()) bare_.erase(bare_leaves(), leaf);
+    if (ranks_states()) bare_.erase(bare_leaves(), leaf);
   }
 
   /// Precondition: `tick` is the largest so far, if the node is a leaf.
@@ -76,18 +76,24 @@ class TreeVictims {
   void add_state(std::uint32_t node, SlotId slot, std::uint64_t tick) noexcept {
     touch_state(slot, tick);
     states_.offer(states(), static_cast<std::uint32_t>(slot.value()));
-    if (draws() && is_leaf(node)) offer(node);
+    if (ranks_states() && is_leaf(node)) offer(node);
     leaves_.rank_again(leaves(), node);
   }
   void unlock_state(SlotId slot) noexcept { states_.offer_again(states(), static_cast<std::uint32_t>(slot.value())); }
   void touch_state(SlotId slot, std::uint64_t tick) noexcept { state_ticks_[slot.index()] = tick; }
   /// The node lost its state and stays.
   void state_was_lost(std::uint32_t node) noexcept { leaves_.rank_again(leaves(), node); }
+  /// The key of the node's state, if it has one, may have become smaller.
+  void rank_state_again(std::uint32_t node) noexcept {
+    if (!states_.keys_may_shrink() || nodes_[node].slot < 0) return;
+    if (learns_) policy_.learning()->measured(facts(node));
+    states_.rank_again(states(), static_cast<std::uint32_t>(nodes_[node].slot));
+  }
   [[nodiscard]] std::uint64_t state_tick(SlotId slot) const noexcept { return state_ticks_[slot.index()]; }
 
   // The node that goes next: a leaf whole, any other without its KV.
   [[nodiscard]] std::optional<std::uint32_t> next_leaf() {
-    if (draws())
+    if (ranks_states())
       if (const auto bare = bare_.next(bare_leaves())) return bare;
     return leaves_.next(leaves());
   }
@@ -112,7 +118,7 @@ class TreeVictims {
     Victims& victims;
     [[nodiscard]] auto& node(std::uint32_t index) const noexcept { return victims.nodes_[index]; }
     [[nodiscard]] bool eligible(std::uint32_t index) const noexcept {
-      return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.draws());
+      return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.ranks_states());
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
     void fetch(std::uint32_t index, int step) const noexcept { victims.fetch(index, step); }
@@ -155,8 +161,9 @@ class TreeVictims {
   const SlotPool& pool_;
   EvictionPolicy& policy_;
   bool learns_;
-  VictimOrder<LinkedRecency> leaves_;       ///< by node; with a state, if the policy draws
-  VictimOrder<> bare_;                      ///< by node: leaves without a state, if the policy draws
+  bool ranks_states_;
+  VictimOrder<LinkedRecency> leaves_;       ///< by node; with a state, if the policy ranks states
+  VictimOrder<> bare_;                      ///< by node: leaves without a state, if the policy ranks states
   VictimOrder<> states_;                    ///< by slot
   std::vector<std::uint64_t> state_ticks_;  ///< by slot
 };

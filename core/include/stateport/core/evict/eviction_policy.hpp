@@ -24,7 +24,8 @@ struct VictimFacts {
   std::int32_t priority = 0;
   std::int64_t tokens = 0;  ///< KV that an eviction would free; 0: the state alone goes
   bool has_state = false;
-  std::int64_t segment_tokens = 0;   ///< KV of the node alone, which changes by a split; 0: a block
+  std::uint32_t children = 0;        ///< longer prefixes that go on from here in different ways
+  std::int64_t segment_tokens = 0;   ///< KV from the next fork or state above to the end; 0: a block
   std::int64_t end_tokens = 0;       ///< length of the prefix that ends here
   std::int64_t fallback_tokens = 0;  ///< length of the longest shorter prefix that has a state
   /// Of a leaf: the KV from the next fork above to its end, which nothing else needs and which goes sooner or later if
@@ -75,6 +76,9 @@ struct VictimTraits {
   /// > 0: keys change with time, so that no order can be kept. The cache draws so many candidates at random, compares
   /// them with the best that lost the draws before (VictimDraw), and evicts the smallest.
   std::int32_t draws = 0;
+  /// The policy ranks states of nodes that stay, too. Otherwise it ranks leaves alone, and states go by last use. Where
+  /// keys are drawn it always does.
+  bool ranks_states = false;
   std::uint64_t draw_seed = 1;
 };
 
@@ -117,6 +121,9 @@ class LearningPolicy : public EvictionPolicy {
   [[nodiscard]] virtual PromptPast looked_up(const PromptKeys& /*prompt*/) noexcept { return {}; }
   /// A request continues from the state of this candidate.
   virtual void used(std::uint32_t /*index*/) noexcept {}
+  /// The lengths of a candidate whose state was just used or kept, or lost a continuation. Told by a tree, if the policy
+  /// ranks states.
+  virtual void measured(const VictimFacts& /*facts*/) noexcept {}
   /// A prefix is kept. The cache has checked the hint (check_hint) before it changed anything.
   virtual void kept(const KeptFacts& /*prefix*/) noexcept {}
   /// This candidate lost its state and stays.

@@ -64,8 +64,8 @@ class PrefixTree {
   /// until the tokens suffice; then states, least recently used first: an unlocked leaf goes whole, any other node
   /// keeps its KV; then for bytes leaves, and states if no leaf is left. May over-deliver by one leaf. However many
   /// nodes are locked, a leaf costs O(1) for lru, else O(log n), a state O(log n), amortised over touches and locks.
-  /// A policy that draws (hix) chooses the states too, and for bytes decides between leaves and states; leaves without
-  /// a state, which no request can continue from, go first. A victim costs it O(draws).
+  /// A policy that ranks states (hix, gdsf) chooses the states too, and for bytes decides between leaves and states;
+  /// leaves without a state, which no request can continue from, go first. A victim costs hix O(draws).
   EvictResult evict(EvictDemand demand, Freed& freed);
 
   /// Writes what evict() would give up next for one kind of demand, in order, and answers how much that is, at most

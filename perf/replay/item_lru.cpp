@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/evict/item_lru.hpp>
+#include "item_lru.hpp"
 
 #include "containers/assert.hpp"
 #include <stateport/core/model/error.hpp>
 
-namespace stateport {
+namespace stateport::replay {
 
 ItemLru::ItemLru(std::int64_t budget_bytes, std::size_t reserve_items) : budget_bytes_(budget_bytes) {
   require(budget_bytes >= 0, "budget_bytes", budget_bytes, "must not be negative");
@@ -64,4 +64,4 @@ void ItemLru::check_invariants() const {
   check(present == size, "an item is present and not in the list");
 }
 
-}  // namespace stateport
+}  // namespace stateport::replay

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace stateport {
+namespace stateport::replay {
 
 /// One memory for KV and states: what each costs, and how much there is. Bytes count for 64-bit offsets; a block is
 /// `block_size_tokens` tokens of KV over all attention layers. (An engine with separate pools has no Budget: it asks
@@ -23,4 +23,4 @@ struct Budget {
 /// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1.
 void check_budget(const Budget& budget);
 
-}  // namespace stateport
+}  // namespace stateport::replay

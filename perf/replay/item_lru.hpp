@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace stateport {
+namespace stateport::replay {
 
 /// Blocks of KV and states as separate items of one list, least recently touched first, under one byte budget. For
 /// indexes by block, where any item can go alone. Items are numbers below a count that may grow. Every operation is
@@ -48,4 +48,4 @@ class ItemLru {
   std::int64_t budget_bytes_;
 };
 
-}  // namespace stateport
+}  // namespace stateport::replay

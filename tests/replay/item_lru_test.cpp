@@ -4,13 +4,13 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <stateport/core/evict/item_lru.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "heap_counter.hpp"
+#include "item_lru.hpp"
 #include "random.hpp"
 
-using stateport::ItemLru;
+using stateport::replay::ItemLru;
 using stateport::test::for_each_seed;
 using stateport::test::heap_allocations;
 using stateport::test::Random;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/pool/budget.hpp>
+#include "budget.hpp"
 
 #include <stateport/core/model/error.hpp>
 
-namespace stateport {
+namespace stateport::replay {
 
 void check_budget(const Budget& budget) {
   require(budget.bytes >= 1, "budget.bytes", budget.bytes, "must be at least 1");
@@ -12,4 +12,4 @@ void check_budget(const Budget& budget) {
   require(budget.block_size_tokens >= 1, "budget.block_size_tokens", budget.block_size_tokens, "must be at least 1");
 }
 
-}  // namespace stateport
+}  // namespace stateport::replay
