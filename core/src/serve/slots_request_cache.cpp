@@ -148,7 +148,8 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
                     .layout_fingerprint = options_.layout_fingerprint};
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_) return;
-  if (allocator_.has_state(checkpoint.block) && allocator_.tag(checkpoint.block) == checkpoint.tag) return;
+  // Another block of the same tokens may have the state.
+  if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;
   noted = commit_;
   checkpoints_.push_back(checkpoint);
   blocks_.push_back(checkpoint.block);
@@ -206,10 +207,17 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
   allocator_.withdraw(checkpoint.block);
   allocator_.set_tag(checkpoint.block, checkpoint.tag);
   const BlockHash hash = kv_.pool().hash(checkpoint.block);
+  // Another row of this pass may have stored the same state: from now on this one is found.
+  const auto same = allocator_.find_tagged(hash, checkpoint.tag);
+  if (same) {
+    block_of_[same->slot.index()] = {};
+    published_slot_[same->block.index()] = {};
+  }
   allocator_.register_hashes({&checkpoint.block, 1}, {&hash, 1});
   block_of_[slot.index()] = checkpoint.block;
   published_slot_[checkpoint.block.index()] = slot;
   state_prefix_[slot.index()] = checkpoint.tag.prefix;
+  if (same) return;
   events_.push({.kind = CacheEvent::Kind::stored,
                 .content = CacheEvent::Content::state,
                 .prefix = checkpoint.tag.prefix,
