@@ -182,6 +182,22 @@ class Recorder final : public BlockListener {
 
 }  // namespace
 
+TEST_CASE("of blocks used at the same time the smallest id goes first, also above a victim") {
+  BlockPool pool({.blocks = 4});
+  const Blocks blocks = ids({0, 1, 2});
+  CHECK(take(pool, 3) == blocks);
+  // Block 0 continues block 2; block 1 stands alone.
+  pool.register_hashes(ids({2}), Hashes{12});
+  pool.register_hashes(ids({0}), Hashes{10}, Hashes{12});
+  pool.register_hashes(ids({1}), Hashes{11});
+  pool.release(blocks);
+  REQUIRE(pool.evict_lru(2));
+  CHECK_FALSE(pool.find(10).valid());
+  CHECK_FALSE(pool.find(11).valid());
+  CHECK(pool.find(12) == BlockId{2});
+  pool.check_invariants();
+}
+
 TEST_CASE("the last block is a dummy and allocation takes the top segment in stored order") {
   BlockPool pool({.blocks = 6});
   CHECK(take(pool, 2) == ids({3, 4}));

@@ -14,6 +14,7 @@
 using stateport::InvalidArgument;
 using stateport::SlotId;
 using stateport::SlotPool;
+using stateport::StateTag;
 
 namespace {
 std::vector<SlotId> take(SlotPool& pool, std::size_t count) {
@@ -22,6 +23,21 @@ std::vector<SlotId> take(SlotPool& pool, std::size_t count) {
   return slots;
 }
 }  // namespace
+
+TEST_CASE("a slot that is handed out again has lost tag and owner") {
+  for (const SlotPool::Order order : {SlotPool::Order::stack, SlotPool::Order::queue}) {
+    SlotPool pool(1, order);
+    SlotId slot;
+    REQUIRE(pool.allocate({&slot, 1}));
+    pool.set_tag(slot, {.token_count = 16, .prefix = {{1, 2}}, .layout_fingerprint = 3});
+    pool.set_owner(slot, 7);
+    pool.release(slot);
+    REQUIRE(pool.allocate({&slot, 1}));
+    CHECK(pool.tag(slot) == StateTag{});
+    CHECK(pool.owner(slot) == SlotPool::caller);
+    pool.check_invariants();
+  }
+}
 
 TEST_CASE("a stack pool hands out its top segment in stored order") {
   SlotPool pool(4);

@@ -99,6 +99,24 @@ TEST_CASE("a committed state is found only after it is published") {
   CHECK_FALSE(f.planner.has_any());
 }
 
+TEST_CASE("what lost its slot between commit and publication is not published") {
+  Fixture f(3);
+  static_cast<void>(f.planner.plan(f.prompt(0, 256)));
+  static_cast<void>(f.planner.plan(f.prompt(1, 256, 5)));
+  static_cast<void>(f.planner.commit());
+  // Block 0 has no slot any more; block 5 has another one, which nothing was copied into.
+  f.states.invalidate(std::vector{f.all[0], f.all[5]});
+  const Blocks other = {f.all[5], f.all[9]};
+  std::vector<SlotId> given(2);
+  f.states.allocate(other, given);
+  f.planner.publish();
+  CHECK_FALSE(f.states.has_state(f.all[0]));
+  CHECK_FALSE(f.states.find(1000 + f.all[5].value()).valid());
+  CHECK(f.states.tag(f.all[5]) == StateTag{});
+  f.states.check_invariants();
+  f.planner.check_invariants();
+}
+
 TEST_CASE("an abandoned commit gives its slots back and hides nothing that was there") {
   Fixture f(2);
   static_cast<void>(f.planner.plan(f.prompt(0, 300)));
