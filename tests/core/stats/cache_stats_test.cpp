@@ -25,10 +25,12 @@ bool contains(const std::string& text, const std::string& part) {
 TEST_CASE("every token of a prompt is a hit or lost for one reason") {
   for_each_seed(200, [](Random& random, std::uint64_t) {
     CacheStats stats;
+    std::int64_t hits = 0;
     for (int request = 0; request < 50; ++request) {
       const std::int64_t prompt = random.between(1, 1000);
       const std::int64_t walked = random.between(0, prompt);
-      const std::int64_t hit = random.between(0, walked);
+      const std::int64_t hit = random.chance(20) ? 0 : random.between(0, walked);
+      hits += hit > 0;
       std::optional<LostHit> reason;
       if (hit < walked) reason = static_cast<LostHit>(random.between(0, 4));
       stats.count_lookup(prompt, hit, walked, reason);
@@ -40,6 +42,8 @@ TEST_CASE("every token of a prompt is a hit or lost for one reason") {
       flops += loss.flops;
       REQUIRE((loss.requests == 0) == (loss.tokens == 0));
     }
+    CHECK(stats.requests == 50);
+    CHECK(stats.requests_hit == hits);
     CHECK(tokens == stats.prompt_tokens);
     CHECK(flops == static_cast<double>(tokens));
   });
@@ -85,6 +89,7 @@ TEST_CASE("the text for people names the reasons that occurred, the one for Prom
   CHECK(contains(metrics, "cache_lost_tokens_total{reason=\"off_grid\"} 0\n"));
   CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"2\"} 0\n"));
   CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"4\"} 1\n"));
+  CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"8\"} 1\n"));  // a bucket counts those before it too
   CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"+Inf\"} 1\n"));
   CHECK(contains(metrics, "cache_eviction_age_seconds_sum 100\n"));
 }
