@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include <doctest/doctest.h>
 #include <stateport/core/stats/cache_stats.hpp>
@@ -92,6 +94,14 @@ TEST_CASE("the text for people names the reasons that occurred, the one for Prom
   CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"8\"} 1\n"));  // a bucket counts those before it too
   CHECK(contains(metrics, "cache_reuse_age_seconds_bucket{le=\"+Inf\"} 1\n"));
   CHECK(contains(metrics, "cache_eviction_age_seconds_sum 100\n"));
+}
+
+TEST_CASE("every reason of a lost hit has a name of its own") {
+  std::set<std::string_view> names;
+  for (int reason = 0; reason < lost_hit_count; ++reason) names.insert(name(static_cast<LostHit>(reason)));
+  CHECK(names.size() == static_cast<std::size_t>(lost_hit_count));
+  CHECK_FALSE(names.contains("?"));
+  CHECK(name(LostHit::evicted_kv) == "evicted_kv");
 }
 
 TEST_CASE("counting allocates nothing") {
