@@ -35,7 +35,33 @@ VictimKey key_of_heir(const std::vector<std::uint32_t>& removed) {
   return policy->key(leaf_with_state(0));
 }
 
+/// What the end of a conversation is worth after the next prompt, of session `next`, did not continue it.
+VictimKey key_of_end_before(std::uint64_t next) {
+  constexpr std::uint64_t first = 7;
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(2);
+  for (const std::uint32_t index : {0U, 1U}) {
+    learner.set_time(1000.0 * (index + 1));
+    learner.kept({.index = index,
+                  .has_state = true,
+                  .key = index + 1,
+                  .depth_blocks = 4,
+                  .prompt_blocks = 4,
+                  .hint = {.session = index == 0 ? first : next}});
+  }
+  learner.set_time(2001);
+  learner.check_invariants();
+  return policy->key(leaf_with_state(0));
+}
+
 }  // namespace
+
+TEST_CASE("for hix, an end that its conversation has left ranks below one that may go on") {
+  const VictimKey unknown = key_of_end_before(0);
+  CHECK(key_of_end_before(7) < unknown);
+  CHECK(key_of_end_before(8) == unknown);
+}
 
 TEST_CASE("what gdsf keeps after a victim ranks above its like from before") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
