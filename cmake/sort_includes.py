@@ -3,12 +3,16 @@
 """Puts the includes of C++ files into the one order of the project, in blocks: the file's own header, public headers of
 stateport, its private headers, other libraries, the standard library. Comments and conditions end a run of includes.
 
-    sort_includes.py [--check] FILE…     --check changes nothing and names the files that are not in order (exit code 1)
+    sort_includes.py [--check] [FILE…]     --check changes nothing and names the files that are not in order (exit code 1)
+
+Without files: all of the project.
 """
 import pathlib
 import re
 import sys
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = ("core", "backends", "kernels", "c", "tests", "perf")
 INCLUDE = re.compile(r'#include ([<"])([^>"]+)[>"](.*)$')
 
 
@@ -51,10 +55,15 @@ def sort_text(path, text):
     return "\n".join(out + gap if run else out)
 
 
+def project_files():
+    return sorted(path for folder in FOLDERS for suffix in ("hpp", "cpp") for path in (ROOT / folder).rglob(f"*.{suffix}"))
+
+
 def main(arguments):
     check = "--check" in arguments
     wrong = []
-    for path in (pathlib.Path(argument) for argument in arguments if argument != "--check"):
+    files = [pathlib.Path(argument) for argument in arguments if argument != "--check"]
+    for path in files or project_files():
         text = path.read_text(encoding="utf-8")
         ordered = sort_text(path, text)
         if ordered == text:

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // B1: what does looking a prompt up in the block cache cost beyond hashing it? Peer in the same run: a loop that hashes
 // the same bytes with the same function and looks the key up in a flat map.
-#include "containers/flat_map.hpp"
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
+
+#include "comparison.hpp"
+#include "containers/flat_map.hpp"
 
 #include <benchmark/benchmark.h>
 #include <openssl/evp.h>
@@ -15,8 +17,6 @@
 #include <random>
 #include <stdexcept>
 #include <vector>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

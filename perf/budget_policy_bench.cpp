@@ -3,6 +3,8 @@
 // index beside the policies that learn nothing.
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "comparison.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -11,8 +13,6 @@
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does the in-place shift of conv windows cost, as the align modes do it after a step with drafts? Peer in the
 // same run and over the same slots, on the same threads: memmove, once per window (sd) or once per channel (ds).
-#include <Kokkos_Core.hpp>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "comparison.hpp"
+#include "slot_workload.hpp"
+
+#include <Kokkos_Core.hpp>
 #include <benchmark/benchmark.h>
 
 #include <cstring>
 #include <vector>
-
-#include "comparison.hpp"
-#include "slot_workload.hpp"
 
 namespace stateport::perf {
 namespace {

@@ -4,14 +4,14 @@
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/pool_resource.hpp>
 
+#include "comparison.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

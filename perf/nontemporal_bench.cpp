@@ -2,13 +2,13 @@
 // From which length of a piece, and how many bytes of a launch, do stores that bypass the caches pay? The calibration
 // of nontemporal_bytes_min (kernels/src/openmp/stream_copy.hpp): scattered pieces copied by all threads, and in the
 // worst case for bypassing, all that was written is read again at once. Peer: memcpy of the same pieces.
-#include <Kokkos_Core.hpp>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 
-#include <benchmark/benchmark.h>
+#include "comparison.hpp"
 
+#include <Kokkos_Core.hpp>
+#include <benchmark/benchmark.h>
 #include <openmp/stream_copy.hpp>
 
 #include <algorithm>
@@ -17,8 +17,6 @@
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

@@ -6,6 +6,14 @@
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
 //      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked;
 //      the same by the learned hazard index against least recent use, where each node has a state
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include "comparison.hpp"
+#include "containers/flat_map.hpp"
+
+#include <benchmark/benchmark.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,15 +22,6 @@
 #include <numeric>
 #include <random>
 #include <vector>
-
-#include <xxhash.h>
-
-#include <benchmark/benchmark.h>
-
-#include "containers/flat_map.hpp"
-#include <stateport/core/tree/prefix_tree.hpp>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

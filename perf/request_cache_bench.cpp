@@ -4,6 +4,8 @@
 // µs for align with drafts. A step must not allocate.
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "heap_counter.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -12,8 +14,6 @@
 #include <memory>
 #include <numeric>
 #include <vector>
-
-#include "heap_counter.hpp"
 
 namespace stateport::perf {
 namespace {

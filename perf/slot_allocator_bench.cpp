@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does an eviction cost at 10⁶ blocks? Peer in the same run: a bare flat map of as many entries, erase one and
 // insert one. And: what does a request's bookkeeping cost per block of its prompt, hashing apart?
-#include "containers/flat_map.hpp"
-#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
+
+#include <stateport/core/pool/block_pool.hpp>
+
+#include "comparison.hpp"
+#include "containers/flat_map.hpp"
 
 #include <benchmark/benchmark.h>
 
@@ -12,8 +15,6 @@
 #include <random>
 #include <stdexcept>
 #include <vector>
-
-#include "comparison.hpp"
 
 namespace stateport::perf {
 namespace {

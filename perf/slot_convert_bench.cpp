@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Does a copy that converts fp32 to bf16 on the way run at the speed of the memory? Peer in the same run and over the
 // same slots, on the same threads: a plain loop over each chunk; limit: a copy of as many bytes that converts nothing.
-#include <Kokkos_Core.hpp>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "comparison.hpp"
+#include "element_convert.hpp"
+#include "slot_workload.hpp"
+
+#include <Kokkos_Core.hpp>
 #include <benchmark/benchmark.h>
 
 #include <cstring>
 #include <vector>
-
-#include "comparison.hpp"
-#include "element_convert.hpp"
-#include "slot_workload.hpp"
 
 namespace stateport::perf {
 namespace {

@@ -2,13 +2,15 @@
 // C1, C2, C3: does copying many states at once run at the speed of the memory? Peers in the same run and over the same
 // slots: std::memcpy per chunk on the same threads, Kokkos::deep_copy per chunk; limit: one contiguous copy of as many
 // bytes (non-temporal for C1, memcpy for C2). C3 is `mix` of two runs, with one thread and with all.
-#include <Kokkos_Core.hpp>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/core/model/models.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "comparison.hpp"
+#include "slot_workload.hpp"
+
+#include <Kokkos_Core.hpp>
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -16,9 +18,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "comparison.hpp"
-#include "slot_workload.hpp"
 
 namespace stateport::perf {
 namespace {

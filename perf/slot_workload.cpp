@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slot_workload.hpp"
 
+#include <stateport/backends/transfer.hpp>
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
-
-#include <stateport/backends/transfer.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::perf {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_store.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
-
-#include <stateport/backends/device_resource.hpp>
-#include <stateport/kernels/slot_copier.hpp>
-#include <stateport/kernels/state_store.hpp>
 
 namespace stateport::perf {
 

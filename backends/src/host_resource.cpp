@@ -3,14 +3,14 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "host_memory.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <new>
-
-#include "host_memory.hpp"
 
 namespace stateport {
 namespace detail {

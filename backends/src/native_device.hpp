@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include <stateport/backends/device.hpp>
+
+#include <string>
 
 /// What src/runtime.cpp and the resources ask of the vendor's runtime about devices; one source per vendor.
 namespace stateport::detail {

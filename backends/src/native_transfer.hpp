@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <stateport/backends/stream.hpp>
+
+#include <cstddef>
 
 /// What src/transfer.cpp asks of the vendor's runtime; one source per vendor. The arguments are checked, bytes > 0.
 namespace stateport::detail {

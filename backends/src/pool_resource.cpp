@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/pool_resource.hpp>
 
+#include <stateport/backends/event.hpp>
 #include <stateport/core/model/error.hpp>
 
-#include <stateport/backends/event.hpp>
+#include "pool_blocks.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <vector>
-
-#include "pool_blocks.hpp"
 
 namespace stateport {
 

@@ -3,16 +3,15 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <Kokkos_Core.hpp>
+#include "native_device.hpp"
 
+#include <Kokkos_Core.hpp>
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
-
-#include "native_device.hpp"
 
 namespace stateport {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <mutex>
-#include <unordered_map>
-#include <unordered_set>
-
 #include "native_stream.hpp"
 #include "stream_check.hpp"
 #include "stream_state.hpp"
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace stateport {
 namespace detail {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-
 #include <stateport/backends/internal/execution_space.hpp>
+
+#include <optional>
 
 namespace stateport::detail {
 

@@ -3,10 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <cstdint>
-
 #include "native_transfer.hpp"
 #include "stream_check.hpp"
+
+#include <cstdint>
 
 namespace stateport {
 

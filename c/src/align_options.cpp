@@ -3,9 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <string>
-
 #include "arguments.hpp"
+
+#include <string>
 
 namespace stateport::c {
 namespace {

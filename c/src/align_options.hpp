@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <stateport/c/align_options.h>
 #include <stateport/core/align/align_planner.hpp>
+
+#include <cstdint>
 
 namespace stateport::c {
 

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints found by block table, planned on the host.
 #include <stateport/c/align_planner.h>
-
 #include <stateport/core/align/align_planner.hpp>
-
-#include <algorithm>
-#include <limits>
 
 #include "align_options.hpp"
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "guard.hpp"
 #include "handle_table.hpp"
+
+#include <algorithm>
+#include <limits>
 
 using namespace stateport;
 using namespace stateport::c;

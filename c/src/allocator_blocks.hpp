@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/external_block_pool.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <span>
-
-#include <stateport/core/pool/block_pool.hpp>
-#include <stateport/core/pool/external_block_pool.hpp>
 
 namespace stateport::c {
 

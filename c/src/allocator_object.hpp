@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include "allocator_blocks.hpp"
 #include "handle_table.hpp"
+
+#include <cstdint>
+#include <vector>
 
 namespace stateport::c {
 

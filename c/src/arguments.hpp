@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -10,8 +12,6 @@
 #include <span>
 #include <type_traits>
 #include <vector>
-
-#include <stateport/core/model/error.hpp>
 
 /// How arguments of C become arguments of C++, or a refusal.
 namespace stateport::c {

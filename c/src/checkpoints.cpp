@@ -5,12 +5,12 @@
 #include <stateport/core/slots/checkpoint_budget.hpp>
 #include <stateport/core/slots/checkpoint_planner.hpp>
 
-#include <algorithm>
-
 #include "allocator_object.hpp"
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "guard.hpp"
+
+#include <algorithm>
 
 using namespace stateport;
 using namespace stateport::c;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <vector>
-
 #include <stateport/c/copies.h>
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "arguments.hpp"
+
+#include <vector>
 
 namespace stateport::c {
 

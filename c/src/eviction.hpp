@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include <stateport/c/eviction.h>
 #include <stateport/core/evict/eviction_policy.hpp>
+
+#include <cstdint>
+#include <memory>
 
 namespace stateport::c {
 

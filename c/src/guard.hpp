@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/c/status.h>
+
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
-
-#include <stateport/c/status.h>
 
 namespace stateport::c {
 

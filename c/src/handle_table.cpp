@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "handle_table.hpp"
 
+#include "guard.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <string_view>
-
-#include "guard.hpp"
 
 namespace stateport::c {
 namespace {

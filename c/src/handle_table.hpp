@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -8,8 +10,6 @@
 #include <span>
 #include <utility>
 #include <vector>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::c {
 

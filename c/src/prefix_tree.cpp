@@ -4,13 +4,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "arguments.hpp"
+#include "eviction.hpp"
+
 #include <array>
 #include <bit>
 #include <optional>
 #include <string_view>
-
-#include "arguments.hpp"
-#include "eviction.hpp"
 
 namespace stateport::c {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include <stateport/c/prefix_tree.h>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "handle_table.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace stateport::c {
 

@@ -2,12 +2,12 @@
 // Calls of a prefix tree that take or tell several prompts or nodes, and locks.
 #include <stateport/c/prefix_tree.h>
 
-#include <algorithm>
-#include <limits>
-
 #include "arguments.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
+
+#include <algorithm>
+#include <limits>
 
 using namespace stateport;
 using namespace stateport::c;

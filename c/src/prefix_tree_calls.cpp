@@ -2,13 +2,13 @@
 // Checkpoints found by tokens.
 #include <stateport/c/prefix_tree.h>
 
-#include <algorithm>
-#include <utility>
-
 #include "arguments.hpp"
 #include "eviction.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
+
+#include <algorithm>
+#include <utility>
 
 using namespace stateport;
 using namespace stateport::c;

@@ -2,13 +2,13 @@
 // How what goes into a request cache and comes out of it is told in C.
 #include "request_cache.hpp"
 
-#include <algorithm>
-
 #include "align_options.hpp"
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "eviction.hpp"
 #include "prefix_tree.hpp"
+
+#include <algorithm>
 
 namespace stateport::c {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <stateport/c/request_cache.h>
 #include <stateport/core/serve/request_cache.hpp>
+
+#include <cstdint>
+#include <vector>
 
 namespace stateport::c {
 

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface for the three indexes.
 #include <stateport/c/request_cache.h>
-
 #include <stateport/core/serve/request_cache.hpp>
-
-#include <algorithm>
-#include <array>
-#include <memory>
-#include <string>
 
 #include "arguments.hpp"
 #include "eviction.hpp"
@@ -15,6 +9,11 @@
 #include "handle_table.hpp"
 #include "prefix_tree.hpp"
 #include "request_cache.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
 
 using namespace stateport;
 using namespace stateport::c;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runtime and streams.
-#include <stateport/c/store.h>
+#include <stateport/backends/runtime.hpp>
 
 #include <stateport/backends/device.hpp>
-#include <stateport/backends/runtime.hpp>
 #include <stateport/backends/transfer.hpp>
+#include <stateport/c/store.h>
 
 #include "arguments.hpp"
 #include "guard.hpp"

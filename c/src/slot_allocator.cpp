@@ -4,15 +4,15 @@
 
 #include <stateport/core/hash/block_hasher.hpp>
 
-#include <algorithm>
-#include <string_view>
-#include <utility>
-
 #include "allocator_object.hpp"
 #include "arguments.hpp"
 #include "copies.hpp"
 #include "eviction.hpp"
 #include "guard.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
 
 using namespace stateport;
 using namespace stateport::c;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
-
 #include <stateport/core/model/state_spec.hpp>
 
 #include "handle_table.hpp"
+
+#include <utility>
 
 namespace stateport::c {
 

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
@@ -14,6 +9,11 @@
 #include "copies.hpp"
 #include "handle_table.hpp"
 #include "spec_object.hpp"
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 namespace stateport::c {
 

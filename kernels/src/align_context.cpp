@@ -3,12 +3,12 @@
 
 #include <stateport/kernels/state_store.hpp>
 
+#include "align_context_impl.hpp"
+#include "launch.hpp"
+
 #include <array>
 #include <deque>
 #include <vector>
-
-#include "align_context_impl.hpp"
-#include "launch.hpp"
 
 namespace stateport {
 namespace {

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/kernels/align_context.hpp>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/kernels/align_context.hpp>
+
+#include "align_launch.hpp"
 
 #include <array>
 #include <deque>
 #include <vector>
-
-#include "align_launch.hpp"
 
 namespace stateport {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small index kernels of AlignContext: one thread per entry, on every backend.
-#include <Kokkos_Core.hpp>
-
-#include <algorithm>
-
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
 
 #include "align_launch.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
 
 namespace stateport::kernels {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
 
 #include "align_rows.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
 
 /// The launches of AlignContext: a step once for GPUs and once for CPUs, the index kernels once for all.
 namespace stateport::kernels {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
-#include <Kokkos_Core.hpp>
-
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/align/batch_counts.hpp>
 #include <stateport/core/align/held_tokens.hpp>
 
 #include "copy_table.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
 
 /// The decision for one row of one group, by the rules of core: the same function for every backend.
 namespace stateport::kernels {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/core/model/element_type.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/state_store.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::kernels {
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "copy_table.hpp"
+#include "element_convert.hpp"
+
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-
-#include "element_convert.hpp"
-
-#include "copy_table.hpp"
 
 /// Element-wise copies: conversion between fp32, fp16 and bf16, and conv states whose strides differ or leave gaps.
 /// `lane` of `lanes` threads share one range; a CPU thread is lane 0 of 1.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "copy_table.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
 
 /// The launches, implemented once for GPUs (gpu/) and once for CPUs (openmp/); kernels/CMakeLists.txt picks one.
 namespace stateport::kernels {

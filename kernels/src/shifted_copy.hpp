@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "copy_table.hpp"
+#include "element_copy.hpp"
+
 #include <Kokkos_Core.hpp>
 
 #include <cstddef>
 #include <cstdint>
-
-#include "copy_table.hpp"
-#include "element_copy.hpp"
 
 /// The conv part of a copy with bias: tokens [shift, window) of one slot → tokens [0, window - shift) of another, or of
 /// the same one. In place, one lane owns a column of channels for all tokens and walks the tokens upwards, so what it

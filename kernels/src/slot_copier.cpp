@@ -4,12 +4,12 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
-#include <optional>
-#include <vector>
-
 #include "copy_table.hpp"
 #include "launch.hpp"
 #include "store_overlap.hpp"
+
+#include <optional>
+#include <vector>
 
 namespace stateport {
 

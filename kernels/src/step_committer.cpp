@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/kernels/step_committer.hpp>
 
-#include <Kokkos_Core.hpp>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
@@ -11,10 +9,12 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
-#include <vector>
-
 #include "byte_copy.hpp"
 #include "element_copy.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <vector>
 
 namespace stateport {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/kernels/state_store.hpp>
+
 #include <cstdint>
 #include <optional>
-
-#include <stateport/kernels/state_store.hpp>
 
 namespace stateport::kernels {
 

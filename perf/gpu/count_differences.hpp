@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include "peers.hpp"
+
+#include <cstdint>
 
 /// The kernel of count_differences, for CUDA and HIP.
 namespace stateport::perf {

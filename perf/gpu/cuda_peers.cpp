@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peers.hpp"
-
-#include <cuda_runtime.h>
-#include <cub/device/device_memcpy.cuh>
-
-#include <memory>
-#include <stdexcept>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>
 
 #include "count_differences.hpp"
+#include "peers.hpp"
 #include "twin_copy.hpp"
+
+#include <cub/device/device_memcpy.cuh>
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <stdexcept>
 
 namespace stateport::perf {
 namespace {

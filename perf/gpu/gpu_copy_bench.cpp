@@ -10,6 +10,12 @@
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "comparison.hpp"
+#include "element_convert.hpp"
+#include "peers.hpp"
+#include "round_checks.hpp"
+#include "slot_workload.hpp"
+
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -20,12 +26,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "comparison.hpp"
-#include "element_convert.hpp"
-#include "peers.hpp"
-#include "round_checks.hpp"
-#include "slot_workload.hpp"
 
 namespace stateport::perf {
 namespace {

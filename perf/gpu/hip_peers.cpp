@@ -7,15 +7,15 @@
 #define STATEPORT_HAS_HIPCUB
 #endif
 
-#include <memory>
-#include <stdexcept>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/transfer.hpp>
 
 #include "count_differences.hpp"
 #include "twin_copy.hpp"
+
+#include <memory>
+#include <stdexcept>
 
 namespace stateport::perf {
 namespace {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/stream.hpp>
+
+#include "../slot_workload.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
-
-#include <stateport/backends/stream.hpp>
-
-#include "../slot_workload.hpp"
 
 /// What a GPU benchmark needs of the vendor: time, graphs, and the other ways to copy the same chunks. One source file
 /// for each vendor.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "round_checks.hpp"
 
+#include <stateport/backends/transfer.hpp>
+
 #include <algorithm>
 #include <utility>
-
-#include <stateport/backends/transfer.hpp>
 
 namespace stateport::perf {
 namespace {

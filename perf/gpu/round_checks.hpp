@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "peers.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace stateport::perf {
 

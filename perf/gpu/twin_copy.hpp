@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "../slot_workload.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "../slot_workload.hpp"
 
 /// The copy kernel as one writes it for CUDA or HIP alone: tiles of 32 KiB, blocks of 256 threads that stride over
 /// them, four 16-byte loads before the first store.

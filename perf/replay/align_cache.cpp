@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_cache.hpp"
 
-#include <algorithm>
-#include <limits>
-
 #include <stateport/core/align/state_hit.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <limits>
 
 namespace stateport::replay {
 namespace {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/align/column_table.hpp>
-#include "containers/flat_map.hpp"
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
 
 #include "cache.hpp"
+#include "containers/flat_map.hpp"
 #include "state_mover.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 #include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/ids.hpp>
 
 #include "state_mover.hpp"
+
+#include <cstdint>
+#include <span>
 
 namespace stateport::replay {
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_replayer.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-
-#include <fmt/format.h>
 #include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/align/chunk_split.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 
 namespace stateport::replay {
 namespace {

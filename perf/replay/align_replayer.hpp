@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <random>
-#include <span>
-#include <vector>
-
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/ids.hpp>
@@ -16,6 +10,12 @@
 #include "align_sequence.hpp"
 #include "replayer.hpp"
 #include "workload.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_run.hpp"
 
-#include <algorithm>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 
 #include "device_align_states.hpp"
 #include "scaled_spec.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace stateport::replay {
 namespace {

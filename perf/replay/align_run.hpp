@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <functional>
-
 #include <stateport/core/model/state_spec.hpp>
 
 #include "align_replayer.hpp"
 #include "options.hpp"
 #include "report.hpp"
 #include "workload.hpp"
+
+#include <functional>
 
 namespace stateport::replay {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_sequence.hpp"
 
-#include <algorithm>
-
 #include "containers/flat_map.hpp"
+
+#include <algorithm>
 
 namespace stateport::replay {
 

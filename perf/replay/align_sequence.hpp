@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "state_mover.hpp"
+#include "workload.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "state_mover.hpp"
-#include "workload.hpp"
 
 namespace stateport::replay {
 

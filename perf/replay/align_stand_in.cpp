@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_stand_in.hpp"
 
-#include <algorithm>
-
-#include <Kokkos_Core.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "word_pattern.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
 
 namespace stateport::replay {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "state_mover.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

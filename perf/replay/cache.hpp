@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
 
 #include "workload.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

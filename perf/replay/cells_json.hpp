@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <span>
-
 #include <nlohmann/json_fwd.hpp>
+
+#include <span>
 
 namespace stateport::replay {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_align_states.hpp"
 
-#include <algorithm>
-#include <chrono>
-
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "scaled_spec.hpp"
+
+#include <algorithm>
+#include <chrono>
 
 namespace stateport::replay {
 namespace {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
@@ -15,6 +10,11 @@
 
 #include "align_mover.hpp"
 #include "align_stand_in.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_states.hpp"
 
-#include <algorithm>
-#include <chrono>
-
-#include <fmt/format.h>
 #include <stateport/core/model/error.hpp>
 
 #include "scaled_spec.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
 
 namespace stateport::replay {
 namespace {

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/state_spec.hpp>
@@ -16,6 +10,12 @@
 #include "peer_copy.hpp"
 #include "stand_in_model.hpp"
 #include "state_mover.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "figures.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
-
-#include <fmt/format.h>
 
 namespace stateport::replay {
 

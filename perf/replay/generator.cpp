@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator.hpp"
 
+#include <stateport/core/model/error.hpp>
+
+#include "token_stream.hpp"
+
 #include <array>
 #include <queue>
 #include <random>
 #include <vector>
-
-#include <stateport/core/model/error.hpp>
-
-#include "token_stream.hpp"
 
 namespace stateport::replay {
 namespace {

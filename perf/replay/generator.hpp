@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "workload.hpp"
+
 #include <cstdint>
 #include <string_view>
-
-#include "workload.hpp"
 
 namespace stateport::replay {
 

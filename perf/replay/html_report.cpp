@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "html_report.hpp"
 
+#include "figures.hpp"
+#include "svg_plot.hpp"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,11 +13,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
-
-#include "figures.hpp"
-#include "svg_plot.hpp"
 
 namespace stateport::replay {
 namespace {

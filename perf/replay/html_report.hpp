@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "report.hpp"
+
+#include <string>
 
 namespace stateport::replay {
 

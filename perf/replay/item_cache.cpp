@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "item_cache.hpp"
 
-#include <algorithm>
-
 #include <stateport/core/model/error.hpp>
+
+#include <algorithm>
 
 namespace stateport::replay {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/pool/slot_pool.hpp>
 
 #include "budget.hpp"
 #include "cache.hpp"
 #include "item_lru.hpp"
 #include "prompt_blocks.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

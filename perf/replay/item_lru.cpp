@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "item_lru.hpp"
 
-#include "containers/assert.hpp"
 #include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
 
 namespace stateport::replay {
 

@@ -1,18 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
-#include <csignal>
-#include <cstdio>
-#include <exception>
-#include <fstream>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
-#include <fmt/format.h>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 #include <stateport/core/model/error.hpp>
@@ -33,6 +19,21 @@
 #include "timeline.hpp"
 #include "trace.hpp"
 #include "tree_cache.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace stateport::replay {
 namespace {

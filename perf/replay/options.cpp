@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options.hpp"
 
+#include <stateport/core/model/models.hpp>
+
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <map>
-
-#include <CLI/CLI.hpp>
-#include <stateport/core/model/models.hpp>
 
 namespace stateport::replay {
 namespace {

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/element_type.hpp>
@@ -14,6 +8,12 @@
 #include "checkpoint_mode.hpp"
 #include "generator.hpp"
 #include "policy_kind.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace stateport::replay {
 

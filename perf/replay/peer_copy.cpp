@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peer_copy.hpp"
 
-#include <string.h>
-
-#include <chrono>
-
-#include <Kokkos_Core.hpp>
 #include <stateport/backends/device.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
+
+#include <Kokkos_Core.hpp>
+#include <string.h>
+
+#include <chrono>
 
 namespace stateport::replay {
 namespace {

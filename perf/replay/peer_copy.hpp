@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/state_spec.hpp>
+
+#include <cstddef>
+#include <vector>
 
 namespace stateport::replay {
 

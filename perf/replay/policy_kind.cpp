@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy_kind.hpp"
 
-#include <algorithm>
-#include <limits>
-
 #include <stateport/core/model/error.hpp>
 
 #include "item_cache.hpp"
 #include "tree_cache.hpp"
+
+#include <algorithm>
+#include <limits>
 
 namespace stateport::replay {
 namespace {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <memory>
-#include <string_view>
-
 #include <stateport/core/model/compute_cost.hpp>
 
 #include "budget.hpp"
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"
 #include "workload.hpp"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
 
 namespace stateport::replay {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-
-#include "containers/flat_map.hpp"
 #include <stateport/core/stats/cache_stats.hpp>
 
 #include "cache.hpp"
+#include "containers/flat_map.hpp"
 #include "state_mover.hpp"
+
+#include <cstdint>
+#include <span>
 
 namespace stateport::replay {
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace stateport::replay {
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "containers/flat_map.hpp"
+#include "state_mover.hpp"
+#include "workload.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "containers/flat_map.hpp"
-
-#include "state_mover.hpp"
-#include "workload.hpp"
 
 namespace stateport::replay {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replayer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
-
-#include <fmt/format.h>
 
 namespace stateport::replay {
 namespace {

@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
 
@@ -17,6 +9,14 @@
 #include "prefix_history.hpp"
 #include "state_mover.hpp"
 #include "workload.hpp"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <vector>
+#include "cells_json.hpp"
+#include "figures.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cells_json.hpp"
-#include "figures.hpp"
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
 
 namespace stateport::replay {
 namespace {

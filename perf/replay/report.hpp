@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "align_replayer.hpp"
 #include "cache.hpp"
 #include "replayer.hpp"
 #include "state_mover.hpp"
 #include "sweep.hpp"
 #include "timeline.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scaled_spec.hpp"
 
+#include <stateport/core/model/element_type.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
 #include <vector>
-
-#include <fmt/format.h>
-#include <stateport/core/model/element_type.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

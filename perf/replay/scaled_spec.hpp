@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/state_spec.hpp>
+
 #include <cstddef>
 #include <string>
-
-#include <stateport/core/model/state_spec.hpp>
 
 namespace stateport::replay {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sizing.hpp"
 
-#include <cmath>
-#include <iterator>
+#include "figures.hpp"
+#include "replayer.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "figures.hpp"
-#include "replayer.hpp"
+#include <cmath>
+#include <iterator>
 
 namespace stateport::replay {
 namespace {

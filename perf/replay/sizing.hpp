@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include <stateport/core/model/compute_cost.hpp>
 
 #include "budget.hpp"
 #include "policy_kind.hpp"
 #include "workload.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace stateport::replay {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slots_cache.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <limits>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

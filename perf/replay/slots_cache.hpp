@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
@@ -16,6 +10,12 @@
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include "cache.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

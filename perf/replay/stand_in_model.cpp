@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stand_in_model.hpp"
 
-#include <algorithm>
-
-#include <Kokkos_Core.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "word_pattern.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
 
 namespace stateport::replay {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
 #include <stateport/core/model/ids.hpp>
 
 #include "workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace stateport::replay {
 

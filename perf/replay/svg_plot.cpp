@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "svg_plot.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace stateport::replay {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sweep.hpp"
 
-#include <algorithm>
-#include <iterator>
-#include <numeric>
+#include "cells_json.hpp"
+#include "figures.hpp"
+#include "replayer.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cells_json.hpp"
-#include "figures.hpp"
-#include "replayer.hpp"
+#include <algorithm>
+#include <iterator>
+#include <numeric>
 
 namespace stateport::replay {
 namespace {

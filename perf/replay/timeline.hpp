@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
 #include <stateport/core/stats/lost_hit.hpp>
 
 #include "budget.hpp"
@@ -13,6 +8,11 @@
 #include "replayer.hpp"
 #include "state_mover.hpp"
 #include "workload.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 namespace stateport::replay {
 

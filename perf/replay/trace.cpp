@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace.hpp"
 
+#include <stateport/core/model/error.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <fstream>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::replay {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "workload.hpp"
+
 #include <cstdint>
 #include <filesystem>
 #include <istream>
 #include <stdexcept>
 #include <string>
-
-#include "workload.hpp"
 
 namespace stateport::replay {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/core/tree/prefix_lock.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "cache.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::replay {
 

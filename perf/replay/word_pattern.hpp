@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "state_mover.hpp"
+
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
-
-#include "state_mover.hpp"
 
 namespace stateport::replay {
 

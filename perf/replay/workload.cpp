@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload.hpp"
 
-#include <algorithm>
+#include <stateport/core/model/error.hpp>
 
 #include "containers/flat_map.hpp"
-#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
 
 namespace stateport::replay {
 namespace {

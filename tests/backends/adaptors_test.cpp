@@ -4,7 +4,6 @@
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/limit_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
-
 #include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/buffer.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/failing_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

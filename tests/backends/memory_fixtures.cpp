@@ -12,7 +12,6 @@
 #include <stateport/backends/transfer.hpp>
 
 #include <doctest/doctest.h>
-
 #include <sys/wait.h>
 #include <unistd.h>
 

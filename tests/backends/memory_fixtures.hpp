@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <stateport/backends/memory_resource.hpp>
 
 namespace stateport::test {
 

@@ -2,10 +2,12 @@
 // What holds for every resource. What one resource does beyond that is tested in its own file.
 #include <stateport/backends/memory_resource.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "memory_fixtures.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,9 +17,6 @@
 #include <limits>
 #include <thread>
 #include <vector>
-
-#include "memory_fixtures.hpp"
-#include "random.hpp"
 
 using stateport::InvalidArgument;
 using stateport::MemoryKind;

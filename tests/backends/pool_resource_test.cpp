@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/pool_resource.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/failing_resource.hpp>
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/limit_resource.hpp>
 #include <stateport/backends/statistics_resource.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "heap_counter.hpp"
+#include "memory_fixtures.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -14,10 +17,6 @@
 #include <map>
 #include <optional>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "memory_fixtures.hpp"
-#include "random.hpp"
 
 using stateport::FailingResource;
 using stateport::HostResource;

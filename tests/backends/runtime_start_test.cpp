@@ -2,8 +2,6 @@
 // How a process starts and ends the device runtime. It can do so once, so every case runs in a child process of its
 // own, and this process never starts it.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>
@@ -13,7 +11,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <Kokkos_Core.hpp>
-
+#include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

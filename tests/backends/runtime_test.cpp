@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/runtime.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/stream.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/stream.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/device.hpp>
 #include <stateport/backends/event.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "heap_counter.hpp"
 
 #include <doctest/doctest.h>
 
@@ -13,8 +14,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include "heap_counter.hpp"
 
 using stateport::Event;
 using stateport::InvalidArgument;

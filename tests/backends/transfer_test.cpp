@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/transfer.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/host_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "memory_fixtures.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
 #include <memory>
 #include <vector>
-
-#include "memory_fixtures.hpp"
-#include "random.hpp"
 
 using stateport::Buffer;
 using stateport::copy_bytes;

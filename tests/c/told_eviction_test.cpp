@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Told the same of random requests, a cache made by the C interface decides as one of C++ does.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <doctest/doctest.h>
 #include <stateport.h>
-
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
+
+#include "random.hpp"
+
+#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <memory>
@@ -15,8 +17,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 using test::Random;

@@ -6,10 +6,10 @@
 #include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "families.hpp"
+
 #include <algorithm>
 #include <vector>
-
-#include "families.hpp"
 
 namespace stateport::conformance {
 namespace {

@@ -4,11 +4,11 @@
 #include <stateport/core/align/chunk_split.hpp>
 #include <stateport/core/align/column_table.hpp>
 
+#include "families.hpp"
+
 #include <algorithm>
 #include <map>
 #include <vector>
-
-#include "families.hpp"
 
 namespace stateport::conformance {
 namespace {

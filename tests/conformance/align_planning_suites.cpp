@@ -8,12 +8,12 @@
 #include <stateport/core/align/scan_chunk_layout.hpp>
 #include <stateport/core/align/state_hit.hpp>
 
+#include "families.hpp"
+#include "older_split.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <vector>
-
-#include "families.hpp"
-#include "older_split.hpp"
 
 namespace stateport::conformance {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of byte-level outcomes of the align copies, through plain host references.
+#include "families.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "families.hpp"
 
 namespace stateport::conformance {
 namespace {

@@ -2,11 +2,11 @@
 // Suites of core's data: the model catalogue.
 #include <stateport/core/model/models.hpp>
 
+#include "families.hpp"
+
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
-
-#include "families.hpp"
 
 namespace stateport::conformance {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "suite.hpp"
+
 #include <map>
 #include <string>
-
-#include "suite.hpp"
 
 /// Each family of suites is one source file that adds its suites to the table.
 namespace stateport::conformance {

@@ -3,12 +3,12 @@
 #include <stateport/core/hash/cbor_block_hash.hpp>
 #include <stateport/core/hash/megatron_block_hash.hpp>
 
+#include "families.hpp"
+#include "hex.hpp"
+
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "families.hpp"
-#include "hex.hpp"
 
 namespace stateport::conformance {
 namespace {

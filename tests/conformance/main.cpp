@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "suite.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -6,8 +8,6 @@
 #include <fstream>
 #include <string>
 #include <vector>
-
-#include "suite.hpp"
 
 namespace stateport::conformance {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
+#include "suite.hpp"
+
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <stateport/core/pool/kv_page_pool.hpp>
-#include <stateport/core/tree/prefix_tree.hpp>
-
-#include "suite.hpp"
 
 namespace stateport::conformance {
 

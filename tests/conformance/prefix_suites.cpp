@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of the prefix tree: `cases` (operations with one expected result each) and `traces` (recorded random runs).
+#include "families.hpp"
+#include "request_replay.hpp"
+
 #include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
-
-#include "families.hpp"
-#include "request_replay.hpp"
 
 namespace stateport::conformance {
 namespace {

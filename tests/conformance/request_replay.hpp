@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/serve/tree_requests.hpp>
+
+#include "prefix_replay.hpp"
+
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <stateport/core/serve/tree_requests.hpp>
-
-#include "prefix_replay.hpp"
 
 namespace stateport::conformance {
 

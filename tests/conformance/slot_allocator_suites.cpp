@@ -2,13 +2,13 @@
 // Suites of recorded op sequences: slot allocator, block pool, commit, random traces, and the hazards not to copy.
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "families.hpp"
+#include "slot_replay.hpp"
+
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
-
-#include "families.hpp"
-#include "slot_replay.hpp"
 
 namespace stateport::conformance {
 namespace {

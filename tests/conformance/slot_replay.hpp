@@ -6,6 +6,8 @@
 #include <stateport/core/slots/checkpoint_planner.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "suite.hpp"
+
 #include <array>
 #include <cstdint>
 #include <map>
@@ -15,8 +17,6 @@
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "suite.hpp"
 
 namespace stateport::conformance {
 

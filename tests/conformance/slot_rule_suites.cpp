@@ -6,13 +6,13 @@
 #include <stateport/core/slots/checkpoint_planner.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>
 
+#include "families.hpp"
+#include "slot_replay.hpp"
+
 #include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "families.hpp"
-#include "slot_replay.hpp"
 
 namespace stateport::conformance {
 namespace {

@@ -3,9 +3,9 @@
 #include <stateport/core/align/speculative_rules.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 
-#include <vector>
-
 #include "families.hpp"
+
+#include <vector>
 
 namespace stateport::conformance {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
-
-#include <nlohmann/json.hpp>
 
 namespace stateport::conformance {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "model_shape.hpp"
 #include "weights.hpp"
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
 
 namespace stateport::engine {
 

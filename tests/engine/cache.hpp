@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "model.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
-
-#include <stateport/core/model/ids.hpp>
-#include <stateport/core/tree/prefix_types.hpp>
-
-#include "model.hpp"
 
 namespace stateport::engine {
 

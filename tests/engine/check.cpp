@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.hpp"
 
+#include "no_cache.hpp"
+#include "request_engine_cache.hpp"
+#include "scheduler.hpp"
+
 #include <algorithm>
 #include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
-
-#include "no_cache.hpp"
-#include "request_engine_cache.hpp"
-#include "scheduler.hpp"
 
 namespace stateport::engine {
 namespace {

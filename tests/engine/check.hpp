@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache.hpp"
+#include "schedule.hpp"
+
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
@@ -8,9 +11,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "cache.hpp"
-#include "schedule.hpp"
 
 namespace stateport::engine {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "weights.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
-
-#include "weights.hpp"
 
 namespace stateport::engine {
 

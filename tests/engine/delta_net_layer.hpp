@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <span>
-
 #include "conv.hpp"
 #include "model_shape.hpp"
 #include "weights.hpp"
+
+#include <array>
+#include <cstddef>
+#include <span>
 
 namespace stateport::engine {
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/stream.hpp>
@@ -11,6 +8,9 @@
 #include <stateport/kernels/step_committer.hpp>
 
 #include "model.hpp"
+
+#include <cstdint>
+#include <vector>
 
 namespace stateport::engine {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +8,6 @@
 #include <array>
 #include <iterator>
 #include <numeric>
-
-#include "random.hpp"
 
 using namespace stateport;
 using namespace stateport::engine;

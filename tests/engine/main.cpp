@@ -2,6 +2,8 @@
 // stateport-tiny-engine: serves a random schedule with a tiny hybrid model and one of the library's caches.
 #include <stateport/backends/runtime.hpp>
 
+#include "check.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
@@ -11,8 +13,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "check.hpp"
 
 namespace {
 

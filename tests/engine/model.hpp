@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <variant>
-#include <vector>
-
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "attention_layer.hpp"
 #include "delta_net_layer.hpp"
 #include "mamba2_layer.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
 
 namespace stateport::engine {
 

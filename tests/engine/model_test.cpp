@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.hpp"
 
+#include "schedule.hpp"
+
 #include <doctest/doctest.h>
 
 #include <numeric>
-
-#include "schedule.hpp"
 
 using namespace stateport;
 using namespace stateport::engine;

@@ -3,9 +3,9 @@
 
 #include <stateport/core/pool/kv_page_pool.hpp>
 
-#include <map>
-
 #include "cache.hpp"
+
+#include <map>
 
 namespace stateport::engine {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <string_view>
-#include <vector>
-
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "cache.hpp"
 #include "state_stores.hpp"
+
+#include <memory>
+#include <string_view>
+#include <vector>
 
 namespace stateport::engine {
 

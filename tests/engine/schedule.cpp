@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule.hpp"
 
+#include "random_numbers.hpp"
+
 #include <algorithm>
 #include <array>
 #include <numeric>
 #include <ostream>
-
-#include "random_numbers.hpp"
 
 namespace stateport::engine {
 namespace {

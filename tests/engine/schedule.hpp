@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache.hpp"
+#include "model.hpp"
+
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
 #include <vector>
-
-#include "cache.hpp"
-#include "model.hpp"
 
 namespace stateport::engine {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache.hpp"
+#include "model.hpp"
+#include "schedule.hpp"
+
 #include <cstdint>
 #include <deque>
 #include <iosfwd>
 #include <memory>
 #include <vector>
-
-#include "cache.hpp"
-#include "model.hpp"
-#include "schedule.hpp"
 
 namespace stateport::engine {
 

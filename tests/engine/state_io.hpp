@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/stream.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "model.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::engine {
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
-#include <optional>
-#include <span>
-
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/serve/request_cache.hpp>
@@ -14,6 +10,10 @@
 #include "cache.hpp"
 #include "draft_steps.hpp"
 #include "state_io.hpp"
+
+#include <deque>
+#include <optional>
+#include <span>
 
 namespace stateport::engine {
 

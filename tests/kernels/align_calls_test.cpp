@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of AlignContext one by one: what they launch, what they refuse, what they do at the edges.
-#include <stateport/kernels/align_context.hpp>
-
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/state_store.hpp>
+
+#include "device_array.hpp"
+#include "launch_recorder.hpp"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <vector>
-
-#include "device_array.hpp"
-#include "launch_recorder.hpp"
 
 using namespace stateport;
 using test::DeviceArray;

@@ -6,14 +6,14 @@
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "device_array.hpp"
+#include "slot_kernels.hpp"
+#include "store_image.hpp"
+
 #include <doctest/doctest.h>
 
 #include <deque>
 #include <vector>
-
-#include "device_array.hpp"
-#include "slot_kernels.hpp"
-#include "store_image.hpp"
 
 using namespace stateport;
 using test::DeviceArray;

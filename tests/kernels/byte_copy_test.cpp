@@ -2,6 +2,8 @@
 // The GPU's copy of a byte range, its lanes run one after the other.
 #include "byte_copy.hpp"
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,8 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/kernels/slot_copier.hpp>
 
+#include "slot_kernels.hpp"
+#include "store_image.hpp"
+
 #include <doctest/doctest.h>
 
 #include <vector>
-
-#include "slot_kernels.hpp"
-#include "store_image.hpp"
 
 using namespace stateport;
 

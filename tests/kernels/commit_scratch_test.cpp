@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
-#include <stateport/core/model/error.hpp>
+#include "slot_kernels.hpp"
+#include "store_image.hpp"
 
 #include <doctest/doctest.h>
 
 #include <vector>
-
-#include "slot_kernels.hpp"
-#include "store_image.hpp"
 
 using namespace stateport;
 using test::Random;

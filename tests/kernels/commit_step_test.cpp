@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/kernels/step_committer.hpp>
-
 #include <stateport/core/model/error.hpp>
-
-#include <doctest/doctest.h>
-
-#include <vector>
+#include <stateport/kernels/step_committer.hpp>
 
 #include "launch_recorder.hpp"
 #include "slot_kernels.hpp"
 #include "store_image.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
 
 using namespace stateport;
 using test::Random;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/kernels/slot_copier.hpp>
-
 #include <stateport/core/model/error.hpp>
-
-#include <doctest/doctest.h>
-
-#include <vector>
+#include <stateport/kernels/slot_copier.hpp>
 
 #include "device_array.hpp"
 #include "slot_kernels.hpp"
 #include "store_image.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
 
 using namespace stateport;
 using test::Random;

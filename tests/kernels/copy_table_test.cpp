@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_table.hpp"
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include "random.hpp"
 
 using stateport::kernels::append_tiles;
 using stateport::kernels::TensorRoute;

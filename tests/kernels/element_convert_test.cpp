@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "element_convert.hpp"
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport::convert;
 

@@ -4,6 +4,9 @@
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/step_committer.hpp>
 
+#include "device_array.hpp"
+#include "store_image.hpp"
+
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
@@ -14,9 +17,6 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "device_array.hpp"
-#include "store_image.hpp"
 
 using namespace stateport;
 using test::DeviceArray;

@@ -4,14 +4,14 @@
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "device_array.hpp"
+#include "launch_recorder.hpp"
+
 #include <doctest/doctest.h>
 
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "device_array.hpp"
-#include "launch_recorder.hpp"
 
 using namespace stateport;
 

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of a range of layers: those of disjoint ranges add up to one of all layers, and touch no other layer.
-#include <stateport/kernels/slot_copier.hpp>
-
 #include <stateport/core/model/error.hpp>
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <vector>
+#include <stateport/kernels/slot_copier.hpp>
 
 #include "device_array.hpp"
 #include "launch_recorder.hpp"
 #include "slot_kernels.hpp"
 #include "store_image.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
 
 using namespace stateport;
 using test::Random;

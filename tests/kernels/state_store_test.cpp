@@ -7,11 +7,11 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/models.hpp>
 
+#include "launch_recorder.hpp"
+
 #include <doctest/doctest.h>
 
 #include <vector>
-
-#include "launch_recorder.hpp"
 
 using namespace stateport;
 

@@ -7,6 +7,8 @@
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,8 +16,6 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
-
-#include "random.hpp"
 
 namespace stateport::test {
 

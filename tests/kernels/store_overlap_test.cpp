@@ -4,6 +4,10 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 
+#include "random.hpp"
+#include "slot_kernels.hpp"
+#include "store_image.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -11,10 +15,6 @@
 #include <optional>
 #include <set>
 #include <vector>
-
-#include "random.hpp"
-#include "slot_kernels.hpp"
-#include "store_image.hpp"
 
 using namespace stateport;
 using kernels::shared_slots;

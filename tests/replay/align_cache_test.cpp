@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_cache.hpp"
 
-#include <vector>
-
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 
 #include "align_sequence.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
 
 using namespace stateport::replay;
 using stateport::BlockId;

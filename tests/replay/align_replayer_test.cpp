@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_replayer.hpp"
 
-#include <algorithm>
-#include <vector>
-
-#include <doctest/doctest.h>
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "generator.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
 
 using namespace stateport;
 using namespace stateport::replay;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "align_sequence.hpp"
 
+#include <doctest/doctest.h>
+
 #include <set>
 #include <vector>
-
-#include <doctest/doctest.h>
 
 using namespace stateport::replay;
 using Blocks = std::vector<BlockIdentity>;

@@ -1,15 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
-
 #include "generator.hpp"
 #include "model_cache.hpp"
 #include "policy_kind.hpp"
@@ -18,6 +7,17 @@
 #include "served_request.hpp"
 #include "sweep.hpp"
 #include "trace.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What holds for every index.
-#include <array>
-#include <vector>
-
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 
 #include "checkpoint_mode.hpp"
@@ -12,6 +8,11 @@
 #include "served_request.hpp"
 #include "slots_cache.hpp"
 #include "tree_cache.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <vector>
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint_mode.hpp"
 
-#include <vector>
-
 #include <doctest/doctest.h>
+
+#include <vector>
 
 using namespace stateport::replay;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator.hpp"
 
-#include <set>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
-#include <stateport/core/model/error.hpp>
+
+#include <set>
 
 using namespace stateport::replay;
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "html_report.hpp"
 
+#include <stateport/core/model/models.hpp>
+
+#include "generator.hpp"
+#include "svg_plot.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
 #include <array>
 #include <cmath>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <doctest/doctest.h>
-#include <nlohmann/json.hpp>
-#include <stateport/core/model/models.hpp>
-
-#include "generator.hpp"
-#include "svg_plot.hpp"
 
 using namespace stateport;
 using namespace stateport::replay;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <utility>
-#include <vector>
+#include "item_lru.hpp"
 
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 
 #include "heap_counter.hpp"
-#include "item_lru.hpp"
 #include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
 
 using stateport::replay::ItemLru;
 using stateport::test::for_each_seed;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cache.hpp"
+#include "checkpoint_mode.hpp"
+#include "workload.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <set>
 #include <span>
 #include <vector>
-
-#include "cache.hpp"
-#include "checkpoint_mode.hpp"
-#include "workload.hpp"
 
 namespace stateport::replay::test {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "replayer.hpp"
 
-#include <map>
-#include <vector>
-
-#include <doctest/doctest.h>
-
 #include "generator.hpp"
 #include "slots_cache.hpp"
 #include "tree_cache.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <vector>
 
 using namespace stateport::replay;
 

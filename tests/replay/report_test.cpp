@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report.hpp"
 
-#include <string>
-#include <vector>
-
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
 
 using namespace stateport::replay;
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scaled_spec.hpp"
 
-#include <algorithm>
-#include <string>
-
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/models.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
 
 using namespace stateport;
 using stateport::replay::scale_to_fit;

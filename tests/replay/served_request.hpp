@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "cache.hpp"
 #include "checkpoint_mode.hpp"
+
+#include <cstdint>
+#include <vector>
 
 namespace stateport::replay::test {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-#include <filesystem>
-#include <string>
-
-#include <doctest/doctest.h>
-
 #include "replayer.hpp"
 #include "slots_cache.hpp"
 #include "trace.hpp"
 #include "tree_cache.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
 
 using namespace stateport::replay;
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sizing.hpp"
 
-#include <string>
-#include <vector>
+#include "generator.hpp"
+#include "sweep.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "generator.hpp"
-#include "sweep.hpp"
+#include <string>
+#include <vector>
 
 using namespace stateport::replay;
 

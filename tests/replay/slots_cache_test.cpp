@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slots_cache.hpp"
 
-#include <doctest/doctest.h>
-
 #include "served_request.hpp"
+
+#include <doctest/doctest.h>
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;

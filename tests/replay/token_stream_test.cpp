@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "token_stream.hpp"
 
-#include <map>
-#include <vector>
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
-#include "random.hpp"
+#include <map>
+#include <vector>
 
 using namespace stateport::replay;
 using stateport::test::for_each_seed;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace.hpp"
 
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 
 #include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
 
 using namespace stateport::replay;
 using stateport::test::for_each_seed;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree_cache.hpp"
 
-#include <doctest/doctest.h>
 #include <stateport/core/model/error.hpp>
 
 #include "served_request.hpp"
+
+#include <doctest/doctest.h>
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload.hpp"
 
-#include <vector>
+#include <stateport/core/model/error.hpp>
 
 #include <doctest/doctest.h>
-#include <stateport/core/model/error.hpp>
+
+#include <vector>
 
 using stateport::InvalidArgument;
 using namespace stateport::replay;

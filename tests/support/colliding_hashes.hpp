@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/block_hash.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include <stateport/core/hash/block_hash.hpp>
 
 namespace stateport::test {
 

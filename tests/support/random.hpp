@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "random_numbers.hpp"
+
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-
-#include <doctest/doctest.h>
-
-#include "random_numbers.hpp"
 
 namespace stateport::test {
 

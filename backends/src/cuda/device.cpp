@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device.hpp>
 
-#include <fmt/format.h>
-
 #include "../native_device.hpp"
 #include "check.hpp"
+
+#include <fmt/format.h>
 
 namespace stateport {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../native_stream.hpp"
 
-#include <type_traits>
-
 #include "../native_device.hpp"
 #include "check.hpp"
+
+#include <type_traits>
 
 namespace stateport::detail {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/pinned_resource.hpp>
 
-#include <cstdint>
-
 #include "../aligned_memory.hpp"
 #include "../host_memory.hpp"
 #include "../native_device.hpp"
 #include "check.hpp"
+
+#include <cstdint>
 
 namespace stateport {
 namespace {

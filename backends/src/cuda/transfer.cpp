@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../native_transfer.hpp"
-
 #include "check.hpp"
 
 namespace stateport::detail {

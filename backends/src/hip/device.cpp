@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device.hpp>
 
-#include <hip/hip_runtime.h>
-
-#include <fmt/format.h>
-
 #include "../native_device.hpp"
 #include "check.hpp"
+
+#include <fmt/format.h>
+#include <hip/hip_runtime.h>
 
 namespace stateport {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/device_resource.hpp>
 
-#include <cstdint>
-
 #include "../aligned_memory.hpp"
 #include "../native_device.hpp"
 #include "check.hpp"
+
+#include <cstdint>
 
 namespace stateport {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "../native_device.hpp"
+
 #include <omp.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <thread>
-
-#include "../native_device.hpp"
 
 namespace stateport {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/event.hpp>
 
-#include <stateport/core/model/error.hpp>
-
 #include <stateport/backends/runtime.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include "../stream_check.hpp"
 

@@ -3,9 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <type_traits>
-
 #include "../native_device.hpp"
+
+#include <type_traits>
 
 namespace stateport::detail {
 

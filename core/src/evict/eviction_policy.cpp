@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/evict/eviction_policy.hpp>
 
-#include <algorithm>
-#include <string>
-
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"
+
+#include <algorithm>
+#include <string>
 
 namespace stateport {
 namespace {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Greedy dual size frequency (Cherkasova, 1998): what it costs to compute a node's segment stands for the cost of a
 // miss; of a block, what it costs to compute its state from the state before.
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "containers/table.hpp"
+#include "evict/eviction_policies.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,12 +14,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "containers/table.hpp"
-#include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/model/error.hpp>
-
-#include "evict/eviction_policies.hpp"
 
 namespace stateport {
 namespace {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "evict/hazard_model.hpp"
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/assert.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <utility>
 #include <vector>
-
-#include "containers/assert.hpp"
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 namespace {

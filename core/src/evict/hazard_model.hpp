@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/prompt_facts.hpp>
+
+#include "containers/hash_index.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -9,11 +15,6 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-
-#include "containers/hash_index.hpp"
-#include "containers/prefetch.hpp"
-#include "containers/table.hpp"
-#include <stateport/core/evict/prompt_facts.hpp>
 
 namespace stateport {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
+#include <stateport/core/evict/prompt_facts.hpp>
 
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
-#include <stateport/core/evict/prompt_facts.hpp>
-
 #include "evict/hazard_model.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 namespace stateport {
 

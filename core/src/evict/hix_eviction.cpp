@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The learned hazard index for caches that have their own shape: they tell facts, HazardWorth tells hits.
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <memory>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"
 #include "evict/hazard_worth.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
 
 namespace stateport {
 namespace {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/eviction_policy.hpp>
+
+#include "evict/victim_draw.hpp"
+#include "evict/victim_heap.hpp"
+#include "evict/victim_recency.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-
-#include <stateport/core/evict/eviction_policy.hpp>
-#include "evict/victim_draw.hpp"
-#include "evict/victim_heap.hpp"
-
-#include "evict/victim_recency.hpp"
 
 namespace stateport {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "evict/victim_heap.hpp"
+#include "evict/victim_queue.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
-
-#include "evict/victim_heap.hpp"
-#include "evict/victim_queue.hpp"
 
 namespace stateport {
 

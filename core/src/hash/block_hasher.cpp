@@ -3,13 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "hash/sha256.hpp"
+
 #include <xxhash.h>
 
 #include <bit>
 #include <cstring>
 #include <utility>
-
-#include "hash/sha256.hpp"
 
 namespace stateport {
 namespace {

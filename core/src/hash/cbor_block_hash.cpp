@@ -3,9 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <algorithm>
-
 #include "hash/sha256.hpp"
+
+#include <algorithm>
 
 namespace stateport {
 namespace {

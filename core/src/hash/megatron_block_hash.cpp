@@ -3,9 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <utility>
-
 #include "hash/sha256.hpp"
+
+#include <utility>
 
 namespace stateport {
 

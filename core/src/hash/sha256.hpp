@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
+#include <stateport/core/hash/block_hash.hpp>
 
 #include <openssl/evp.h>
 
-#include <stateport/core/hash/block_hash.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
 
 namespace stateport::detail {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/pool/kv_page_pool.hpp>
 
-#include <algorithm>
-
 #include <stateport/core/model/error.hpp>
+
+#include <algorithm>
 
 namespace stateport {
 

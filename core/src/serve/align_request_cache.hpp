@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <deque>
-#include <vector>
-
 #include <stateport/core/align/column_table.hpp>
 
 #include "serve/hashed_kv.hpp"
 #include "serve/request_book.hpp"
 #include "serve/state_blocks.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <vector>
 
 namespace stateport::detail {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/event_queue.hpp"
 #include "serve/request_record.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::detail {
 

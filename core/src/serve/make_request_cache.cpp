@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/serve/request_cache.hpp>
-
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/align_request_cache.hpp"
 #include "serve/slots_request_cache.hpp"

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <vector>
-
 #include <stateport/core/slots/checkpoint_budget.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include "serve/hashed_kv.hpp"
 #include "serve/request_book.hpp"
+
+#include <array>
+#include <cstdint>
+#include <vector>
 
 namespace stateport::detail {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/core/align/publication_check.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/event_queue.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport::detail {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include <stateport/core/pool/kv_page_pool.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "serve/hashed_kv.hpp"
 #include "serve/request_book.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
 
 namespace stateport::detail {
 

@@ -2,10 +2,10 @@
 // Numbers in comments are those of the rules that the golden files test.
 #include <stateport/core/serve/tree_requests.hpp>
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <utility>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 

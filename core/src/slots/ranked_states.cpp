@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slots/ranked_states.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport {
 

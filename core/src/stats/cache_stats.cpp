@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/stats/cache_stats.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
-
-#include <fmt/format.h>
 
 namespace stateport {
 namespace {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/stats/kv_event.hpp>
+
+#include "containers/table.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "containers/table.hpp"
-#include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/stats/kv_event.hpp>
 
 namespace stateport::detail {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/kv_index_set.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <functional>
 #include <numeric>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::detail {
 

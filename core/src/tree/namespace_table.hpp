@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "containers/flat_map.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "containers/flat_map.hpp"
-#include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport::detail {
 

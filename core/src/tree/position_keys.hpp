@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "containers/table.hpp"
+
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <xxhash.h>
-
-#include "containers/table.hpp"
-#include <stateport/core/evict/prompt_facts.hpp>
-#include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport::detail {
 

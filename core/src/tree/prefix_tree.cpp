@@ -2,14 +2,14 @@
 // What a caller may get wrong is checked here; the work is done by detail::RadixTree.
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
+#include "tree/radix_tree.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
-
-#include "containers/prefetch.hpp"
-#include <stateport/core/model/error.hpp>
-
-#include "tree/radix_tree.hpp"
 
 namespace stateport {
 namespace {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "tree/position_keys.hpp"
 #include "tree/radix_nodes.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::detail {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <iterator>
-
 #include "containers/prefetch.hpp"
-
 #include "tree/radix_tree.hpp"
+
+#include <iterator>
 
 namespace stateport::detail {
 

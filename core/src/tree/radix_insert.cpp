@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <string>
+#include "tree/radix_tree.hpp"
 
 #include <xxhash.h>
 
-#include "tree/radix_tree.hpp"
+#include <algorithm>
+#include <string>
 
 namespace stateport::detail {
 namespace {

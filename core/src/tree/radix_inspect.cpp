@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dumps, and the recount of everything that the tree keeps in more than one place.
-#include <algorithm>
-#include <iterator>
-#include <utility>
+#include "tree/radix_tree.hpp"
 
 #include <fmt/format.h>
 
-#include "tree/radix_tree.hpp"
+#include <algorithm>
+#include <iterator>
+#include <utility>
 
 namespace stateport::detail {
 namespace {

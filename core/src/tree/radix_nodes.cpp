@@ -2,12 +2,12 @@
 // Numbers in comments are those of the rules that the golden files test.
 #include "tree/radix_nodes.hpp"
 
-#include <algorithm>
-#include <cstring>
+#include <stateport/core/model/error.hpp>
 
 #include <xxhash.h>
 
-#include <stateport/core/model/error.hpp>
+#include <algorithm>
+#include <cstring>
 
 namespace stateport::detail {
 namespace {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tree/prefix_tree_options.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "containers/hash_index.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
+#include "tree/namespace_table.hpp"
+#include "tree/path_ahead.hpp"
+#include "tree/token_arena.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
-
-#include "containers/hash_index.hpp"
-#include "containers/prefetch.hpp"
-#include "containers/table.hpp"
-#include <stateport/core/tree/prefix_tree_options.hpp>
-#include <stateport/core/tree/prefix_types.hpp>
-
-#include "tree/namespace_table.hpp"
-#include "tree/path_ahead.hpp"
-#include "tree/token_arena.hpp"
 
 namespace stateport::detail {
 

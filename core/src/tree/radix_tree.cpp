@@ -2,13 +2,14 @@
 // Lookups, recency and locks. Numbers in comments are those of the rules that the golden files test.
 #include "tree/radix_tree.hpp"
 
+#include <stateport/core/model/error.hpp>
+
+#include "containers/prefetch.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
-
-#include "containers/prefetch.hpp"
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::detail {
 namespace {

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
@@ -17,6 +10,13 @@
 #include "tree/prompt_history.hpp"
 #include "tree/radix_nodes.hpp"
 #include "tree/tree_victims.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 namespace stateport::detail {
 

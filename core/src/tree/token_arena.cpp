@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/token_arena.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include <algorithm>
 #include <bit>
-
-#include <stateport/core/model/error.hpp>
 
 namespace stateport::detail {
 namespace {

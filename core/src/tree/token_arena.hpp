@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tree/prefix_types.hpp>
+
+#include "containers/table.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include "containers/table.hpp"
-#include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport::detail {
 

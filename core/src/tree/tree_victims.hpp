@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "evict/victim_order.hpp"
 #include "tree/radix_nodes.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 namespace stateport::detail {
 

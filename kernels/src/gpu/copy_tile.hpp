@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <Kokkos_Core.hpp>
-
-#include <algorithm>
-#include <cstdint>
-#include <type_traits>
-
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "../byte_copy.hpp"
 #include "../element_copy.hpp"
 #include "../shifted_copy.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 /// One tile of one row, moved by one team; and the grid that every launch uses.
 namespace stateport::kernels {

@@ -3,16 +3,15 @@
 // is the work of one team, so the launch is balanced to one tile whatever the mix of conv and recurrent tensors.
 #include "../launch.hpp"
 
-#include <Kokkos_Core.hpp>
-
-#include <algorithm>
-
 #include <stateport/backends/internal/execution_space.hpp>
-
 #include <stateport/kernels/slot_copier.hpp>
 
 #include "copy_tile.hpp"
 #include "plan_staging.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
 
 namespace stateport::kernels {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
 
 namespace stateport::kernels {
 

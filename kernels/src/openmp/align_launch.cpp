@@ -3,9 +3,9 @@
 // of all groups, every thread the same number of them.
 #include "../align_launch.hpp"
 
-#include <vector>
-
 #include "byte_ranges.hpp"
+
+#include <vector>
 
 namespace stateport::kernels {
 

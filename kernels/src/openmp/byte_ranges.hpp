@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <Kokkos_Core.hpp>
-
-#include <algorithm>
-#include <cstdint>
-
 #include <stateport/backends/internal/execution_space.hpp>
 
 #include "../element_copy.hpp"
@@ -13,6 +8,11 @@
 #include "convert_copy.hpp"
 #include "row_shift.hpp"
 #include "stream_copy.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstdint>
 
 /// Work of a CPU launch: the destination bytes of all rows, cut into one range per thread.
 namespace stateport::kernels {

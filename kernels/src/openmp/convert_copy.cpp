@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "convert_copy.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include "../element_copy.hpp"
 #include "stream_copy.hpp"
+
+#include <algorithm>
+#include <array>
 
 namespace stateport::kernels {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/element_type.hpp>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <stateport/core/model/element_type.hpp>
 
 namespace stateport::kernels {
 

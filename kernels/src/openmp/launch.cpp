@@ -3,10 +3,10 @@
 // state and a 2 MiB recurrent state balance without any scheduling.
 #include "../launch.hpp"
 
+#include "byte_ranges.hpp"
+
 #include <cstring>
 #include <vector>
-
-#include "byte_ranges.hpp"
 
 namespace stateport::kernels {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole lives of requests in a small engine whose states are symbols, see align_world.hpp.
-#include <doctest/doctest.h>
-
 #include "align_world.hpp"
+
+#include <doctest/doctest.h>
 
 using namespace stateport;
 using test::AlignWorld;

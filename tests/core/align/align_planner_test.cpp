@@ -4,14 +4,14 @@
 #include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using test::Random;

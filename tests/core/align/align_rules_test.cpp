@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules against models that walk token by token.
-#include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/align/align_rules.hpp>
+
+#include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/align/chunk_split.hpp>
 #include <stateport/core/align/prefill_checkpoint.hpp>
 #include <stateport/core/align/replay_ring.hpp>
@@ -9,14 +10,14 @@
 #include <stateport/core/align/speculative_rules.hpp>
 #include <stateport/core/align/state_hit.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 using test::Random;

@@ -4,10 +4,10 @@
 #include <stateport/core/align/chunk_split.hpp>
 #include <stateport/core/align/state_hit.hpp>
 
+#include "older_split.hpp"
+
 #include <algorithm>
 #include <numeric>
-
-#include "older_split.hpp"
 
 namespace stateport::test {
 

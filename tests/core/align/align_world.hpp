@@ -4,11 +4,11 @@
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/align/column_table.hpp>
 
+#include "random.hpp"
+
 #include <cstdint>
 #include <map>
 #include <vector>
-
-#include "random.hpp"
 
 namespace stateport::test {
 

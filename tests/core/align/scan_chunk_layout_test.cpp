@@ -3,12 +3,12 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 using Int32s = std::vector<std::int32_t>;

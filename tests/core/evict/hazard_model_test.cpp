@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "evict/hazard_model.hpp"
 
-#include <array>
-
 #include <doctest/doctest.h>
+
+#include <array>
 
 using stateport::HazardModel;
 using stateport::KeptAt;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "evict/victim_order.hpp"
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <optional>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 

@@ -3,15 +3,15 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "hex.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <set>
 #include <string>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "hex.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 

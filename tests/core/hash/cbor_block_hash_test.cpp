@@ -3,12 +3,12 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "hex.hpp"
+
 #include <doctest/doctest.h>
 
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "hex.hpp"
 
 using namespace stateport;
 using Tokens = std::vector<std::int64_t>;

@@ -3,11 +3,11 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+
 #include <doctest/doctest.h>
 
 #include <vector>
-
-#include "heap_counter.hpp"
 
 using namespace stateport;
 using Tokens = std::vector<std::int64_t>;

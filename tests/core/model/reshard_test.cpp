@@ -3,13 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <map>
 #include <utility>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 

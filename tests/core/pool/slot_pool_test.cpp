@@ -3,13 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <deque>
 #include <vector>
-
-#include "random.hpp"
 
 using stateport::InvalidArgument;
 using stateport::SlotId;

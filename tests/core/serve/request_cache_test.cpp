@@ -3,6 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+#include "state_world.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,10 +15,6 @@
 #include <set>
 #include <string>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
-#include "state_world.hpp"
 
 using namespace stateport;
 using stateport::test::Random;

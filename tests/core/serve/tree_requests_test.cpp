@@ -3,14 +3,14 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 using stateport::test::Random;

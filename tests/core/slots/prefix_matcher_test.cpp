@@ -3,6 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,9 +13,6 @@
 #include <optional>
 #include <set>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 

@@ -3,6 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "colliding_hashes.hpp"
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,10 +14,6 @@
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include "colliding_hashes.hpp"
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 

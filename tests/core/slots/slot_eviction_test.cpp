@@ -2,6 +2,9 @@
 // Slot allocators with an EvictionPolicy.
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,9 +13,6 @@
 #include <memory>
 #include <set>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/stats/cache_stats.hpp>
+
+#include "heap_counter.hpp"
+#include "random.hpp"
+
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-
-#include <doctest/doctest.h>
-#include <stateport/core/stats/cache_stats.hpp>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using stateport::test::for_each_seed;

@@ -5,6 +5,9 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "random.hpp"
+#include "tree_insert.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,9 +15,6 @@
 #include <memory>
 #include <numeric>
 #include <vector>
-
-#include "random.hpp"
-#include "tree_insert.hpp"
 
 using namespace stateport;
 using test::insert;

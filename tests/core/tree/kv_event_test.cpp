@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/stats/kv_event.hpp>
+
+#include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
+
+#include "heap_counter.hpp"
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,9 +14,6 @@
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using stateport::test::Random;

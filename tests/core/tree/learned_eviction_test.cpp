@@ -4,6 +4,9 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "heap_counter.hpp"
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,9 +14,6 @@
 #include <limits>
 #include <numeric>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using test::Random;

@@ -3,6 +3,8 @@
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "tree_insert.hpp"
+
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -10,8 +12,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "tree_insert.hpp"
 
 using namespace stateport;
 

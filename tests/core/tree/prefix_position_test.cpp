@@ -4,6 +4,8 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "random.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,8 +16,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "random.hpp"
 
 using namespace stateport;
 using test::Random;

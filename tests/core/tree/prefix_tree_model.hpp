@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tree/prefix_tree.hpp>
+
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <tuple>
 #include <vector>
-
-#include <stateport/core/tree/prefix_tree.hpp>
 
 namespace stateport::test {
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random operations on PrefixTree and on PrefixModel, compared after every step. The letters are those of the
 // properties that a prefix tree must have: P pools, T tree, S states, L locks, E eviction, R recency.
+#include "prefix_tree_model.hpp"
+
 #include <stateport/core/model/error.hpp>
+
+#include "random.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,9 +16,6 @@
 #include <set>
 #include <string>
 #include <vector>
-
-#include "prefix_tree_model.hpp"
-#include "random.hpp"
 
 using namespace stateport;
 using stateport::test::PrefixModel;

@@ -3,6 +3,9 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
+#include "tree_insert.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,9 +15,6 @@
 #include <numeric>
 #include <string>
 #include <vector>
-
-#include "heap_counter.hpp"
-#include "tree_insert.hpp"
 
 using namespace stateport;
 

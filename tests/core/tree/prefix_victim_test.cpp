@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Victims of a prefix tree: told before they go, kept, foreseen, and states that are dropped on purpose.
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
-#include <stateport/core/model/error.hpp>
+#include "random.hpp"
+#include "tree_insert.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +13,6 @@
 #include <memory>
 #include <optional>
 #include <vector>
-
-#include "random.hpp"
-#include "tree_insert.hpp"
 
 using namespace stateport;
 using test::insert;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
+#include <stateport/backends/stream.hpp>
+
 #include <cstddef>
 #include <optional>
 #include <utility>
-
-#include <stateport/backends/memory_resource.hpp>
-#include <stateport/backends/stream.hpp>
 
 namespace stateport {
 

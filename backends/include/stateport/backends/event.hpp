@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <utility>
-
 #include <stateport/backends/stream.hpp>
+
+#include <utility>
 
 namespace stateport {
 

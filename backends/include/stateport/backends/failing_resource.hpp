@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-
-#include <stateport/backends/memory_resource.hpp>
 
 namespace stateport {
 

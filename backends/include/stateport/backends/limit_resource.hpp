@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
+
 #include <atomic>
 #include <cstddef>
-
-#include <stateport/backends/memory_resource.hpp>
 
 namespace stateport {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/stream.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-
-#include <stateport/backends/stream.hpp>
 
 namespace stateport {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
+
 #include <cstddef>
 #include <memory>
-
-#include <stateport/backends/memory_resource.hpp>
 
 namespace stateport {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <stateport/backends/stream.hpp>
+
+#include <cstddef>
 
 namespace stateport {
 

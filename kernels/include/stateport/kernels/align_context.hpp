@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/ids.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
 
 namespace stateport {
 

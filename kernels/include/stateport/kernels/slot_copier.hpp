@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
 
 namespace stateport {
 

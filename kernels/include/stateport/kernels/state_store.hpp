@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/state_spec.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport {
 

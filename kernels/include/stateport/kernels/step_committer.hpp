@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/model/element_type.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-
-#include <stateport/backends/stream.hpp>
-#include <stateport/core/model/element_type.hpp>
 
 namespace stateport {
 

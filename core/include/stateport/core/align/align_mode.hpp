@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <stateport/core/align/align_rules.hpp>
+
+#include <cstdint>
 
 namespace stateport {
 

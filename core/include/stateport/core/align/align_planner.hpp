@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/align/batch_counts.hpp>
@@ -13,6 +9,10 @@
 #include <stateport/core/align/retention.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+
+#include <cstdint>
+#include <span>
+#include <vector>
 
 namespace stateport {
 

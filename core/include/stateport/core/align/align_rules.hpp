@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <stateport/core/pool/copy_plan.hpp>
+
+#include <cstdint>
 
 /// The decisions of block-table caching (after vLLM's mamba_utils and MambaHybridModelState) as constexpr functions of
 /// integers: AlignPlanner calls them on the host, the align kernels call the very same ones on the device. No

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
+
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <stateport/core/model/ids.hpp>
 
 namespace stateport {
 

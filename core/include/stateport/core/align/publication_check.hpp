@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/align/held_tokens.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace stateport {
 

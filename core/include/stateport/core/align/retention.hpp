@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/align/align_rules.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <span>
-
-#include <stateport/core/align/align_rules.hpp>
 
 namespace stateport {
 

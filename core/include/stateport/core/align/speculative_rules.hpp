@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 #include <stateport/core/align/align_rules.hpp>
+
+#include <cstdint>
 
 /// Speculative commit with scratch states (after SGLang): verify keeps the persistent state and writes the state after
 /// each draft step to scratch; commit picks steps. A negative step means skip. constexpr, usable on the device.

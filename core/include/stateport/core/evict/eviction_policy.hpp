@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/model/memory_cost.hpp>
+
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
-
-#include <stateport/core/evict/prompt_facts.hpp>
-#include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/model/memory_cost.hpp>
 
 namespace stateport {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/prefix_hash.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
-
-#include <stateport/core/hash/prefix_hash.hpp>
 
 namespace stateport {
 

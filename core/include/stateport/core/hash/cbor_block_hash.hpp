@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/block_hash.hpp>
+
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -9,8 +11,6 @@
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include <stateport/core/hash/block_hash.hpp>
 
 namespace stateport {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/state_spec.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
-
-#include <stateport/core/model/state_spec.hpp>
 
 /// The state shapes of public hybrid models (tensor parallel size 1).
 namespace stateport::models {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/model/ids.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include <stateport/core/hash/block_hash.hpp>
-#include <stateport/core/model/ids.hpp>
 
 namespace stateport {
 

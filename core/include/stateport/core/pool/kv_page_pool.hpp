@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/tokens.hpp>
+
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <stateport/core/model/tokens.hpp>
 
 namespace stateport {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/hash/prefix_hash.hpp>
+
 #include <cstdint>
 #include <string_view>
-
-#include <stateport/core/hash/prefix_hash.hpp>
 
 namespace stateport {
 

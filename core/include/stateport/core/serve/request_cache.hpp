@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
-
 #include <stateport/core/align/align_mode.hpp>
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/memory_cost.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
 namespace stateport {
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string_view>
-
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/hash/prefix_hash.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/tokens.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 
 /// What goes into a RequestCache and what comes out of it. Plain data.
 namespace stateport {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/kv_page_pool.hpp>
+#include <stateport/core/tree/prefix_tree.hpp>
+
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
-
-#include <stateport/core/pool/kv_page_pool.hpp>
-#include <stateport/core/tree/prefix_tree.hpp>
 
 namespace stateport {
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/core/slots/checkpoint_budget.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
-
-#include <stateport/core/pool/copy_plan.hpp>
-#include <stateport/core/slots/checkpoint_budget.hpp>
-#include <stateport/core/slots/slot_allocator.hpp>
 
 namespace stateport {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-
 #include <stateport/core/pool/block_directory.hpp>
 #include <stateport/core/pool/state_tag.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
 
 namespace stateport {
 

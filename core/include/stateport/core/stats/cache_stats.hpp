@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/stats/lost_hit.hpp>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
 
 namespace stateport {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 #include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/model/tokens.hpp>
+
+#include <cstdint>
+#include <span>
 
 namespace stateport {
 

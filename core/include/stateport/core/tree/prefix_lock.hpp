@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tree/prefix_types.hpp>
+
 #include <memory>
 #include <utility>
-
-#include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport {
 namespace detail {

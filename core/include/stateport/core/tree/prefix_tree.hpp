@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/tree/prefix_lock.hpp>
+#include <stateport/core/tree/prefix_tree_options.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
-
-#include <stateport/core/pool/slot_pool.hpp>
-#include <stateport/core/tree/prefix_lock.hpp>
-#include <stateport/core/tree/prefix_tree_options.hpp>
-#include <stateport/core/tree/prefix_types.hpp>
 
 namespace stateport {
 

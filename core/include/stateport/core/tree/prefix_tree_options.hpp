@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/memory_cost.hpp>
 #include <stateport/core/stats/kv_event.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 
 namespace stateport {
 

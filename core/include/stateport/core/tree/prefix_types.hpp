@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <vector>
-
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/tokens.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/pool/state_tag.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 /// What goes into a PrefixTree and what comes out of it. Plain data.
 namespace stateport {
