@@ -4,8 +4,8 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 
-#include "device_align_states.hpp"
-#include "scaled_spec.hpp"
+#include "states/device_align_states.hpp"
+#include "states/scaled_spec.hpp"
 
 #include <algorithm>
 #include <memory>

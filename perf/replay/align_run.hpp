@@ -3,10 +3,10 @@
 
 #include <stateport/core/model/state_spec.hpp>
 
-#include "align_replayer.hpp"
+#include "caches/align_replayer.hpp"
 #include "options.hpp"
-#include "report.hpp"
-#include "workload.hpp"
+#include "report/report.hpp"
+#include "workload/workload.hpp"
 
 #include <functional>
 

@@ -5,20 +5,20 @@
 #include <stateport/core/model/models.hpp>
 
 #include "align_run.hpp"
-#include "device_states.hpp"
-#include "html_report.hpp"
+#include "caches/policy_kind.hpp"
+#include "caches/replayer.hpp"
+#include "caches/slots_cache.hpp"
+#include "caches/tree_cache.hpp"
 #include "options.hpp"
-#include "policy_kind.hpp"
-#include "progress.hpp"
-#include "replayer.hpp"
-#include "report.hpp"
-#include "scaled_spec.hpp"
-#include "sizing.hpp"
-#include "slots_cache.hpp"
-#include "sweep.hpp"
-#include "timeline.hpp"
-#include "trace.hpp"
-#include "tree_cache.hpp"
+#include "report/html_report.hpp"
+#include "report/progress.hpp"
+#include "report/report.hpp"
+#include "report/sizing.hpp"
+#include "report/sweep.hpp"
+#include "report/timeline.hpp"
+#include "states/device_states.hpp"
+#include "states/scaled_spec.hpp"
+#include "workload/trace.hpp"
 
 #include <fmt/format.h>
 

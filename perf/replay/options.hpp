@@ -5,9 +5,9 @@
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/element_type.hpp>
 
-#include "checkpoint_mode.hpp"
-#include "generator.hpp"
-#include "policy_kind.hpp"
+#include "caches/checkpoint_mode.hpp"
+#include "caches/policy_kind.hpp"
+#include "workload/generator.hpp"
 
 #include <cstddef>
 #include <cstdint>

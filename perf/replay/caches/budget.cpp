@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caches/budget.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+namespace stateport::replay {
+
+void check_budget(const Budget& budget) {
+  require(budget.bytes >= 1, "budget.bytes", budget.bytes, "must be at least 1");
+  require(budget.state_bytes >= 1, "budget.state_bytes", budget.state_bytes, "must be at least 1");
+  require(budget.kv_bytes_per_token >= 1, "budget.kv_bytes_per_token", budget.kv_bytes_per_token, "must be at least 1");
+  require(budget.block_size_tokens >= 1, "budget.block_size_tokens", budget.block_size_tokens, "must be at least 1");
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/html_report.hpp"
+
+#include "report/figures.hpp"
+#include "report/svg_plot.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iterator>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace stateport::replay {
+namespace {
+
+constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+
+constexpr std::string_view style =
+    "body{font:15px/1.45 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;padding:0 "
+    "1rem}\n"
+    "h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2.5rem 0 .3rem}p{margin:.2rem 0 .8rem;color:#444}\n"
+    "svg{width:100%;height:auto;display:block}svg text{font:13px system-ui,sans-serif;fill:#333}\n"
+    ".grid{stroke:#e4e4e4}.axis{stroke:#888}.level{stroke:#000;stroke-width:1.5;stroke-dasharray:6 4}\n"
+    ".table{overflow-x:auto;border:1px solid #ddd;margin:.6rem 0}\n"
+    "table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\n"
+    "th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap}\n"
+    "th:first-child,td:first-child{text-align:left}tbody tr:nth-child(even){background:#f6f6f6}\n"
+    "thead th{border-bottom:1px solid #bbb}\n"
+    "#run td{text-align:left;white-space:normal}\n";
+
+/// What is written of a table: text alone.
+struct Table {
+  const char* id;
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;
+};
+
+/// Collects a page.
+class Page {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+  }
+  void section(const char* heading, const char* explanation) {
+    add("<h2>{}</h2>\n<p>{}</p>\n", escape_html(heading), escape_html(explanation));
+  }
+  void plot(const Plot& plot) { text_ += to_svg(plot); }
+  void table(const Table& table) {
+    add("<div class=\"table\"><table id=\"{}\">\n", table.id);
+    if (!table.head.empty()) {
+      text_ += "<thead>";
+      row(table.head, "th");
+      text_ += "</thead>\n";
+    }
+    text_ += "<tbody>\n";
+    for (const auto& cells : table.rows) row(cells, "td");
+    text_ += "</tbody></table></div>\n";
+  }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  void row(const std::vector<std::string>& cells, const char* tag) {
+    text_ += "<tr>";
+    for (const std::string& cell : cells) add("<{0}>{1}</{0}>", tag, escape_html(cell));
+    text_ += "</tr>\n";
+  }
+  std::string text_;
+};
+
+double per_cent(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole);
+}
+std::string two_decimals(double value) {
+  return fmt::format("{:.2f}", value);
+}
+
+std::string age(double seconds) {
+  constexpr double minute = 60;
+  constexpr double hour = 3600;
+  constexpr double day = 86400;
+  if (seconds < 2 * minute) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 2 * hour) return fmt::format("{:.0f} min", seconds / minute);
+  if (seconds < 2 * day) return fmt::format("{:.0f} h", seconds / hour);
+  return fmt::format("{:.0f} d", seconds / day);
+}
+std::string short_bytes(std::int64_t bytes) {
+  const double in_gib = static_cast<double>(bytes) / gib;
+  return in_gib < 1 ? human_bytes(static_cast<double>(bytes)) : fmt::format("{:.4g} GiB", in_gib);
+}
+
+void add_run(Page& page, const Report& report) {
+  const RunDescription& run = report.run;
+  const ReplayCounts& replay = report.replay;
+  Table table{.id = "run", .head = {}, .rows = {}};
+  const auto row = [&](const char* label, std::string value) { table.rows.push_back({label, std::move(value)}); };
+  row("workload", run.workload);
+  row("requests", fmt::format("{}{}", replay.requests, replay.interrupted ? " (interrupted)" : ""));
+  row("input tokens", fmt::format("{}", replay.input_tokens));
+  row("cache", run.cache);
+  row("memory", human_bytes(static_cast<double>(run.budget_bytes)));
+  row("model", fmt::format("{}, {} a state", run.model, human_bytes(static_cast<double>(run.full_state_bytes))));
+  row("hit tokens", fmt::format("{}", replay.hit_tokens));
+  row("token hit %", two_decimals(100 * replay.token_hit_rate()));
+  row("request hit %", two_decimals(100 * replay.request_hit_rate()));
+  row("evicted states", fmt::format("{}", report.cache.state_evictions));
+  row("verified states", fmt::format("{}, {} wrong", report.mover.verified, report.mover.mismatches));
+  page.table(table);
+}
+
+void add_capacities(Page& page, const Report& report) {
+  page.section("Hit rate over memory",
+               "Share of the prompt tokens that were continued from a cached state, for every policy. The ceiling is a "
+               "cache that keeps everything, with a state after every block.");
+  Plot plot{
+      .title = "Token hit rate over memory", .x_title = "memory for KV and states", .y_title = "% of prompt tokens"};
+  plot.level = {"ceiling", 100 * report.token_hit_rate_ceiling()};
+  Table table{.id = "capacities", .head = {"memory"}, .rows = {}};
+  std::vector<std::int64_t> budgets;
+  for (const SweepCell& cell : report.capacities) {
+    if (std::ranges::find(budgets, cell.budget_bytes) == budgets.end()) {
+      budgets.push_back(cell.budget_bytes);
+      plot.places.push_back(short_bytes(cell.budget_bytes));
+      table.rows.push_back({plot.places.back()});
+    }
+    const std::string policy(name(cell.policy));
+    auto series = std::ranges::find(plot.series, policy, &Plot::Series::name);
+    if (series == plot.series.end()) {
+      plot.series.push_back({policy, {}});
+      table.head.push_back(policy);
+      series = plot.series.end() - 1;
+    }
+    series->values.push_back(100 * cell.token_hit_rate);
+    table.rows.back().push_back(two_decimals(100 * cell.token_hit_rate));
+  }
+  table.head.emplace_back("ceiling");
+  for (auto& row : table.rows) row.push_back(two_decimals(plot.level->value));
+  page.plot(plot);
+  page.table(table);
+}
+
+/// Intervals by their beginning: minutes:seconds, or of a long workload hours:minutes.
+bool in_hours(const Report& report) {
+  constexpr double long_s = 2 * 3600;
+  return !report.timeline.empty() && report.timeline.back().end_s > long_s;
+}
+const char* time_title(const Report& report) {
+  return in_hours(report) ? "time since the first request (hours:minutes)"
+                          : "time since the first request (minutes:seconds)";
+}
+std::vector<std::string> interval_names(const Report& report) {
+  const double unit_s = in_hours(report) ? 60 : 1;
+  std::vector<std::string> names;
+  for (const Interval& interval : report.timeline) {
+    const auto units = static_cast<std::int64_t>(std::llround(interval.begin_s / unit_s));
+    names.push_back(fmt::format("{}:{:02}", units / 60, units % 60));
+  }
+  return names;
+}
+
+/// A row for each interval: its name, then the values of each series.
+Table table_of(const char* id, const char* place, const Plot& plot) {
+  Table table{.id = id, .head = {place}, .rows = {}};
+  for (const Plot::Series& series : plot.series) table.head.push_back(series.name);
+  for (std::size_t at = 0; at < plot.places.size(); ++at) {
+    std::vector<std::string>& row = table.rows.emplace_back(1, plot.places[at]);
+    for (const Plot::Series& series : plot.series) row.push_back(two_decimals(series.values[at]));
+  }
+  return table;
+}
+
+void add_losses(Page& page, const Report& report) {
+  page.section("Hits and lost hits over time",
+               "Every prompt token was a hit, or was computed again for one of these reasons. Shares of the tokens of "
+               "an interval. All intervals have equally many requests; the time is that of the first.");
+  Plot plot{.kind = Plot::Kind::columns,
+            .title = "Share of prompt tokens by what became of them",
+            .x_title = time_title(report),
+            .y_title = "% of prompt tokens",
+            .places = interval_names(report)};
+  plot.series.push_back({"hit", {}});
+  for (const Interval& interval : report.timeline)
+    plot.series.back().values.push_back(per_cent(interval.hit_tokens, interval.input_tokens));
+  for (std::size_t reason = 0; reason < lost_hit_count; ++reason) {
+    if (report.replay.stats.lost[reason].tokens == 0) continue;
+    plot.series.push_back({std::string(name(static_cast<LostHit>(reason))), {}});
+    for (const Interval& interval : report.timeline)
+      plot.series.back().values.push_back(per_cent(interval.lost_tokens[reason], interval.input_tokens));
+  }
+  page.plot(plot);
+  Table table = table_of("losses", "time", plot);
+  table.head.insert(table.head.begin() + 1, {"requests", "prompt tokens"});
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    table.rows[i].insert(table.rows[i].begin() + 1, {fmt::format("{}", report.timeline[i].requests),
+                                                     fmt::format("{}", report.timeline[i].input_tokens)});
+  page.table(table);
+}
+
+void add_ages(Page& page, const Report& report) {
+  page.section("Age of states at reuse and at eviction",
+               "Time since a state was made or last continued from, when a request continued from it and when it was "
+               "evicted. Shares of all reuses, and of all evictions.");
+  const AgeHistogram& reuses = report.replay.stats.reuse_ages;
+  const AgeHistogram& evictions = report.replay.stats.eviction_ages;
+  Plot plot{.kind = Plot::Kind::beside,
+            .title = "Ages of states at reuse and at eviction",
+            .x_title = "age below",
+            .y_title = "% of states",
+            .series = {{"reuse", {}}, {"eviction", {}}}};
+  Table table{.id = "ages", .head = {"age below", "reuses", "%", "evictions", "%"}, .rows = {}};
+  for (int bucket = 0; bucket < ages_shown(report.replay.stats); ++bucket) {
+    const bool last = bucket + 1 == AgeHistogram::buckets;
+    plot.places.push_back(last ? "longer" : age(AgeHistogram::upper_s(bucket)));
+    std::vector<std::string>& row = table.rows.emplace_back(1, plot.places.back());
+    std::size_t series = 0;
+    for (const AgeHistogram* ages : {&reuses, &evictions}) {
+      const double share = per_cent(ages->count(bucket), ages->total());
+      plot.series[series++].values.push_back(share);
+      row.push_back(fmt::format("{}", ages->count(bucket)));
+      row.push_back(two_decimals(share));
+    }
+  }
+  page.plot(plot);
+  page.table(table);
+}
+
+void add_memory(Page& page, const Report& report) {
+  page.section("Memory by kind over time",
+               "What KV blocks and states take at the end of each interval, at the model's full state size.");
+  Plot plot{.kind = Plot::Kind::columns,
+            .title = "Memory of KV and states",
+            .x_title = time_title(report),
+            .y_title = "GiB",
+            .places = interval_names(report),
+            .series = {{"KV", {}}, {"states", {}}}};
+  for (const Interval& interval : report.timeline) {
+    plot.series[0].values.push_back(static_cast<double>(interval.kv_bytes) / gib);
+    plot.series[1].values.push_back(static_cast<double>(interval.state_bytes) / gib);
+  }
+  plot.level = {"budget", static_cast<double>(report.run.budget_bytes) / gib};
+  page.plot(plot);
+  page.table(table_of("memory", "time", plot));
+}
+
+void add_copies(Page& page, const Report& report) {
+  const bool measured = report.mover.copy_seconds > 0;
+  page.section("Copy bandwidth",
+               measured ? "Needed: bytes that restores and checkpoints read and write at the model's full state size, "
+                          "per second of the workload. Measured: speed of the copies that were really made, while "
+                          "they ran, at the size that states have in this run."
+                        : "Needed: bytes that restores and checkpoints read and write at the model's full state size, "
+                          "per second of the workload. No state was moved in this run, so no speed was measured.");
+  Plot plot{.title = "Copy bandwidth",
+            .x_title = time_title(report),
+            .y_title = "GB/s (read + written)",
+            .places = interval_names(report),
+            .series = {{"needed", {}}}};
+  if (measured) plot.series.push_back({"measured", {}});
+  for (const Interval& interval : report.timeline) {
+    plot.series[0].values.push_back(needed_gb_per_s(interval, report.run.full_state_bytes));
+    if (measured) plot.series[1].values.push_back(copied_gb_per_s(interval, report.mover.state_bytes));
+  }
+  page.plot(plot);
+  Table table = table_of("copies", "time", plot);
+  table.head.insert(table.head.begin() + 1, "states copied");
+  for (std::size_t i = 0; i < table.rows.size(); ++i)
+    table.rows[i].insert(table.rows[i].begin() + 1, fmt::format("{}", report.timeline[i].states_copied));
+  page.table(table);
+}
+
+}  // namespace
+
+std::string to_html(const Report& report) {
+  Page page;
+  page.add(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>stateport-replay: {}</title>\n"
+      "<style>\n{}</style>\n</head>\n<body>\n<h1>What the cache was worth</h1>\n",
+      escape_html(report.run.workload), style);
+  add_run(page, report);
+  if (!report.capacities.empty()) add_capacities(page, report);
+  add_losses(page, report);
+  add_ages(page, report);
+  add_memory(page, report);
+  add_copies(page, report);
+  page.add("</body>\n</html>\n");
+  return page.take();
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.hpp"
+
+#include "report/cells_json.hpp"
+#include "report/figures.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+namespace stateport::replay {
+namespace {
+
+/// Figures that follow from the counts.
+struct Derived {
+  double states_copied;
+  double bytes_copied;  ///< at the model's full state size, read + written
+  double bytes_moved;   ///< really read + written
+  double copy_gb_per_s;
+  double bookkeeping_p50;
+  double bookkeeping_p99;
+  double bookkeeping_per_block;
+  double hashing_per_block;
+  double bookkeeping_per_block_beside_copies;
+  double planning_p50 = 0;
+  double planning_p99 = 0;
+
+  explicit Derived(const Report& report) {
+    constexpr double read_and_written = 2;
+    const MoverCounts& mover = report.mover;
+    states_copied = static_cast<double>(report.align ? report.align->copies : mover.restores + mover.commits);
+    bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
+    bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
+    copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
+    const ReplayCounts& alone = report.bookkeeping;
+    const std::vector<double> bookkeeping(alone.bookkeeping_ns.begin(), alone.bookkeeping_ns.end());
+    bookkeeping_p50 = quantile(bookkeeping, 0.5);
+    bookkeeping_p99 = quantile(bookkeeping, 0.99);
+    bookkeeping_per_block = quantile(alone.bookkeeping_ns_per_block, 0.5);
+    hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
+    bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
+    if (!report.align) return;
+    planning_p50 = quantile(report.align->planning_ns, 0.5);
+    planning_p99 = quantile(report.align->planning_ns, 0.99);
+  }
+};
+
+/// Collects lines of a label and a value.
+class Lines {
+ public:
+  template <class... Args>
+  void add(const char* label, fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text_), "  {:<14}", label);
+    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
+    text_ += '\n';
+  }
+  void heading(const std::string& text) { text_ += text + '\n'; }
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string describe_cache(const Report& report) {
+  const RunDescription& run = report.run;
+  const char* const unlimited = run.unlimited ? " (unlimited)" : "";
+  if (report.align)
+    return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
+                       run.slots, unlimited, align_requests, run.drafts, run.accept,
+                       run.asynchronous ? "asynchronous" : "synchronous");
+  if (run.budget_bytes > 0)
+    return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
+                       human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
+  return fmt::format("{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots, unlimited,
+                     run.checkpoint, run.hash);
+}
+
+void add_run(Lines& lines, const Report& report) {
+  const RunDescription& run = report.run;
+  lines.heading("run");
+  lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
+            run.bad_lines == 0 ? "" : fmt::format(", {} malformed lines skipped", run.bad_lines));
+  lines.add("cache", "{}", describe_cache(report));
+  lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
+            run.full_state);
+}
+
+void add_memory(Lines& lines, const RunDescription& run, const MoverCounts& mover) {
+  if (run.memory_state.empty()) {
+    lines.add("in memory", "nothing: bookkeeping alone, no state is made, moved or verified");
+    return;
+  }
+  lines.add("device", "{}", run.device);
+  const std::string size = human_bytes(static_cast<double>(mover.state_bytes));
+  const std::string total = human_bytes(static_cast<double>(run.memory_bytes));
+  if (mover.state_bytes == run.full_state_bytes)
+    lines.add("in memory", "states at full size, {} in all", total);
+  else
+    lines.add("in memory", "states shrunk to {} ({}), {} in all", size, run.memory_state, total);
+}
+
+void add_ages(Lines& lines, const char* label, const AgeHistogram& ages) {
+  if (ages.total() == 0) return;
+  lines.add(label, "{} states, half below {} s, nine in ten below {} s", ages.total(), ages.quantile_s(0.5),
+            ages.quantile_s(0.9));
+}
+
+void add_losses(Lines& lines, const CacheStats& stats) {
+  bool first = true;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const auto lost = static_cast<LostHit>(reason);
+    const Loss& loss = stats.of(lost);
+    if (loss.tokens == 0) continue;
+    lines.add(first ? "lost tokens" : "", "{:<14} {:>6.2f} %, {} requests", name(lost),
+              100 * static_cast<double>(loss.tokens) / static_cast<double>(stats.prompt_tokens), loss.requests);
+    first = false;
+  }
+  add_ages(lines, "reuse age", stats.reuse_ages);
+  add_ages(lines, "eviction age", stats.eviction_ages);
+}
+
+nlohmann::ordered_json losses_json(const CacheStats& stats, bool flops) {
+  nlohmann::ordered_json json;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const Loss& loss = stats.of(static_cast<LostHit>(reason));
+    const std::string key(name(static_cast<LostHit>(reason)));
+    if (flops)
+      json[key] = loss.flops;
+    else
+      json[key] = loss.tokens;
+  }
+  return json;
+}
+
+void add_hits(Lines& lines, const Report& report) {
+  const ReplayCounts& replay = report.replay;
+  lines.heading(replay.interrupted ? "hits (interrupted: of the requests so far)" : "hits");
+  lines.add("requests", "{}, {} input tokens", replay.requests, replay.input_tokens);
+  lines.add("hit rate", "{:.2f} % of tokens, {:.2f} % of requests", 100 * replay.token_hit_rate(),
+            100 * replay.request_hit_rate());
+  std::string lost;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const std::int64_t count = replay.lost_hits[static_cast<std::size_t>(reason)];
+    if (count > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", name(static_cast<LostHit>(reason)), count);
+  }
+  lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
+  if (report.align) {
+    lines.add("evictions", "{} states; {} resident at the end", report.cache.state_evictions,
+              report.cache.resident_states);
+    return;
+  }
+  lines.add("evictions", "{} states, {} blocks; {} checkpoints dropped", report.cache.state_evictions,
+            report.cache.block_evictions, report.cache.dropped_checkpoints);
+  if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
+  lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
+  add_losses(lines, replay.stats);
+  if (report.cache.uncached_blocks > 0)
+    lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);
+}
+
+void add_align(Lines& lines, const Report& report) {
+  const AlignCounts& align = *report.align;
+  const MoverCounts& mover = report.mover;
+  lines.add("steps", "{}, {} of {} drafts kept", align.steps, align.drafts_accepted, align.drafts_proposed);
+  lines.add("moved", "{} copies between columns, {} parts skipped", align.copies, align.skipped_parts);
+  lines.add("published", "{} boundaries; {} refused, whose block held another count", mover.commits, align.refused);
+  if (report.run.memory_state.empty()) return;
+  lines.add("verified", "{} states ({} continued from, {} published), {} wrong", mover.verified, mover.restores,
+            mover.commits, mover.mismatches);
+  lines.add("decisions", "device and host remembered the same after {} of {} steps", align.steps - align.steps_differ,
+            align.steps);
+}
+
+void add_states(Lines& lines, const Report& report, const Derived& derived) {
+  const MoverCounts& mover = report.mover;
+  lines.heading("states");
+  if (report.align) {
+    add_align(lines, report);
+  } else {
+    lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
+    lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
+  }
+  if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
+  lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
+            human_bytes(derived.bytes_moved));
+  if (mover.copy_seconds <= 0 || report.align) return;  // most align steps copy nothing, and take their time too
+  lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
+            mover.copy_share_of_memcpy);
+  constexpr std::size_t launch_bound_bytes = std::size_t{1} << 20;
+  if (mover.state_bytes < launch_bound_bytes)
+    lines.add("", "(states this small measure the launch, not the copy: give more memory or fewer slots)");
+}
+
+void add_times(Lines& lines, const Report& report, const Derived& derived) {
+  const ReplayCounts& replay = report.replay;
+  const MoverCounts& mover = report.mover;
+  lines.heading("time");
+  if (report.align)
+    lines.add("planning", "{:.0f} ns per step (p50), {:.0f} (p99), on the host", derived.planning_p50,
+              derived.planning_p99);
+  else
+    lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)",
+              derived.bookkeeping_p50, derived.bookkeeping_p99, derived.bookkeeping_per_block);
+  if (!report.align) lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
+  lines.add("in all", "{:.2f} s: copies {:.2f}, stand-in forward {:.2f}, verification {:.2f}", replay.wall_seconds,
+            mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
+}
+
+nlohmann::ordered_json align_json(const Report& report, const Derived& derived) {
+  const AlignCounts& align = *report.align;
+  return {{"drafts", report.run.drafts},
+          {"accept", report.run.accept},
+          {"counters", report.run.asynchronous ? "async" : "sync"},
+          {"steps", align.steps},
+          {"drafts_proposed", align.drafts_proposed},
+          {"drafts_accepted", align.drafts_accepted},
+          {"copies", align.copies},
+          {"skipped_parts", align.skipped_parts},
+          {"published", report.mover.commits},
+          {"refused", align.refused},
+          {"steps_differ", align.steps_differ},
+          {"planning_ns_p50", derived.planning_p50},
+          {"planning_ns_p99", derived.planning_p99}};
+}
+
+nlohmann::ordered_json timeline_json(const Report& report) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const Interval& interval : report.timeline) {
+    nlohmann::ordered_json lost;
+    for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
+      lost[std::string(name(static_cast<LostHit>(reason)))] = interval.lost_tokens[reason];
+    json.push_back({{"begin_s", interval.begin_s},
+                    {"end_s", interval.end_s},
+                    {"requests", interval.requests},
+                    {"input_tokens", interval.input_tokens},
+                    {"hit_tokens", interval.hit_tokens},
+                    {"lost_tokens", lost},
+                    {"kv_bytes", interval.kv_bytes},
+                    {"state_bytes", interval.state_bytes},
+                    {"states_copied", interval.states_copied},
+                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.full_state_bytes)},
+                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.state_bytes)}});
+  }
+  return json;
+}
+
+nlohmann::ordered_json ages_json(const CacheStats& stats) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (int bucket = 0; bucket < ages_shown(stats); ++bucket)
+    json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
+                    {"reuses", stats.reuse_ages.count(bucket)},
+                    {"evictions", stats.eviction_ages.count(bucket)}});
+  return json;
+}
+
+}  // namespace
+
+double Report::token_hit_rate_ceiling() const noexcept {
+  const CacheStats& stats = replay.stats;
+  if (stats.prompt_tokens == 0) return 0;
+  const std::int64_t computed = stats.of(LostHit::never_stored).tokens + stats.of(LostHit::too_few_tokens).tokens;
+  return 1 - static_cast<double>(computed) / static_cast<double>(stats.prompt_tokens);
+}
+
+int ages_shown(const CacheStats& stats) noexcept {
+  int shown = AgeHistogram::buckets;
+  while (shown > 0 && stats.reuse_ages.count(shown - 1) + stats.eviction_ages.count(shown - 1) == 0) --shown;
+  return shown;
+}
+
+std::string to_text(const Report& report) {
+  const Derived derived(report);
+  Lines lines;
+  add_run(lines, report);
+  add_memory(lines, report.run, report.mover);
+  add_hits(lines, report);
+  add_states(lines, report, derived);
+  add_times(lines, report, derived);
+  return lines.take();
+}
+
+std::string to_json(const Report& report) {
+  const Derived derived(report);
+  const ReplayCounts& replay = report.replay;
+  const RunDescription& run = report.run;
+  nlohmann::ordered_json lost;
+  for (int reason = 0; reason < lost_hit_count; ++reason)
+    lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
+  nlohmann::ordered_json json = {
+      {"workload", run.workload},
+      {"model", run.model},
+      {"cache", run.cache},
+      {"checkpoint", run.checkpoint},
+      {"hash", run.hash},
+      {"device", run.device},
+      {"block_size", run.block_size_tokens},
+      {"blocks", run.blocks},
+      {"slots", run.slots},
+      {"unlimited", run.unlimited},
+      {"budget_bytes", run.budget_bytes},
+      {"interrupted", replay.interrupted},
+      {"skipped_lines", run.bad_lines},
+      {"requests", replay.requests},
+      {"input_tokens", replay.input_tokens},
+      {"hit_tokens", replay.hit_tokens},
+      {"token_hit_rate", replay.token_hit_rate()},
+      {"request_hit_rate", replay.request_hit_rate()},
+      {"lost_hits", lost},
+      {"lost_tokens", losses_json(replay.stats, false)},
+      {"lost_flops", losses_json(replay.stats, true)},
+      {"restores", report.mover.restores},
+      {"verified", report.mover.verified},
+      {"mismatches", report.mover.mismatches},
+      {"first_mismatch", replay.first_mismatch},
+      {"commits", report.mover.commits},
+      {"dropped_checkpoints", report.cache.dropped_checkpoints},
+      {"evictions", report.cache.state_evictions},
+      {"victims", report.cache.victims},
+      {"metadata_bytes", report.cache.metadata_bytes},
+      {"block_evictions", report.cache.block_evictions},
+      {"uncached_blocks", report.cache.uncached_blocks},
+      {"resident_states", report.cache.resident_states},
+      {"resident_blocks", report.cache.resident_blocks},
+      {"state_bytes", run.full_state_bytes},
+      {"state_bytes_in_memory", report.mover.state_bytes},
+      {"memory_bytes", run.memory_bytes},
+      {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},
+      {"bytes_moved", static_cast<std::int64_t>(derived.bytes_moved)},
+      {"copy_gb_per_s", derived.copy_gb_per_s},
+      {"copy_share_of_memcpy", report.mover.copy_share_of_memcpy},
+      {"bookkeeping_ns_p50", derived.bookkeeping_p50},
+      {"bookkeeping_ns_p99", derived.bookkeeping_p99},
+      {"bookkeeping_ns_per_block_p50", derived.bookkeeping_per_block},
+      {"hashing_ns_per_block_p50", derived.hashing_per_block},
+      {"bookkeeping_ns_per_block_beside_copies_p50", derived.bookkeeping_per_block_beside_copies},
+      {"copy_s", report.mover.copy_seconds},
+      {"forward_s", report.mover.forward_seconds},
+      {"verify_s", report.mover.verify_seconds},
+      {"wall_s", replay.wall_seconds}};
+  if (report.align) json.update(align_json(report, derived));
+  if (!report.timeline.empty()) {
+    json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
+    json["capacities"] = cells_json(report.capacities);
+    json["timeline"] = timeline_json(report);
+    json["ages"] = ages_json(replay.stats);
+  }
+  return json.dump(2) + "\n";
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "caches/align_replayer.hpp"
+#include "caches/cache.hpp"
+#include "caches/replayer.hpp"
+#include "report/sweep.hpp"
+#include "report/timeline.hpp"
+#include "states/state_mover.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace stateport::replay {
+
+/// What the settings of a run were, in words and numbers.
+struct RunDescription {
+  std::string workload;  ///< file, or kind and seed
+  std::string model;
+  std::string cache;
+  std::string checkpoint;
+  std::string hash;
+  std::string full_state;    ///< shape of a state of the model
+  std::string memory_state;  ///< shape of a state as it is in memory; empty: none is
+  std::string device;
+  std::int64_t block_size_tokens = 0;
+  std::int64_t blocks = 0;
+  std::int64_t slots = 0;
+  bool unlimited = false;
+  std::int64_t budget_bytes = 0;  ///< 0: blocks and slots
+  std::int32_t drafts = 0;        ///< align only, like the next two
+  double accept = 0;
+  bool asynchronous = false;
+  std::int64_t bad_lines = 0;
+  std::size_t full_state_bytes = 0;  ///< what one state counts for, whatever it is in memory
+  std::size_t memory_bytes = 0;      ///< really used for states
+};
+
+/// Everything that a run has to say.
+struct Report {
+  RunDescription run;
+  ReplayCounts replay;
+  ReplayCounts bookkeeping;  ///< of the same requests through the same kind of cache, with no state made or moved
+  CacheCounts cache;
+  MoverCounts mover;
+  std::optional<AlignCounts> align;  ///< planning times are of the pass without states
+
+  // With --report.
+  std::vector<SweepCell> capacities;  ///< every policy with a quarter to four times the budget
+  std::vector<Interval> timeline;     ///< of the pass with states
+
+  /// Token hit rate of a cache that keeps everything, with a state after every block.
+  [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
+};
+
+/// Buckets of the histograms of ages up to the last one that counted something.
+[[nodiscard]] int ages_shown(const CacheStats& stats) noexcept;
+
+/// For people.
+[[nodiscard]] std::string to_text(const Report& report);
+/// For programs: one JSON object; --help names its keys.
+[[nodiscard]] std::string to_json(const Report& report);
+
+}  // namespace stateport::replay

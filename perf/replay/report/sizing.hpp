@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/compute_cost.hpp>
+
+#include "caches/budget.hpp"
+#include "caches/policy_kind.hpp"
+#include "workload/workload.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace stateport::replay {
+
+/// What a memory is worth for a workload.
+struct Sizing {
+  Budget budget;
+  PolicyKind policy = PolicyKind::hix;
+  double token_hit_rate = 0;
+  double ceiling = 0;  ///< token hit rate of a cache that never evicts, with the same checkpoints
+  std::int64_t hit_tokens = 0;
+  /// Means over the second half of the requests, when the cache has filled: what separate pools should hold.
+  double mean_blocks = 0;
+  double mean_states = 0;
+
+  struct Step {
+    std::int64_t bytes = 0;
+    double token_hit_rate = 0;
+    double tokens_per_gib = 0;  ///< hit tokens more than with the step before, for each GiB more
+  };
+  std::vector<Step> steps;  ///< half, three quarters, one, one and a half, two and four times the budget
+};
+
+/// Serves the first `requests` requests with several budgets around the given one. `keep_going` is asked after each
+/// request; false ends it with what is known.
+[[nodiscard]] Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget& budget,
+                                PolicyKind policy, const ComputeCost& cost, const std::function<bool()>& keep_going);
+
+/// For people.
+[[nodiscard]] std::string to_text(const Sizing& sizing);
+/// One JSON object.
+[[nodiscard]] std::string to_json(const Sizing& sizing);
+
+}  // namespace stateport::replay

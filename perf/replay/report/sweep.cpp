@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/sweep.hpp"
+
+#include "caches/replayer.hpp"
+#include "report/cells_json.hpp"
+#include "report/figures.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+namespace stateport::replay {
+namespace {
+
+SweepCell run_cell(const Workload& workload, std::int64_t requests, const Budget& budget, PolicyKind policy,
+                   const ComputeCost& cost, const std::function<bool()>& keep_going) {
+  const auto cache = make_budget_cache(policy, budget, cost, workload);
+  NoStates states;
+  Replayer replayer(workload, *cache, states, checkpoint_mode(policy), std::nullopt);
+  replayer.run([&](std::int64_t served) { return served < requests && keep_going(); });
+  cache->check_invariants();
+  const ReplayCounts& counts = replayer.counts();
+  const std::vector<double> times(counts.bookkeeping_ns.begin(), counts.bookkeeping_ns.end());
+  const double total = std::accumulate(times.begin(), times.end(), 0.0);
+  return {.policy = policy,
+          .budget_bytes = budget.bytes,
+          .hit_tokens = counts.hit_tokens,
+          .token_hit_rate = counts.token_hit_rate(),
+          .victims = cache->counts().victims,
+          .metadata_bytes = cache->counts().metadata_bytes,
+          .bookkeeping_ns_p50 = quantile(times, 0.5),
+          .bookkeeping_ns_mean = times.empty() ? 0 : total / static_cast<double>(times.size())};
+}
+
+std::vector<std::int64_t> columns(std::span<const SweepCell> cells) {
+  std::vector<std::int64_t> budgets;
+  for (const SweepCell& cell : cells)
+    if (std::ranges::find(budgets, cell.budget_bytes) == budgets.end()) budgets.push_back(cell.budget_bytes);
+  return budgets;
+}
+
+template <class Value>
+std::string table_of(std::span<const SweepCell> cells, const char* title, Value&& value) {
+  const std::vector<std::int64_t> budgets = columns(cells);
+  std::string text = fmt::format("{:<24}", title);
+  for (const std::int64_t budget : budgets) text += fmt::format("{:>14}", human_bytes(static_cast<double>(budget)));
+  text += '\n';
+  for (const PolicyKind policy : all_policies) {
+    std::string row = fmt::format("  {:<22}", name(policy));
+    bool known = false;
+    for (const std::int64_t budget : budgets) {
+      const auto cell = std::ranges::find_if(
+          cells, [&](const SweepCell& c) { return c.policy == policy && c.budget_bytes == budget; });
+      known |= cell != cells.end();
+      row += fmt::format("{:>14}", cell == cells.end() ? std::string("-") : value(*cell));
+    }
+    if (known) text += row + '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<SweepCell> sweep(const Workload& workload, std::int64_t requests, Budget budget,
+                             std::span<const std::int64_t> budgets_bytes, std::span<const PolicyKind> policies,
+                             const ComputeCost& cost, const std::function<bool()>& keep_going) {
+  std::vector<SweepCell> cells;
+  for (const std::int64_t bytes : budgets_bytes) {
+    budget.bytes = bytes;
+    for (const PolicyKind policy : policies) {
+      const SweepCell cell = run_cell(workload, requests, budget, policy, cost, keep_going);
+      if (!keep_going()) return cells;
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+std::string to_table(std::span<const SweepCell> cells) {
+  return table_of(cells, "token hit %",
+                  [](const SweepCell& c) { return fmt::format("{:.2f}", 100 * c.token_hit_rate); }) +
+         table_of(cells, "hit tokens", [](const SweepCell& c) { return fmt::format("{}", c.hit_tokens); }) +
+         table_of(cells, "victims", [](const SweepCell& c) { return fmt::format("{}", c.victims); }) +
+         table_of(cells, "ns per request, p50",
+                  [](const SweepCell& c) { return fmt::format("{:.0f}", c.bookkeeping_ns_p50); }) +
+         table_of(cells, "metadata", [](const SweepCell& c) {
+           return c.metadata_bytes == 0 ? std::string("-") : human_bytes(static_cast<double>(c.metadata_bytes));
+         });
+}
+
+nlohmann::ordered_json cells_json(std::span<const SweepCell> cells) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const SweepCell& cell : cells)
+    json.push_back({{"policy", name(cell.policy)},
+                    {"budget_bytes", cell.budget_bytes},
+                    {"hit_tokens", cell.hit_tokens},
+                    {"token_hit_rate", cell.token_hit_rate},
+                    {"victims", cell.victims},
+                    {"metadata_bytes", cell.metadata_bytes},
+                    {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
+                    {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
+  return json;
+}
+
+std::string to_json(std::span<const SweepCell> cells) {
+  return cells_json(cells).dump(2) + "\n";
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/compute_cost.hpp>
+
+#include "caches/budget.hpp"
+#include "caches/policy_kind.hpp"
+#include "workload/workload.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stateport::replay {
+
+/// What one policy did with one budget.
+struct SweepCell {
+  PolicyKind policy = PolicyKind::hix;
+  std::int64_t budget_bytes = 0;
+  std::int64_t hit_tokens = 0;
+  double token_hit_rate = 0;
+  std::int64_t victims = 0;
+  std::int64_t metadata_bytes = 0;
+  double bookkeeping_ns_p50 = 0;  ///< per request
+  double bookkeeping_ns_mean = 0;
+};
+
+/// Serves the first `requests` requests under each budget with each policy, states not made. `budget.bytes` is
+/// replaced. Stops early, with the cells so far, when `keep_going` says false.
+[[nodiscard]] std::vector<SweepCell> sweep(const Workload& workload, std::int64_t requests, Budget budget,
+                                           std::span<const std::int64_t> budgets_bytes,
+                                           std::span<const PolicyKind> policies, const ComputeCost& cost,
+                                           const std::function<bool()>& keep_going);
+
+/// A row for each policy, a column for each budget.
+[[nodiscard]] std::string to_table(std::span<const SweepCell> cells);
+/// A JSON array of objects with the members of SweepCell.
+[[nodiscard]] std::string to_json(std::span<const SweepCell> cells);
+
+}  // namespace stateport::replay

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "states/state_mover.hpp"
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace stateport::replay {
+
+/// What a stand-in's states consist of.
+struct alignas(16) Word {
+  std::uint64_t low;
+  std::uint64_t high;
+
+  [[nodiscard]] friend KOKKOS_FUNCTION Word operator^(const Word& a, const Word& b) {
+    return {a.low ^ b.low, a.high ^ b.high};
+  }
+  [[nodiscard]] friend KOKKOS_FUNCTION bool operator!=(const Word& a, const Word& b) {
+    return a.low != b.low || a.high != b.high;
+  }
+};
+
+/// The words of one tensor under one prefix: cheap per word, so that making a state costs what moving it costs.
+class Pattern {
+ public:
+  KOKKOS_FUNCTION Pattern(Content content, std::uint64_t tensor) : empty_(content == empty_content) {
+    seed_ = (content ^ (tensor * 0x9e3779b97f4a7c15U)) * 0xd6e8feb86659fd93U;
+    seed_ ^= seed_ >> 32;
+  }
+  [[nodiscard]] KOKKOS_FUNCTION Word word(std::uint64_t index) const {
+    if (empty_) return {0, 0};
+    return {seed_ + index * 0x9e3779b97f4a7c15U, ~seed_ + index * 0xc2b2ae3d27d4eb4fU};
+  }
+
+ private:
+  std::uint64_t seed_;
+  bool empty_;
+};
+
+}  // namespace stateport::replay

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "workload/content.hpp"
+#include "workload/workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+/// Names every prefix of one request's tokens, prompt and answer, position by position. O(tokens / block) to make.
+class AlignSequence {
+ public:
+  AlignSequence() = default;
+  /// `known`: identities of the leading blocks. What follows, up to `tokens`, is named after `own`, and equals no other
+  /// sequence's.
+  AlignSequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
+                std::uint64_t own);
+
+  /// The first `tokens` tokens; empty_content for tokens <= 0. Precondition: tokens <= those of the constructor.
+  [[nodiscard]] Content prefix(std::int64_t tokens) const noexcept;
+  /// [k] is the prefix of k full blocks.
+  [[nodiscard]] std::span<const Content> boundaries() const noexcept { return boundaries_; }
+
+ private:
+  std::int64_t block_size_tokens_ = 1;
+  std::vector<BlockIdentity> identities_;
+  std::vector<Content> boundaries_;
+};
+
+/// For every request, whose blocks name its answer: the next request of its session, if that continues the prompt; else
+/// the request itself. A trace says what was asked, and only thereby what was answered. O(total blocks).
+[[nodiscard]] std::vector<std::size_t> find_continuations(const Workload& workload);
+
+}  // namespace stateport::replay

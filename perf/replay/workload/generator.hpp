@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "workload/workload.hpp"
+
+#include <cstdint>
+#include <string_view>
+
+namespace stateport::replay {
+
+enum class WorkloadKind : std::uint8_t {
+  chat,          ///< multi-turn sessions, a few shared system prompts, seconds to minutes of thinking, some edits
+  agent,         ///< long tool-calling sessions on one large system prompt, compacted when they grow too long
+  shared_prompt  ///< single questions after one of many shared documents: every hit needs a branch point
+};
+
+[[nodiscard]] std::string_view name(WorkloadKind kind) noexcept;
+
+struct GeneratorOptions {
+  WorkloadKind kind = WorkloadKind::chat;
+  std::int64_t requests = 3000;
+  std::int64_t block_size_tokens = 512;
+  std::uint64_t seed = 1;
+};
+
+/// A made-up workload in order of arrival. The same options give the same workload on every platform: all arithmetic
+/// is on integers. Throws InvalidArgument: requests < 0, block_size_tokens < 1.
+[[nodiscard]] Workload generate_workload(const GeneratorOptions& options);
+
+}  // namespace stateport::replay

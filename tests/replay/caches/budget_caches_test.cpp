@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caches/policy_kind.hpp"
+#include "caches/replayer.hpp"
+#include "model_cache.hpp"
+#include "random.hpp"
+#include "report/sweep.hpp"
+#include "served_request.hpp"
+#include "workload/generator.hpp"
+#include "workload/trace.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace stateport::replay;
+using namespace stateport::replay::test;
+using stateport::LostHit;
+using stateport::SlotId;
+using stateport::test::for_each_seed;
+using stateport::test::Random;
+
+namespace {
+
+#ifdef STATEPORT_ENABLE_ASSERT
+constexpr bool assertions_on = true;
+#else
+constexpr bool assertions_on = false;
+#endif
+
+constexpr std::int64_t gib = std::int64_t{1} << 30;
+
+/// Of Qwen3-Next-80B-A3B with recurrent states in fp32.
+Budget qwen3_next(std::int64_t bytes) {
+  return {.bytes = bytes, .state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
+}
+
+/// What a slot holds is remembered instead of being stored in it.
+class RememberedContents final : public StateMover {
+ public:
+  std::uint64_t start(SlotId slot, Content at) override {
+    const bool right =
+        slot.valid() ? held_.contains(slot.value()) && held_.at(slot.value()) == at : at == empty_content;
+    counts_.restores += slot.valid();
+    return right ? 0 : 1;
+  }
+  void advance(Content, Content, std::span<const PlacedState> checkpoints) override {
+    for (const PlacedState& state : checkpoints) held_[state.slot.value()] = state.content;
+  }
+  [[nodiscard]] MoverCounts counts() const override { return counts_; }
+
+ private:
+  std::map<std::int32_t, Content> held_;
+  MoverCounts counts_;
+};
+
+Workload random_workload(Random& random, int requests) {
+  Workload workload(block_size);
+  std::vector<BlockIdentity> blocks;
+  std::int64_t now_ms = 0;
+  for (int i = 0; i < requests; ++i) {
+    blocks.resize(static_cast<std::size_t>(random.between(0, 9)));
+    for (BlockIdentity& block : blocks) block = static_cast<BlockIdentity>(random.between(1, 2));
+    now_ms += random.between(0, 30'000);
+    const std::int64_t extra = blocks.empty() ? 1 : random.between(0, block_size - 1);
+    workload.add({.arrival_ms = now_ms, .input_tokens = static_cast<std::int64_t>(blocks.size()) * block_size + extra},
+                 blocks);
+  }
+  return workload;
+}
+
+}  // namespace
+
+TEST_CASE("with room for everything a budget finds what the model of whole prefixes finds") {
+  for_each_seed(40, [](Random& random, std::uint64_t) {
+    for (const PolicyKind policy : all_policies) {
+      const Workload workload = random_workload(random, 80);
+      const Budget budget{.bytes = gib, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = block_size};
+      const auto cache = make_budget_cache(policy, budget, {}, workload);
+      ModelCache model(checkpoint_mode(policy), block_size);
+      for (std::size_t i = 0; i < workload.size(); ++i) {
+        const auto blocks = workload.blocks(i);
+        const std::int64_t tokens = workload.request(i).input_tokens;
+        const auto expected = model.serve(blocks, tokens);
+        const Hit hit = serve(*cache, checkpoint_mode(policy), {blocks.begin(), blocks.end()},
+                              tokens - static_cast<std::int64_t>(blocks.size()) * block_size);
+        REQUIRE(hit.matched_blocks == expected.matched_blocks);
+        REQUIRE(hit.hit_blocks == expected.hit_blocks);
+        cache->check_invariants();
+      }
+      CHECK(cache->counts().victims == 0);
+    }
+  });
+}
+
+TEST_CASE("under a small budget every restored state is the right one and the bytes are kept") {
+  for_each_seed(40, [](Random& random, std::uint64_t) {
+    for (const PolicyKind policy : all_policies) {
+      const Workload workload = random_workload(random, 80);
+      const Budget budget{.bytes = random.between(1, 4000),
+                          .state_bytes = 100,
+                          .kv_bytes_per_token = 10,
+                          .block_size_tokens = block_size};
+      const auto cache = make_budget_cache(policy, budget, {}, workload);
+      RememberedContents states;
+      Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+      replayer.run([&](std::int64_t) {
+        cache->check_invariants();
+        const CacheCounts counts = cache->counts();
+        const bool spares_path = policy == PolicyKind::node_lru || policy == PolicyKind::gdsf;
+        if (!spares_path) REQUIRE(budget.used_bytes(counts.resident_blocks, counts.resident_states) <= budget.bytes);
+        return true;
+      });
+      CHECK(replayer.counts().first_mismatch.empty());
+      CHECK(states.counts().restores == replayer.counts().requests_hit);
+    }
+  });
+}
+
+TEST_CASE("every token of every prompt is a hit or lost for one reason, and without evictions none is lost to them") {
+  for_each_seed(20, [](Random& random, std::uint64_t) {
+    for (const PolicyKind policy : all_policies) {
+      const Workload workload = random_workload(random, 100);
+      const bool unlimited = random.chance(50);
+      const Budget budget{.bytes = unlimited ? gib : random.between(1, 4000),
+                          .state_bytes = 100,
+                          .kv_bytes_per_token = 10,
+                          .block_size_tokens = block_size};
+      const auto cache = make_budget_cache(policy, budget, {}, workload);
+      NoStates states;
+      Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+      replayer.run([](std::int64_t) { return true; });
+      const stateport::CacheStats& stats = replayer.counts().stats;
+      std::int64_t tokens = stats.hit_tokens;
+      for (const stateport::Loss& loss : stats.lost) tokens += loss.tokens;
+      REQUIRE(tokens == stats.prompt_tokens);
+      REQUIRE(stats.hit_tokens == replayer.counts().hit_tokens);
+      REQUIRE(stats.reuse_ages.total() == replayer.counts().requests_hit);
+      REQUIRE(stats.eviction_ages.total() == cache->counts().state_evictions);
+      if (!unlimited) continue;
+      REQUIRE(stats.of(LostHit::evicted).tokens == 0);
+      REQUIRE(stats.of(LostHit::evicted_kv).tokens == 0);
+      if (policy == PolicyKind::every) REQUIRE(stats.of(LostHit::no_checkpoint).tokens == 0);
+    }
+  });
+}
+
+TEST_CASE("the reasons of a small case are the ones that a reader would give") {
+  // A state takes 100 bytes, a block of 4 tokens 40: room for one prompt of two blocks with its state.
+  const Budget budget{.bytes = 180, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = block_size};
+  Workload workload(block_size);
+  const std::vector<BlockIdentity> first = {1, 2};
+  const std::vector<BlockIdentity> second = {3, 4};
+  const std::vector<BlockIdentity> branch = {1, 5};
+  workload.add({.arrival_ms = 0, .input_tokens = 9}, first);      // 9 never stored
+  workload.add({.arrival_ms = 1000, .input_tokens = 8}, first);   // one block, and the state is one token too deep
+  workload.add({.arrival_ms = 2000, .input_tokens = 9}, second);  // 9 never stored; the first one is evicted
+  workload.add({.arrival_ms = 3000, .input_tokens = 9}, branch);  // 4 of KV evicted, 5 never stored
+  const auto cache = make_budget_cache(PolicyKind::last, budget, {}, workload);
+  NoStates states;
+  Replayer replayer(workload, *cache, states, CheckpointMode::last);
+  replayer.run([](std::int64_t) { return true; });
+  const stateport::CacheStats& stats = replayer.counts().stats;
+  CHECK(stats.hit_tokens == 0);
+  CHECK(stats.of(LostHit::never_stored).tokens == 9 + 9 + 5);
+  CHECK(stats.of(LostHit::no_checkpoint).tokens == 4);
+  CHECK(stats.of(LostHit::too_few_tokens).tokens == 4);
+  CHECK(stats.of(LostHit::evicted_kv).tokens == 4);
+  CHECK(stats.of(LostHit::evicted).tokens == 0);
+}
+
+TEST_CASE("HIX hits more with any kind of hint, and node LRU neither more nor less") {
+  Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 2000});
+  const std::vector<std::int64_t> budgets = {32 * gib};
+  const auto hits = [&](PolicyKind policy, const HintKinds& hints) {
+    workload.give_hints(hints);
+    const std::vector<PolicyKind> policies = {policy};
+    return sweep(workload, 2000, qwen3_next(1), budgets, policies, {}, [] { return true; }).front().hit_tokens;
+  };
+  const std::int64_t hix = hits(PolicyKind::hix, {});
+  CHECK(hits(PolicyKind::hix, {.last_turns = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.tool_calls = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.idle_times = true}) > hix);
+  CHECK(hits(PolicyKind::hix, {.sessions = true}) > hix);
+  const HintKinds all = {.last_turns = true, .tool_calls = true, .idle_times = true, .sessions = true};
+  CHECK(hits(PolicyKind::node_lru, all) == hits(PolicyKind::node_lru, {}));
+}
+
+TEST_CASE("the sweep's table and its JSON have the same figures") {
+  const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 200});
+  const std::vector<std::int64_t> budgets = {2 * gib, 16 * gib};
+  const auto cells = sweep(workload, 150, qwen3_next(1), budgets, all_policies, {}, [] { return true; });
+  REQUIRE(cells.size() == budgets.size() * all_policies.size());
+  const std::string table = to_table(cells);
+  const auto json = nlohmann::json::parse(to_json(cells));
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    CHECK(json[i]["policy"] == name(cells[i].policy));
+    CHECK(json[i]["hit_tokens"] == cells[i].hit_tokens);
+    CHECK(table.find(std::to_string(cells[i].hit_tokens)) != std::string::npos);
+  }
+  CHECK(table.find("2.00 GiB") != std::string::npos);
+}
+
+namespace {
+
+struct Expected {
+  PolicyKind policy;
+  double rate;              ///< per cent, of the independent simulator's table
+  std::int64_t hit_tokens;  ///< 0: only the rate is known
+  std::int64_t victims = 0;
+};
+
+void check_trace(const char* file, std::int64_t budget_gib, const std::vector<Expected>& expected) {
+  const std::filesystem::path path = std::filesystem::path(STATEPORT_SHARED_DIR) / "traces" / file;
+  if (!std::filesystem::exists(path)) {
+    MESSAGE("skipped: no " << path.string());
+    return;
+  }
+  if constexpr (assertions_on) {
+    MESSAGE("not replayed: too slow with assertions and sanitizers");
+    return;
+  }
+  const Trace trace = read_trace(path);
+  const std::vector<std::int64_t> budgets = {budget_gib * gib};
+  for (const Expected& row : expected) {
+    const std::vector<PolicyKind> policies = {row.policy};
+    const auto cells = sweep(trace.workload, static_cast<std::int64_t>(trace.workload.size()), qwen3_next(1), budgets,
+                             policies, compute_cost("qwen3-next-80b-a3b"), [] { return true; });
+    REQUIRE(cells.size() == 1);
+    const SweepCell& cell = cells.front();
+    CAPTURE(name(row.policy));
+    CHECK(std::abs(100 * cell.token_hit_rate - row.rate) <= (row.policy == PolicyKind::hix ? 0.2 : 0.01));
+    if (row.hit_tokens > 0) CHECK(cell.hit_tokens == row.hit_tokens);
+    if (row.victims > 0) CHECK(cell.victims == row.victims);
+    if (row.policy == PolicyKind::hix) CHECK(cell.metadata_bytes <= 2'000'000);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every policy has the figures of its reference on the agent sessions with 32 GiB") {
+  check_trace("agent_sessions.jsonl", 32,
+              {{PolicyKind::every, 39.18, 0},
+               {PolicyKind::last, 79.91, 0},
+               {PolicyKind::branch, 80.30, 0},
+               {PolicyKind::node_lru, 78.62, 0},
+               {PolicyKind::gdsf, 77.26, 395'824'128},
+               {PolicyKind::hix, 82.80, 0},
+               {PolicyKind::hix_exact, 82.80, 424'228'352, 9'622}});
+}
+
+TEST_CASE("every policy has the figures of its reference on the conversation trace with 64 GiB") {
+  check_trace("conversation.jsonl", 64,
+              {{PolicyKind::every, 4.41, 0},
+               {PolicyKind::last, 9.08, 0},
+               {PolicyKind::branch, 9.21, 0},
+               {PolicyKind::node_lru, 9.15, 0},
+               {PolicyKind::gdsf, 11.03, 15'964'160},
+               {PolicyKind::hix, 16.31, 0},
+               {PolicyKind::hix_exact, 16.31, 23'615'488, 35'270}});
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+using namespace stateport::replay;
+
+namespace {
+
+Report example() {
+  Report report;
+  report.run = {.workload = "x.jsonl", .model = "m", .memory_state = "2 layers", .slots = 3, .full_state_bytes = 1000};
+  report.replay.requests = 4;
+  report.replay.requests_hit = 1;
+  report.replay.input_tokens = 100;
+  report.replay.hit_tokens = 25;
+  report.replay.lost_hits[0] = 2;
+  report.bookkeeping.bookkeeping_ns = {10, 40, 20, 30};
+  report.bookkeeping.bookkeeping_ns_per_block = {1, 2, 3};
+  report.replay.bookkeeping_ns_per_block = {7};
+  report.mover = {.restores = 1, .verified = 1, .commits = 2, .copy_seconds = 2, .state_bytes = 100};
+  report.cache = {.state_evictions = 5, .dropped_checkpoints = 6};
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("the JSON has every promised key, with full-size accounting and the bytes really moved apart") {
+  const nlohmann::json json = nlohmann::json::parse(to_json(example()));
+  for (const char* key : {"requests", "input_tokens", "token_hit_rate", "request_hit_rate", "lost_hits", "restores",
+                          "verified", "mismatches", "commits", "dropped_checkpoints", "evictions", "bytes_copied",
+                          "copy_gb_per_s", "copy_share_of_memcpy", "bookkeeping_ns_p50", "bookkeeping_ns_p99",
+                          "bookkeeping_ns_per_block_p50", "hashing_ns_per_block_p50", "wall_s"})
+    CHECK_MESSAGE(json.contains(key), key);
+  CHECK(json["token_hit_rate"] == 0.25);
+  CHECK(json["request_hit_rate"] == 0.25);
+  CHECK(json["lost_hits"]["no_checkpoint"] == 2);
+  CHECK(json["bytes_copied"] == 6000);
+  CHECK(json["bytes_moved"] == 600);
+  CHECK(json["copy_gb_per_s"] == doctest::Approx(3e-7));
+  CHECK(json["bookkeeping_ns_p50"] == 20);
+  CHECK(json["bookkeeping_ns_per_block_p50"] == 2);
+  CHECK(json["bookkeeping_ns_per_block_beside_copies_p50"] == 7);
+  CHECK(json["evictions"] == 5);
+  CHECK(json["dropped_checkpoints"] == 6);
+}
+
+TEST_CASE("the text says what is wrong and what is interrupted") {
+  Report report = example();
+  CHECK(to_text(report).find("WRONG") == std::string::npos);
+  report.replay.first_mismatch = "request 3: bad";
+  report.replay.interrupted = true;
+  CHECK(to_text(report).find("WRONG         request 3: bad") != std::string::npos);
+  CHECK(to_text(report).find("interrupted") != std::string::npos);
+  CHECK(to_text(Report{}).find("bookkeeping alone") != std::string::npos);
+}
+
+TEST_CASE("a report of the align modes tells drafts, copies, publications and agreement") {
+  Report report = example();
+  report.run.drafts = 3;
+  report.run.accept = 0.5;
+  report.run.asynchronous = true;
+  report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100};
+  report.align = AlignCounts{.steps = 9,
+                             .drafts_proposed = 27,
+                             .drafts_accepted = 13,
+                             .copies = 5,
+                             .refused = 2,
+                             .steps_differ = 1,
+                             .planning_ns = {30, 10, 20}};
+  const std::string text = to_text(report);
+  for (const char* words :
+       {"3 drafts, 0.50 kept, counters asynchronous", "9, 13 of 27 drafts kept", "7 boundaries; 2 refused",
+        "8 states (1 continued from, 7 published), 0 wrong", "after 8 of 9 steps", "planning      20 ns per step"})
+    CHECK_MESSAGE(text.find(words) != std::string::npos, words);
+  const nlohmann::json json = nlohmann::json::parse(to_json(report));
+  for (const char* key :
+       {"drafts", "accept", "counters", "steps", "drafts_proposed", "drafts_accepted", "copies", "skipped_parts",
+        "published", "refused", "steps_differ", "planning_ns_p50", "planning_ns_p99"})
+    CHECK_MESSAGE(json.contains(key), key);
+  CHECK(json["counters"] == "async");
+  CHECK(json["bytes_moved"] == 1000);
+  CHECK(json["planning_ns_p50"] == 20);
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workload/generator.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+using namespace stateport::replay;
+
+namespace {
+
+/// One number that changes with every field of every request.
+std::uint64_t digest(const Workload& workload) {
+  std::uint64_t sum = 0;
+  const auto take = [&sum](std::uint64_t value) { sum = mix(sum ^ mix(value + 1)); };
+  for (std::size_t i = 0; i < workload.size(); ++i) {
+    const Request& request = workload.request(i);
+    take(static_cast<std::uint64_t>(request.arrival_ms));
+    take(static_cast<std::uint64_t>(request.input_tokens));
+    take(static_cast<std::uint64_t>(request.output_tokens));
+    take(static_cast<std::uint64_t>(request.session));
+    for (const BlockIdentity identity : workload.blocks(i)) take(identity);
+  }
+  return sum;
+}
+
+/// Share of the blocks that an unlimited cache would have seen before.
+double repeated_share(const Workload& workload) {
+  return 1.0 - static_cast<double>(workload.distinct_blocks()) / static_cast<double>(workload.total_blocks());
+}
+
+constexpr WorkloadKind kinds[] = {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt};
+
+}  // namespace
+
+TEST_CASE("a seed gives the same workload on every platform") {
+  CHECK(digest(generate_workload({.kind = WorkloadKind::chat, .requests = 500})) == 11857973213039783647U);
+  CHECK(digest(generate_workload({.kind = WorkloadKind::agent, .requests = 500})) == 6144063001628724561U);
+  CHECK(digest(generate_workload({.kind = WorkloadKind::shared_prompt, .requests = 500})) == 8940311080900142046U);
+  CHECK(digest(generate_workload({.requests = 500, .seed = 2})) != digest(generate_workload({.requests = 500})));
+}
+
+TEST_CASE("a workload has the requests asked for, in order of arrival, and a shorter one is its beginning") {
+  for (const WorkloadKind kind : kinds) {
+    const Workload workload = generate_workload({.kind = kind, .requests = 400});
+    REQUIRE(workload.size() == 400);
+    for (std::size_t i = 1; i < workload.size(); ++i)
+      REQUIRE(workload.request(i - 1).arrival_ms <= workload.request(i).arrival_ms);
+    const Workload shorter = generate_workload({.kind = kind, .requests = 100});
+    for (std::size_t i = 0; i < shorter.size(); ++i)
+      REQUIRE(shorter.request(i).input_tokens == workload.request(i).input_tokens);
+    CHECK(generate_workload({.kind = kind, .requests = 0}).size() == 0);
+  }
+}
+
+TEST_CASE("every kind repeats prefixes in its own measure") {
+  const auto share = [](WorkloadKind kind) { return repeated_share(generate_workload({.kind = kind})); };
+  const double chat = share(WorkloadKind::chat);
+  const double agent = share(WorkloadKind::agent);
+  const double shared_prompt = share(WorkloadKind::shared_prompt);
+  CAPTURE(chat);
+  CAPTURE(agent);
+  CAPTURE(shared_prompt);
+  CHECK((chat > 0.4 && chat < 0.9));
+  CHECK((agent > 0.8 && agent < 0.99));
+  CHECK((shared_prompt > 0.5 && shared_prompt < 0.99));
+}
+
+TEST_CASE("the block size changes how a workload is cut, not its prompts") {
+  const Workload fine = generate_workload({.requests = 200, .block_size_tokens = 16});
+  const Workload coarse = generate_workload({.requests = 200, .block_size_tokens = 512});
+  for (std::size_t i = 0; i < fine.size(); ++i) {
+    REQUIRE(fine.request(i).input_tokens == coarse.request(i).input_tokens);
+    REQUIRE(static_cast<std::int64_t>(fine.blocks(i).size()) == fine.request(i).input_tokens / 16);
+  }
+}
+
+TEST_CASE("the generator refuses options that make no sense") {
+  CHECK_THROWS_AS((void)generate_workload({.requests = -1}), stateport::InvalidArgument);
+  CHECK_THROWS_AS((void)generate_workload({.block_size_tokens = 0}), stateport::InvalidArgument);
+}

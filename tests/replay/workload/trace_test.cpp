@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "workload/trace.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+using namespace stateport::replay;
+using stateport::test::for_each_seed;
+using stateport::test::Random;
+
+namespace {
+
+Trace read(const std::string& text, const TraceOptions& options = {}) {
+  std::istringstream lines(text);
+  return read_trace(lines, options);
+}
+
+std::string error_of(const std::string& text, const TraceOptions& options = {}) {
+  try {
+    (void)read(text, options);
+  } catch (const TraceError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+const std::string good = R"({"timestamp":0,"input_length":1100,"output_length":5,"hash_ids":[1,2,3]})";
+
+}  // namespace
+
+TEST_CASE("a line may give the partial last block or leave it out, and may have a session and unknown fields") {
+  const Trace trace = read(good +
+                           "\n\n"
+                           R"({"hash_ids":[1,2],"timestamp":2.75,"output_length":0,"input_length":1100,"session":7,)"
+                           R"("model":{"name":"x"}})"
+                           "\r\n");
+  REQUIRE(trace.workload.size() == 2);
+  CHECK(trace.bad_lines == 0);
+  CHECK(trace.workload.blocks(0).size() == 2);
+  CHECK(trace.workload.blocks(1).size() == 2);
+  CHECK(trace.workload.blocks(0)[1] == 2);
+  CHECK(trace.workload.request(0).output_tokens == 5);
+  CHECK(trace.workload.request(0).session == -1);
+  CHECK(trace.workload.request(1).session == 7);
+  CHECK(trace.workload.request(1).arrival_ms == 2);
+}
+
+TEST_CASE("the last line needs no line end, and the block size is the caller's") {
+  const Trace trace =
+      read(R"({"timestamp":0,"input_length":33,"output_length":0,"hash_ids":[-5,18446744073709551615]})",
+           {.block_size_tokens = 16});
+  CHECK(trace.workload.blocks(0).size() == 2);
+  CHECK(trace.workload.blocks(0)[0] == static_cast<BlockIdentity>(-5));
+}
+
+TEST_CASE("a malformed line is named by number and reason") {
+  const auto line = [](const std::string& fields) { return good + "\n{" + fields + "}\n"; };
+  CHECK(error_of(good + "\nnot json\n").starts_with("line 2: "));
+  CHECK(error_of(good + "\n" + good.substr(0, 40)).starts_with("line 2: "));
+  CHECK(error_of(good + "\n[1]\n") == "line 2: not a JSON object");
+  CHECK(error_of(line(R"("input_length":1,"output_length":1,"hash_ids":[])")) == R"(line 2: no field "timestamp")");
+  CHECK(error_of(line(R"("timestamp":0,"output_length":1,"hash_ids":[])")) == R"(line 2: no field "input_length")");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1,"hash_ids":[])")) == R"(line 2: no field "output_length")");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1,"output_length":1)")) == R"(line 2: no field "hash_ids")");
+  CHECK(error_of(line(R"("timestamp":-1,"input_length":1,"output_length":1,"hash_ids":[])")) ==
+        "line 2: timestamp = -1 (must be a number of ms, not negative)");
+  CHECK(error_of(line(R"("timestamp":"0","input_length":1,"output_length":1,"hash_ids":[])")) ==
+        "line 2: timestamp = \"0\" (must be a number of ms, not negative)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":0,"output_length":1,"hash_ids":[])")) ==
+        "line 2: input_length = 0 (must be 1 to 1099511627776)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1.5,"output_length":1,"hash_ids":[])")) ==
+        "line 2: input_length = 1.5 (must be a 64-bit integer)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1,"output_length":18446744073709551615,"hash_ids":[])")) ==
+        "line 2: output_length = 18446744073709551615 (must be a 64-bit integer)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1025,"output_length":1,"hash_ids":[1])")) ==
+        "line 2: 1 hash_ids for 1025 tokens (must be 2 or 3 blocks of 512)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1024,"output_length":1,"hash_ids":[1,2,3])")) ==
+        "line 2: 3 hash_ids for 1024 tokens (must be 2 or 2 blocks of 512)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":512,"output_length":1,"hash_ids":["a"])")) ==
+        "line 2: a hash id is \"a\" (must be an integer)");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":512,"output_length":1,"hash_ids":7)")) ==
+        "line 2: hash_ids is not an array");
+  CHECK(error_of(line(R"("timestamp":0,"input_length":1,"output_length":1,"hash_ids":[],"session":"x")")) ==
+        "line 2: session = \"x\" (must be a 64-bit integer)");
+}
+
+TEST_CASE("skip_bad counts malformed lines and keeps the others") {
+  const Trace trace = read("x\n" + good + "\n{}\n" + good + "\n", {.skip_bad = true});
+  CHECK(trace.workload.size() == 2);
+  CHECK(trace.bad_lines == 2);
+  CHECK(trace.first_bad_line.starts_with("line 1: "));
+}
+
+TEST_CASE("a trace without requests and a file that is not there are errors") {
+  CHECK_THROWS_WITH_AS((void)read(""), "no request in it (0 malformed lines)", std::runtime_error);
+  CHECK_THROWS_WITH_AS((void)read("x\n", {.skip_bad = true}), "no request in it (1 malformed lines)",
+                       std::runtime_error);
+  CHECK_THROWS_WITH_AS((void)read_trace(std::filesystem::path("no-such.jsonl")), "no-such.jsonl: cannot be opened",
+                       std::runtime_error);
+  CHECK_THROWS_AS((void)read(good, {.block_size_tokens = 0}), stateport::InvalidArgument);
+}
+
+TEST_CASE("damaged lines are read or refused, never worse") {
+  for_each_seed(2000, [](Random& random, std::uint64_t) {
+    std::string text = good;
+    for (int edits = 0; edits < 3; ++edits) {
+      const auto at = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(text.size()) - 1));
+      switch (random.between(0, 2)) {
+        case 0:
+          text[at] = static_cast<char>(random.between(1, 255));
+          break;
+        case 1:
+          text.erase(at, 1);
+          break;
+        default:
+          text.insert(at, 1, "0[{,:\"-e9"[random.between(0, 8)]);
+      }
+    }
+    try {
+      const Trace trace = read(text, {.skip_bad = random.chance(50)});
+      CHECK(trace.workload.size() >= 1);
+    } catch (const std::runtime_error&) {  // TraceError, or nothing left
+    }
+  });
+}
