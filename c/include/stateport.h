@@ -7,8 +7,9 @@
 ///
 /// Streams are native: a cudaStream_t or hipStream_t, null for the default one; null always in an OpenMP build. Calls
 /// that take one enqueue work and do not wait.
-#include <stateport/c/align.h>  // IWYU pragma: export
-#include <stateport/c/core.h>   // IWYU pragma: export
-#include <stateport/c/store.h>  // IWYU pragma: export
+#include <stateport/c/align.h>           // IWYU pragma: export
+#include <stateport/c/core.h>            // IWYU pragma: export
+#include <stateport/c/step_committer.h>  // IWYU pragma: export
+#include <stateport/c/store.h>           // IWYU pragma: export
 
 #endif

@@ -32,7 +32,7 @@ class SlotCopy(ctypes.Structure):
 
 
 TensorSpec = struct("TensorSpec", layer=c_int32, group=c_int32, kind=c_int32, type=c_int32, conv_layout=c_int32,
-                    shape=c_int64 * 3)
+                    shape=c_int64 * 3, token_stride=c_int64, channel_stride=c_int64)
 SpecInfo = struct("SpecInfo", tensors=c_size_t, slot_bytes=c_uint64, fingerprint=c_uint64)
 StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32, allocate=c_void_p, deallocate=c_void_p,
                       context=c_void_p)

@@ -41,6 +41,8 @@ std::string_view name(Kind kind) noexcept {
       return "align planner";
     case Kind::request_cache:
       return "request cache";
+    case Kind::step_committer:
+      return "step committer";
   }
   return "?";
 }

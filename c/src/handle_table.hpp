@@ -25,9 +25,10 @@ enum class Kind : std::uint8_t {
   tree_lock,
   align,
   align_planner,
-  request_cache
+  request_cache,
+  step_committer
 };
-inline constexpr Kind last_kind = Kind::request_cache;
+inline constexpr Kind last_kind = Kind::step_committer;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

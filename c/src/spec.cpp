@@ -13,10 +13,6 @@ using namespace stateport::c;
 
 namespace {
 
-// C counts element types from 1, so that 0 can mean none.
-ElementType element_type(std::int32_t value) {
-  return enumerator(value - 1, ElementType::int8, "type");
-}
 std::int32_t to_c(ElementType type) noexcept {
   return static_cast<std::int32_t>(type) + 1;
 }
@@ -37,18 +33,23 @@ StateTensorSpec from_c(const stateport_tensor_spec& tensor) {
                        .type = element_type(tensor.type),
                        .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
   const auto layout = enumerator(tensor.conv_layout, ConvLayout::ds, "conv_layout");
-  if (spec.kind == StateKind::conv) spec.strides = ConvStrides::of(layout, spec.window(), spec.dim());
+  spec.strides = {.token = tensor.token_stride, .channel = tensor.channel_stride};
+  if (spec.kind == StateKind::conv && spec.strides == ConvStrides{})
+    spec.strides = ConvStrides::of(layout, spec.window(), spec.dim());
   return spec;
 }
 
 stateport_tensor_spec to_c(const StateTensorSpec& tensor) noexcept {
+  const ConvStrides strides = tensor.kind == StateKind::conv ? tensor.conv_strides() : ConvStrides{};
   return {.size = sizeof(stateport_tensor_spec),
           .layer = tensor.layer,
           .group = tensor.group,
           .kind = static_cast<std::int32_t>(tensor.kind),
           .type = to_c(tensor.type),
           .conv_layout = tensor.is(ConvLayout::ds) && !tensor.is(ConvLayout::sd) ? STATEPORT_DS : STATEPORT_SD,
-          .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]}};
+          .shape = {tensor.shape[0], tensor.shape[1], tensor.shape[2]},
+          .token_stride = strides.token,
+          .channel_stride = strides.channel};
 }
 
 }  // namespace

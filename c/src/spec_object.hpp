@@ -3,11 +3,18 @@
 
 #include <stateport/core/model/state_spec.hpp>
 
+#include "arguments.hpp"
 #include "handle_table.hpp"
 
+#include <cstdint>
 #include <utility>
 
 namespace stateport::c {
+
+/// C counts element types from 1, so that 0 can mean none.
+[[nodiscard]] inline ElementType element_type(std::int32_t value) {
+  return enumerator(value - 1, ElementType::int8, "type");
+}
 
 struct SpecObject final : Object {
   static constexpr Kind kind = Kind::spec;

@@ -37,14 +37,17 @@ void fill_slot(stateport_store* store, int32_t slot, unsigned seed) {
   }
 }
 
-bool slot_holds(stateport_store* store, int32_t slot, unsigned seed) {
+bool tensor_holds(stateport_store* store, int32_t slot, size_t tensor, unsigned seed) {
   unsigned char wanted[slot_bytes_max];
   unsigned char found[slot_bytes_max];
-  for (size_t tensor = 0; tensor < small_tensors; ++tensor) {
-    pattern(wanted, tensor, seed);
-    read_slot(store, tensor, slot, found, tensor_bytes(tensor));
-    if (memcmp(found, wanted, tensor_bytes(tensor)) != 0) return false;
-  }
+  pattern(wanted, tensor, seed);
+  read_slot(store, tensor, slot, found, tensor_bytes(tensor));
+  return memcmp(found, wanted, tensor_bytes(tensor)) == 0;
+}
+
+bool slot_holds(stateport_store* store, int32_t slot, unsigned seed) {
+  for (size_t tensor = 0; tensor < small_tensors; ++tensor)
+    if (!tensor_holds(store, slot, tensor, seed)) return false;
   return true;
 }
 

@@ -14,6 +14,7 @@ size_t tensor_bytes(size_t tensor);
 /// Fills every tensor of a slot with bytes that depend on `seed`, the tensor and the position.
 void fill_slot(stateport_store* store, int32_t slot, unsigned seed);
 bool slot_holds(stateport_store* store, int32_t slot, unsigned seed);
+bool tensor_holds(stateport_store* store, int32_t slot, size_t tensor, unsigned seed);
 
 /// Device memory that holds a copy of host bytes: the only slot of a store of bytes.
 typedef struct device_bytes {
@@ -25,6 +26,9 @@ device_bytes to_device(const void* from, size_t bytes);
 void test_stores(void);
 void test_copiers(void);
 void test_scratch_and_device_plans(void);
+void test_layer_ranges(void);
+void test_strides(void);
+void test_step_committer(void);
 void test_align(void);
 void test_align_refusals(void);
 

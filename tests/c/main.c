@@ -25,6 +25,9 @@ int main(void) {
   test_stores();
   test_copiers();
   test_scratch_and_device_plans();
+  test_layer_ranges();
+  test_strides();
+  test_step_committer();
   test_align();
   test_align_refusals();
 

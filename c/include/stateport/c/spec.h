@@ -42,6 +42,10 @@ typedef struct stateport_tensor_spec {
   int32_t type;         ///< stateport_element_type
   int32_t conv_layout;  ///< stateport_conv_layout
   int64_t shape[3];     ///< conv: [window, dim, 1] in either layout; recurrent: unused extents are 1
+  /// conv: element (token, channel) lies token * token_stride + channel * channel_stride elements past the start of a
+  /// slot. Both 0: as conv_layout says, without gaps. Written as they are, of a recurrent tensor as 0.
+  int64_t token_stride;
+  int64_t channel_stride;
 } stateport_tensor_spec;
 
 typedef struct stateport_spec_info {

@@ -100,6 +100,18 @@ stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* s
 stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* copies, int32_t count);
 
+/// The same, of layers [begin, end) alone (stateport_tensor_spec.layer): an engine that copies layer by layer overlaps
+/// the copies of the first layers with the forward of those that follow. An empty range copies nothing; one beyond the
+/// layers of the stores is refused.
+stateport_status stateport_copier_copy_layers(stateport_copier* copier, void* stream, const stateport_slot_copy* copies,
+                                              size_t count, int32_t begin, int32_t end);
+stateport_status stateport_copier_copy_shifted_layers(stateport_copier* copier, void* stream,
+                                                      const stateport_slot_copy* copies, size_t count, int32_t begin,
+                                                      int32_t end);
+stateport_status stateport_copier_copy_on_device_layers(stateport_copier* copier, void* stream,
+                                                        const stateport_slot_copy* copies, int32_t count,
+                                                        int32_t begin, int32_t end);
+
 /// A copier with two sources for stateport_copier_commit_scratch: states that a scan saved, packed, and live states.
 /// The other calls take the first one as their source.
 stateport_status stateport_copier_create_scratch(stateport_store* scratch, stateport_store* live,
@@ -108,6 +120,11 @@ stateport_status stateport_copier_create_scratch(stateport_store* scratch, state
 stateport_status stateport_copier_commit_scratch(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* intermediates, size_t intermediate_count,
                                                  const stateport_slot_copy* ends, size_t end_count);
+/// The same, of layers [begin, end) alone.
+stateport_status stateport_copier_commit_scratch_layers(stateport_copier* copier, void* stream,
+                                                        const stateport_slot_copy* intermediates,
+                                                        size_t intermediate_count, const stateport_slot_copy* ends,
+                                                        size_t end_count, int32_t begin, int32_t end);
 
 #ifdef __cplusplus
 }
