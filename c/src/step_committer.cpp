@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/c/step_committer.h>
-
 #include <stateport/kernels/step_committer.hpp>
 
 #include "arguments.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The block-table planner of the host.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { columns = 4, blocks = 8, block_tokens = 4, requests = 2 };
 

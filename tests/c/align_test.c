@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string.h>
-
 #include "device.h"
+
+#include <string.h>
 
 enum { columns = 3, blocks = 6, block_tokens = 4 };
 

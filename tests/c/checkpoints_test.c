@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of a prefill, and their way into slots.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { block_tokens = 4, prompt_blocks = 4, prompt_tokens = prompt_blocks * block_tokens };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Policies, hints and requests that cannot be.
+#include "check.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-#include "check.h"
 
 static stateport_tree* make_tree(const stateport_eviction_options* eviction) {
   const stateport_tree_options options = {.size = sizeof options, .slots = 1, .eviction_options = eviction};

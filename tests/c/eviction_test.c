@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a policy is told decides what goes: each test has a victim that another call would not have had.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { prompts = 3, prompt_tokens = 8, position_tokens = 4 };
 

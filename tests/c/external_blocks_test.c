@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A slot allocator over the engine's own KV pool, which tells of its blocks in batches.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { blocks = 6, slots = 2 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of some layers, and strides of the engine's own.
-#include <string.h>
-
 #include "device.h"
+
+#include <string.h>
 
 /// Whether both tensors of a layer of the small model hold what fill_slot(…, seed) wrote there.
 static bool layer_holds(stateport_store* store, int32_t slot, size_t layer, unsigned seed) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs what needs a device of the C interface from C11: every function, and every kind of misuse that it promises to
 // notice.
+#include "device.h"
+
 #include <stdio.h>
 #include <string.h>
-
-#include "device.h"
 
 int main(void) {
   CHECK(strcmp(stateport_last_error(), "") == 0);

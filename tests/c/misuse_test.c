@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles, structs and threads used as they must not be.
+#include "check.h"
+
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-
-#include "check.h"
 
 static stateport_tree* make_tree(void) {
   const stateport_tree_options options = {.size = sizeof options, .slots = 4};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of a tree that take several prompts or nodes, and demands in bytes.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { prompts = 3, prompt_tokens = 4, state_bytes = 1000, kv_bytes = 10 };
 

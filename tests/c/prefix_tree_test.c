@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { tokens_max = 12 };
 

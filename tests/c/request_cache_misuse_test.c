@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface used as it must not be: a clear error, and nothing has changed.
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { block_tokens = 4, prompt_tokens = 6, request_tokens_max = 16 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface for the three indexes, by an engine whose every read is checked.
+#include "cache_engine.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "cache_engine.h"
 
 enum { block_tokens = 4, prompts = 4, prompt_max = 22, output_max = 12, steps = 60 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string.h>
-
 #include "check.h"
+
+#include <string.h>
 
 enum { block_size = 4, prompt_blocks = 3, prompt_tokens = prompt_blocks * block_size };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The states after chosen draft steps move from the engine's scratch memory to live slots and to checkpoints.
-#include <string.h>
-
 #include "device.h"
+
+#include <string.h>
 
 enum {
   requests = 2,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "device.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "device.h"
 
 static void test_view(stateport_spec* spec, stateport_store* owned) {
   // A view of the owned store's memory sees the same states.
