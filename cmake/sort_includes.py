@@ -13,6 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "backends", "kernels", "c", "tests", "perf")
+SUFFIXES = ("hpp", "cpp", "h", "c")
 INCLUDE = re.compile(r'#include ([<"])([^>"]+)[>"](.*)$')
 
 
@@ -56,7 +57,7 @@ def sort_text(path, text):
 
 
 def project_files():
-    return sorted(path for folder in FOLDERS for suffix in ("hpp", "cpp") for path in (ROOT / folder).rglob(f"*.{suffix}"))
+    return sorted(path for folder in FOLDERS for suffix in SUFFIXES for path in (ROOT / folder).rglob(f"*.{suffix}"))
 
 
 def main(arguments):

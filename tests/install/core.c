@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the C interface that needs no device: keep a prefix with its state, and find it again.
 #include <stateport/c/core.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 

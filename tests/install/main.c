@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same from C: make a pool of states for a model and copy one slot to another.
 #include <stateport.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
