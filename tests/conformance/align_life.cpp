@@ -13,8 +13,7 @@ namespace {
 constexpr std::int32_t many_blocks = 4096;  // no block is evicted
 
 RequestCacheOptions options_of(const AlignLife::Config& config) {
-  const std::int64_t longest =
-      config.prompt + static_cast<std::int64_t>(config.steps + 2) * (1 + config.drafts);
+  const std::int64_t longest = config.prompt + static_cast<std::int64_t>(config.steps + 2) * (1 + config.drafts);
   return {.index = CacheIndex::align,
           .max_requests = 1,
           .max_request_tokens = longest,

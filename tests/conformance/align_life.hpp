@@ -83,7 +83,7 @@ class AlignLife {
   std::vector<std::int32_t> columns_;             ///< of the last plan
   std::map<std::int32_t, std::int32_t> numbers_;  ///< of the blocks in the row, counted from 1 as they came into it
   std::int32_t last_number_ = 0;
-  std::map<std::int32_t, Held> held_;  ///< by block
+  std::map<std::int32_t, Held> held_;               ///< by block
   std::map<std::int64_t, std::int32_t> published_;  ///< block by boundary
   std::map<std::int64_t, Registered> registered_;   ///< by boundary
 };

@@ -56,8 +56,7 @@ std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t
         split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block}, row.at("block"));
     start += tokens;
     if (tokens > 0)
-      steps.push_back(
-          {.budget = budget, .tokens = static_cast<std::int32_t>(tokens), .foreign_chunk = drops_block});
+      steps.push_back({.budget = budget, .tokens = static_cast<std::int32_t>(tokens), .foreign_chunk = drops_block});
   }
   return steps;
 }

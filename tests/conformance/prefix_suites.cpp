@@ -2,6 +2,7 @@
 // Suites of the prefix tree: `cases` (operations with one expected result each) and `traces` (recorded random runs).
 #include "families.hpp"
 #include "request_replay.hpp"
+#include "tree_life.hpp"
 
 #include <algorithm>
 #include <map>
@@ -41,7 +42,7 @@ void run_steps(PrefixReplay& replay, const Json& ops, const Json& results, bool 
   }
 }
 
-/// Whole requests need more than a tree: pages and intervals that fit each other.
+/// Whole requests run over TreeRequests, with tree, locks and pools compared after each operation.
 bool has_requests(const Json& ops) {
   return std::ranges::any_of(ops, [](const Json& op) { return op.at("op").get<std::string>().starts_with("req_"); });
 }
@@ -50,7 +51,21 @@ void prefix_tree_case(const Json& row) {
   const PrefixConfig config(row.at("config"));
   const std::unique_ptr<PrefixReplay> replay =
       has_requests(row.at("ops")) ? std::make_unique<RequestReplay>(config) : std::make_unique<PrefixReplay>(config);
-  run_steps(*replay, row.at("ops"), row.at("expect").at("unified"), deviations().contains(row.at("id")));
+  const Json& results = row.at("expect").at("unified");
+  run_steps(*replay, row.at("ops"), results, deviations().contains(row.at("id")));
+  // Requests that copy their live state live as those of RequestCache do, and run through it too. Those with an extra
+  // buffer hold two slots more from start to end, which RequestCache takes when a pass needs them: other pool pressure,
+  // other slots, other positions. They stay on TreeRequests.
+  if (!has_requests(row.at("ops")) || config.extra_buffer) return;
+  TreeLife life(config, row.at("ops"));
+  for (std::size_t step = 0; step < results.size(); ++step) {
+    try {
+      life.run(row.at("ops").at(step), results.at(step));
+    } catch (const std::exception& error) {
+      throw std::runtime_error("life, step " + std::to_string(step) + " " + row.at("ops").at(step).dump() + ": " +
+                               error.what());
+    }
+  }
 }
 
 void traces(const Json& rows, Report& report) {

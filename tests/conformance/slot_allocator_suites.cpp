@@ -68,6 +68,8 @@ void slot_allocator_hazards(const Json& cases, Report& report) {
 }  // namespace
 
 void add_slot_allocator_suites(SuiteTable& table) {
+  // All on the classes themselves: single operations on made-up blocks, hashes and ticks, also those of `commit`, whose
+  // requests have no tokens. RequestCache names its blocks and computes their hashes itself.
   for (const char* suite : {"slot_allocator", "kv_block_allocator", "commit", "fuzz_traces"})
     table.emplace(suite, &op_sequences);
   table.emplace("slot_allocator_hazards", &slot_allocator_hazards);
