@@ -60,7 +60,9 @@ class Conversations {
     if (!tree_.allocate_slots({&slot, 1})) return;
     tree_.tag_slot(slot, tree_.state_tag(prompt));
     freed_.clear();
-    tree_.insert({.tokens = prompt, .kv = kv_, .slot = slot, .prev_tokens = hit.walked_tokens, .past = hit.past}, freed_);
+    tree_.insert(
+        {.tokens = prompt, .kv = kv_, .slot = slot, .prev_tokens = hit.walked_tokens, .prompt = {.past = hit.past}},
+        freed_);
     make_room();
   }
   void make_room() {

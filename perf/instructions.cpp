@@ -5,6 +5,8 @@
 #include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
+#include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include <cstdint>
@@ -155,6 +157,74 @@ void plan_step() {
   });
 }
 
+/// 20,000 cached blocks, last used in random order; `states` of them have a slot. 500 times, 8 new blocks evict the
+/// least recently used ones and are registered and released, and with states get slots from 8 others.
+void evict_blocks(std::size_t states) {
+  constexpr std::size_t blocks = 20'000;
+  constexpr std::size_t calls = 500;
+  constexpr std::size_t batch = 8;
+  std::mt19937_64 random(4);
+  const auto hash = [&] { return static_cast<BlockHash>(random() >> 1) | 1; };
+  BlockPool pool({.blocks = static_cast<std::int32_t>(blocks) + 1});
+  SlotPool slots(static_cast<std::int32_t>(states));
+  SlotAllocator allocator(slots, pool);
+  std::vector<BlockId> all(blocks);
+  expect(pool.allocate(all));
+  std::vector<BlockHash> hashes(blocks);
+  for (BlockHash& one : hashes) one = hash();
+  pool.register_hashes(all, hashes);
+  std::vector<SlotId> given(states);
+  allocator.allocate(std::span(all).first(states), given);
+  allocator.register_hashes(std::span(all).first(states), std::span(hashes).first(states));
+  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random() % i]);
+  for (const BlockId& block : all) {
+    pool.advance_tick();
+    pool.retain({&block, 1});
+    for (int reference = 0; reference < 2; ++reference) pool.release({&block, 1});
+  }
+  all.resize(batch);
+  hashes.resize(batch);
+  given.resize(batch);
+  counted([&] {
+    for (std::size_t i = 0; i < calls; ++i) {
+      pool.advance_tick();
+      expect(pool.allocate(all));
+      for (BlockHash& one : hashes) one = hash();
+      pool.register_hashes(all, hashes);
+      if (states > 0) {
+        allocator.allocate(all, given);
+        allocator.register_hashes(all, hashes);
+      }
+      pool.release(all);
+    }
+  });
+}
+
+/// 20,000 states of blocks without references: 4,000 times, one is used by a request and let go.
+void use_states() {
+  constexpr std::size_t states = 20'000;
+  BlockPool pool({.blocks = static_cast<std::int32_t>(states) + 1});
+  SlotPool slots(static_cast<std::int32_t>(states));
+  SlotAllocator allocator(slots, pool);
+  std::vector<BlockId> all(states);
+  expect(pool.allocate(all));
+  std::vector<BlockHash> hashes(states);
+  std::iota(hashes.begin(), hashes.end(), 1);
+  pool.register_hashes(all, hashes);
+  std::vector<SlotId> given(states);
+  allocator.allocate(all, given);
+  allocator.register_hashes(all, hashes);
+  pool.release(all);
+  counted([&] {
+    for (std::size_t i = 0; i < 4'000; ++i) {
+      pool.advance_tick();
+      const auto found = allocator.find_longest_state({&hashes[i * 7 % states], 1});
+      pool.retain({&found->block, 1});
+      pool.release({&found->block, 1});
+    }
+  });
+}
+
 const std::map<std::string, std::function<void()>> workloads{
     {"B1.lookup", &lookup},
     {"B2.match_8_edges", [] { match(8); }},
@@ -162,6 +232,9 @@ const std::map<std::string, std::function<void()>> workloads{
     {"B3.touch", [] { lru(false); }},
     {"B3.evict_insert", [] { lru(true); }},
     {"B4.plan_step", &plan_step},
+    {"blocks.evict", [] { evict_blocks(0); }},
+    {"states.evict", [] { evict_blocks(5'000); }},
+    {"states.use", &use_states},
 };
 
 }  // namespace

@@ -74,16 +74,15 @@ Namespace from_c(const stateport_namespace* name_space) {
 }
 
 PrefixInsert from_c(const stateport_insert& given) {
-  return {.tokens = array(given.tokens, given.count, "tokens"),
-          .kv = array(given.kv, given.count, "kv"),
-          .slot = SlotId{given.slot},
-          .name_space = from_c(given.name_space),
-          .prev_tokens = given.prev_tokens,
-          .priority = given.priority,
-          .chunked = given.chunked != 0,
-          .past = from_c(given.past),
-          .hint = read_hint(given.hint, "hint"),
-          .request_tokens = given.request_tokens};
+  return {
+      .tokens = array(given.tokens, given.count, "tokens"),
+      .kv = array(given.kv, given.count, "kv"),
+      .slot = SlotId{given.slot},
+      .name_space = from_c(given.name_space),
+      .prev_tokens = given.prev_tokens,
+      .priority = given.priority,
+      .chunked = given.chunked != 0,
+      .prompt = {.tokens = given.request_tokens, .past = from_c(given.past), .hint = read_hint(given.hint, "hint")}};
 }
 
 stateport_match to_c(const PrefixMatch& match) noexcept {

@@ -202,12 +202,12 @@ stateport_status stateport_slot_allocator_note_served(stateport_slot_allocator* 
   return guarded([&] {
     const Call call(allocator);
     const auto given = read_struct<stateport_served_prompt>(prompt, "prompt");
-    call->allocator.note_served({.now_s = given.now_s,
-                                 .hashes = array(given.hashes, given.count, "hashes"),
-                                 .usable_blocks = given.usable_blocks,
+    call->allocator.note_served(array(given.hashes, given.count, "hashes"),
+                                {.usable_blocks = given.usable_blocks,
                                  .matched_blocks = given.matched_blocks,
                                  .hit_blocks = given.hit_blocks,
-                                 .hint = read_hint(given.hint, "hint")});
+                                 .hint = read_hint(given.hint, "hint")},
+                                given.now_s);
   });
 }
 

@@ -166,14 +166,13 @@ class Trees {
     SlotId slot;
     if (tree_.allocate_slots({&slot, 1})) tree_.tag_slot(slot, tree_.state_tag(prefix));
     freed_.clear();
-    const InsertResult kept = tree_.insert({.tokens = prefix,
-                                            .kv = kv,
-                                            .slot = slot,
-                                            .chunked = chunked,
-                                            .past = handed_on ? request.past : PromptPast{},
-                                            .hint = hint,
-                                            .request_tokens = request_tokens},
-                                           freed_);
+    const InsertResult kept = tree_.insert(
+        {.tokens = prefix,
+         .kv = kv,
+         .slot = slot,
+         .chunked = chunked,
+         .prompt = {.tokens = request_tokens, .past = handed_on ? request.past : PromptPast{}, .hint = hint}},
+        freed_);
     if (slot.valid() && kept.state_exists) tree_.release_slots({&slot, 1});
     insert_into_c(request, kv, {.slot = slot.value(), .chunked = chunked, .request_tokens = request_tokens}, handed_on,
                   hint, kept);
@@ -327,12 +326,8 @@ class Allocators {
             std::int32_t hit) {
     const ReuseHint hint = random_hint(random_);
     const stateport_reuse_hint c_hint = to_c(hint);
-    states_.note_served({.now_s = now_s,
-                         .hashes = hashes,
-                         .usable_blocks = usable,
-                         .matched_blocks = matched,
-                         .hit_blocks = hit,
-                         .hint = hint});
+    states_.note_served(hashes, {.usable_blocks = usable, .matched_blocks = matched, .hit_blocks = hit, .hint = hint},
+                        now_s);
     const stateport_served_prompt prompt{.size = sizeof prompt,
                                          .now_s = now_s,
                                          .hashes = hashes.data(),

@@ -206,7 +206,7 @@ void HazardModel::set_time(double now_s) noexcept {
   now_s_ = std::max(now_s_, now_s);
 }
 
-PromptPast HazardModel::start_request(const PromptKeys& prompt) noexcept {
+PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
   fit_if_due();
   PromptPast past{.looked_up_s = now_s_};
   blocks_seen_ += prompt.blocks;
@@ -285,19 +285,20 @@ void HazardModel::touch(Position position, const KeptFacts& prefix, Kind kind, i
   entry.accounted_s = 0;
   entry.weight =
       std::min(weight_max, prefix.depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
-  demands_[position] = {.used_s = prefix.past.looked_up_s.value_or(now_s_),
+  demands_[position] = {.used_s = prefix.prompt.past.looked_up_s.value_or(now_s_),
                         .hazard_class = class_of(kind, class_of_kind)};
 }
 
 void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept {
-  const PromptPast& past = prefix.past;
+  const PromptPast& past = prefix.prompt.past;
   touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
   Demand& demand = demands_[position];
-  demand.factor = matched_fraction(past.known_blocks, prefix.prompt_blocks);
+  demand.factor = matched_fraction(past.known_blocks, prefix.prompt.blocks);
   demand.generation = past.generation;
-  demand.idle_bucket = static_cast<std::uint8_t>(bucket(std::min(prefix.hint.expected_idle_s, bucket_start_s_.back())));
-  demand.session_slot = find_session(prefix.hint.session, demand.used_s);
-  const int level = levels_of(factor(demand.factor)) + neutral_level + levels_of(prefix.hint);
+  demand.idle_bucket =
+      static_cast<std::uint8_t>(bucket(std::min(prefix.prompt.hint.expected_idle_s, bucket_start_s_.back())));
+  demand.session_slot = find_session(prefix.prompt.hint.session, demand.used_s);
+  const int level = levels_of(factor(demand.factor)) + neutral_level + levels_of(prefix.prompt.hint);
   demand.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 
@@ -313,7 +314,7 @@ HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
     touch(position, prefix, Kind::inner, 1);
     demands_[position].uses = 1;
   } else {
-    const auto before_end = static_cast<std::uint32_t>(prefix.prompt_blocks - prefix.depth_blocks);
+    const auto before_end = static_cast<std::uint32_t>(prefix.prompt.blocks - prefix.depth_blocks);
     const int rung_class = std::clamp(static_cast<int>(std::bit_width(before_end)) - 1, 0, rung_class_max);
     touch(position, prefix, Kind::rung, rung_class);
     demands_[position].uses = static_cast<std::uint8_t>(rung_class);

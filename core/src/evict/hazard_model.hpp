@@ -60,7 +60,7 @@ class HazardModel {
   /// Ages count from the latest time told.
   void set_time(double now_s) noexcept;
   /// Learns from a request: the deepest of its positions that is known was used now, whether cached or not.
-  [[nodiscard]] PromptPast start_request(const PromptKeys& prompt) noexcept;
+  [[nodiscard]] PromptPast start_request(const PromptFacts& prompt) noexcept;
   /// Counts a request. After every 50 the hazards are fitted again and what was learned loses weight. That waits for
   /// the next request or time: all evictions for one request see the same hazards.
   void finish_request() noexcept;

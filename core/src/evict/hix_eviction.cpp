@@ -31,7 +31,7 @@ class HixEviction final : public LearningPolicy {
 
   void reserve(std::size_t indices) override { worth_.reserve(indices); }
   void set_time(double now_s) noexcept override { worth_.model().set_time(now_s); }
-  PromptPast looked_up(const PromptKeys& prompt) noexcept override { return worth_.model().start_request(prompt); }
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override { return worth_.model().start_request(prompt); }
   void kept(const KeptFacts& prefix) noexcept override {
     worth_.keep(prefix);
     if (prefix.at == KeptAt::end) worth_.model().finish_request();

@@ -245,12 +245,12 @@ void SlotsRequestCache::tell_policy(RequestId id) {
   request.told = true;
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t prompt = record(id).prompt_tokens;
-  allocator_.note_served({.now_s = now_s_,
-                          .hashes = kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
-                          .usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
+  allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
+                         {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
                           .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
                           .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
-                          .hint = record(id).hint});
+                          .hint = record(id).hint},
+                         now_s_);
 }
 
 void SlotsRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {

@@ -265,16 +265,15 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_tokens_ = tokens;
   freed_.clear();
-  const InsertResult inserted = tree_.insert({.tokens = key,
-                                              .kv = std::span(request.row).first(count),
-                                              .slot = slot,
-                                              .name_space = name_space(id),
-                                              .prev_tokens = request.protected_tokens,
-                                              .chunked = in_prompt && !ends,
-                                              .past = request.hit.past,
-                                              .hint = hint,
-                                              .request_tokens = ends ? 0 : std::ssize(record(id).tokens) + 1},
-                                             freed_);
+  const InsertResult inserted = tree_.insert(
+      {.tokens = key,
+       .kv = std::span(request.row).first(count),
+       .slot = slot,
+       .name_space = name_space(id),
+       .prev_tokens = request.protected_tokens,
+       .chunked = in_prompt && !ends,
+       .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens) + 1, .past = request.hit.past, .hint = hint}},
+      freed_);
   take_back(freed_);
   if (inserted.state_exists) return false;
   ++published_;

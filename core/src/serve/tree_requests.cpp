@@ -166,17 +166,18 @@ InsertResult TreeRequests::donate(const Request& request, SlotId slot, const Don
   const auto key = std::span(request.tokens).first(count);
   if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, request.name_space()));
   scratch_.clear();
-  const InsertResult inserted = tree_.insert({.tokens = key,
-                                              .kv = std::span(request.row).first(count),
-                                              .slot = slot,
-                                              .name_space = request.name_space(),
-                                              .prev_tokens = request.protected_tokens,
-                                              .chunked = donation.chunked,
-                                              .past = request.hit.past,
-                                              .hint = donation.hint,
-                                              // A running request gets longer.
-                                              .request_tokens = donation.finished ? 0 : std::ssize(request.tokens) + 1},
-                                             scratch_);
+  const InsertResult inserted =
+      tree_.insert({.tokens = key,
+                    .kv = std::span(request.row).first(count),
+                    .slot = slot,
+                    .name_space = request.name_space(),
+                    .prev_tokens = request.protected_tokens,
+                    .chunked = donation.chunked,
+                    // A running request gets longer.
+                    .prompt = {.tokens = donation.finished ? 0 : std::ssize(request.tokens) + 1,
+                               .past = request.hit.past,
+                               .hint = donation.hint}},
+                   scratch_);
   release_kv(scratch_.kv, freed);
   freed.slots.insert(freed.slots.end(), scratch_.slots.begin(), scratch_.slots.end());
   return inserted;

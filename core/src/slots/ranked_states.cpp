@@ -122,17 +122,16 @@ void RankedStates::follow(const Found& state, std::int32_t depth_blocks) {
   path_.push_back(index);
 }
 
-void RankedStates::tell(const ServedPrompt& prompt) noexcept {
-  now_s_ = prompt.now_s;
-  PromptPast past;
-  const auto blocks = static_cast<std::int32_t>(
-      std::ranges::find_if(prompt.hashes, [](BlockHash hash) { return hash <= 0; }) - prompt.hashes.begin());
+void RankedStates::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
+  now_s_ = now_s;
+  PromptFacts told = prompt;
+  told.blocks = static_cast<std::int32_t>(hashes.size());
   // Positive hashes are the same numbers without a sign.
-  const std::span keys(reinterpret_cast<const PositionKey*>(prompt.hashes.data()), prompt.hashes.size());
+  const std::span keys(reinterpret_cast<const PositionKey*>(hashes.data()), hashes.size());
+  told.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
   if (learning_ && learning_->observes_prompts()) {
     learning_->set_time(now_s_);
-    const auto usable = static_cast<std::size_t>(std::clamp(prompt.usable_blocks, 0, blocks));
-    past = learning_->looked_up({.keys = keys.first(usable), .blocks = blocks});
+    told.past = learning_->looked_up(told);
   }
   for (const std::uint32_t index : path_) {
     Node& node = nodes_[index];
@@ -141,16 +140,14 @@ void RankedStates::tell(const ServedPrompt& prompt) noexcept {
       if (learning_) learning_->used(index);
     }
     KeptAt at = node.depth_blocks <= prompt.matched_blocks ? KeptAt::branch : KeptAt::rung;
-    if (node.depth_blocks == blocks) at = KeptAt::end;
+    if (node.depth_blocks == told.blocks) at = KeptAt::end;
     if (!learning_) continue;
     learning_->kept({.index = index,
                      .has_state = true,
                      .key = keys[static_cast<std::size_t>(node.depth_blocks) - 1],
                      .depth_blocks = node.depth_blocks,
-                     .prompt_blocks = blocks,
                      .at = at,
-                     .past = past,
-                     .hint = prompt.hint});
+                     .prompt = told});
   }
   for (const std::uint32_t index : path_) order_.rank_again(any(), index);
 }

@@ -3,7 +3,6 @@
 
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/pool/block_directory.hpp>
-#include <stateport/core/slots/served_prompt.hpp>
 
 #include "containers/table.hpp"
 #include "evict/victim_order.hpp"
@@ -54,13 +53,14 @@ class RankedStates {
     BlockId block;
     std::int64_t end_tokens = 0;
   };
-  /// `find(hash)` answers the state, if there is one.
+  /// See SlotAllocator::note_served. `find(hash)` answers the state, if there is one.
   template <class Find>
-  void serve(const ServedPrompt& prompt, Find&& find) {
+  void serve(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s, Find&& find) {
     path_.clear();
-    for (std::size_t at = 0; at < prompt.hashes.size() && prompt.hashes[at] > 0; ++at)
-      if (const auto found = find(prompt.hashes[at])) follow(*found, static_cast<std::int32_t>(at) + 1);
-    tell(prompt);
+    std::size_t blocks = 0;
+    for (; blocks < hashes.size() && hashes[blocks] > 0; ++blocks)
+      if (const auto found = find(hashes[blocks])) follow(*found, static_cast<std::int32_t>(blocks) + 1);
+    tell(hashes.first(blocks), prompt, now_s);
   }
   void clear() noexcept;
 
@@ -107,7 +107,7 @@ class RankedStates {
     return node.parent != none && nodes_[node.parent].life == node.parent_life ? node.parent : none;
   }
   void follow(const Found& state, std::int32_t depth_blocks);
-  void tell(const ServedPrompt& prompt) noexcept;
+  void tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
   void attach(std::uint32_t index, std::uint32_t parent) noexcept;
   /// Answers the next prefix that is left, after those that nothing hangs on any more.
   std::uint32_t detach(std::uint32_t index) noexcept;

@@ -358,16 +358,15 @@ std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const Bloc
   return std::nullopt;
 }
 
-void SlotAllocator::note_served(const ServedPrompt& prompt) {
+void SlotAllocator::note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) {
   check_hint(prompt.hint);
   require(prompt.usable_blocks >= 0, "usable_blocks", prompt.usable_blocks, "must not be negative");
   require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
   require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
   if (!books_->ranked) return;
-  if (!(std::isfinite(prompt.now_s) && prompt.now_s >= books_->ranked->now_s()))
-    require(false, "now_s", std::string_view(std::to_string(prompt.now_s)),
-            "must be finite and not before the last time");
-  books_->ranked->serve(prompt, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
+  if (!(std::isfinite(now_s) && now_s >= books_->ranked->now_s()))
+    require(false, "now_s", std::string_view(std::to_string(now_s)), "must be finite and not before the last time");
+  books_->ranked->serve(hashes, prompt, now_s, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
     const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (!slot.valid()) return std::nullopt;
     return RankedStates::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};

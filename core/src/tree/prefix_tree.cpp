@@ -54,14 +54,14 @@ void check_request_tokens(std::int64_t tokens) {
 }
 
 /// What a LearningPolicy observes of the request.
-void check_told(const PrefixInsert& prefix, double now_s) {
-  check_hint(prefix.hint);
-  const double looked_up_s = prefix.past.looked_up_s.value_or(0);
+void check_told(const PromptFacts& prompt, double now_s) {
+  check_hint(prompt.hint);
+  const double looked_up_s = prompt.past.looked_up_s.value_or(0);
   if (!(looked_up_s >= 0 && looked_up_s <= now_s))
     require(false, "past.looked_up_s", std::string_view(std::to_string(looked_up_s)),
             "must be a time of the clock, up to now");
-  require(prefix.past.known_blocks >= 0, "past.known_blocks", prefix.past.known_blocks, "must not be negative");
-  check_request_tokens(prefix.request_tokens);
+  require(prompt.past.known_blocks >= 0, "past.known_blocks", prompt.past.known_blocks, "must not be negative");
+  check_request_tokens(prompt.tokens);
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
           "must have an index for every token of the whole pages");
   require(prefix.prev_tokens >= 0 && prefix.prev_tokens % page_size() == 0, "prev_tokens", prefix.prev_tokens,
           "must be whole pages");
-  if (impl_->options().policy->learning() != nullptr) check_told(prefix, impl_->now_s());
+  if (impl_->options().policy->learning() != nullptr) check_told(prefix.prompt, impl_->now_s());
   check_callers_or_none(slots(), prefix.slot, "slot");
   return impl_->insert(prefix, freed);
 }

@@ -64,7 +64,7 @@ PromptPast PromptHistory::past_of(std::span<const Token> tokens, std::int64_t re
 
 void PromptHistory::kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept {
   const auto tokens = static_cast<std::int64_t>(prefix.tokens.size());
-  const bool at_end = !prefix.chunked && prefix.request_tokens <= tokens;
+  const bool at_end = !prefix.chunked && prefix.prompt.tokens <= tokens;
   const bool has_state = nodes_[node].slot >= 0;
   if (!at_end && !has_state) return;
   KeptFacts facts{.index = node,
@@ -72,13 +72,12 @@ void PromptHistory::kept(std::uint32_t node, const PrefixInsert& prefix, bool kn
                   .at = at_end  ? KeptAt::end
                         : known ? KeptAt::branch
                                 : KeptAt::rung,
-                  .past = prefix.past,
-                  .hint = prefix.hint};
+                  .prompt = prefix.prompt};
   if (positions_) {
     const std::uint32_t position = positions_->count(nodes_.end_page(node));
     if (position > 0) facts.key = positions_->key(position_page(node, position));
     facts.depth_blocks = static_cast<std::int32_t>(position);
-    facts.prompt_blocks = positions_->count_of_tokens(std::max(prefix.request_tokens, tokens));
+    facts.prompt.blocks = positions_->count_of_tokens(std::max(prefix.prompt.tokens, tokens));
   }
   policy_.kept(facts);
 }

@@ -137,12 +137,12 @@ void SlotsCache::finish() {
   for (std::size_t i = 0; i < checkpoint_blocks_.size(); ++i)
     allocator_.set_tag(checkpoint_blocks_[i], checkpoint_tags_[i]);
   allocator_.register_hashes(checkpoint_blocks_, checkpoint_keys_);
-  allocator_.note_served({.now_s = now_s_,
-                          .hashes = hashes_.keys,
-                          .usable_blocks = static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens),
+  allocator_.note_served(hashes_.keys,
+                         {.usable_blocks = static_cast<std::int32_t>((input_tokens_ - 1) / options_.block_size_tokens),
                           .matched_blocks = static_cast<std::int32_t>(matched_),
                           .hit_blocks = hit_blocks_,
-                          .hint = hint_});
+                          .hint = hint_},
+                         now_s_);
   pool_.release(blocks_);
 }
 

@@ -98,8 +98,7 @@ void TreeCache::pin(NodeId state_node) {
                                          .kv = kv_,
                                          .prev_tokens = static_cast<std::int64_t>(token_count(matched_)),
                                          .chunked = true,
-                                         .past = past_,
-                                         .request_tokens = std::ssize(tokens_) + 1},
+                                         .prompt = {.tokens = std::ssize(tokens_) + 1, .past = past_}},
                                         freed_);
   path_lock_ = tree_.lock(end.node);
 }
@@ -177,9 +176,7 @@ void TreeCache::insert(std::int32_t depth_blocks, SlotId slot) {
                                             .kv = kv_,
                                             .slot = slot,
                                             .prev_tokens = static_cast<std::int64_t>(known),
-                                            .past = past_,
-                                            .hint = hint_,
-                                            .request_tokens = std::ssize(tokens_)},
+                                            .prompt = {.tokens = std::ssize(tokens_), .past = past_, .hint = hint_}},
                                            freed_);
   require_invariant(freed_.kv.empty() && !(slot.valid() && result.state_exists), "TreeCache",
                     "the tree already had what this request made");

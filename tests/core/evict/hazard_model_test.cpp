@@ -19,8 +19,8 @@ TEST_CASE("hazards are fitted when the next request or time is told, not when th
     const auto serve = [&] {
       model.set_time(now_s += 10);
       const PromptPast past = model.start_request({.keys = keys, .blocks = 1});
-      position = model.remember(
-          {.key = keys[0], .depth_blocks = 1, .prompt_blocks = 1, .at = KeptAt::end, .past = past, .hint = {}});
+      position =
+          model.remember({.key = keys[0], .depth_blocks = 1, .at = KeptAt::end, .prompt = {.blocks = 1, .past = past}});
     };
     for (int request = 1; request < 50; ++request) {
       serve();

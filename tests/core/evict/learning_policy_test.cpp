@@ -27,7 +27,7 @@ VictimKey key_of_heir(const std::vector<std::uint32_t>& removed) {
   learner.reserve(3);
   for (const std::uint32_t index : {1U, 2U}) {
     learner.set_time(1000.0 * index);
-    learner.kept({.index = index, .has_state = true, .key = index, .depth_blocks = 4, .prompt_blocks = 4});
+    learner.kept({.index = index, .has_state = true, .key = index, .depth_blocks = 4, .prompt = {.blocks = 4}});
   }
   learner.set_time(2001);
   for (const std::uint32_t index : removed) learner.removed(index, 0);
@@ -47,8 +47,7 @@ VictimKey key_of_end_before(std::uint64_t next) {
                   .has_state = true,
                   .key = index + 1,
                   .depth_blocks = 4,
-                  .prompt_blocks = 4,
-                  .hint = {.session = index == 0 ? first : next}});
+                  .prompt = {.blocks = 4, .hint = {.session = index == 0 ? first : next}}});
   }
   learner.set_time(2001);
   learner.check_invariants();

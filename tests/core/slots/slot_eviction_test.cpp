@@ -39,7 +39,7 @@ class Witness final : public LearningPolicy {
   VictimTraits traits() const noexcept override { return {.key_may_shrink = true, .draws = draws_}; }
   bool observes_prompts() const noexcept override { return true; }
   void set_time(double now_s) noexcept override { time_s = now_s; }
-  PromptPast looked_up(const PromptKeys& prompt) noexcept override {
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
     looked_up_keys = prompt.keys.size();
     return {.looked_up_s = time_s};
   }
@@ -108,8 +108,7 @@ TEST_CASE("a slot allocator tells its policy where states are and what their los
   cache.store(0, Cache::hash(1, 2), 2);
   cache.store(1, Cache::hash(1, 5), 5);
   cache.store(2, Cache::hash(1, 8), 8);
-  cache.states.note_served(
-      {.now_s = 3, .hashes = hashes_of(1, 8), .usable_blocks = 7, .matched_blocks = 2, .hit_blocks = 2});
+  cache.states.note_served(hashes_of(1, 8), {.usable_blocks = 7, .matched_blocks = 2, .hit_blocks = 2}, 3);
   CHECK(policy->time_s == 3);
   CHECK(policy->looked_up_keys == 7);
   CHECK(policy->uses == std::vector<std::uint32_t>{0});
@@ -146,7 +145,7 @@ TEST_CASE("what hangs on an evicted state falls back to the next one that is lef
   cache.store(0, Cache::hash(1, 3), 3);
   cache.store(1, Cache::hash(1, 4), 4);
   cache.store(2, Cache::hash(1, 6), 6);
-  cache.states.note_served({.hashes = hashes_of(1, 6)});
+  cache.states.note_served(hashes_of(1, 6), {}, 0);
   for (const std::int32_t block : {0, 1, 2}) cache.release(block);
   cache.store(10, Cache::hash(2, 1), 1);
   cache.store(11, Cache::hash(3, 1), 1);  // the states save 3, 1 and 2 blocks
@@ -169,7 +168,7 @@ TEST_CASE("LRU gives up the state that saves most, GDSF and HIX do not") {
     for (std::int32_t block = 0; block < 3; ++block) {
       const std::int32_t depth = depths[block];
       cache.store(block, Cache::hash(block, depth), depth);
-      cache.states.note_served({.now_s = 0.01 * block, .hashes = hashes_of(block, depth), .usable_blocks = depth});
+      cache.states.note_served(hashes_of(block, depth), {.usable_blocks = depth}, 0.01 * block);
       cache.release(block);
     }
     cache.store(10, Cache::hash(10, 1), 1);
@@ -185,7 +184,7 @@ TEST_CASE("HIX gives up a last turn first, and by least recent use what no reque
   for (std::int32_t block = 0; block < 3; ++block) {
     cache.store(block, Cache::hash(block, 1), 1);
     if (block < 2)
-      cache.states.note_served({.hashes = hashes_of(block, 1), .usable_blocks = 1, .hint = {.last_turn = block == 1}});
+      cache.states.note_served(hashes_of(block, 1), {.usable_blocks = 1, .hint = {.last_turn = block == 1}}, 0);
     cache.release(block);
   }
   for (const std::int32_t gone : {2, 1, 0}) {
@@ -217,16 +216,16 @@ TEST_CASE("a slot allocator refuses policies it cannot serve and requests that m
   Cache cache(2, shared);
   CHECK_THROWS_AS(Cache(2, shared), InvalidArgument);
   const Hashes hashes = hashes_of(1, 2);
-  cache.states.note_served({.now_s = 5, .hashes = hashes});
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = 4, .hashes = hashes}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = std::numeric_limits<double>::quiet_NaN()}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = std::numeric_limits<double>::infinity()}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .hint = {.factor = 0}}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .usable_blocks = -1}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .matched_blocks = -1}), InvalidArgument);
-  CHECK_THROWS_AS(cache.states.note_served({.now_s = 5, .hashes = hashes, .hit_blocks = -1}), InvalidArgument);
-  cache.states.note_served({.now_s = 5});
-  cache.states.note_served({.now_s = 5, .hashes = Hashes{3, hash_not_computed, 4}, .usable_blocks = 100});
+  cache.states.note_served(hashes, {}, 5);
+  CHECK_THROWS_AS(cache.states.note_served(hashes, {}, 4), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({}, {}, std::numeric_limits<double>::quiet_NaN()), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served({}, {}, std::numeric_limits<double>::infinity()), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.factor = 0}}, 5), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served(hashes, {.usable_blocks = -1}, 5), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served(hashes, {.matched_blocks = -1}, 5), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served(hashes, {.hit_blocks = -1}, 5), InvalidArgument);
+  cache.states.note_served({}, {}, 5);
+  cache.states.note_served(Hashes{3, hash_not_computed, 4}, {.usable_blocks = 100}, 5);
   cache.states.check_invariants();
 }
 
@@ -331,12 +330,12 @@ TEST_CASE("with any policy a slot allocator evicts as many states as it must, an
         case 6:
           now_s += static_cast<double>(random.between(0, 100)) / 10;
           cache.states.note_served(
-              {.now_s = now_s,
-               .hashes = hashes_of(random.between32(0, 1), random.between32(0, 5)),
-               .usable_blocks = random.between32(0, 5),
+              hashes_of(random.between32(0, 1), random.between32(0, 5)),
+              {.usable_blocks = random.between32(0, 5),
                .matched_blocks = random.between32(0, 5),
                .hit_blocks = random.between32(0, 5),
-               .hint = {.last_turn = random.chance(20), .session = static_cast<std::uint64_t>(random.between(0, 2))}});
+               .hint = {.last_turn = random.chance(20), .session = static_cast<std::uint64_t>(random.between(0, 2))}},
+              now_s);
           break;
         case 7:
           if (!held.empty()) release_one(random, cache, held);
@@ -374,7 +373,7 @@ TEST_CASE("a warm slot allocator with a policy allocates nothing, evictions and 
       cache.store(block.value(), 7 * (round % 300) + 3, 3);
       for (std::size_t depth = 0; depth < hashes.size(); ++depth)
         hashes[depth] = 7 * (round % 300) + static_cast<BlockHash>(depth) + 1;
-      cache.states.note_served({.now_s = 0.1 * round, .hashes = hashes, .usable_blocks = 3});
+      cache.states.note_served(hashes, {.usable_blocks = 3}, 0.1 * round);
       if (round < 100) cache.release(block.value());
     };
     for (std::int32_t round = 0; round < 400; ++round) step(round);

@@ -79,14 +79,13 @@ class Served {
     SlotId slot;
     if (tree.allocate_slots({&slot, 1})) tree.tag_slot(slot, tree.state_tag(prefix));
     freed.clear();
-    const InsertResult result = tree.insert({.tokens = prefix,
-                                             .kv = kv,
-                                             .slot = slot,
-                                             .chunked = tokens < prompt.size(),
-                                             .past = hit.past,
-                                             .hint = hint,
-                                             .request_tokens = static_cast<std::int64_t>(prompt.size())},
-                                            freed);
+    const InsertResult result =
+        tree.insert({.tokens = prefix,
+                     .kv = kv,
+                     .slot = slot,
+                     .chunked = tokens < prompt.size(),
+                     .prompt = {.tokens = static_cast<std::int64_t>(prompt.size()), .past = hit.past, .hint = hint}},
+                    freed);
     if (slot.valid() && result.state_exists) tree.release_slots({&slot, 1});
   }
 
@@ -202,8 +201,9 @@ TEST_CASE("an insert refuses to tell a policy what cannot be, and changes nothin
   const std::vector<KvIndex> kv = {0, 1, 2};
   Freed freed;
   const auto refused = [&](const PromptPast& past, std::int64_t request_tokens) {
-    CHECK_THROWS_AS(tree.insert({.tokens = tokens, .kv = kv, .past = past, .request_tokens = request_tokens}, freed),
-                    InvalidArgument);
+    CHECK_THROWS_AS(
+        tree.insert({.tokens = tokens, .kv = kv, .prompt = {.tokens = request_tokens, .past = past}}, freed),
+        InvalidArgument);
     CHECK(tree.node_count() == 0);
   };
   for (const double time_s :
@@ -212,7 +212,8 @@ TEST_CASE("an insert refuses to tell a policy what cannot be, and changes nothin
   refused({.looked_up_s = 10, .known_blocks = -1}, 0);
   refused({}, -1);
   refused({}, std::int64_t{INT32_MAX} + 1);
-  tree.insert({.tokens = tokens, .kv = kv, .past = {.looked_up_s = 10, .known_blocks = 1}, .request_tokens = 4}, freed);
+  tree.insert({.tokens = tokens, .kv = kv, .prompt = {.tokens = 4, .past = {.looked_up_s = 10, .known_blocks = 1}}},
+              freed);
   tree.check_invariants();
 }
 

@@ -38,7 +38,7 @@ NodeId insert_part(PrefixTree& tree, const std::vector<Token>& tokens, bool chun
   tree.tag_slot(slot, tree.state_tag(tokens));
   Freed freed;
   const InsertResult result = tree.insert(
-      {.tokens = tokens, .kv = kv, .slot = slot, .chunked = chunked, .request_tokens = request_tokens}, freed);
+      {.tokens = tokens, .kv = kv, .slot = slot, .chunked = chunked, .prompt = {.tokens = request_tokens}}, freed);
   if (result.state_exists) tree.release_slots({&slot, 1});
   return result.node;
 }

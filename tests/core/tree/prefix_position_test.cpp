@@ -30,7 +30,7 @@ class KeyWitness final : public LearningPolicy {
   std::string_view name() const noexcept override { return "key witness"; }
   VictimKey key(const VictimFacts& facts) const noexcept override { return VictimKey(0, facts.used_tick); }
   bool observes_prompts() const noexcept override { return observes_; }
-  PromptPast looked_up(const PromptKeys& prompt) noexcept override {
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
     keys.assign(prompt.keys.begin(), prompt.keys.end());
     blocks = prompt.blocks;
     ++told;

@@ -117,12 +117,12 @@ class LearningPolicy : public EvictionPolicy {
   virtual void reserve(std::size_t /*indices*/) {}
   /// Time in seconds; never goes back.
   virtual void set_time(double /*now_s*/) noexcept {}
-  /// A request begins with a lookup of its prompt.
-  [[nodiscard]] virtual PromptPast looked_up(const PromptKeys& /*prompt*/) noexcept { return {}; }
+  /// A request begins with a lookup of its prompt, of which `keys` and `blocks` are told.
+  [[nodiscard]] virtual PromptPast looked_up(const PromptFacts& /*prompt*/) noexcept { return {}; }
   /// A request continues from the state of this candidate.
   virtual void used(std::uint32_t /*index*/) noexcept {}
-  /// The lengths of a candidate whose state was just used or kept, or lost a continuation. Told by a tree, if the policy
-  /// ranks states.
+  /// The lengths of a candidate whose state was just used or kept, or lost a continuation. Told by a tree, if the
+  /// policy ranks states.
   virtual void measured(const VictimFacts& /*facts*/) noexcept {}
   /// A prefix is kept. The cache has checked the hint (check_hint) before it changed anything.
   virtual void kept(const KeptFacts& /*prefix*/) noexcept {}

@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-/// What caches tell the policies that learn. Positions of a prompt are counted in whole blocks of a cache's choice.
+/// What policies that learn are told of prompts. Positions of a prompt are counted in whole blocks of a cache's choice.
 /// Plain data.
 namespace stateport {
 
@@ -29,14 +29,6 @@ struct ReuseHint {
   std::uint64_t session = 0;
 };
 
-/// The positions of a prompt that a new request looks up.
-struct PromptKeys {
-  /// keys[i] names the position after i + 1 blocks. Those that the forward could not continue from, or that nobody can
-  /// know, may be left out at the end.
-  std::span<const PositionKey> keys;
-  std::int32_t blocks = 0;  ///< of the prompt, >= keys.size()
-};
-
 /// What a policy knew of a prompt when it was looked up. The request hands it on with what it keeps of the prompt; one
 /// that does not was a new prompt. Of no interest to others.
 struct PromptPast {
@@ -44,6 +36,21 @@ struct PromptPast {
   std::int32_t known_blocks = 0;      ///< depth of the deepest position that was known
   std::uint8_t generation = 0;        ///< how often the chain that the prompt extends was extended
   bool repeat = false;                ///< all of the prompt was known
+};
+
+/// The prompt of a request. Whoever hands it on fills in what it knows: the engine what a cache cannot find itself (see
+/// PrefixInsert::prompt and SlotAllocator::note_served), the cache `keys` and `blocks` for the policy.
+struct PromptFacts {
+  /// keys[i] names the position after i + 1 blocks. Those that the forward could not continue from, or that nobody can
+  /// know, may be left out at the end.
+  std::span<const PositionKey> keys;
+  std::int32_t blocks = 0;          ///< of all of the request that is known, >= keys.size()
+  std::int32_t usable_blocks = 0;   ///< the forward needs a token: (tokens of the prompt - 1) / block size
+  std::int32_t matched_blocks = 0;  ///< whose KV was cached before: a state there is at a branch point
+  std::int32_t hit_blocks = 0;      ///< the request continued from the state after these; 0: from none
+  std::int64_t tokens = 0;          ///< how long the request gets, as far as is known; 0: unknown
+  PromptPast past;                  ///< of the request's lookup. Without looked_up_s ages count from now
+  ReuseHint hint;                   ///< about the end of the request
 };
 
 /// Why a prefix is kept.
@@ -57,12 +64,10 @@ enum class KeptAt : std::uint8_t {
 struct KeptFacts {
   std::uint32_t index = 0;
   bool has_state = false;
-  PositionKey key = 0;             ///< of the last whole block
-  std::int32_t depth_blocks = 0;   ///< 0: the prefix has no whole block, and no key
-  std::int32_t prompt_blocks = 0;  ///< of all of the request that is known, >= depth_blocks
+  PositionKey key = 0;            ///< of the last whole block
+  std::int32_t depth_blocks = 0;  ///< <= prompt.blocks; 0: the prefix has no whole block, and no key
   KeptAt at = KeptAt::end;
-  PromptPast past;
-  ReuseHint hint;  ///< about the end
+  PromptFacts prompt;  ///< its past, its hint and the number of its blocks
 };
 
 }  // namespace stateport

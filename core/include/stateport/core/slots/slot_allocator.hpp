@@ -2,6 +2,8 @@
 #pragma once
 
 #include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/block_directory.hpp>
@@ -9,7 +11,6 @@
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/pool/state_tag.hpp>
-#include <stateport/core/slots/served_prompt.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -125,12 +126,14 @@ class SlotAllocator final : public BlockListener {
   /// A hint that the hash will soon be looked up or registered.
   void prefetch(BlockHash hash) const noexcept;
 
-  /// Tells the eviction policy of a request, once the states it leaves have their tags and are registered: what of the
-  /// prompt is a state now, how long it is and which shorter one a request would fall back to. Without
-  /// SlotAllocatorOptions::eviction nothing happens. States that no request told of are worth nothing to gdsf and hix:
-  /// they go first, least recently used first. So an engine that never calls this has LRU. Also throws for a clock that
-  /// goes back or is not finite, a negative number of blocks, and a hint that check_hint refuses. O(hashes).
-  void note_served(const ServedPrompt& prompt);
+  /// Tells the eviction policy of a request, once the states that it leaves have their tags and are registered: which
+  /// positions of its prompt have a state now, how long each is, and which shorter one a request would fall back to.
+  /// `hashes` are those of the full blocks of the prompt; those after the first one <= 0 do not count. Of `prompt`, the
+  /// usable, matched and hit blocks and the hint are read. `now_s` is the caller's clock in seconds. A state that no
+  /// request has reported has rank 0 for gdsf and hix: those go first, least recently used first, so an engine that
+  /// never calls this has LRU. Throws InvalidArgument for a clock that goes back or is not finite, a negative number of
+  /// blocks, and a hint that check_hint refuses. O(hashes).
+  void note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s);
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }

@@ -87,11 +87,9 @@ struct PrefixInsert {
   std::int64_t prev_tokens = 0;
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
   bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
-  // For a policy that learns:
-  PromptPast past;  ///< of the request's lookup. Without looked_up_s ages count from now, from the completion on.
-  ReuseHint hint;   ///< about the end of the request
-  /// How long the request gets, as far as is known; 0: it ends here, unless chunked.
-  std::int64_t request_tokens = 0;
+  /// For a policy that learns: `past` (PrefixMatch::past), `hint`, and `tokens`; 0 tokens: the request ends here,
+  /// unless chunked. The tree finds the rest itself.
+  PromptFacts prompt;
 };
 
 struct InsertResult {
