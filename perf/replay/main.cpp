@@ -223,7 +223,7 @@ void write_output(std::ofstream& out, const std::string& file, const std::string
 int run_sweep(const Options& options, const StateSpec& spec, const Workload& workload, std::ofstream& json) {
   const auto cells =
       sweep(workload, requests_wanted(options, workload), make_budget(options, spec, 1), options.sweep_bytes,
-            all_policies, compute_cost(options.model), [] { return interrupted == 0; });
+            policies_of(options.cache), compute_cost(options.model), [] { return interrupted == 0; });
   fmt::print("{}", to_table(cells));
   write_output(json, options.json_file, to_json(cells));
   return interrupted == 0 ? 0 : exit_interrupted;
@@ -259,7 +259,7 @@ std::vector<SweepCell> compare_capacities(const Options& options, const StateSpe
   const std::array budgets = {std::max<std::int64_t>(budget / 4, 1), std::max<std::int64_t>(budget / 2, 1), budget,
                               times(2), times(4)};
   auto cells = sweep(workload, requests_wanted(options, workload), make_budget(options, spec, budget), budgets,
-                     compared_policies, compute_cost(options.model), [] { return interrupted == 0; });
+                     compared_policies_of(options.cache), compute_cost(options.model), [] { return interrupted == 0; });
   if (interrupted != 0) cells.clear();
   return cells;
 }

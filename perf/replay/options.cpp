@@ -95,7 +95,7 @@ void add_cache(CLI::App& app, Options& options) {
                  "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
                  "align = block tables, AlignPlanner and AlignContext: a slot is a block")
       ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
-      ->option_text("slots|tree|align [slots]");
+      ->option_text("slots|tree|align [slots; tree with --budget, --sweep or size]");
   app.add_option("--checkpoint", options.checkpoint,
                  "Where states are kept: after every block; after the last full block; there and where the prompt "
                  "left a cached prefix; also 1, 2 and 4 blocks before the end")
@@ -121,13 +121,13 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                      ->transform(CLI::AsSizeValue(false))
                      ->check(CLI::PositiveNumber)
                      ->option_text("BYTES");
-  for (const char* other : {"--blocks", "--slots", "--unlimited", "--cache", "--checkpoint"})
+  for (const char* other : {"--blocks", "--slots", "--unlimited", "--checkpoint"})
     budget->excludes(app.get_option(other));
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
                  "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "
-                 "without sampling. With --cache slots, of the states, and with --cache tree: lru, fifo, filo, lfu, "
-                 "slru, priority, gdsf, hix")
+                 "without sampling; with --cache slots too: lru, gdsf, hix. Without them, with --cache slots, of the "
+                 "states, and with --cache tree: lru, fifo, filo, lfu, slru, priority, gdsf, hix")
       ->option_text("NAME [lru with --cache slots, else hix]");
   app.add_flag("--hint-last-turns", options.hints.last_turns,
                "Tell hix which prompts no later one continues, as a server with sessions would");
@@ -161,13 +161,18 @@ void add_align(CLI::App& app, Options& options) {
 
 /// Budgets and pools know different policies.
 void choose_policy(const std::string& policy, Options& options) {
-  if (policy.empty()) return;
-  if (options.budget_bytes > 0 || !options.sweep_bytes.empty()) {
-    const auto known = std::ranges::find(all_policies, policy, [](PolicyKind kind) { return name(kind); });
-    if (known == all_policies.end()) throw CLI::ValidationError("--policy", policy + " is no policy of a budget");
-    options.policy = *known;
+  const bool slots = options.cache == CacheKind::slots;
+  if (options.has_budget()) {
+    const std::span<const PolicyKind> known = policies_of(options.cache);
+    if (slots) options.policy = PolicyKind::slots_lru;
+    if (policy.empty()) return;
+    const std::string wanted = (slots ? "slots-" : "") + policy;
+    const auto found = std::ranges::find(known, wanted, [](PolicyKind kind) { return name(kind); });
+    if (found == known.end()) throw CLI::ValidationError("--policy", policy + " is no policy of a budget");
+    options.policy = *found;
     return;
   }
+  if (policy.empty()) return;
   for (const EvictionOrder order :
        {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru, EvictionOrder::priority,
         EvictionOrder::filo, EvictionOrder::gdsf, EvictionOrder::hix})
@@ -183,17 +188,16 @@ void refuse_others(const CLI::App& app, const Options& options) {
   };
   const bool align = options.cache == CacheKind::align;
   if (!align) refuse({"--draft", "--accept", "--counters"}, "needs --cache align");
+  if (align) refuse({"--budget", "--memory"}, "means nothing with --cache align, whose KV has no place in it");
   if (align)
     refuse({"--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"}, "means nothing with --cache align");
   if (!align && app.count("--trace") > 0) refuse({"--seed"}, "means nothing with --trace, but for --cache align");
   if (options.size)
-    refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--cache", "--checkpoint", "--prometheus",
-            "--report"},
+    refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--checkpoint", "--prometheus", "--report"},
            "means nothing to size");
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
-  if (align && options.budget_bytes == 0 && options.sweep_bytes.empty())
-    refuse({"--policy"}, "means nothing with --cache align");
-  if (options.budget_bytes == 0 && options.sweep_bytes.empty() && !options.eviction)
+  if (align) refuse({"--policy"}, "means nothing with --cache align");
+  if (!options.has_budget() && !options.eviction)
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions"},
            "needs --budget, --sweep, size or --policy");
   if (options.budget_bytes == 0) refuse({"--report"}, "needs --budget");
@@ -250,6 +254,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
       ->group("");
   try {
     app.parse(argc, argv);
+    if (options.has_budget() && app.count("--cache") == 0) options.cache = CacheKind::tree;
     choose_policy(policy, options);
     refuse_others(app, options);
   } catch (const CLI::ParseError& error) {

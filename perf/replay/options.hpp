@@ -21,8 +21,6 @@ namespace stateport::replay {
 /// take half to three times the memory of a state.
 inline constexpr std::int64_t blocks_per_slot = 8;
 
-enum class CacheKind : std::uint8_t { slots, tree, align };
-
 /// What the command line says.
 struct Options {
   std::string trace;  ///< file; empty: a generated workload
@@ -51,6 +49,9 @@ struct Options {
   std::string prometheus_file;                               ///< empty: none
   std::string report_file;                                   ///< empty: none
   bool plant_wrong_slot = false;
+
+  /// One memory for KV and states, or several to compare, instead of blocks and slots.
+  [[nodiscard]] bool has_budget() const noexcept { return budget_bytes > 0 || !sweep_bytes.empty(); }
 };
 
 /// Reads the command line. No value: --help or --version was answered, or something was wrong and has been said;

@@ -45,6 +45,7 @@ struct SlotAllocator::Books {
   void choose_victims(std::size_t count);
   void prefetch_victims() const noexcept;
   [[nodiscard]] SlotVictim victim(BlockId block) const;
+  void take_from_chosen();
   void assign_slots();
   void forget_hash(SlotId slot) noexcept;
   void detach(BlockId block);
@@ -161,6 +162,17 @@ void SlotAllocator::allocate(std::span<const BlockId> blocks, std::span<SlotId> 
   if (!demand.met()) throw SlotCapacityError(demand.required, demand.available);
 }
 
+std::int64_t SlotAllocator::evict(std::int64_t states) {
+  require(states >= 0, "states", states, "must not be negative");
+  books_->mark_batch({});
+  books_->chosen.clear();
+  books_->given.clear();
+  books_->choose_victims(static_cast<std::size_t>(std::min(states, std::int64_t{slots_.capacity_slots()})));
+  books_->take_from_chosen();
+  slots_.release(books_->given);
+  return std::ssize(books_->given);
+}
+
 /// Marks the batch: the slots that its blocks have with a new number, blocks without one as pending, each once in
 /// fresh.
 void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
@@ -222,11 +234,8 @@ SlotVictim SlotAllocator::Books::victim(BlockId block) const {
   return {.block = block, .slot = slot, .tag = slots.tag(slot), .hash = held[slot.index()].hash};
 }
 
-void SlotAllocator::Books::assign_slots() {
-  given.resize(fresh.size() - chosen.size());
-  const bool enough = slots.allocate(given);
-  STATEPORT_ASSERT(enough);
-  static_cast<void>(enough);
+/// Appends the slots of what is chosen to given; their blocks have lost them.
+void SlotAllocator::Books::take_from_chosen() {
   detail::for_each_prefetched(
       chosen.size(), [&](std::size_t i) { hash_to_slot.prefetch(held[slot_of[chosen[i].index()].index()].hash); },
       [&](std::size_t i) {
@@ -239,6 +248,14 @@ void SlotAllocator::Books::assign_slots() {
         if (ranked) ranked->evict(chosen[i]);
       });
   evictions += static_cast<std::int64_t>(chosen.size());
+}
+
+void SlotAllocator::Books::assign_slots() {
+  given.resize(fresh.size() - chosen.size());
+  const bool enough = slots.allocate(given);
+  STATEPORT_ASSERT(enough);
+  static_cast<void>(enough);
+  take_from_chosen();
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const BlockId block = fresh[i].block;
     slot_of[block.index()] = given[i];

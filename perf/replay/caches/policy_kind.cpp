@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "caches/item_cache.hpp"
+#include "caches/slots_cache.hpp"
 #include "caches/tree_cache.hpp"
 
 #include <algorithm>
@@ -16,6 +17,16 @@ namespace {
 constexpr std::int64_t states_of_request = 5;
 
 }  // namespace
+
+std::span<const PolicyKind> policies_of(CacheKind cache) noexcept {
+  if (cache == CacheKind::slots) return slots_policies;
+  return all_policies;
+}
+
+std::span<const PolicyKind> compared_policies_of(CacheKind cache) noexcept {
+  if (cache == CacheKind::slots) return slots_policies;
+  return compared_policies;
+}
 
 std::string_view name(PolicyKind policy) noexcept {
   switch (policy) {
@@ -33,6 +44,12 @@ std::string_view name(PolicyKind policy) noexcept {
       return "hix";
     case PolicyKind::hix_exact:
       return "hix-exact";
+    case PolicyKind::slots_lru:
+      return "slots-lru";
+    case PolicyKind::slots_gdsf:
+      return "slots-gdsf";
+    case PolicyKind::slots_hix:
+      return "slots-hix";
   }
   return "?";
 }
@@ -46,6 +63,9 @@ CheckpointMode checkpoint_mode(PolicyKind policy) noexcept {
     case PolicyKind::branch:
     case PolicyKind::node_lru:
     case PolicyKind::gdsf:
+    case PolicyKind::slots_lru:
+    case PolicyKind::slots_gdsf:
+    case PolicyKind::slots_hix:
       return CheckpointMode::branch;
     case PolicyKind::hix:
     case PolicyKind::hix_exact:
@@ -69,19 +89,33 @@ std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKin
   return std::min(of_workload, budget.bytes / budget.state_bytes + of_request);
 }
 
-std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                               const Workload& workload) {
-  check_budget(budget);
-  const std::int64_t slots = slots_max(budget, workload, policy);
-  require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
-          "holds too many states to number");
-  if (policy == PolicyKind::every || policy == PolicyKind::last || policy == PolicyKind::branch)
-    return std::make_unique<ItemCache>(budget, static_cast<std::int32_t>(slots));
+namespace {
+
+/// Blocks that a budget can fill at most, with those of one request.
+std::int32_t blocks_max(const Budget& budget, const Workload& workload) {
   const std::int64_t blocks =
       std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes() + workload.longest_blocks());
+  return static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1));
+}
+
+std::unique_ptr<ReplayCache> make_slots_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                              const Workload& workload, std::int32_t slots) {
+  SlotsCacheOptions options{.blocks = blocks_max(budget, workload),
+                            .slots = slots,
+                            .block_size_tokens = budget.block_size_tokens,
+                            .budget = budget};
+  const MemoryCost memory{.state_bytes = budget.state_bytes, .kv_bytes_per_token = budget.kv_bytes_per_token};
+  if (policy == PolicyKind::slots_gdsf)
+    options.eviction = make_eviction_policy(EvictionOrder::gdsf, {.benefit = cost}, memory);
+  if (policy == PolicyKind::slots_hix) options.eviction = make_eviction_policy(EvictionOrder::hix, {}, memory);
+  return std::make_unique<SlotsCache>(options);
+}
+
+std::unique_ptr<ReplayCache> make_tree_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                             const Workload& workload, std::int32_t slots) {
   const bool learns = policy == PolicyKind::hix || policy == PolicyKind::hix_exact;
-  TreeCacheOptions tree{.blocks = static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1)),
-                        .slots = static_cast<std::int32_t>(slots),
+  TreeCacheOptions tree{.blocks = blocks_max(budget, workload),
+                        .slots = slots,
                         .block_size_tokens = budget.block_size_tokens,
                         .eviction = learns                       ? EvictionOrder::hix
                                     : policy == PolicyKind::gdsf ? EvictionOrder::gdsf
@@ -96,6 +130,29 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
     tree.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
   }
   return std::make_unique<TreeCache>(tree);
+}
+
+}  // namespace
+
+std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                               const Workload& workload) {
+  check_budget(budget);
+  const std::int64_t slots = slots_max(budget, workload, policy);
+  require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
+          "holds too many states to number");
+  const auto slot_count = static_cast<std::int32_t>(slots);
+  switch (policy) {
+    case PolicyKind::every:
+    case PolicyKind::last:
+    case PolicyKind::branch:
+      return std::make_unique<ItemCache>(budget, slot_count);
+    case PolicyKind::slots_lru:
+    case PolicyKind::slots_gdsf:
+    case PolicyKind::slots_hix:
+      return make_slots_cache(policy, budget, cost, workload, slot_count);
+    default:
+      return make_tree_cache(policy, budget, cost, workload, slot_count);
+  }
 }
 
 }  // namespace stateport::replay

@@ -11,11 +11,15 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 namespace stateport::replay {
 
-/// How a cache under one byte budget places checkpoints and chooses victims.
+/// How checkpoints are found.
+enum class CacheKind : std::uint8_t { slots, tree, align };
+
+/// Which cache keeps to one byte budget, how it places checkpoints and how it chooses victims.
 enum class PolicyKind : std::uint8_t {
   every,      ///< blocks and states as items of one LRU list, a state after every block
   last,       ///< the same, a state after the last block
@@ -24,13 +28,24 @@ enum class PolicyKind : std::uint8_t {
   gdsf,       ///< tree, states as for branch, greedy dual size frequency
   hix,        ///< tree, states as for branch and on rungs, learned hazard index
   hix_exact,  ///< the same, comparing all candidates and forgetting nothing
+  slots_lru,  ///< block pool and slot allocator, states as for branch, least recently used
+  slots_gdsf,
+  slots_hix,
 };
+/// Of PrefixTree, and of the reference that keeps items in one list.
 inline constexpr std::array all_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                             PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix,
                                             PolicyKind::hix_exact};
-/// What a report compares: all but the one that says what sampling costs.
+/// All but the one that says what sampling costs.
+/// Of BlockPool and SlotAllocator.
+inline constexpr std::array slots_policies = {PolicyKind::slots_lru, PolicyKind::slots_gdsf, PolicyKind::slots_hix};
 inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                                  PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix};
+
+/// The policies of a budget over this index, slots or tree.
+[[nodiscard]] std::span<const PolicyKind> policies_of(CacheKind cache) noexcept;
+/// What a report compares of them.
+[[nodiscard]] std::span<const PolicyKind> compared_policies_of(CacheKind cache) noexcept;
 
 [[nodiscard]] std::string_view name(PolicyKind policy) noexcept;
 [[nodiscard]] CheckpointMode checkpoint_mode(PolicyKind policy) noexcept;

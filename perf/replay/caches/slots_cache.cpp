@@ -27,7 +27,12 @@ std::int32_t with_dummy(std::int32_t blocks) {
 
 void SlotsCache::Losses::on_blocks_deregistered(std::span<const BlockId> lost, std::span<const BlockHash>) {
   blocks += static_cast<std::int64_t>(lost.size());
-  for (const BlockId block : lost) states += cache_.allocator_.has_state(block);
+  for (const BlockId block : lost) {
+    const SlotId slot = cache_.allocator_.slot_of(block);
+    if (!slot.valid()) continue;
+    ++states;
+    cache_.eviction_ages_.add(cache_.now_s_ - cache_.used_s_[slot.index()]);
+  }
 }
 
 SlotsCache::SlotsCache(const SlotsCacheOptions& options)
@@ -36,11 +41,22 @@ SlotsCache::SlotsCache(const SlotsCacheOptions& options)
       pool_({.blocks = with_dummy(options.blocks)}),
       losses_(*this, pool_),
       slots_(options.slots),
-      allocator_(slots_, pool_, {.eviction = options.eviction}),
+      allocator_(slots_, pool_,
+                 {.eviction = options.eviction,
+                  .on_victim =
+                      [this](const SlotVictim& victim) {
+                        last_victim_ = victim.block;
+                        eviction_ages_.add(now_s_ - used_s_[victim.slot.index()]);
+                      }}),
       matcher_(pool_, &allocator_,
                {.block_size_tokens = checked_block_size(options.block_size_tokens),
-                .layout_fingerprint = options.layout_fingerprint}) {
+                .layout_fingerprint = options.layout_fingerprint}),
+      used_s_(static_cast<std::size_t>(options.slots), 0) {
   require(options.slots >= 1, "slots", options.slots, "at least 1");
+  if (!options.budget) return;
+  check_budget(*options.budget);
+  require(options.budget->block_size_tokens == options.block_size_tokens, "budget.block_size_tokens",
+          options.budget->block_size_tokens, "must be that of the cache");
 }
 
 void SlotsCache::prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) {
@@ -65,6 +81,7 @@ Hit SlotsCache::begin() {
   if (match.state) {
     hit.hit_blocks = static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens);
     hit.slot = match.state->slot;
+    used_s_[hit.slot.index()] = now_s_;
   }
   hit_blocks_ = hit.hit_blocks;
   return hit;
@@ -118,7 +135,10 @@ void SlotsCache::place(std::span<const std::int32_t> depths, std::vector<Checkpo
     checkpoint_slots_.resize(kept.size());
     allocator_.allocate(checkpoint_blocks_, checkpoint_slots_);
   }
-  for (std::size_t i = 0; i < kept.size(); ++i) kept[i].slot = checkpoint_slots_[i];
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    kept[i].slot = checkpoint_slots_[i];
+    used_s_[kept[i].slot.index()] = now_s_;
+  }
   checkpoint_tags_.clear();
   checkpoint_keys_.clear();
   for (const Checkpoint& checkpoint : kept) {
@@ -143,7 +163,42 @@ void SlotsCache::finish() {
                           .hit_blocks = hit_blocks_,
                           .hint = hint_},
                          now_s_);
+  if (options_.budget) order_uses();
   pool_.release(blocks_);
+  if (options_.budget) enforce_budget();
+}
+
+/// Gives the states that this request used or made ticks of their own, so that their order never hangs on block ids.
+void SlotsCache::order_uses() {
+  const auto use = [this](BlockId block) {
+    pool_.advance_tick();
+    pool_.set_last_use({&block, 1}, pool_.tick());
+  };
+  for (std::size_t i = checkpoint_blocks_.size(); i > 0; --i) use(checkpoint_blocks_[i - 1]);
+  if (hit_blocks_ > 0) use(blocks_[static_cast<std::size_t>(hit_blocks_ - 1)]);
+}
+
+void SlotsCache::enforce_budget() {
+  const auto used = [this] {
+    const CacheCounts now = counts();
+    return options_.budget->used_bytes(now.resident_blocks, now.resident_states);
+  };
+  while (used() > options_.budget->bytes) {
+    const std::int64_t evicted = allocator_.evict(1);
+    require_invariant(evicted == 1, "SlotsCache", "KV is cached that belongs to no state");
+    drop_useless(last_victim_);
+  }
+}
+
+/// The block has lost its state: it goes, and those before it, up to one that a state or another prompt needs.
+void SlotsCache::drop_useless(BlockId block) {
+  while (block.valid() && pool_.child_count(block) == 0 && !allocator_.has_state(block)) {
+    const BlockId before = pool_.parent(block);
+    pool_.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
+    const bool gone = pool_.evict_lru(1);
+    require_invariant(gone && pool_.is_free(block), "SlotsCache", "another block went than the one that is not needed");
+    block = before;
+  }
 }
 
 StateTag SlotsCache::tag_at(std::int32_t depth_blocks) const {
@@ -164,7 +219,8 @@ CacheCounts SlotsCache::counts() const {
           .dropped_checkpoints = dropped_checkpoints_,
           .uncached_blocks = uncached_blocks_,
           .resident_blocks = options_.blocks - pool_.free_blocks(),
-          .resident_states = options_.slots - slots_.free_slots()};
+          .resident_states = options_.slots - slots_.free_slots(),
+          .victims = options_.budget ? allocator_.evictions() : 0};
 }
 
 void SlotsCache::check_invariants() const {

@@ -42,22 +42,27 @@ std::vector<std::int64_t> columns(std::span<const SweepCell> cells) {
   return budgets;
 }
 
+std::vector<PolicyKind> rows(std::span<const SweepCell> cells) {
+  std::vector<PolicyKind> policies;
+  for (const SweepCell& cell : cells)
+    if (std::ranges::find(policies, cell.policy) == policies.end()) policies.push_back(cell.policy);
+  return policies;
+}
+
 template <class Value>
 std::string table_of(std::span<const SweepCell> cells, const char* title, Value&& value) {
   const std::vector<std::int64_t> budgets = columns(cells);
   std::string text = fmt::format("{:<24}", title);
   for (const std::int64_t budget : budgets) text += fmt::format("{:>14}", human_bytes(static_cast<double>(budget)));
   text += '\n';
-  for (const PolicyKind policy : all_policies) {
+  for (const PolicyKind policy : rows(cells)) {
     std::string row = fmt::format("  {:<22}", name(policy));
-    bool known = false;
     for (const std::int64_t budget : budgets) {
       const auto cell = std::ranges::find_if(
           cells, [&](const SweepCell& c) { return c.policy == policy && c.budget_bytes == budget; });
-      known |= cell != cells.end();
       row += fmt::format("{:>14}", cell == cells.end() ? std::string("-") : value(*cell));
     }
-    if (known) text += row + '\n';
+    text += row + '\n';
   }
   return text;
 }

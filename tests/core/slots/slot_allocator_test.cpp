@@ -118,6 +118,27 @@ TEST_CASE("victims are named before their slots are handed on, and can be seen b
   states.check_invariants();
 }
 
+TEST_CASE("states are given up for a caller that needs their memory, in order of eviction") {
+  Fixture f(7, 4);
+  f.allocate(block_ids({0, 1, 2, 3}));
+  f.unreference(block_ids({0, 1, 2}));
+  f.states.register_hashes(block_ids({0, 1, 2, 3}), Hashes{10, 11, 12, 13});
+  f.blocks.set_last_use(block_ids({1}), -5);
+  CHECK(f.states.evict(0) == 0);
+  CHECK(f.slots.free_slots() == 0);
+  CHECK(f.states.evict(2) == 2);
+  CHECK(f.slots.free_list() == slot_ids({1, 0}));
+  CHECK(f.states.was_evicted(BlockId{1}));
+  CHECK_FALSE(f.states.find(10).valid());
+  CHECK(f.states.find(12) == BlockId{2});
+  CHECK(f.states.evictions() == 2);
+  CHECK(f.states.evict(5) == 1);  // the block of the last one is in use
+  CHECK(f.states.has_state(BlockId{3}));
+  CHECK_THROWS_AS(f.states.evict(-1), InvalidArgument);
+  f.states.check_invariants();
+  f.slots.check_invariants();
+}
+
 TEST_CASE("new blocks take the top of the free stack, named ones keep their slot, duplicates share") {
   Fixture f(6, 4);
   CHECK(f.allocate(block_ids({3, 5})) == slot_ids({2, 3}));
@@ -393,6 +414,13 @@ class Model final : public BlockListener {
     return {static_cast<std::int64_t>(fresh.size()), static_cast<std::int64_t>(fresh.size())};
   }
 
+  std::int64_t evict(std::int64_t count) {
+    Blocks victims = next_victims({});
+    victims.resize(std::min(victims.size(), static_cast<std::size_t>(count)));
+    for (const BlockId block : victims) invalidate(block);
+    return std::ssize(victims);
+  }
+
   void invalidate(BlockId block) {
     if (!slot.contains(block)) return;
     const SlotId its_slot = slot[block];
@@ -506,7 +534,12 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
     for (int step = 0; step < 90; ++step) {
       if (random.chance(30)) peek_in_both(states, model);
       const BlockId block{random.between32(0, count - 1)};
-      switch (random.between(0, 10)) {
+      switch (random.between(0, 11)) {
+        case 11: {
+          const std::int64_t states_wanted = random.between(0, 3);
+          REQUIRE(states.evict(states_wanted) == model.evict(states_wanted));
+          break;
+        }
         case 0:
         case 1:
         case 2: {

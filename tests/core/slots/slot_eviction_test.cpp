@@ -326,7 +326,12 @@ TEST_CASE("with any policy a slot allocator evicts as many states as it must, an
             cache.states.register_hashes({&block, 1}, {&hash, 1});
           }
           break;
-        case 5:
+        case 5: {
+          const auto may_go = std::ssize(evictable(cache, {}, pins));
+          const std::int64_t wanted = random.between(0, 3);
+          REQUIRE(cache.states.evict(wanted) == std::min<std::int64_t>(wanted, may_go));
+          break;
+        }
         case 6:
           now_s += static_cast<double>(random.between(0, 100)) / 10;
           cache.states.note_served(

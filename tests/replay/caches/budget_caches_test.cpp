@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
+
 #include "caches/policy_kind.hpp"
 #include "caches/replayer.hpp"
+#include "caches/slots_cache.hpp"
 #include "model_cache.hpp"
 #include "random.hpp"
 #include "report/sweep.hpp"
@@ -11,16 +14,19 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;
+using stateport::InvalidArgument;
 using stateport::LostHit;
 using stateport::SlotId;
 using stateport::test::for_each_seed;
@@ -39,6 +45,13 @@ constexpr std::int64_t gib = std::int64_t{1} << 30;
 /// Of Qwen3-Next-80B-A3B with recurrent states in fp32.
 Budget qwen3_next(std::int64_t bytes) {
   return {.bytes = bytes, .state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
+}
+
+/// Of all indexes.
+std::vector<PolicyKind> every_policy() {
+  std::vector<PolicyKind> policies(all_policies.begin(), all_policies.end());
+  policies.insert(policies.end(), slots_policies.begin(), slots_policies.end());
+  return policies;
 }
 
 /// What a slot holds is remembered instead of being stored in it.
@@ -79,7 +92,7 @@ Workload random_workload(Random& random, int requests) {
 
 TEST_CASE("with room for everything a budget finds what the model of whole prefixes finds") {
   for_each_seed(40, [](Random& random, std::uint64_t) {
-    for (const PolicyKind policy : all_policies) {
+    for (const PolicyKind policy : every_policy()) {
       const Workload workload = random_workload(random, 80);
       const Budget budget{.bytes = gib, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = block_size};
       const auto cache = make_budget_cache(policy, budget, {}, workload);
@@ -99,9 +112,91 @@ TEST_CASE("with room for everything a budget finds what the model of whole prefi
   });
 }
 
+namespace {
+
+/// A block pool and a slot allocator under one budget, as whole prefixes in ordered maps: slow and obvious. The state
+/// used longest ago goes, and with it the KV that led to nothing else.
+class ModelBudget {
+ public:
+  explicit ModelBudget(const Budget& budget) : budget_(budget) {}
+
+  ModelCache::Found serve(const Blocks& blocks, std::int64_t input_tokens) {
+    const auto full = static_cast<std::int32_t>(blocks.size());
+    const auto prefix = [&](std::int32_t depth) { return Blocks(blocks.begin(), blocks.begin() + depth); };
+    std::int32_t matched = 0;
+    while (matched < full && kv_.contains(prefix(matched + 1))) ++matched;
+    std::int32_t hit = std::min(matched, static_cast<std::int32_t>((input_tokens - 1) / budget_.block_size_tokens));
+    while (hit > 0 && !states_.contains(prefix(hit))) --hit;
+    for (std::int32_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
+    std::vector<std::int32_t> depths;
+    choose_depths(CheckpointMode::branch, hit, matched, full, depths);
+    for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth)
+      if (!states_.contains(prefix(*depth))) states_[prefix(*depth)] = ++uses_;
+    if (hit > 0) states_[prefix(hit)] = ++uses_;
+    while (budget_.used_bytes(std::ssize(kv_), std::ssize(states_)) > budget_.bytes) evict();
+    return {matched, hit};
+  }
+
+  [[nodiscard]] std::int64_t blocks() const { return std::ssize(kv_); }
+  [[nodiscard]] std::int64_t states() const { return std::ssize(states_); }
+  [[nodiscard]] std::int64_t evictions() const { return evictions_; }
+
+ private:
+  void evict() {
+    const auto oldest = std::ranges::min_element(states_, {}, [](const auto& state) { return state.second; });
+    Blocks prefix = oldest->first;
+    states_.erase(oldest);
+    ++evictions_;
+    const auto continues = [&](const Blocks& longer) {
+      return longer.size() == prefix.size() + 1 && std::equal(prefix.begin(), prefix.end(), longer.begin());
+    };
+    for (; !prefix.empty() && !states_.contains(prefix) && std::ranges::none_of(kv_, continues); prefix.pop_back())
+      kv_.erase(prefix);
+  }
+
+  Budget budget_;
+  std::set<Blocks> kv_;
+  std::map<Blocks, std::int64_t> states_;  ///< number of the last use
+  std::int64_t uses_ = 0;
+  std::int64_t evictions_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a block pool and a slot allocator under one budget decide as a slow model") {
+  for_each_seed(150, [](Random& random, std::uint64_t) {
+    const Workload workload = random_workload(random, 100);
+    const Budget budget{.bytes = random.between(1, 1500),
+                        .state_bytes = random.between(1, 200),
+                        .kv_bytes_per_token = random.between(1, 10),
+                        .block_size_tokens = block_size};
+    const auto cache = make_budget_cache(PolicyKind::slots_lru, budget, {}, workload);
+    ModelBudget model(budget);
+    for (std::size_t i = 0; i < workload.size(); ++i) {
+      const Blocks blocks(workload.blocks(i).begin(), workload.blocks(i).end());
+      const std::int64_t tokens = workload.request(i).input_tokens;
+      const auto expected = model.serve(blocks, tokens);
+      const Hit hit = serve(*cache, CheckpointMode::branch, blocks, tokens - std::ssize(blocks) * block_size);
+      REQUIRE(hit.matched_blocks == expected.matched_blocks);
+      REQUIRE(hit.hit_blocks == expected.hit_blocks);
+      const CacheCounts counts = cache->counts();
+      REQUIRE(counts.resident_blocks == model.blocks());
+      REQUIRE(counts.resident_states == model.states());
+      REQUIRE(counts.state_evictions == model.evictions());
+      cache->check_invariants();
+    }
+  });
+}
+
+TEST_CASE("a budget over slots refuses blocks of another size than its cache") {
+  const Budget budget{.bytes = 1000, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = 8};
+  CHECK_THROWS_AS(SlotsCache({.blocks = 9, .slots = 9, .block_size_tokens = 4, .budget = budget}), InvalidArgument);
+  CHECK_THROWS_AS(SlotsCache({.blocks = 9, .slots = 9, .block_size_tokens = 8, .budget = Budget{}}), InvalidArgument);
+}
+
 TEST_CASE("under a small budget every restored state is the right one and the bytes are kept") {
   for_each_seed(40, [](Random& random, std::uint64_t) {
-    for (const PolicyKind policy : all_policies) {
+    for (const PolicyKind policy : every_policy()) {
       const Workload workload = random_workload(random, 80);
       const Budget budget{.bytes = random.between(1, 4000),
                           .state_bytes = 100,
@@ -125,7 +220,7 @@ TEST_CASE("under a small budget every restored state is the right one and the by
 
 TEST_CASE("every token of every prompt is a hit or lost for one reason, and without evictions none is lost to them") {
   for_each_seed(20, [](Random& random, std::uint64_t) {
-    for (const PolicyKind policy : all_policies) {
+    for (const PolicyKind policy : every_policy()) {
       const Workload workload = random_workload(random, 100);
       const bool unlimited = random.chance(50);
       const Budget budget{.bytes = unlimited ? gib : random.between(1, 4000),
@@ -195,8 +290,9 @@ TEST_CASE("HIX hits more with any kind of hint, and node LRU neither more nor le
 TEST_CASE("the sweep's table and its JSON have the same figures") {
   const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 200});
   const std::vector<std::int64_t> budgets = {2 * gib, 16 * gib};
-  const auto cells = sweep(workload, 150, qwen3_next(1), budgets, all_policies, {}, [] { return true; });
-  REQUIRE(cells.size() == budgets.size() * all_policies.size());
+  const auto policies = every_policy();
+  const auto cells = sweep(workload, 150, qwen3_next(1), budgets, policies, {}, [] { return true; });
+  REQUIRE(cells.size() == budgets.size() * policies.size());
   const std::string table = to_table(cells);
   const auto json = nlohmann::json::parse(to_json(cells));
   for (std::size_t i = 0; i < cells.size(); ++i) {

@@ -34,7 +34,7 @@ struct SlotAllocatorOptions {
   /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
   /// whose keys shrink with each use (mru) is refused.
   std::shared_ptr<EvictionPolicy> eviction;
-  /// Called for every victim, in order of eviction, before its slot is handed on. A copy that is enqueued in it, on the
+  /// Called for every victim, in order of eviction, before its slot is handed on or free. A copy that is enqueued in it, on the
   /// stream that later writes the slot, still reads the state. Must not throw or call the allocator.
   std::function<void(const SlotVictim&)> on_victim;
 };
@@ -93,6 +93,11 @@ class SlotAllocator final : public BlockListener {
   /// The same; throws SlotCapacityError if the demand is not met.
   void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
 
+  /// Gives up the next `states` states: their slots are free afterwards, in order of eviction, so that a caller with one
+  /// memory for KV and states can use theirs. Returns how many there were: fewer if the others are referenced or
+  /// pinned. Throws InvalidArgument for states < 0.
+  std::int64_t evict(std::int64_t states);
+
   /// SlotId{} if the block has none.
   [[nodiscard]] SlotId slot_of(BlockId block) const {
     require_block(block);
@@ -100,7 +105,7 @@ class SlotAllocator final : public BlockListener {
     return slot.valid() ? slot : SlotId{};
   }
   [[nodiscard]] bool has_state(BlockId block) const { return slot_of(block).valid(); }
-  /// True if the block had a state, lost it to another block, and has kept its content since.
+  /// True if the block had a state, lost it to another block or to evict(), and has kept its content since.
   [[nodiscard]] bool was_evicted(BlockId block) const {
     require_block(block);
     return slot_of_[block.index()] == lost_slot;
@@ -164,7 +169,7 @@ class SlotAllocator final : public BlockListener {
   /// Writes the states that would be evicted next, one after the other, if nothing happened in between, and returns how
   /// many there are, at most out.size(). No later answer changes. The cost of as many evictions; may allocate.
   [[nodiscard]] std::size_t peek_victims(std::span<SlotVictim> out);
-  /// Slots taken from a block for another one, since construction.
+  /// States given up for others or by evict(), since construction.
   [[nodiscard]] std::int64_t evictions() const noexcept;
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
   [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
