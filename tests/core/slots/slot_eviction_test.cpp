@@ -283,6 +283,13 @@ void allocate_checked(test::Random& random, Cache& cache, const std::map<SlotId,
   for (const BlockId block : after) REQUIRE(expected.contains(block));
 }
 
+/// As many as are wanted, if they may go.
+void evict_checked(test::Random& random, Cache& cache, const std::map<SlotId, int>& pins) {
+  const std::int64_t may_go = std::ssize(evictable(cache, {}, pins));
+  const std::int64_t wanted = random.between(0, 3);
+  REQUIRE(cache.states.evict(wanted) == std::min(wanted, may_go));
+}
+
 /// Gives back one of the blocks that are held, mostly registered by then.
 void release_one(test::Random& random, Cache& cache, Blocks& held) {
   std::swap(held.back(), held[static_cast<std::size_t>(random.between(0, std::ssize(held) - 1))]);
@@ -326,12 +333,9 @@ TEST_CASE("with any policy a slot allocator evicts as many states as it must, an
             cache.states.register_hashes({&block, 1}, {&hash, 1});
           }
           break;
-        case 5: {
-          const auto may_go = std::ssize(evictable(cache, {}, pins));
-          const std::int64_t wanted = random.between(0, 3);
-          REQUIRE(cache.states.evict(wanted) == std::min<std::int64_t>(wanted, may_go));
+        case 5:
+          evict_checked(random, cache, pins);
           break;
-        }
         case 6:
           now_s += static_cast<double>(random.between(0, 100)) / 10;
           cache.states.note_served(
