@@ -5,8 +5,8 @@
 
 #include "native_device.hpp"
 
-#include <Kokkos_Core.hpp>
 #include <fmt/format.h>
+#include <Kokkos_Core.hpp>
 
 #include <cstdlib>
 #include <exception>
@@ -94,7 +94,7 @@ bool Runtime::is_running() noexcept {
 
 void Runtime::finalize() {
   const std::lock_guard lock(runtime_state().mutex);
-  if (runtime_state().alive > 0) throw std::logic_error("Runtime::finalize: a Runtime is alive");
+  require_state(runtime_state().alive == 0, "Runtime::finalize", "a Runtime is alive");
   finalize_what_was_started();
 }
 

@@ -8,7 +8,7 @@ import ctypes
 from ctypes import (POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p,
                     sizeof)
 
-OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR = range(6)
+OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR, _, INVALID_STATE = range(8)  # stateport_status
 NONE = -1
 CONV, RECURRENT = range(2)  # stateport_state_kind
 DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8 = range(7)  # stateport_element_type

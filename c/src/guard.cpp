@@ -40,6 +40,8 @@ stateport_status keep_exception() noexcept {
     return keep(STATEPORT_INVALID_HANDLE, failure.what());
   } catch (const InvalidArgument& failure) {
     return keep(STATEPORT_INVALID_ARGUMENT, failure.what());
+  } catch (const InvalidState& failure) {
+    return keep(STATEPORT_INVALID_STATE, failure.what());
   } catch (const NoCapacity& failure) {
     return keep(STATEPORT_NO_CAPACITY, failure.what());
   } catch (const SlotCapacityError& failure) {

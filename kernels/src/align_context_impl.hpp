@@ -131,7 +131,7 @@ class AlignContext::Impl {
 
   void step(const char* label, const Stream& stream, const AlignDeviceBatch& batch, kernels::AlignPhase phase) {
     const bool moves = options.mode == AlignMode::align;
-    require(is_bound || !moves, "bound", "false", "bind() the stores and block tables first");
+    require_state(is_bound || !moves, "pre_step, post_step", "bind() the stores and block tables first");
     const kernels::AlignBatchView view = view_of(batch, phase);
     if (view.rows == 0) return;
     const auto* const on_device = device_views.as<kernels::AlignGroupView>();

@@ -45,7 +45,7 @@ TEST_CASE("a Runtime refuses a device that is not in use, and options that make 
 }
 
 TEST_CASE("a Runtime cannot be finalized under another") {
-  CHECK_THROWS_AS(Runtime::finalize(), std::logic_error);
+  CHECK_THROWS_AS(Runtime::finalize(), stateport::InvalidState);
   CHECK(Runtime::is_running());
 }
 

@@ -98,7 +98,7 @@ void test_align_refusals(void) {
       .size = sizeof binding, .store = store, .block_table = table.data, .row_stride = columns, .columns = columns};
   stateport_align_batch batch = {.size = sizeof batch, .rows = 1};
   stateport_align_batch staged = {.size = sizeof staged};
-  CHECK_REFUSED(stateport_align_pre_step(align, NULL, &batch), STATEPORT_INVALID_ARGUMENT, "bound");
+  CHECK_REFUSED(stateport_align_pre_step(align, NULL, &batch), STATEPORT_INVALID_STATE, "bind()");
   CHECK_REFUSED(stateport_align_bind(align, &binding, 0), STATEPORT_INVALID_ARGUMENT, "groups");
   binding.row_stride = 1;
   CHECK_REFUSED(stateport_align_bind(align, &binding, 1), STATEPORT_INVALID_ARGUMENT, "row_stride = 1");

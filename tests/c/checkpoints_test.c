@@ -178,15 +178,15 @@ void test_checkpoint_refusals(void) {
   CHECK_REFUSED(stateport_checkpoint_planner_device_arrays(made.planner, 3, &arrays), STATEPORT_INVALID_ARGUMENT,
                 "prefill_rows = 3");
 
-  CHECK_REFUSED(stateport_checkpoint_planner_publish(made.planner), STATEPORT_INVALID_ARGUMENT, "no pending commit");
-  CHECK_REFUSED(stateport_checkpoint_planner_abandon(made.planner), STATEPORT_INVALID_ARGUMENT, "no pending commit");
+  CHECK_REFUSED(stateport_checkpoint_planner_publish(made.planner), STATEPORT_INVALID_STATE, "no pending commit");
+  CHECK_REFUSED(stateport_checkpoint_planner_abandon(made.planner), STATEPORT_INVALID_STATE, "no pending commit");
   plan_whole_prompt(&made);
   stateport_checkpoint_commit commit = {.size = sizeof commit};
   CHECK_REFUSED(stateport_checkpoint_planner_commit(made.planner, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
   CHECK_OK(stateport_checkpoint_planner_commit(made.planner, &commit));
   chunks[0] = whole_prompt(&made, 0);
-  CHECK_REFUSED(stateport_checkpoint_planner_commit(made.planner, &commit), STATEPORT_INVALID_ARGUMENT, "commit");
-  CHECK_REFUSED(stateport_checkpoint_planner_clear(made.planner), STATEPORT_INVALID_ARGUMENT, "clear");
+  CHECK_REFUSED(stateport_checkpoint_planner_commit(made.planner, &commit), STATEPORT_INVALID_STATE, "commit");
+  CHECK_REFUSED(stateport_checkpoint_planner_clear(made.planner), STATEPORT_INVALID_STATE, "clear");
   CHECK_REFUSED(stateport_checkpoint_planner_plan(made.planner, chunks, 1, planned, &done), STATEPORT_INVALID_ARGUMENT,
                 "plan");
   CHECK_OK(stateport_checkpoint_planner_publish(made.planner));

@@ -8,7 +8,7 @@ import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, MRU, NO_CAPACITY,
+from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE, MRU, NO_CAPACITY,
                          NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep,
                          AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats, CheckpointCommit,
                          CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState, GroupCommit,
@@ -161,7 +161,7 @@ def test_checkpoints(stateport):
     found = FoundState()
     stateport.slot_allocator_find_state(allocator, keys, 3, byref(found))
     assert (found.index, found.slot) == (2, commit.from_live[0].dst)
-    stateport.refuses(INVALID_ARGUMENT, "no pending commit", "checkpoint_planner_publish", planner)
+    stateport.refuses(INVALID_STATE, "no pending commit", "checkpoint_planner_publish", planner)
     stateport.checkpoint_planner_destroy(planner)
     stateport.slot_allocator_destroy(allocator)
 
@@ -294,7 +294,7 @@ def run_pass(stateport, cache, requests, tokens, sampled):
     done = PassCommit(groups=done_groups, group_count=1)
     stateport.request_cache_commit(cache, c_uint64(plan.pass_id), int32s(*[1] * rows), rows, int32s(*sampled), rows,
                                    byref(done))
-    stateport.refuses(INVALID_ARGUMENT, "pass", "request_cache_commit", cache, c_uint64(plan.pass_id),
+    stateport.refuses(INVALID_STATE, "pass", "request_cache_commit", cache, c_uint64(plan.pass_id),
                       int32s(*[1] * rows), rows, int32s(*sampled), rows, byref(done))
     return starts, groups[0], done_groups[0]
 

@@ -151,13 +151,13 @@ static void refuse_commits(stateport_request_cache* cache) {
   const int32_t two = 2;
   uint64_t never = 0;
   uint64_t pass = 0;
-  CHECK_REFUSED(commit(cache, 1000, &one, 1, 1), STATEPORT_INVALID_ARGUMENT, "1000");
-  CHECK_REFUSED(stateport_request_cache_cancel(cache, 1000), STATEPORT_INVALID_ARGUMENT, "1000");
+  CHECK_REFUSED(commit(cache, 1000, &one, 1, 1), STATEPORT_INVALID_STATE, "1000");
+  CHECK_REFUSED(stateport_request_cache_cancel(cache, 1000), STATEPORT_INVALID_STATE, "1000");
   // A plan that is never committed gives way to the next one.
   CHECK_OK(plan(cache, &request, &whole, NULL, 1, &never));
   CHECK_OK(plan(cache, &request, &whole, NULL, 1, &pass));
   CHECK(pass > never);
-  CHECK_REFUSED(commit(cache, never, &one, 1, 1), STATEPORT_INVALID_ARGUMENT, "pass");
+  CHECK_REFUSED(commit(cache, never, &one, 1, 1), STATEPORT_INVALID_STATE, "pass");
   CHECK_REFUSED(commit(cache, pass, &one, 0, 0), STATEPORT_INVALID_ARGUMENT, "counts");
   CHECK_REFUSED(commit(cache, pass, &two, 1, 2), STATEPORT_INVALID_ARGUMENT, "counts");
   CHECK_REFUSED(commit(cache, pass, &one, 1, 2), STATEPORT_INVALID_ARGUMENT, "sampled");
@@ -171,12 +171,12 @@ static void refuse_commits(stateport_request_cache* cache) {
   CHECK(computed(cache, request) == 0);
   CHECK_OK(commit(cache, pass, &one, 1, 1));
   CHECK(computed(cache, request) == prompt_tokens);
-  CHECK_REFUSED(commit(cache, pass, &one, 1, 1), STATEPORT_INVALID_ARGUMENT, "pass");
+  CHECK_REFUSED(commit(cache, pass, &one, 1, 1), STATEPORT_INVALID_STATE, "pass");
   // A pass that was cancelled cannot be committed.
   CHECK_OK(plan(cache, &request, &one, NULL, 1, &pass));
   CHECK_OK(stateport_request_cache_cancel(cache, pass));
-  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass), STATEPORT_INVALID_ARGUMENT, "pass");
-  CHECK_REFUSED(commit(cache, pass, &one, 1, 1), STATEPORT_INVALID_ARGUMENT, "pass");
+  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass), STATEPORT_INVALID_STATE, "pass");
+  CHECK_REFUSED(commit(cache, pass, &one, 1, 1), STATEPORT_INVALID_STATE, "pass");
   CHECK(computed(cache, request) == prompt_tokens);
   CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_FINISHED, NULL));
 }
@@ -192,7 +192,7 @@ static void refuse_ends(stateport_request_cache* cache) {
                 "factor = -1");
   CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, 3, NULL), STATEPORT_INVALID_ARGUMENT, "how = 3");
   CHECK_REFUSED(stateport_request_cache_end(cache, NULL, 2, 0, NULL), STATEPORT_INVALID_ARGUMENT, "requests = null");
-  CHECK_REFUSED(stateport_request_cache_reset(cache), STATEPORT_INVALID_ARGUMENT, "");
+  CHECK_REFUSED(stateport_request_cache_reset(cache), STATEPORT_INVALID_STATE, "running_requests = 2");
   CHECK(computed(cache, both[0]) == before[0] && computed(cache, both[1]) == before[1]);
   CHECK_OK(stateport_request_cache_end(cache, both, 1, STATEPORT_PREEMPTED, NULL));
   // One of them has ended: the other one goes on.
@@ -212,7 +212,7 @@ static void refuse_ends(stateport_request_cache* cache) {
 static void refuse_queries(stateport_request_cache* cache) {
   stateport_cache_event event = {.size = sizeof event};
   size_t count = 9;
-  CHECK_REFUSED(stateport_request_cache_take_events(cache, &event, 1, &count), STATEPORT_INVALID_ARGUMENT, "events");
+  CHECK_REFUSED(stateport_request_cache_take_events(cache, &event, 1, &count), STATEPORT_INVALID_STATE, "events");
   CHECK_REFUSED(stateport_request_cache_take_events(cache, NULL, 1, &count), STATEPORT_INVALID_ARGUMENT, "out = null");
   CHECK_REFUSED(stateport_request_cache_prometheus(cache, NULL, NULL, 1, &count), STATEPORT_INVALID_ARGUMENT,
                 "text = null");
@@ -242,11 +242,11 @@ static void refuse_in_time(int32_t index) {
   uint64_t ahead = 0;
   CHECK_OK(plan(cache, &started.request, &whole, NULL, 1, &pass));
   CHECK_OK(plan(cache, &started.request, &one, NULL, 1, &ahead));
-  CHECK_REFUSED(commit(cache, ahead, &one, 1, 1), STATEPORT_INVALID_ARGUMENT, "pass");
+  CHECK_REFUSED(commit(cache, ahead, &one, 1, 1), STATEPORT_INVALID_STATE, "pass");
   stateport_pass_commit no_room = {.size = sizeof no_room};
   CHECK_REFUSED(stateport_request_cache_commit(cache, pass, &one, 1, tokens, 1, &no_room), STATEPORT_INVALID_ARGUMENT,
                 "next = null");
-  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass), STATEPORT_INVALID_ARGUMENT, "pass");
+  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass), STATEPORT_INVALID_STATE, "pass");
   CHECK_OK(commit(cache, pass, &one, 1, 1));
   CHECK_OK(commit(cache, ahead, &one, 1, 1));
   CHECK(computed(cache, started.request) == prompt_tokens + 1);

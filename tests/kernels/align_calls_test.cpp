@@ -215,7 +215,7 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   refused({{&narrow, table.data(), 4, 4}});
   refused({{&store, table.data(), 4, 4}, {&store, table.data(), 4, 4}});
   AlignDeviceBatch batch{table.data(), table.data(), table.data(), table.data(), 1};
-  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
+  CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidState);
   context.bind(std::vector<AlignBinding>{{&store, table.data(), 4, 4}});
   CHECK(context.bound());
   for (const std::int32_t rows : {-1, 5}) {
@@ -255,7 +255,7 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   CHECK(context.stage(stream, std::span(twice).first(1)).rows == 1);
   context.unbind();
   CHECK_FALSE(context.bound());
-  CHECK_THROWS_AS(context.post_step(stream, batch), InvalidArgument);
+  CHECK_THROWS_AS(context.post_step(stream, batch), InvalidState);
 }
 
 TEST_CASE("modes none and all remember without a binding, and launch what they remember alone") {

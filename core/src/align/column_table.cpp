@@ -17,7 +17,7 @@ ColumnTable::ColumnTable(std::int32_t block_size_tokens, std::int32_t drafts, st
 }
 
 void ColumnTable::start_from_hit(std::int32_t null_columns, BlockId hit) {
-  require(columns_.empty(), "columns", size(), "must be empty when a row starts");
+  require_state(columns_.empty(), "start_from_hit", "columns", size(), "must be 0 when a row starts");
   require(null_columns >= 0, "null_columns", null_columns, "must not be negative");
   require(hit.value() > null_block, "hit", hit, "is not a block that can hold a state");
   columns_.assign(static_cast<std::size_t>(null_columns), null_block);

@@ -52,11 +52,8 @@ class KeyPolicy final : public EvictionPolicy {
 }  // namespace
 
 void check_hint(const ReuseHint& hint) {
-  const auto check = [](bool ok, std::string_view argument, double value, std::string_view rule) {
-    if (!ok) require(false, argument, std::string_view(std::to_string(value)), rule);
-  };
-  check(hint.factor > 0, "hint.factor", hint.factor, "must be positive");
-  check(hint.expected_idle_s >= 0, "hint.expected_idle_s", hint.expected_idle_s, "must not be negative");
+  require(hint.factor > 0, "hint.factor", hint.factor, "must be positive");
+  require(hint.expected_idle_s >= 0, "hint.expected_idle_s", hint.expected_idle_s, "must not be negative");
 }
 
 std::string_view name(EvictionOrder order) noexcept {

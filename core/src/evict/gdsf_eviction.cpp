@@ -28,7 +28,8 @@ class GdsfEviction final : public LearningPolicy {
   /// The states of forks go last: more than one segment is computed from them.
   VictimKey key(const VictimFacts& facts) const noexcept override {
     if (!facts.has_state) return VictimKey::from(0, facts.used_tick);
-    return VictimKey::from(facts.children > 1 ? std::numeric_limits<double>::infinity() : value(facts), facts.used_tick);
+    return VictimKey::from(facts.children > 1 ? std::numeric_limits<double>::infinity() : value(facts),
+                           facts.used_tick);
   }
 
   void reserve(std::size_t indices) override { entries_.reserve(indices); }
@@ -95,8 +96,7 @@ class GdsfEviction final : public LearningPolicy {
 
 void check_benefit(const ComputeCost& benefit) {
   const auto check = [](double cost, std::string_view argument) {
-    if (!(std::isfinite(cost) && cost >= 0))
-      require(false, argument, std::string_view(std::to_string(cost)), "must be finite and not negative");
+    require(std::isfinite(cost) && cost >= 0, argument, cost, "must be finite and not negative");
   };
   check(benefit.linear, "benefit.linear");
   check(benefit.quadratic, "benefit.quadratic");

@@ -6,7 +6,10 @@
 namespace stateport {
 
 InvalidArgument::InvalidArgument(std::string_view argument, std::string_view value, std::string_view rule)
-    : std::invalid_argument(fmt::format("{} = {} ({})", argument, value, rule)), argument_(argument), value_(value) {}
+    : CallerError(fmt::format("{} = {} ({})", argument, value, rule)), argument_(argument), value_(value) {}
+
+InvalidState::InvalidState(std::string_view call, std::string_view reason)
+    : CallerError(fmt::format("{}: {}", call, reason)), call_(call), reason_(reason) {}
 
 OutOfMemory::OutOfMemory(std::string_view resource, std::size_t required_bytes, std::size_t available_bytes)
     : std::runtime_error(fmt::format("{}: out of memory (required {} bytes, available {} bytes)", resource,
@@ -28,8 +31,20 @@ void throw_invalid(std::string_view argument, std::int64_t value, std::string_vi
   throw InvalidArgument(argument, fmt::to_string(value), rule);
 }
 
+void throw_invalid(std::string_view argument, double value, std::string_view rule) {
+  throw InvalidArgument(argument, fmt::to_string(value), rule);
+}
+
 void throw_invalid(std::string_view argument, std::string_view value, std::string_view rule) {
   throw InvalidArgument(argument, value, rule);
+}
+
+void throw_invalid_state(std::string_view call, std::string_view reason) {
+  throw InvalidState(call, reason);
+}
+
+void throw_invalid_state(std::string_view call, std::string_view what, std::int64_t value, std::string_view rule) {
+  throw InvalidState(call, fmt::format("{} = {} ({})", what, value, rule));
 }
 
 void throw_broken_invariant(std::string_view structure, std::string_view what) {

@@ -76,7 +76,7 @@ void RequestBook::check_row(const PassRow& row, std::size_t passes) const {
   }
   require(row.tokens == 1 + row.drafts, "tokens", row.tokens, "must be 1 + drafts after the prompt");
   const bool feeds = start.low > record.computed || record.computed < std::ssize(record.tokens);
-  require(feeds, "request", row.request, "has no token to feed");
+  require_state(feeds, "plan", "request", row.request.value(), "has no token to feed");
 }
 
 void RequestBook::check_rows(std::span<const PassRow> rows, std::size_t passes) {
@@ -169,12 +169,14 @@ void RequestBook::drop_newest() {
 }
 
 void RequestBook::cancel(PassId pass) {
-  require(passes_.size() > 0 && passes_.newest().id == pass, "pass", pass, "is not the newest outstanding pass");
+  require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
+                "is not the newest outstanding pass");
   drop_newest();
 }
 
 PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
-  require(passes_.size() > 0 && passes_.at(0).id == id, "pass", id, "is not the oldest outstanding pass");
+  require_state(passes_.size() > 0 && passes_.at(0).id == id, "commit", "pass", id,
+                "is not the oldest outstanding pass");
   Pass& pass = passes_.at(0);
   check_counts(pass, passes_.size() > 1 ? &passes_.at(1) : nullptr, counts, std::ssize(sampled));
   published_ = 0;
@@ -236,14 +238,14 @@ RowState RequestBook::state(RequestId request, std::size_t group) const {
 }
 
 void RequestBook::reset() {
-  require(running_ == 0, "reset", running_, "requests are running");
+  require_state(running_ == 0, "reset", "running_requests", running_, "must be 0");
   while (passes_.size() > 0) drop_newest();
   forget_all();
   events_.push({.kind = CacheEvent::Kind::cleared});
 }
 
 std::size_t RequestBook::take_events(std::span<CacheEvent> out) {
-  require(events_.on(), "take_events", "called", "events are off");
+  require_state(events_.on(), "take_events", "RequestCacheOptions::events is off");
   return events_.take(out);
 }
 

@@ -20,7 +20,7 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
     last = media.first_token;
   }
   check_hint(prompt.hint);
-  require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", std::to_string(prompt.now_s),
+  require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", prompt.now_s,
           "must be finite and not before the last one");
 }
 

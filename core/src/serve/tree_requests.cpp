@@ -219,9 +219,9 @@ std::optional<TreeRequests::DecodePlan> TreeRequests::plan_decode(RequestId id, 
   require(drafts >= 0, "drafts", drafts, "must not be negative");
   drop_decode_plan(request, freed);
   const std::int64_t start = request.computed();
-  require(start >= static_cast<std::int64_t>(request.prompt_tokens) &&
-              start + 1 == static_cast<std::int64_t>(request.tokens.size()),
-          "request", id, "has no output token to feed");
+  require_state(start >= static_cast<std::int64_t>(request.prompt_tokens) &&
+                    start + 1 == static_cast<std::int64_t>(request.tokens.size()),
+                "plan_decode", "request", id.value(), "has no output token to feed");
   if (!grow_row(request, start + 1 + drafts, freed)) return std::nullopt;
   request.planned = 1 + drafts;
   DecodePlan plan{.kv = std::span(request.row).subspan(static_cast<std::size_t>(start)), .track = std::nullopt};
@@ -237,7 +237,7 @@ bool TreeRequests::append(RequestId id, std::span<const Token> sampled, Freed& f
   const auto count = static_cast<std::int64_t>(sampled.size());
   const bool first = request.planned == 0 && request.computed() >= static_cast<std::int64_t>(request.prompt_tokens) &&
                      request.computed() == static_cast<std::int64_t>(request.tokens.size());
-  require(first || request.planned > 0, "request", id, "has run no pass that samples");
+  require_state(first || request.planned > 0, "append", "request", id.value(), "has run no pass that samples");
   require(count >= 1 && count <= (first ? 1 : request.planned), "sampled", count,
           "must be at least one token and no more than the pass fed");
   request.tokens.insert(request.tokens.end(), sampled.begin(), sampled.end());

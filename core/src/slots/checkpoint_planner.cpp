@@ -89,7 +89,7 @@ CheckpointPlanner::Row CheckpointPlanner::planned_row(const PrefillChunk& chunk)
 }
 
 PlannedCheckpoints CheckpointPlanner::plan(const PrefillChunk& chunk) {
-  require(!pending_, "plan", "too early", "the last commit must be published or abandoned first");
+  require_state(!pending_, "plan", "the last commit must be published or abandoned first");
   check(chunk, options_.max_rows);
   const Row row = planned_row(chunk);
   const auto index = static_cast<std::size_t>(chunk.row);
@@ -114,7 +114,7 @@ CheckpointArrays CheckpointPlanner::device_arrays(std::int32_t prefill_rows) con
 }
 
 CheckpointCommit CheckpointPlanner::commit() {
-  require(!pending_, "commit", "too early", "the last commit must be published or abandoned first");
+  require_state(!pending_, "commit", "the last commit must be published or abandoned first");
   collect();
   const std::size_t wanted = checkpoints_.size();
   slots_.resize(blocks_.size());
@@ -187,7 +187,7 @@ void CheckpointPlanner::build_copies() {
 }
 
 void CheckpointPlanner::publish() {
-  require(pending_, "publish", "too early", "there is no pending commit");
+  require_state(pending_, "publish", "there is no pending commit");
   for (const Checkpoint& checkpoint : checkpoints_) {
     // A block may have lost its slot since the commit; its state is gone then.
     if (!checkpoint.slot.valid() || states_.slot_of(checkpoint.block) != checkpoint.slot) continue;
@@ -198,7 +198,7 @@ void CheckpointPlanner::publish() {
 }
 
 void CheckpointPlanner::abandon() {
-  require(pending_, "abandon", "too early", "there is no pending commit");
+  require_state(pending_, "abandon", "there is no pending commit");
   for (const Checkpoint& checkpoint : checkpoints_) {
     if (!checkpoint.slot.valid() || states_.slot_of(checkpoint.block) != checkpoint.slot) continue;
     if (states_.tag(checkpoint.block).token_count < 0) states_.invalidate(checkpoint.block);
@@ -207,7 +207,7 @@ void CheckpointPlanner::abandon() {
 }
 
 void CheckpointPlanner::clear() {
-  require(!pending_, "clear", "too early", "the last commit must be published or abandoned first");
+  require_state(!pending_, "clear", "the last commit must be published or abandoned first");
   forget_plan();
 }
 

@@ -18,7 +18,7 @@ RankedStates::RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDi
   // A directory does not tell of a tick that gets newer.
   require(learning_ || !policy_->traits().key_may_shrink, "eviction", policy_->name(),
           "must not have keys that shrink with each use");
-  require(!learning_ || learning_->claim(), "eviction", policy_->name(), "belongs to another cache");
+  require_state(!learning_ || learning_->claim(), "SlotAllocator", "the policy observes another cache");
   if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
   order_.reserve(nodes_.size());

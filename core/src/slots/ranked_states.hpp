@@ -23,7 +23,8 @@ namespace stateport {
 /// evicted state carried hangs on in its place, so that it is followed to the next one that is left.
 class RankedStates {
  public:
-  /// Throws InvalidArgument for a policy that another cache has claimed, and for one whose keys shrink with each use.
+  /// Throws InvalidState for a policy that another cache has claimed, InvalidArgument for one whose keys shrink with
+  /// each use.
   RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots);
 
   /// The block may be evicted from now on, or has an older tick.

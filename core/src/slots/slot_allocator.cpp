@@ -381,8 +381,8 @@ void SlotAllocator::note_served(std::span<const BlockHash> hashes, const PromptF
   require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
   require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
   if (!books_->ranked) return;
-  if (!(std::isfinite(now_s) && now_s >= books_->ranked->now_s()))
-    require(false, "now_s", std::string_view(std::to_string(now_s)), "must be finite and not before the last time");
+  require(std::isfinite(now_s) && now_s >= books_->ranked->now_s(), "now_s", now_s,
+          "must be finite and not before the last time");
   books_->ranked->serve(hashes, prompt, now_s, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
     const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (!slot.valid()) return std::nullopt;

@@ -57,9 +57,8 @@ void check_request_tokens(std::int64_t tokens) {
 void check_told(const PromptFacts& prompt, double now_s) {
   check_hint(prompt.hint);
   const double looked_up_s = prompt.past.looked_up_s.value_or(0);
-  if (!(looked_up_s >= 0 && looked_up_s <= now_s))
-    require(false, "past.looked_up_s", std::string_view(std::to_string(looked_up_s)),
-            "must be a time of the clock, up to now");
+  require(looked_up_s >= 0 && looked_up_s <= now_s, "past.looked_up_s", looked_up_s,
+          "must be a time of the clock, up to now");
   require(prompt.past.known_blocks >= 0, "past.known_blocks", prompt.past.known_blocks, "must not be negative");
   check_request_tokens(prompt.tokens);
 }
@@ -86,8 +85,8 @@ PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& na
 }
 
 void PrefixTree::set_time(double now_s) {
-  if (!(std::isfinite(now_s) && now_s >= impl_->now_s()))
-    require(false, "now_s", std::string_view(std::to_string(now_s)), "must be finite and not before the last time");
+  require(std::isfinite(now_s) && now_s >= impl_->now_s(), "now_s", now_s,
+          "must be finite and not before the last time");
   impl_->set_time(now_s);
 }
 

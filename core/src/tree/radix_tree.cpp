@@ -18,7 +18,7 @@ PrefixTreeOptions with_policy(PrefixTreeOptions options) {
   if (!options.policy)
     options.policy = make_eviction_policy(options.eviction, options.eviction_options, options.memory);
   LearningPolicy* learning = options.policy->learning();
-  require(learning == nullptr || learning->claim(), "policy", options.policy->name(), "belongs to another cache");
+  require_state(learning == nullptr || learning->claim(), "PrefixTree", "the policy observes another cache");
   return options;
 }
 

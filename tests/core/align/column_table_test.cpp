@@ -169,6 +169,6 @@ TEST_CASE("a column table refuses bad input and stays as it was") {
   CHECK_THROWS_AS(row.start_from_hit(0, BlockId{0}), InvalidArgument);
   CHECK(row.size() == 0);
   row.grow(4, two);
-  CHECK_THROWS_AS(row.start_from_hit(0, BlockId{3}), InvalidArgument);
+  CHECK_THROWS_AS(row.start_from_hit(0, BlockId{3}), InvalidState);
   CHECK(columns_of(row) == Ids{1, 2});
 }

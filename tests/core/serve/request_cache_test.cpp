@@ -172,24 +172,24 @@ TEST_CASE("the request cache refuses what cannot be, names it, and changes nothi
     CHECK_THROWS_AS(static_cast<void>(plan_of(3, 1)), InvalidArgument);
     const std::array twice = {PassRow{.request = id, .tokens = 1}, PassRow{.request = id, .tokens = 1}};
     CHECK_THROWS_AS(static_cast<void>(cache->plan(twice)), InvalidArgument);
-    CHECK_THROWS_AS(static_cast<void>(cache->commit(1, {}, {})), InvalidArgument);
-    CHECK_THROWS_AS(cache->cancel(1), InvalidArgument);
-    CHECK_THROWS_AS(cache->reset(), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(cache->commit(1, {}, {})), InvalidState);
+    CHECK_THROWS_AS(cache->cancel(1), InvalidState);
+    CHECK_THROWS_AS(cache->reset(), InvalidState);
     CHECK_THROWS_AS(static_cast<void>(cache->state(id, 2)), InvalidArgument);
     std::array<CacheEvent, 1> events;
-    CHECK_THROWS_AS(static_cast<void>(cache->take_events(events)), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(cache->take_events(events)), InvalidState);
 
     const PassPlan plan = plan_of(9);
     const std::array<std::int32_t, 1> one = {1};
     const std::array<std::int32_t, 1> two = {2};
     const std::array<Token, 2> tokens = {1, 2};
-    CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass + 1, one, std::span(tokens).first(1))), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass + 1, one, std::span(tokens).first(1))), InvalidState);
     CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass, two, tokens)), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass, one, tokens)), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass, {}, {})), InvalidArgument);
     CHECK(cache->computed(id) == 0);
     static_cast<void>(cache->commit(plan.pass, one, std::span(tokens).first(1)));
-    CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass, one, std::span(tokens).first(1))), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(cache->commit(plan.pass, one, std::span(tokens).first(1))), InvalidState);
     CHECK_THROWS_AS(static_cast<void>(plan_of(2)), InvalidArgument);
     CHECK_THROWS_AS(static_cast<void>(plan_of(4, 3)), InvalidArgument);
     CHECK(cache->computed(id) == 9);
@@ -198,6 +198,22 @@ TEST_CASE("the request cache refuses what cannot be, names it, and changes nothi
     cache->finish(id);
     CHECK_THROWS_AS(cache->finish(id), InvalidArgument);
     cache->check_invariants();
+  }
+}
+
+TEST_CASE("a request whose prompt gave no token cannot decode yet") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(small(index, 2));
+    const Tokens prompt = counting(9);
+    const RequestId id = cache->start({.tokens = prompt})->request;
+    const std::array<std::int32_t, 1> none = {0};
+    const std::array whole = {PassRow{.request = id, .tokens = 9}};
+    static_cast<void>(cache->commit(cache->plan(whole).pass, none, {}));
+    const std::array decode = {PassRow{.request = id, .tokens = 1}};
+    CHECK_THROWS_AS(static_cast<void>(cache->plan(decode)), InvalidState);
+    cache->check_invariants();
+    cache->finish(id);
   }
 }
 

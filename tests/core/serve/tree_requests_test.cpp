@@ -244,10 +244,10 @@ TEST_CASE("the KV of drafts that are not kept goes back, and a track beyond what
   Freed freed;
   const auto started = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(started->request, 6, freed));
-  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidState);
   CHECK_THROWS_AS(cache.append(started->request, Tokens{6, 7}, freed), InvalidArgument);
   CHECK_FALSE(cache.append(started->request, Tokens{6}, freed));
-  CHECK_THROWS_AS(cache.append(started->request, Tokens{7}, freed), InvalidArgument);  // nothing was fed
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{7}, freed), InvalidState);  // nothing was fed
   CHECK_THROWS_AS(cache.plan_decode(started->request, -1, freed), InvalidArgument);
 
   const auto plan = cache.plan_decode(started->request, 4, freed);
@@ -369,8 +369,8 @@ TEST_CASE("a request cache refuses bad input") {
   const auto started = cache.start(iota_tokens(8), {}, freed);
   CHECK_THROWS_AS(cache.extend(started->request, 0, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.extend(started->request, 9, freed), InvalidArgument);
-  CHECK_THROWS_AS(cache.append(started->request, Tokens{1}, freed), InvalidArgument);
-  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidArgument);
+  CHECK_THROWS_AS(cache.append(started->request, Tokens{1}, freed), InvalidState);
+  CHECK_THROWS_AS(cache.plan_decode(started->request, 0, freed), InvalidState);
   CHECK_THROWS_AS(cache.finish(RequestId{1}, freed), InvalidArgument);
   CHECK_THROWS_AS(cache.finish(RequestId{}, freed), InvalidArgument);
   cache.finish(started->request, freed);

@@ -200,12 +200,12 @@ TEST_CASE("a checkpoint planner refuses bad input and keeps its plan") {
   refused([&](PrefillChunk& c) { c.blocks = nonsense; });
   CHECK_THROWS_AS(static_cast<void>(f.planner.device_arrays(-1)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(f.planner.device_arrays(5)), InvalidArgument);
-  CHECK_THROWS_AS(f.planner.publish(), InvalidArgument);
-  CHECK_THROWS_AS(f.planner.abandon(), InvalidArgument);
+  CHECK_THROWS_AS(f.planner.publish(), InvalidState);
+  CHECK_THROWS_AS(f.planner.abandon(), InvalidState);
   CHECK(f.planner.commit().from_scratch.size() == 1);
-  CHECK_THROWS_AS(f.planner.plan(f.prompt(0, 300)), InvalidArgument);
-  CHECK_THROWS_AS(static_cast<void>(f.planner.commit()), InvalidArgument);
-  CHECK_THROWS_AS(f.planner.clear(), InvalidArgument);
+  CHECK_THROWS_AS(f.planner.plan(f.prompt(0, 300)), InvalidState);
+  CHECK_THROWS_AS(static_cast<void>(f.planner.commit()), InvalidState);
+  CHECK_THROWS_AS(f.planner.clear(), InvalidState);
   f.planner.publish();
 }
 

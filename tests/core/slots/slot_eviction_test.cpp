@@ -214,7 +214,7 @@ TEST_CASE("a slot allocator refuses policies it cannot serve and requests that m
   CHECK_THROWS_AS(Cache(1, make_eviction_policy(EvictionOrder::mru)), InvalidArgument);
   const auto shared = std::make_shared<Witness>();
   Cache cache(2, shared);
-  CHECK_THROWS_AS(Cache(2, shared), InvalidArgument);
+  CHECK_THROWS_AS(Cache(2, shared), InvalidState);
   const Hashes hashes = hashes_of(1, 2);
   cache.states.note_served(hashes, {}, 5);
   CHECK_THROWS_AS(cache.states.note_served(hashes, {}, 4), InvalidArgument);

@@ -182,7 +182,7 @@ TEST_CASE("leaves that no request can continue from go first") {
 TEST_CASE("a policy with memory belongs to one tree, and time does not go back") {
   const auto policy = make_eviction_policy(EvictionOrder::hix);
   PrefixTree tree({.slots = 1, .policy = policy});
-  CHECK_THROWS_AS(PrefixTree({.slots = 1, .policy = policy}), InvalidArgument);
+  CHECK_THROWS_AS(PrefixTree({.slots = 1, .policy = policy}), InvalidState);
   tree.set_time(10);
   CHECK_THROWS_AS(tree.set_time(9), InvalidArgument);
   CHECK_THROWS_AS(make_eviction_policy(EvictionOrder::hix, {.positions = 0}), InvalidArgument);

@@ -40,7 +40,7 @@ class Runtime {
   /// Whether streams and kernels can be used now: a Runtime or the engine has started Kokkos.
   [[nodiscard]] static bool is_running() noexcept;
   /// Finalizes what a Runtime has started (never what an engine has). No Runtime can be made after that. Throws
-  /// std::logic_error while a Runtime is alive.
+  /// InvalidState while a Runtime is alive.
   static void finalize();
 
  private:

@@ -100,12 +100,12 @@ stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, c
 /// counts that do not fit.
 stateport_status stateport_request_cache_plan(stateport_request_cache* cache, const stateport_pass_batch* batch,
                                               stateport_pass_plan* out);
-/// The newest outstanding pass did not run.
+/// The newest outstanding pass did not run. Another one is refused with STATEPORT_INVALID_STATE.
 stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, uint64_t pass);
 /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i, all in `sampled` one after the other. A count
 /// is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the prompt ends; else
-/// 1 … tokens of the row. Refused: a pass that is not the oldest outstanding one, one that was never planned, and
-/// counts that do not fit.
+/// 1 … tokens of the row. Refused: counts that do not fit, and with STATEPORT_INVALID_STATE a pass that is not the
+/// oldest outstanding one or was never planned.
 stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
@@ -121,7 +121,7 @@ stateport_status stateport_request_cache_request(stateport_request_cache* cache,
 stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
                                                stateport_group_plan* out);
 
-/// Forgets everything that is cached. Refused while a request runs.
+/// Forgets everything that is cached. STATEPORT_INVALID_STATE while a request runs.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
 /// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`

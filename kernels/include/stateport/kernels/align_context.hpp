@@ -74,8 +74,8 @@ class AlignContext {
   /// drafts > scheduled.
   [[nodiscard]] AlignDeviceBatch stage(const Stream& stream, std::span<const StagedRequest> batch);
 
-  /// One launch each. All throw InvalidArgument when not bound (align mode), for null arrays, both scheduled and
-  /// query_start_loc, rows < 0 and rows > 2 * max_requests (padding included).
+  /// One launch each. All throw InvalidState when not bound (align mode), InvalidArgument for null arrays, both
+  /// scheduled and query_start_loc, rows < 0 and rows > 2 * max_requests (padding included).
   void pre_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step(const Stream& stream, const AlignDeviceBatch& batch);
   void post_step_advanced(const Stream& stream, const AlignDeviceBatch& batch);

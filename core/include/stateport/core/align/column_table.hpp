@@ -24,7 +24,7 @@ class ColumnTable {
   ColumnTable(std::int32_t block_size_tokens, std::int32_t drafts, std::int32_t reserve_columns = 0);
 
   /// Starts a row over a hit: `null_columns` null columns, then the block that holds the state of the hit.
-  /// Throws InvalidArgument unless the row is empty and the id positive.
+  /// Throws InvalidState unless the row is empty, InvalidArgument unless the id is positive.
   void start_from_hit(std::int32_t null_columns, BlockId hit);
 
   /// Nulls every column below floor((processed - 1) / B), also beyond columns that are null already, and appends their

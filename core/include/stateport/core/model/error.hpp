@@ -12,8 +12,16 @@
 
 namespace stateport {
 
-/// A caller's mistake: names the argument, its value and the rule it broke. Nothing has changed.
-class InvalidArgument : public std::invalid_argument {
+/// A caller's mistake: a wrong argument (InvalidArgument) or a call at a wrong time (InvalidState). Nothing has
+/// changed.
+class CallerError : public std::logic_error {
+ protected:
+  using std::logic_error::logic_error;
+};
+
+/// Names the argument, its value and the rule that it broke: "<argument> = <value> (<rule>)". A number that names
+/// nothing is a wrong argument too: a free slot, an evicted node, a request that has ended.
+class InvalidArgument : public CallerError {
  public:
   InvalidArgument(std::string_view argument, std::string_view value, std::string_view rule);
 
@@ -23,6 +31,20 @@ class InvalidArgument : public std::invalid_argument {
  private:
   std::string argument_;
   std::string value_;
+};
+
+/// The object is not in a state for this call: it comes too early, too late or twice, or what it needs is switched off.
+/// The same arguments can be right at another time. Names the call and the reason: "<call>: <reason>".
+class InvalidState : public CallerError {
+ public:
+  InvalidState(std::string_view call, std::string_view reason);
+
+  [[nodiscard]] const std::string& call() const noexcept { return call_; }
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  std::string call_;
+  std::string reason_;
 };
 
 /// Memory is exhausted: a device, a host or a budget could not give `required_bytes`.
@@ -59,7 +81,11 @@ class SlotCapacityError : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void throw_invalid(std::string_view argument, std::int64_t value, std::string_view rule);
+[[noreturn]] void throw_invalid(std::string_view argument, double value, std::string_view rule);
 [[noreturn]] void throw_invalid(std::string_view argument, std::string_view value, std::string_view rule);
+[[noreturn]] void throw_invalid_state(std::string_view call, std::string_view reason);
+[[noreturn]] void throw_invalid_state(std::string_view call, std::string_view what, std::int64_t value,
+                                      std::string_view rule);
 /// Thrown by check_invariants(): a defect of this library, not of its caller.
 [[noreturn]] void throw_broken_invariant(std::string_view structure, std::string_view what);
 }  // namespace detail
@@ -70,6 +96,13 @@ constexpr void require(bool ok, std::string_view argument, Value value, std::str
   if (!ok) [[unlikely]]
     detail::throw_invalid(argument, static_cast<std::int64_t>(value), rule);
 }
+/// The value is written as short as it can be read back, also "nan" and "inf". Write the condition so that NaN fails
+/// it: `value >= 0`, not `!(value < 0)`.
+template <std::floating_point Value>
+constexpr void require(bool ok, std::string_view argument, Value value, std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid(argument, static_cast<double>(value), rule);
+}
 template <class Tag>
 constexpr void require(bool ok, std::string_view argument, Id<Tag> id, std::string_view rule) {
   if (!ok) [[unlikely]]
@@ -78,6 +111,19 @@ constexpr void require(bool ok, std::string_view argument, Id<Tag> id, std::stri
 inline void require(bool ok, std::string_view argument, std::string_view value, std::string_view rule) {
   if (!ok) [[unlikely]]
     detail::throw_invalid(argument, value, rule);
+}
+
+/// Throws InvalidState unless `ok`. The text reads "<call>: <reason>".
+inline void require_state(bool ok, std::string_view call, std::string_view reason) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid_state(call, reason);
+}
+/// The same with the value that is in the way: "<call>: <what> = <value> (<rule>)".
+template <std::integral Value>
+constexpr void require_state(bool ok, std::string_view call, std::string_view what, Value value,
+                             std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid_state(call, what, static_cast<std::int64_t>(value), rule);
 }
 
 /// Used by check_invariants(): throws std::logic_error "<structure>: <what>" unless `ok`.

@@ -51,7 +51,7 @@ struct RequestCacheOptions {
   std::vector<StateGroup> groups;               ///< align: at least one; else none
   EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree: of states, and of leaves of the tree
   EvictionOptions eviction_options;
-  MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them
+  MemoryCost memory;                           ///< of a state and of a token's KV, by which gdsf and hix weigh them
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
@@ -90,7 +90,8 @@ struct RequestCacheOptions {
 /// Never a wrong state: a hit is confirmed by 128 bits of the prefix's hash, its token count and the layout, or by the
 /// tokens themselves; a 63-bit key alone is no hit.
 ///
-/// Bad input throws InvalidArgument that names it, and changes nothing. No room is an answer. No call allocates once
+/// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
+/// an answer. No call allocates once
 /// the cache is warm, except that a request longer than all before makes its rows longer. Not thread-safe.
 class RequestCache {
  public:
@@ -112,17 +113,17 @@ class RequestCache {
   /// for a row until its request ends. Throws for more rows than
   /// max_requests, a request that does not run or is named twice, tokens < 1 or beyond the prompt or
   /// max_request_tokens, drafts < 0 or > K or in a pass over the prompt, and a row that decodes with tokens other than
-  /// 1 + drafts or without a token to feed. O(rows), and O(blocks) that are new.
+  /// 1 + drafts; InvalidState for a row that decodes without a token to feed. O(rows), and O(blocks) that are new.
   [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
 
-  /// The newest outstanding pass did not run. Throws for another one.
+  /// The newest outstanding pass did not run. Throws InvalidState for another one.
   virtual void cancel(PassId pass) = 0;
 
   /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i of the plan, all in `sampled` one after the
   /// other. A count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the
   /// prompt ends; else 1 … tokens of the row. Blocks that are full and states that are written can be found from now
-  /// on. What it points to is valid as that of plan(). Throws for a pass that is not the oldest outstanding one,
-  /// one that was never planned, and counts that do not fit.
+  /// on. What it points to is valid as that of plan(). Throws InvalidState for a pass that is not the oldest
+  /// outstanding one or was never planned, InvalidArgument for counts that do not fit.
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
 
@@ -143,15 +144,15 @@ class RequestCache {
   [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
-  /// Forgets everything that is cached. Throws while a request runs.
+  /// Forgets everything that is cached. Throws InvalidState while a request runs.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
   [[nodiscard]] virtual const CacheStats& stats() const noexcept = 0;
   /// States that lost their place to others, since construction.
   [[nodiscard]] virtual std::int64_t evicted_states() const noexcept = 0;
-  /// Moves the oldest events into `out`, at most as many as it has room for, and returns how many. Throws without
-  /// RequestCacheOptions::events.
+  /// Moves the oldest events into `out`, at most as many as it has room for, and returns how many. Throws InvalidState
+  /// without RequestCacheOptions::events.
   [[nodiscard]] virtual std::size_t take_events(std::span<CacheEvent> out) = 0;
   /// Throws std::logic_error naming the first broken invariant. O(all).
   virtual void check_invariants() const = 0;

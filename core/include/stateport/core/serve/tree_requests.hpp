@@ -30,8 +30,9 @@ enum class CheckpointStyle : std::uint8_t {
 ///
 /// Nothing moves here: a plan says which states the engine copies or clears before the forward pass and where the
 /// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
-/// SGLang. Bad input throws InvalidArgument and changes nothing; a pool that is short is an answer (none), after
-/// which only evictions have happened. `freed` reports what left; it is back in its pool already. Not thread-safe.
+/// SGLang. Bad input throws InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a
+/// pool that is short is an answer (none), after which only evictions have happened. `freed` reports what left; it is
+/// back in its pool already. Not thread-safe.
 class TreeRequests {
  public:
   struct Options {

@@ -74,21 +74,22 @@ class CheckpointPlanner {
   CheckpointPlanner(SlotAllocator& states, const CheckpointPlannerOptions& options);
 
   /// Plans one row; a second plan of a row replaces the first. Throws InvalidArgument, nothing changed, for a row out
-  /// of range, a chunk outside its prompt, a skip outside its chunk, blocks or prefixes that do not reach a
-  /// checkpoint, and while a commit is pending.
+  /// of range, a chunk outside its prompt, a skip outside its chunk, and blocks or prefixes that do not reach a
+  /// checkpoint; InvalidState while a commit is pending.
   PlannedCheckpoints plan(const PrefillChunk& chunk);
   [[nodiscard]] bool has_any() const noexcept;
   /// Throws InvalidArgument for rows outside [0, max_rows].
   [[nodiscard]] CheckpointArrays device_arrays(std::int32_t prefill_rows) const;
 
   /// Gives slots to what is planned and lists the copies. A block that several rows name is copied once, from the last.
-  /// Blocks without a hash get no slot. Throws InvalidArgument while a commit is pending.
+  /// Blocks without a hash get no slot. Throws InvalidState while a commit is pending.
   [[nodiscard]] CheckpointCommit commit();
-  /// The copies were enqueued: tags and hashes are set, states can be found. Throws without a pending commit.
+  /// The copies were enqueued: tags and hashes are set, states can be found. Throws InvalidState without a pending
+  /// commit.
   void publish();
-  /// The copies were not enqueued: slots that hold nothing go back. Throws without a pending commit.
+  /// The copies were not enqueued: slots that hold nothing go back. Throws InvalidState without a pending commit.
   void abandon();
-  /// Forgets what is planned. Throws InvalidArgument while a commit is pending.
+  /// Forgets what is planned. Throws InvalidState while a commit is pending.
   void clear();
 
   /// Checkpoints that found no slot, since construction.

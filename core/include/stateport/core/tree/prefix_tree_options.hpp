@@ -25,7 +25,8 @@ struct PrefixTreeOptions {
   EvictionOrder eviction = EvictionOrder::hix;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< what EvictDemand::bytes counts by, and the policy that `eviction` names
-  /// Used instead of `eviction` if given. A LearningPolicy that another cache has claimed is refused.
+  /// Used instead of `eviction` if given. Throws InvalidState for a LearningPolicy that another cache has
+  /// claimed.
   std::shared_ptr<EvictionPolicy> policy;
   /// For a policy that learns: history is kept of positions so many tokens apart (rounded up to whole pages); what
   /// ends between two of them shares the history of the one before, and what is shorter has none. Costs 8 bytes a
