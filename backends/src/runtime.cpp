@@ -5,8 +5,8 @@
 
 #include "native_device.hpp"
 
-#include <fmt/format.h>
 #include <Kokkos_Core.hpp>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <exception>
