@@ -16,8 +16,7 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
     for (const StateGroup& group : options.groups) {
       const auto columns = static_cast<std::int32_t>(
           table_columns(AlignMode::align, options.max_request_tokens, group.block_size_tokens, options.drafts));
-      rows_.push_back(
-          {.window = ColumnTable(group.block_size_tokens, options.drafts, columns), .ids = {}, .running = {}});
+      rows_.push_back({.window = ColumnTable(group.block_size_tokens, options.drafts, columns), .ids = {}});
     }
 }
 
@@ -27,8 +26,8 @@ std::int64_t AlignRequestCache::evicted_states() const noexcept {
   return evicted;
 }
 
-std::span<const std::int32_t> AlignRequestCache::columns(RequestId request, std::size_t group) const noexcept {
-  const Row& row = rows_[request.index() * blocks_.size() + group];
+std::span<const std::int32_t> AlignRequestCache::slots_of(RequestId request, std::size_t group) const {
+  const Row& row = row_of(request, group);
   return options_.align_mode == AlignMode::align ? row.window.columns() : std::span(row.ids);
 }
 
@@ -72,14 +71,16 @@ void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Row& row = row_of(id, g);
     const std::int64_t size = blocks_[g].block_size();
-    row.running = {.column = seed_column(tokens, size)};
+    const std::int32_t column = seed_column(tokens, size);
+    state_at(id, g) = {.read_column = column, .write_column = std::max(column, 0)};
+    row.written = tokens;
     if (tokens == 0) continue;
     const GrowingHashes& hashes = kv_.hashes(id);
     const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
     const BlockId block = blocks_[g].find(hashes.keys()[at], hashes.prefixes()[at], tokens);
     blocks_[g].retain(block);
     if (options_.align_mode == AlignMode::align) {
-      row.window.start_from_hit(row.running.column, block);
+      row.window.start_from_hit(column, block);
     } else {
       row.ids.assign(static_cast<std::size_t>(tokens / size), null_block);
       row.ids.back() = block.value();
@@ -101,8 +102,8 @@ bool AlignRequestCache::reserve(RequestId request, std::int64_t upto) {
 /// A window that was made for a longer pass has no columns for a shorter one.
 void AlignRequestCache::unplace(Pass& pass) {
   if (options_.align_mode != AlignMode::align) return;
-  for (const PlannedRow& row : pass.rows)
-    for (std::size_t g = 0; g < blocks_.size() && row.runs; ++g) shrink_window(row.request, g);
+  for (std::size_t i = 0; i < pass.rows.size(); ++i)
+    for (std::size_t g = 0; g < blocks_.size() && pass.is_busy(i); ++g) shrink_window(pass.rows[i].request, g);
 }
 
 void AlignRequestCache::shrink_window(RequestId request, std::size_t group) {
@@ -147,21 +148,34 @@ void AlignRequestCache::place(Pass& pass, std::size_t index) {
   }
 }
 
-/// A quiet pass before this one has no drafts: it leaves the state in its running column.
-AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, const PlannedRow& row,
+/// A pass is placed behind another one only if that is quiet: it keeps one token of each row.
+AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, const RowPlan& row,
                                                              std::size_t group) const {
   const Pass* earlier = passes_.earlier(pass, row.request);
-  if (earlier == nullptr) return rows_[row.request.index() * blocks_.size() + group].running;
-  const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
-  return {.column = earlier->align[at * groups_ + group].column};
+  if (earlier != nullptr) {
+    const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
+    if (earlier->is_busy(at)) return running_after(*earlier, at, group, 1);
+  }
+  const RowState& state = state_at(row.request, group);
+  return {.column = state.read_column, .bias = state.read_bias};
+}
+
+/// Modes none and all. What all mode does not remember is found where a pass without drafts leaves it.
+AlignRequestCache::Running AlignRequestCache::running_after(const Pass& pass, std::size_t index, std::size_t group,
+                                                            std::int32_t sampled) const {
+  const RowPlan& row = pass.rows[index];
+  const std::int32_t column = pass.align[index * groups_ + group].column;
+  const std::int32_t bias = accepted_bias(accepted_after_sampling(sampled));
+  if (column >= 0) return {.column = column, .bias = bias};
+  return {.column = all_mode_fallback_column(row.start + row.tokens, blocks_[group].block_size())};
 }
 
 void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t group) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
-  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const Running before = running_before(pass, row, group);
-  const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, before.accepted, size);
+  const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, 1 + before.bias, size);
   SlotCopy moved;
   if (step.copy)
     moved =
@@ -178,19 +192,16 @@ void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t 
 }
 
 void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t group) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
-  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const Running before = running_before(pass, row, group);
   const std::int64_t end = row.start + row.tokens;
   const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
-  const bool remembered = before.column >= 0;
   pass.align[index * groups_ + group] = {.column = window, .moved = {}};
   pass.states[index * groups_ + group] = {.slots = ids,
-                                          .read_column = row.start == 0 ? -1
-                                                         : remembered   ? before.column
-                                                                        : all_mode_fallback_column(row.start, size),
-                                          .read_bias = remembered ? accepted_bias(before.accepted) : 0,
+                                          .read_column = row.start > 0 ? before.column : -1,
+                                          .read_bias = before.bias,
                                           .write_column = row.drafts > 0 ? window : seed_column(end, size)};
   for (std::int64_t at = floor_to(row.start, size) + size; row.drafts == 0 && at < end; at += size)
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
@@ -198,43 +209,71 @@ void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t gro
 }
 
 void AlignRequestCache::place_none(Pass& pass, std::size_t index, std::size_t group) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   pass.align[index * groups_ + group] = {.column = 0, .moved = {}};
-  pass.states[index * groups_ + group] = {.slots = columns(row.request, group),
+  pass.states[index * groups_ + group] = {.slots = slots_of(row.request, group),
                                           .read_column = row.start > 0 ? 0 : -1,
-                                          .read_bias = accepted_bias(running_before(pass, row, group).accepted),
+                                          .read_bias = running_before(pass, row, group).bias,
                                           .write_column = 0};
 }
 
 void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const std::int64_t computed = record(row.request).computed;
   const bool full = kv_.fills_block(row.request, computed);
   if (full)
     kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
                       names(row.request));
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    Running running = running_after(pass, index, g, sampled);
     if (options_.align_mode == AlignMode::align)
-      settle_window(pass, index, g, sampled);
+      running = settle_window(pass, index, g, sampled);
     else if (options_.align_mode == AlignMode::all)
       settle_all(pass, index, g, sampled);
-    else
-      row_of(row.request, g).running = {.column = 0, .accepted = accepted_after_sampling(sampled)};
+    RowState& state = state_at(row.request, g);
+    state.read_column = state.write_column = running.column;
+    state.read_bias = running.bias;
     if (full && options_.align_mode != AlignMode::none) publish_states(row, g);
   }
 }
 
-void AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
-  const PlannedRow& row = pass.rows[index];
+/// The running state stays in its column until a token goes into the next one. Before that, a block of KV becomes full.
+std::int64_t AlignRequestCache::quiet_until(RequestId request) const {
+  if (options_.align_mode != AlignMode::align) return 0;
+  const std::int64_t computed = record(request).computed;
+  for (std::size_t g = 0; g < blocks_.size(); ++g) {
+    const std::int32_t column = state_at(request, g).read_column;
+    const bool stays = column == floor_div(computed, blocks_[g].block_size());
+    if (!stays || row_of(request, g).window.released_columns() < column) return 0;
+  }
+  return floor_to(computed, options_.block_size_tokens) + options_.block_size_tokens;
+}
+
+/// A pass that left the running state after `tokens` tokens wrote the window of its column.
+void AlignRequestCache::wrote_window(RequestId request, std::size_t group, Running running, std::int64_t tokens) {
+  const std::span<const std::int32_t> ids = slots_of(request, group);
+  const auto column = static_cast<std::size_t>(running.column);
+  const std::size_t end = std::min(ids.size(), column + 1 + static_cast<std::size_t>(options_.drafts));
+  blocks_[group].publication().wrote_window(ids.subspan(column, end - column), 0, tokens - running.bias,
+                                            running.bias + 1);
+}
+
+AlignRequestCache::Running AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::size_t group,
+                                                            std::int32_t sampled) {
+  const RowPlan& row = pass.rows[index];
   const AlignRow& placed = pass.align[index * groups_ + group];
-  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
   PublicationCheck& publication = blocks_[group].publication();
+  // Of the quiet rows since, each wrote the window of the one before it: the last one counts.
+  const RowState& before = state_at(row.request, group);
+  std::int64_t& written = row_of(row.request, group).written;
+  if (written != row.start)
+    wrote_window(row.request, group, {.column = before.read_column, .bias = before.read_bias}, row.start);
+  written = record(row.request).computed;
   publication.copied(placed.moved);
   const std::int32_t accepted = accepted_after_sampling(sampled);
+  wrote_window(row.request, group, {.column = placed.column, .bias = accepted_bias(accepted)}, written);
   const std::int64_t running = row.start + row.tokens - row.drafts;
-  const auto column = static_cast<std::size_t>(placed.column);
-  const std::size_t end = std::min(ids.size(), column + 1 + static_cast<std::size_t>(options_.drafts));
-  publication.wrote_window(ids.subspan(column, end - column), 0, running, accepted);
   const AlignPostStep step = align_post_step_running(running, accepted, placed.column, blocks_[group].block_size());
   if (step.moves_bytes) {
     const SlotCopy kept = resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column,
@@ -245,13 +284,13 @@ void AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::
       publication.copied(kept);
     }
   }
-  row_of(row.request, group).running = {.column = placed.column, .accepted = step.accepted};
+  return {.column = placed.column, .bias = accepted_bias(step.accepted)};
 }
 
 void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const std::size_t at = index * groups_ + group;
-  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
   PublicationCheck& publication = blocks_[group].publication();
   const auto column = static_cast<std::size_t>(pass.states[at].write_column);
   if (row.drafts > 0) {
@@ -262,15 +301,14 @@ void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::siz
       publication.wrote(pass.saves[i].slot.value(), row.start + pass.saves[i].offset);
     publication.wrote(ids[column], row.start + row.tokens);
   }
-  row_of(row.request, group).running = {.column = pass.align[at].column, .accepted = accepted_after_sampling(sampled)};
 }
 
 /// The boundaries that the row passed, if their blocks hold what they must.
-void AlignRequestCache::publish_states(const PlannedRow& row, std::size_t group) {
+void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
   StateBlocks& blocks = blocks_[group];
   const std::int64_t size = blocks.block_size();
   const std::int64_t computed = record(row.request).computed;
-  const std::span<const std::int32_t> ids = columns(row.request, group);
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const GrowingHashes& hashes = kv_.hashes(row.request);
   for (std::int64_t boundary = floor_to(row.start, size) + size; boundary <= computed; boundary += size) {
     const BlockId block{ids[static_cast<std::size_t>(boundary / size) - 1]};
@@ -288,7 +326,6 @@ void AlignRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
     for (const std::int32_t block : row.ids)
       if (block != null_block) scratch_.push_back(BlockId{block});
     row.ids.clear();
-    row.running = {};
     blocks_[g].release(scratch_);
   }
   kv_.end(id);
@@ -305,25 +342,15 @@ std::int64_t AlignRequestCache::split(const Record& record, std::int64_t start, 
                      blocks_.back().block_size());
 }
 
-RowState AlignRequestCache::state_of(RequestId request, std::size_t group) const {
-  const Running& running = rows_[request.index() * blocks_.size() + group].running;
-  const std::int64_t computed = record(request).computed;
-  RowState state{.slots = columns(request, group)};
-  if (computed == 0) return state;
-  const bool remembered = running.column >= 0;
-  state.read_column = remembered ? running.column : all_mode_fallback_column(computed, blocks_[group].block_size());
-  state.read_bias = remembered ? accepted_bias(running.accepted) : 0;
-  state.write_column = state.read_column;
-  return state;
-}
-
 void AlignRequestCache::check_index() const {
   kv_.pool().check_invariants();
   for (const StateBlocks& blocks : blocks_) blocks.check_invariants();
-  for (const Row& row : rows_) {
-    row.window.check_invariants();
-    require_invariant(row.running.accepted >= 0 && row.running.accepted <= 1 + options_.drafts, "AlignRequestCache",
-                      "an accepted count is not in [0, 1 + drafts]");
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    rows_[i].window.check_invariants();
+    const RequestId request{static_cast<std::int32_t>(i / groups_)};
+    const RowState& state = state_at(request, i % groups_);
+    require_invariant(state.read_bias >= 0 && state.read_bias <= options_.drafts, "AlignRequestCache",
+                      "a bias is not in [0, drafts]");
   }
 }
 

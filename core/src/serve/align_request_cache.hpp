@@ -32,44 +32,50 @@ class AlignRequestCache final : public RequestBook {
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
   void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  [[nodiscard]] std::int64_t quiet_until(RequestId request) const override;
   void publish(Pass&) override {}
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   void forget_all() override;
   [[nodiscard]] std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
-  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
   void check_index() const override;
 
  private:
-  /// Where a running state lies: `accepted` - 1 tokens past the one of `column`.
+  /// Where a running state lies: `bias` tokens past the one of `column`.
   struct Running {
     std::int32_t column = no_column;
-    std::int32_t accepted = neutral_accepted;
+    std::int32_t bias = 0;
   };
   /// One request in one group.
   struct Row {
     ColumnTable window;             ///< align
+    std::int64_t written = 0;       ///< align: computed tokens when the publication check last heard of the window
     std::vector<std::int32_t> ids;  ///< none, all
-    Running running;
   };
 
   [[nodiscard]] Row& row_of(RequestId request, std::size_t group) noexcept {
     return rows_[request.index() * blocks_.size() + group];
   }
-  [[nodiscard]] std::span<const std::int32_t> columns(RequestId request, std::size_t group) const noexcept;
   [[nodiscard]] std::int64_t longest_hit(RequestId request, std::int64_t upto) const;
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
   void begin(RequestId request, std::int64_t tokens);
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);
   [[nodiscard]] bool grow_row(RequestId request, std::size_t group, std::int64_t upto);
-  [[nodiscard]] Running running_before(const Pass& pass, const PlannedRow& row, std::size_t group) const;
+  [[nodiscard]] const Row& row_of(RequestId request, std::size_t group) const noexcept {
+    return rows_[request.index() * blocks_.size() + group];
+  }
+  [[nodiscard]] Running running_before(const Pass& pass, const RowPlan& row, std::size_t group) const;
+  [[nodiscard]] Running running_after(const Pass& pass, std::size_t index, std::size_t group,
+                                      std::int32_t sampled) const;
   void place_window(Pass& pass, std::size_t index, std::size_t group);
   void place_all(Pass& pass, std::size_t index, std::size_t group);
   void place_none(Pass& pass, std::size_t index, std::size_t group);
-  void settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
+  void wrote_window(RequestId request, std::size_t group, Running running, std::int64_t tokens);
+  [[nodiscard]] Running settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
   void settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
-  void publish_states(const PlannedRow& row, std::size_t group);
+  void publish_states(const RowPlan& row, std::size_t group);
 
   HashedKv kv_;
   std::deque<StateBlocks> blocks_;  ///< by group

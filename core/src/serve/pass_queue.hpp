@@ -11,14 +11,11 @@
 
 namespace stateport::detail {
 
-struct PlannedRow {
-  RequestId request;
-  std::int32_t tokens = 0;
-  std::int32_t drafts = 0;
-  std::int64_t prompt_tokens = 0;  ///< of the request
-  bool runs = false;               ///< it found room, and its request has not ended since
-  bool room = false;
-  std::int64_t start = 0;  ///< known once the pass is placed
+/// What a pass does with a row.
+enum class RowPart : std::uint8_t {
+  none,   ///< nothing: it found no room, or its request has ended since
+  quiet,  ///< it runs, and nothing but counts and tokens changes
+  busy    ///< it runs, and the index has a part in it: reserve, place, settle
 };
 
 /// Index align: how one pass finds and leaves the running state of a row, in one group.
@@ -34,23 +31,23 @@ struct Pass {
   PassId id = 0;
   bool ready = false;
   bool quiet = false;  ///< placed, and its commit will do nothing but count tokens and register KV
-  std::vector<PlannedRow> rows;
+  std::vector<RowPlan> rows;   ///< start and states: once the pass is placed
+  std::vector<RowPart> parts;  ///< by row
+  std::int32_t busy_rows = 0;
   std::vector<std::int32_t> row_of;  ///< by request: its row while that runs; else -1
-  std::vector<RowState> states;      ///< [rows, groups]
+  std::vector<RowState> states;      ///< [rows, groups] of busy rows
   std::vector<StateSave> saves;
   std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
-  std::vector<RowPlan> row_plans;
   std::vector<GroupPlan> group_plans;
   std::vector<AlignRow> align;  ///< [rows, groups], index align
   std::int32_t without_room = 0;
   std::int32_t dropped = 0;  ///< checkpoints for which place() found no room
-};
 
-/// Throws InvalidArgument unless the rows of a placed pass can have sampled so many tokens each, `sampled` together.
-/// `next`: the pass that was planned ahead, if there is one.
-void check_counts(const Pass& pass, const Pass* next, std::span<const std::int32_t> counts, std::int64_t sampled);
+  [[nodiscard]] bool runs(std::size_t row) const noexcept { return parts[row] != RowPart::none; }
+  [[nodiscard]] bool is_busy(std::size_t row) const noexcept { return parts[row] == RowPart::busy; }
+};
 
 /// The outstanding passes, oldest first. Their memory is used again and again.
 class PassQueue {
@@ -68,8 +65,8 @@ class PassQueue {
   [[nodiscard]] Pass& at(std::size_t i) noexcept { return passes_[(first_ + i) % capacity]; }
   [[nodiscard]] const Pass& at(std::size_t i) const noexcept { return passes_[(first_ + i) % capacity]; }
   [[nodiscard]] Pass& newest() noexcept { return at(count_ - 1); }
-  /// A pass without rows; it counts once it is pushed.
-  [[nodiscard]] Pass& next() noexcept;
+  /// A pass with so many rows that are not filled in; it counts once it is pushed.
+  [[nodiscard]] Pass& next(std::size_t rows);
   void push() noexcept { ++count_; }
   void pop_oldest() noexcept;
   void pop_newest() noexcept;
@@ -80,7 +77,7 @@ class PassQueue {
     for (std::size_t i = 0; i < passes; ++i) {
       const std::int32_t row = at(i).row_of[request.index()];
       if (row < 0) continue;
-      const PlannedRow& planned = at(i).rows[static_cast<std::size_t>(row)];
+      const RowPlan& planned = at(i).rows[static_cast<std::size_t>(row)];
       bounds.low += planned.tokens - planned.drafts;
       bounds.high += planned.tokens;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/request_book.hpp"
 
+#include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       group_commits_(groups_) {
   const auto requests = static_cast<std::size_t>(options.max_requests);
   records_.resize(requests);
-  named_.resize(requests, 0);
+  states_.resize(requests * groups_);
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
 }
@@ -41,6 +42,7 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   ++running_;
   record.running = true;
   record.computed = opened->reused_tokens;
+  note_memory(id);
   const std::int64_t lost = opened->lost ? opened->cached_tokens - opened->reused_tokens : 0;
   stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
   return StartedRequest{
@@ -84,35 +86,68 @@ void RequestBook::check_rows(std::span<const PassRow> rows, std::size_t passes) 
   ++batch_;
   for (const PassRow& row : rows) {
     check_row(row, passes);
-    std::uint64_t& named = named_[row.request.index()];
+    std::uint64_t& named = records_[row.request.index()].named;
     require(named != batch_, "request", row.request, "is named twice");
     named = batch_;
   }
+}
+
+/// A row of the oldest pass can sample so many tokens: none inside the prompt, one at its end, and all after it.
+void RequestBook::check_counts(const Pass& pass, std::span<const std::int32_t> counts, std::int64_t sampled) const {
+  require(counts.size() == pass.rows.size(), "counts", counts.size(), "must be one for each row of the plan");
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const RowPlan& row = pass.rows[i];
+    const std::int64_t end = row.start + row.tokens;
+    const std::int64_t prompt = record(row.request).prompt_tokens;
+    std::int32_t most = end == prompt ? 1 : row.tokens;
+    if (!pass.runs(i) || end < prompt) most = 0;
+    // A pass that was planned ahead feeds the token that the end of the prompt samples.
+    const bool fed = passes_.size() > 1 && passes_.at(1).row_of[row.request.index()] >= 0;
+    const std::int32_t least = most == 0 || (end == prompt && !fed) ? 0 : 1;
+    require(counts[i] >= least && counts[i] <= most, "counts", counts[i], "is more or less than the row can sample");
+    sum += counts[i];
+  }
+  require(sampled == sum, "sampled", sampled, "must be as many tokens as the counts say");
 }
 
 PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   const std::size_t limit = options_.overlap ? PassQueue::capacity : 1;
   check_rows(rows, std::min(passes_.size(), limit - 1));
   if (passes_.size() == limit) drop_newest();
-  Pass& pass = passes_.next();
+  Pass& pass = passes_.next(rows.size());
   pass.id = ++last_pass_;
-  for (const PassRow& row : rows) add_row(pass, row);
+  for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i]);
   const bool ready = passes_.size() == 0 || passes_.at(0).quiet;
   passes_.push();
   if (ready) place_rows(pass);
   return view(pass);
 }
 
-void RequestBook::add_row(Pass& pass, const PassRow& row) {
-  const bool room = reserve(row.request, bounds(row.request, passes_.size()).high + row.tokens);
-  if (room) pass.row_of[row.request.index()] = static_cast<std::int32_t>(pass.rows.size());
-  pass.rows.push_back({.request = row.request,
-                       .tokens = row.tokens,
-                       .drafts = row.drafts,
-                       .prompt_tokens = record(row.request).prompt_tokens,
-                       .runs = room,
-                       .room = room});
-  pass.without_room += !room;
+void RequestBook::add_row(Pass& pass, std::size_t index, const PassRow& row) {
+  Record& record = records_[row.request.index()];
+  const std::int64_t upto = bounds(row.request, passes_.size()).high + row.tokens;
+  const bool quiet = upto < record.quiet_until;
+  bool room = true;
+  if (!quiet) {
+    room = reserve(row.request, upto);
+    note_memory(row.request);
+    pass.busy_rows += room;
+    pass.without_room += !room;
+  }
+  pass.parts[index] = quiet ? RowPart::quiet : room ? RowPart::busy : RowPart::none;
+  if (room) pass.row_of[row.request.index()] = static_cast<std::int32_t>(index);
+  pass.rows[index] = {.request = row.request,
+                      .room = room,
+                      .tokens = row.tokens,
+                      .drafts = row.drafts,
+                      .kv = room ? record.kv : KvRow{}};
+}
+
+/// The index may have given the request more memory, or other.
+void RequestBook::note_memory(RequestId request) {
+  records_[request.index()].kv = kv_of(request);
+  for (std::size_t g = 0; g < groups_; ++g) state_at(request, g).slots = slots_of(request, g);
 }
 
 void RequestBook::place_rows(Pass& pass) {
@@ -120,36 +155,31 @@ void RequestBook::place_rows(Pass& pass) {
   pass.quiet = true;
   pass.dropped = 0;
   pass.saves.clear();
-  pass.save_ranges.resize(pass.rows.size() * groups_);
-  pass.states.resize(pass.rows.size() * groups_);
   for (auto& clear : pass.clear) clear.clear();
   for (auto& copies : pass.copies) copies.clear();
+  if (pass.busy_rows > 0) {
+    pass.save_ranges.assign(pass.rows.size() * groups_, SaveRange{});
+    pass.states.resize(pass.rows.size() * groups_);
+  }
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-    PlannedRow& row = pass.rows[i];
-    if (!row.runs) {
-      std::fill_n(pass.save_ranges.begin() + static_cast<std::ptrdiff_t>(i * groups_), groups_, SaveRange{});
-      continue;
-    }
+    if (!pass.runs(i)) continue;
+    RowPlan& row = pass.rows[i];
+    RowState* states = &state_at(row.request);
     row.start = bounds(row.request, passes_.earlier(pass, row.request) != nullptr ? 1 : 0).low;
     pass.quiet &= row.drafts == 0;
-    place(pass, i);
+    if (pass.is_busy(i)) {
+      states = std::copy_n(states, groups_, &pass.states[i * groups_]) - groups_;
+      place(pass, i);
+    }
+    row.states = {states, groups_};
+    // A pass ahead that is placed before the commit of this one would read the bias again.
+    for (const RowState& state : row.states) pass.quiet &= state.read_bias == 0;
   }
   for (std::size_t g = 0; g < groups_; ++g) pass.quiet &= pass.clear[g].empty() && pass.copies[g].empty();
   pass.quiet &= pass.saves.empty();
 }
 
 PassPlan RequestBook::view(Pass& pass) {
-  pass.row_plans.resize(pass.rows.size());
-  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-    const PlannedRow& row = pass.rows[i];
-    RowPlan& plan = pass.row_plans[i];
-    plan = {.request = row.request, .room = row.room, .tokens = row.tokens, .drafts = row.drafts};
-    if (!row.runs) continue;
-    plan.kv = kv_of(row.request);
-    if (!pass.ready) continue;
-    plan.start = row.start;
-    plan.states = {pass.states.data() + i * groups_, groups_};
-  }
   for (std::size_t i = 0; i < pass.states.size() && pass.ready && !pass.saves.empty(); ++i) {
     const auto [first, end] = pass.save_ranges[i];
     pass.states[i].saves = std::span(pass.saves).subspan(first, end - first);
@@ -158,13 +188,16 @@ PassPlan RequestBook::view(Pass& pass) {
     pass.group_plans[g] = pass.ready ? GroupPlan{.clear = pass.clear[g], .copies = pass.copies[g]} : GroupPlan{};
   return {.pass = pass.id,
           .ready = pass.ready,
-          .rows = pass.row_plans,
+          .rows = pass.rows,
           .groups = pass.group_plans,
           .rows_without_room = pass.without_room};
 }
 
 void RequestBook::drop_newest() {
-  unplace(passes_.newest());
+  Pass& pass = passes_.newest();
+  unplace(pass);
+  for (std::size_t i = 0; i < pass.rows.size(); ++i)
+    if (pass.is_busy(i)) note_memory(pass.rows[i].request);
   passes_.pop_newest();
 }
 
@@ -178,7 +211,7 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
   require_state(passes_.size() > 0 && passes_.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
   Pass& pass = passes_.at(0);
-  check_counts(pass, passes_.size() > 1 ? &passes_.at(1) : nullptr, counts, std::ssize(sampled));
+  check_counts(pass, counts, std::ssize(sampled));
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -188,19 +221,35 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
   }
   std::size_t first = 0;
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
-    const PlannedRow& row = pass.rows[i];
-    if (!row.runs) continue;
-    Record& record = records_[row.request.index()];
+    if (!pass.runs(i)) continue;
     const auto count = static_cast<std::size_t>(counts[i]);
-    const auto tokens = sampled.subspan(first, count);
-    record.tokens.insert(record.tokens.end(), tokens.begin(), tokens.end());
+    settle_row(pass, i, sampled.subspan(first, count));
     first += count;
-    record.computed += row.tokens - row.drafts + std::max(counts[i] - 1, 0);
-    settle(pass, i, counts[i]);
   }
   publish(pass);
   passes_.pop_oldest();
   return take_commit();
+}
+
+void RequestBook::settle_row(Pass& pass, std::size_t index, std::span<const Token> sampled) {
+  const RowPlan& row = pass.rows[index];
+  Record& record = records_[row.request.index()];
+  const auto count = static_cast<std::int32_t>(sampled.size());
+  for (const Token token : sampled) record.tokens.push_back(token);
+  const std::int32_t accepted = accepted_after_sampling(count);
+  record.computed += row.tokens - row.drafts + accepted_bias(accepted);
+  const bool in_columns = options_.index == CacheIndex::align;
+  if (row.drafts > 0 && !in_columns)
+    after_[0].steps.push_back(
+        {.row = static_cast<std::int32_t>(index), .live_step = count - 1, .live_slot = state_at(row.request).target()});
+  if (pass.is_busy(index)) {
+    settle(pass, index, count);
+    const bool decodes = record.computed >= record.prompt_tokens;
+    const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
+    record.quiet_until = decodes ? std::min(quiet_until(row.request), room + 1) : 0;
+  } else if (in_columns) {
+    for (std::size_t g = 0; g < groups_; ++g) state_at(row.request, g).read_bias = accepted_bias(accepted);
+  }
 }
 
 PassCommit RequestBook::take_commit() {
@@ -234,7 +283,7 @@ KvRow RequestBook::kv(RequestId request) const {
 RowState RequestBook::state(RequestId request, std::size_t group) const {
   static_cast<void>(checked(request));
   require(group < groups_, "group", group, "is out of range");
-  return state_of(request, group);
+  return state_at(request, group);
 }
 
 void RequestBook::reset() {
@@ -258,13 +307,19 @@ void RequestBook::check_invariants() const {
     if (!record.running) continue;
     require_invariant(record.computed <= std::ssize(record.tokens), structure, "more is computed than known");
     require_invariant(record.prompt_tokens <= std::ssize(record.tokens), structure, "a prompt lost tokens");
+    const RequestId id{static_cast<std::int32_t>(i)};
+    const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
+    require_invariant(same(record.kv.ids, kv_of(id).ids), structure, "the KV of a request is out of date");
+    for (std::size_t g = 0; g < groups_; ++g)
+      require_invariant(same(state_at(id, g).slots, slots_of(id, g)), structure, "the slots of a state are out of date");
   }
   require_invariant(running == running_, structure, "the number of running requests is wrong");
   require_invariant(free_requests_.size() + static_cast<std::size_t>(running) == records_.size(), structure,
                     "a request number is lost");
   for (std::size_t p = 0; p < passes_.size(); ++p)
-    for (const PlannedRow& row : passes_.at(p).rows)
-      require_invariant(!row.runs || records_[row.request.index()].running, structure, "a row outlives its request");
+    for (std::size_t i = 0; i < passes_.at(p).rows.size(); ++i)
+      require_invariant(!passes_.at(p).runs(i) || record(passes_.at(p).rows[i].request).running, structure,
+                        "a row outlives its request");
   check_index();
 }
 

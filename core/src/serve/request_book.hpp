@@ -18,9 +18,13 @@ namespace stateport::detail {
 /// What the request caches of all indexes share: the numbers and tokens of requests, outstanding passes, the checks of
 /// everything that comes in, statistics. An index fills in the hooks; it is called with checked arguments only.
 ///
-///     plan    ─► reserve (each row) ─► place (each row with room), at once or when the pass before it settles
-///     commit  ─► settle (each row) ─► publish
+///     plan    ─► reserve (each busy row) ─► place (each with room), at once or when the pass before it settles
+///     commit  ─► settle (each busy row) ─► publish
 ///     cancel, a plan that replaces another ─► unplace
+///
+/// Most rows of most passes decode inside a block: memory is there, the state stays where it is, and nothing is
+/// published. Such a row is quiet. After each settle the index says up to which token count the request stays quiet
+/// (quiet_until), and the book alone counts its tokens up to there.
 class RequestBook : public RequestCache {
  public:
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) final;
@@ -65,13 +69,17 @@ class RequestBook : public RequestCache {
   [[nodiscard]] virtual std::optional<Opened> open(RequestId request, double now_s) = 0;
   /// Memory for `upto` tokens, in every group. False: too little. KV that is taken stays with the request.
   [[nodiscard]] virtual bool reserve(RequestId request, std::int64_t upto) = 0;
-  /// Where row `index` reads and writes states, and what must move before the pass. Clears pass.quiet if its commit
-  /// will move, publish or change anything but counts.
+  /// What must move before the pass, and where row `index` reads and writes states if that is not where its state
+  /// lies. Clears pass.quiet if its commit will move, publish or change anything but counts.
   virtual void place(Pass& pass, std::size_t index) = 0;
-  /// The pass, placed or not, will not run: what place() took goes back.
+  /// The pass, placed or not, will not run: what reserve() and place() took for its busy rows goes back, but for KV.
   virtual void unplace(Pass& pass) = 0;
-  /// The row ran and kept `sampled` tokens; the record has them, and the new count of computed tokens.
+  /// The row ran and kept `sampled` tokens; the record has them, and the new count of computed tokens. Where the state
+  /// lies from now on goes to state_at(). Indexes with steps find that of the row in after_[0].steps.back().
   virtual void settle(Pass& pass, std::size_t index, std::int32_t sampled) = 0;
+  /// After settle() of a row that decodes: rows of the request that end before so many tokens, and within the KV that
+  /// it has, need no part of the index.
+  [[nodiscard]] virtual std::int64_t quiet_until(RequestId request) const = 0;
   /// After settle() of all rows.
   virtual void publish(Pass& pass) = 0;
   virtual void close(RequestId request, RequestEnd how, const ReuseHint& hint) = 0;
@@ -79,10 +87,17 @@ class RequestBook : public RequestCache {
   /// How many of `tokens` tokens of the prompt from `start` on to run in one pass.
   [[nodiscard]] virtual std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
-  [[nodiscard]] virtual RowState state_of(RequestId request, std::size_t group) const = 0;
+  [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
   virtual void check_index() const = 0;
 
   [[nodiscard]] const Record& record(RequestId request) const noexcept { return records_[request.index()]; }
+  /// Where the state after the computed tokens lies. open() says where it begins; the book fills in the slots.
+  [[nodiscard]] RowState& state_at(RequestId request, std::size_t group = 0) noexcept {
+    return states_[request.index() * groups_ + group];
+  }
+  [[nodiscard]] const RowState& state_at(RequestId request, std::size_t group = 0) const noexcept {
+    return states_[request.index() * groups_ + group];
+  }
   /// Valid until the next call.
   [[nodiscard]] PromptNames names(RequestId request) { return record(request).names(media_); }
 
@@ -102,15 +117,18 @@ class RequestBook : public RequestCache {
   }
   void check_row(const PassRow& row, std::size_t passes) const;
   void check_rows(std::span<const PassRow> rows, std::size_t passes);
+  void check_counts(const Pass& pass, std::span<const std::int32_t> counts, std::int64_t sampled) const;
   void drop_newest();
-  void add_row(Pass& pass, const PassRow& row);
+  void add_row(Pass& pass, std::size_t index, const PassRow& row);
+  void note_memory(RequestId request);
   void place_rows(Pass& pass);
+  void settle_row(Pass& pass, std::size_t index, std::span<const Token> sampled);
   [[nodiscard]] PassPlan view(Pass& pass);
   [[nodiscard]] PassCommit take_commit();
 
   std::vector<Record> records_;
+  std::vector<RowState> states_;  ///< [requests, groups]
   std::vector<RequestId> free_requests_;
-  std::vector<std::uint64_t> named_;  ///< by request: the last batch that named it
   std::uint64_t batch_ = 0;
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;

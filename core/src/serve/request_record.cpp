@@ -28,6 +28,7 @@ void RequestRecord::fill(const Prompt& prompt) {
   tokens.assign(prompt.tokens.begin(), prompt.tokens.end());
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
+  quiet_until = 0;
   extra_key.reset();
   salt.reset();
   if (prompt.name_space.extra_key) extra_key.emplace(*prompt.name_space.extra_key);

@@ -16,16 +16,20 @@ struct PromptNames {
   std::span<const MediaKey> media;
 };
 
-/// What is known of a request whatever the index.
-struct RequestRecord {
+/// What is known of a request whatever the index. What every step of a batch reads comes first, in one cache line.
+struct alignas(64) RequestRecord {
   struct Media {
     std::string id;
     std::int64_t first_token = 0;
   };
-  bool running = false;
   std::int64_t prompt_tokens = 0;
   std::int64_t computed = 0;
+  std::int64_t quiet_until = 0;  ///< a row that ends before it is quiet: its pass changes counts and tokens alone
   std::vector<Token> tokens;
+  std::uint64_t named = 0;  ///< the last batch that named the request
+  bool running = false;
+
+  KvRow kv;
   std::optional<std::string> extra_key;
   std::optional<std::string> salt;
   std::vector<Media> media;

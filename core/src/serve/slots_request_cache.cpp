@@ -60,13 +60,13 @@ std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double)
              .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
              .hit_tokens = match.skip_tokens,
              .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens};
+  state_at(id) = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return Opened{.reused_tokens = match.skip_tokens, .cached_tokens = request.cached_tokens, .lost = match.lost};
 }
 
 void SlotsRequestCache::place(Pass& pass, std::size_t index) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
-  pass.states[index] = {.slots = {&request.live, 1}, .read_column = row.start > 0 ? 0 : -1};
   if (!request.begun) {
     if (request.pinned.valid())
       pass.copies[0].push_back(SlotCopy::whole(request.pinned.value(), request.live));
@@ -81,7 +81,7 @@ void SlotsRequestCache::place(Pass& pass, std::size_t index) {
 
 /// Worth a checkpoint are: where the request leaves the shared prefix, the last full block of the prompt, and the start
 /// of the last block that the pass touches.
-void SlotsRequestCache::plan_saves(Pass& pass, const PlannedRow& row) {
+void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t end = row.start + row.tokens;
   std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {requests_[row.request.index()].cached_tokens,
@@ -107,17 +107,22 @@ bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) 
          end == requests_[request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
 }
 
-void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
-  const PlannedRow& row = pass.rows[index];
+void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
+  const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   request.begun = true;
+  state_at(row.request).read_column = 0;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
     kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
                       names(row.request));
-  if (row.drafts > 0) return settle_decode(row, static_cast<std::int32_t>(index), sampled);
+  if (!request.told && computed >= record(row.request).prompt_tokens) {
+    request.told = true;
+    to_tell_.push_back(row.request);
+  }
+  if (row.drafts > 0) return settle_decode(row);
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
@@ -125,10 +130,13 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
     note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
-/// The state after the last token that was kept becomes the live one; one that the row passed may be a checkpoint.
-void SlotsRequestCache::settle_decode(const PlannedRow& row, std::int32_t index, std::int32_t sampled) {
-  after_[0].steps.push_back(
-      {.row = index, .live_step = sampled - 1, .live_slot = SlotId{requests_[row.request.index()].live}});
+/// Whatever a request does inside a block concerns nobody else.
+std::int64_t SlotsRequestCache::quiet_until(RequestId request) const {
+  return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
+}
+
+/// One of the states that the steps passed may be a checkpoint.
+void SlotsRequestCache::settle_decode(const RowPlan& row) {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   if (every == 0) return;
   const std::int64_t at = floor_to(record(row.request).computed, every);
@@ -155,7 +163,7 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
   blocks_.push_back(checkpoint.block);
 }
 
-void SlotsRequestCache::publish(Pass& pass) {
+void SlotsRequestCache::publish(Pass&) {
   if (!checkpoints_.empty()) {
     const std::size_t wanted = checkpoints_.size();
     given_.resize(wanted);
@@ -172,9 +180,7 @@ void SlotsRequestCache::publish(Pass& pass) {
     blocks_.clear();
     ++commit_;
   }
-  if (options_.eviction == EvictionOrder::lru) return;
-  for (const PlannedRow& row : pass.rows)
-    if (row.runs && record(row.request).computed >= record(row.request).prompt_tokens) tell_policy(row.request);
+  tell_policy();
 }
 
 /// The first ones; those whose block has a slot need none.
@@ -239,18 +245,19 @@ void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, 
   for (const BlockId block : blocks) lose_state(block);
 }
 
-void SlotsRequestCache::tell_policy(RequestId id) {
-  Request& request = requests_[id.index()];
-  if (request.told) return;
-  request.told = true;
+void SlotsRequestCache::tell_policy() {
   const std::int64_t block = options_.block_size_tokens;
-  const std::int64_t prompt = record(id).prompt_tokens;
-  allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
-                         {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
-                          .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
-                          .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
-                          .hint = record(id).hint},
-                         now_s_);
+  for (const RequestId id : to_tell_) {
+    const Request& request = requests_[id.index()];
+    const std::int64_t prompt = record(id).prompt_tokens;
+    allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
+                           {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
+                            .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
+                            .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
+                            .hint = record(id).hint},
+                           now_s_);
+  }
+  to_tell_.clear();
 }
 
 void SlotsRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
@@ -265,10 +272,6 @@ void SlotsRequestCache::forget_all() {
   std::ranges::fill(published_slot_, SlotId{});
   allocator_.reset();
   kv_.reset();
-}
-
-RowState SlotsRequestCache::state_of(RequestId request, std::size_t) const {
-  return {.slots = {&requests_[request.index()].live, 1}, .read_column = record(request).computed > 0 ? 0 : -1};
 }
 
 void SlotsRequestCache::check_index() const {

@@ -28,11 +28,14 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass&) override {}
   void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  [[nodiscard]] std::int64_t quiet_until(RequestId request) const override;
   void publish(Pass& pass) override;
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   void forget_all() override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
-  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
+    return {&requests_[request.index()].live, 1};
+  }
   void check_index() const override;
 
  private:
@@ -42,7 +45,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     std::int64_t hit_tokens = 0;
     std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
     bool begun = false;              ///< a pass was committed: the live slot holds its state
-    bool told = false;               ///< the eviction policy knows of it
+    bool told = false;               ///< the eviction policy knows of it, or will after this commit
   };
   /// Where the state of a checkpoint is when the pass is over.
   enum class Source : std::uint8_t { scratch, live, step };
@@ -58,14 +61,14 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
-  void plan_saves(Pass& pass, const PlannedRow& row);
+  void plan_saves(Pass& pass, const RowPlan& row);
   [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
-  void settle_decode(const PlannedRow& row, std::int32_t index, std::int32_t sampled);
+  void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
   void store(const Checkpoint& checkpoint, SlotId slot);
   void lose_state(BlockId block);
-  void tell_policy(RequestId request);
+  void tell_policy();
 
   HashedKv kv_;
   SlotPool slots_;
@@ -75,6 +78,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<Checkpoint> checkpoints_;  ///< of this commit
   std::vector<BlockId> blocks_;
   std::vector<SlotId> given_;
+  std::vector<RequestId> to_tell_;        ///< whose prompts this commit completed
   std::vector<BlockId> block_of_;         ///< by slot: whose state was published in it
   std::vector<SlotId> published_slot_;    ///< by block: the inverse
   std::vector<PrefixHash> state_prefix_;  ///< by slot

@@ -114,6 +114,7 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   request.protected_tokens = request.hit.tokens;
   request.begun = false;
   request.hashes.clear();
+  state_at(id) = {.read_column = request.hit.tokens > 0 ? 0 : -1};
   return Opened{
       .reused_tokens = request.hit.tokens, .cached_tokens = request.hit.walked_tokens, .lost = request.hit.lost};
 }
@@ -133,9 +134,8 @@ bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
 }
 
 void TreeRequestCache::place(Pass& pass, std::size_t index) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
-  pass.states[index] = {.slots = {&request.live, 1}, .read_column = row.start > 0 ? 0 : -1};
   if (!request.begun) {
     if (request.hit.slot.valid())
       pass.copies[0].push_back(request.hit.restore_into(SlotId{request.live}));
@@ -148,7 +148,7 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
   pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
 }
 
-void TreeRequestCache::save(Pass& pass, const PlannedRow& row, std::int64_t at) {
+void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
   const SlotId slot = take_slot();
   if (slot.valid())
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start), .slot = slot});
@@ -158,7 +158,7 @@ void TreeRequestCache::save(Pass& pass, const PlannedRow& row, std::int64_t at) 
 
 /// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
 void TreeRequestCache::plan_saves(Pass& pass, std::size_t index) {
-  const PlannedRow& row = pass.rows[index];
+  const RowPlan& row = pass.rows[index];
   const std::int64_t page = options_.block_size_tokens;
   const std::int64_t step = options_.scan_alignment_tokens;
   const std::int64_t end = row.start + row.tokens;
@@ -182,13 +182,14 @@ void TreeRequestCache::unplace(Pass& pass) {
   pass.saves.clear();
 }
 
-void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
-  const PlannedRow& row = pass.rows[index];
+void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
+  const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   const bool in_prompt = row.start < record(row.request).prompt_tokens;
   request.begun = true;
-  if (row.drafts > 0) return settle_steps(row, static_cast<std::int32_t>(index), sampled);
+  state_at(row.request).read_column = 0;
+  if (row.drafts > 0) return settle_steps(row);
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i) {
     const StateSave& save = pass.saves[i];
@@ -216,7 +217,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sample
 }
 
 /// The last checkpoint of decoding takes the place of the one before.
-void TreeRequestCache::keep_decoded(const PlannedRow& row) {
+void TreeRequestCache::keep_decoded(const RowPlan& row) {
   Request& request = requests_[row.request.index()];
   if (!request.kept.valid()) request.kept = take_slot();
   if (!request.kept.valid()) {
@@ -227,29 +228,33 @@ void TreeRequestCache::keep_decoded(const PlannedRow& row) {
   after_[0].copies.push_back(SlotCopy::whole(request.live, request.kept.value()));
 }
 
-/// The state after the last token that was kept becomes the live one; one that the row passed may be a checkpoint.
-void TreeRequestCache::settle_steps(const PlannedRow& row, std::int32_t index, std::int32_t sampled) {
+/// One of the states that the steps passed may be a checkpoint.
+void TreeRequestCache::settle_steps(const RowPlan& row) {
   Request& request = requests_[row.request.index()];
-  StepCommit step{.row = index, .live_step = sampled - 1, .live_slot = SlotId{request.live}};
   const std::int64_t every = options_.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
-  if (at > row.start) {
-    if (!request.kept.valid()) request.kept = take_slot();
-    if (request.kept.valid()) {
-      request.kept_tokens = at;
-      step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
-      step.kept_slot = request.kept;
-    } else {
-      ++dropped_;
-    }
+  if (at <= row.start) return;
+  if (!request.kept.valid()) request.kept = take_slot();
+  if (!request.kept.valid()) {
+    ++dropped_;
+    return;
   }
-  after_[0].steps.push_back(step);
+  request.kept_tokens = at;
+  StepCommit& step = after_[0].steps.back();
+  step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
+  step.kept_slot = request.kept;
+}
+
+/// Decoding does nothing for the tree between two checkpoints.
+std::int64_t TreeRequestCache::quiet_until(RequestId request) const {
+  const std::int64_t every = options_.decode_checkpoint_tokens;
+  return every > 0 ? floor_to(record(request).computed, every) + every : INT64_MAX;
 }
 
 /// The slots of rows whose request ended while the pass ran.
 void TreeRequestCache::publish(Pass& pass) {
   for (std::size_t i = 0; i < pass.rows.size() && !pass.saves.empty(); ++i) {
-    if (pass.rows[i].runs) continue;
+    if (pass.runs(i)) continue;
     const auto [first, end] = pass.save_ranges[i];
     for (std::size_t s = first; s < end; ++s) return_slot(pass.saves[s].slot);
   }
@@ -362,10 +367,6 @@ void TreeRequestCache::forget_all() {
 
 KvRow TreeRequestCache::kv_of(RequestId request) const {
   return {.ids = requests_[request.index()].row, .tokens_per_id = 1};
-}
-
-RowState TreeRequestCache::state_of(RequestId request, std::size_t) const {
-  return {.slots = {&requests_[request.index()].live, 1}, .read_column = record(request).computed > 0 ? 0 : -1};
 }
 
 void TreeRequestCache::check_index() const {

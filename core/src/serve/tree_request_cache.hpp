@@ -30,11 +30,14 @@ class TreeRequestCache final : public RequestBook {
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
   void settle(Pass& pass, std::size_t index, std::int32_t sampled) override;
+  [[nodiscard]] std::int64_t quiet_until(RequestId request) const override;
   void publish(Pass& pass) override;
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   void forget_all() override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override;
-  [[nodiscard]] RowState state_of(RequestId request, std::size_t group) const override;
+  [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
+    return {&requests_[request.index()].live, 1};
+  }
   void check_index() const override;
 
  private:
@@ -59,11 +62,11 @@ class TreeRequestCache final : public RequestBook {
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
   void return_slot(SlotId slot);
-  void save(Pass& pass, const PlannedRow& row, std::int64_t at);
+  void save(Pass& pass, const RowPlan& row, std::int64_t at);
   void plan_saves(Pass& pass, std::size_t index);
   [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
-  void settle_steps(const PlannedRow& row, std::int32_t index, std::int32_t sampled);
-  void keep_decoded(const PlannedRow& row);
+  void settle_steps(const RowPlan& row);
+  void keep_decoded(const RowPlan& row);
   [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint);
   void hold_path(RequestId request, std::int64_t tokens);
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);

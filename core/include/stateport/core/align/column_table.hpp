@@ -53,6 +53,8 @@ class ColumnTable {
   [[nodiscard]] std::span<const std::int32_t> columns() const noexcept { return columns_; }
   [[nodiscard]] std::int32_t size() const noexcept { return static_cast<std::int32_t>(columns_.size()); }
   [[nodiscard]] std::int32_t held_blocks() const noexcept { return held_; }
+  /// Leading columns that release() has nulled.
+  [[nodiscard]] std::int32_t released_columns() const noexcept { return released_to_; }
   /// Throws std::logic_error naming the first broken invariant. O(columns).
   void check_invariants() const;
 
