@@ -9,11 +9,14 @@
 #include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "decode_workload.hpp"
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -225,6 +228,19 @@ void use_states() {
   });
 }
 
+/// R1: 256 decode steps of 256 requests, in which each fills one block, or with drafts a few. The instructions of
+/// sha256 are those of a library that is not ours.
+void decode_steps(CacheIndex index, std::int32_t drafts) {
+  const std::unique_ptr<DecodeWorkload> workload =
+      decode_with_request_cache({.index = index, .drafts = drafts, .hash = BlockHashKind::xxh3_128});
+  workload->start();
+  for (std::int32_t step = 0; step < DecodeShape::steps; ++step) workload->step();
+  workload->start();
+  counted([&] {
+    for (std::int32_t step = 0; step < DecodeShape::block_size; ++step) workload->step();
+  });
+}
+
 const std::map<std::string, std::function<void()>> workloads{
     {"B1.lookup", &lookup},
     {"B2.match_8_edges", [] { match(8); }},
@@ -232,6 +248,12 @@ const std::map<std::string, std::function<void()>> workloads{
     {"B3.touch", [] { lru(false); }},
     {"B3.evict_insert", [] { lru(true); }},
     {"B4.plan_step", &plan_step},
+    {"R1.slots", [] { decode_steps(CacheIndex::slots, 0); }},
+    {"R1.slots_3_drafts", [] { decode_steps(CacheIndex::slots, 3); }},
+    {"R1.tree", [] { decode_steps(CacheIndex::tree, 0); }},
+    {"R1.tree_3_drafts", [] { decode_steps(CacheIndex::tree, 3); }},
+    {"R1.align", [] { decode_steps(CacheIndex::align, 0); }},
+    {"R1.align_3_drafts", [] { decode_steps(CacheIndex::align, 3); }},
     {"blocks.evict", [] { evict_blocks(0); }},
     {"states.evict", [] { evict_blocks(5'000); }},
     {"states.use", &use_states},

@@ -50,7 +50,7 @@ std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto
 
 std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, double) {
   const Record& prompt = record(id);
-  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens, names(id));
+  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), prompt.names());
   Opened opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   opened.reused_tokens = longest_hit(id, std::min(prompt.prompt_tokens - 1, opened.cached_tokens));
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
@@ -72,8 +72,7 @@ void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
     Row& row = row_of(id, g);
     const std::int64_t size = blocks_[g].block_size();
     const std::int32_t column = seed_column(tokens, size);
-    state_at(id, g) = {.read_column = column, .write_column = std::max(column, 0)};
-    row.written = tokens;
+    states_.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
     if (tokens == 0) continue;
     const GrowingHashes& hashes = kv_.hashes(id);
     const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
@@ -156,7 +155,7 @@ AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, c
     const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
     if (earlier->is_busy(at)) return running_after(*earlier, at, group, 1);
   }
-  const RowState& state = state_at(row.request, group);
+  const RowState& state = states_.of(row.request)[group];
   return {.column = state.read_column, .bias = state.read_bias};
 }
 
@@ -164,7 +163,7 @@ AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, c
 AlignRequestCache::Running AlignRequestCache::running_after(const Pass& pass, std::size_t index, std::size_t group,
                                                             std::int32_t sampled) const {
   const RowPlan& row = pass.rows[index];
-  const std::int32_t column = pass.align[index * groups_ + group].column;
+  const std::int32_t column = pass.columns[index * groups_ + group];
   const std::int32_t bias = accepted_bias(accepted_after_sampling(sampled));
   if (column >= 0) return {.column = column, .bias = bias};
   return {.column = all_mode_fallback_column(row.start + row.tokens, blocks_[group].block_size())};
@@ -176,13 +175,12 @@ void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t 
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const Running before = running_before(pass, row, group);
   const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, 1 + before.bias, size);
-  SlotCopy moved;
-  if (step.copy)
-    moved =
-        resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column, step.column, step.bias)
-            .copy;
-  if (moved.dst_slot > null_block) pass.copies[group].push_back(moved);
-  pass.align[index * groups_ + group] = {.column = step.column, .moved = moved};
+  if (step.copy) {
+    const auto count = static_cast<std::int32_t>(ids.size());
+    const SlotCopy moved = resolve_column_copy(ids.data(), count, step.src_column, step.column, step.bias).copy;
+    if (moved.dst_slot > null_block) pass.copies[group].push_back(moved);
+  }
+  pass.columns[index * groups_ + group] = step.column;
   pass.states[index * groups_ + group] = {.slots = ids,
                                           .read_column = row.start > 0 ? step.column : -1,
                                           .read_bias = accepted_bias(step.accepted),
@@ -198,7 +196,7 @@ void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t gro
   const Running before = running_before(pass, row, group);
   const std::int64_t end = row.start + row.tokens;
   const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
-  pass.align[index * groups_ + group] = {.column = window, .moved = {}};
+  pass.columns[index * groups_ + group] = window;
   pass.states[index * groups_ + group] = {.slots = ids,
                                           .read_column = row.start > 0 ? before.column : -1,
                                           .read_bias = before.bias,
@@ -210,7 +208,7 @@ void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t gro
 
 void AlignRequestCache::place_none(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
-  pass.align[index * groups_ + group] = {.column = 0, .moved = {}};
+  pass.columns[index * groups_ + group] = 0;
   pass.states[index * groups_ + group] = {.slots = slots_of(row.request, group),
                                           .read_column = row.start > 0 ? 0 : -1,
                                           .read_bias = running_before(pass, row, group).bias,
@@ -222,15 +220,15 @@ void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
   const std::int64_t computed = record(row.request).computed;
   const bool full = kv_.fills_block(row.request, computed);
   if (full)
-    kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
-                      names(row.request));
+    kv_.register_full(row.request, record(row.request).tokens.first(computed),
+                      record(row.request).names());
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Running running = running_after(pass, index, g, sampled);
     if (options_.align_mode == AlignMode::align)
       running = settle_window(pass, index, g, sampled);
     else if (options_.align_mode == AlignMode::all)
       settle_all(pass, index, g, sampled);
-    RowState& state = state_at(row.request, g);
+    RowState& state = states_.of(row.request)[g];
     state.read_column = state.write_column = running.column;
     state.read_bias = running.bias;
     if (full && options_.align_mode != AlignMode::none) publish_states(row, g);
@@ -242,39 +240,26 @@ std::int64_t AlignRequestCache::quiet_until(RequestId request) const {
   if (options_.align_mode != AlignMode::align) return 0;
   const std::int64_t computed = record(request).computed;
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
-    const std::int32_t column = state_at(request, g).read_column;
+    const std::int32_t column = states_.of(request)[g].read_column;
     const bool stays = column == floor_div(computed, blocks_[g].block_size());
     if (!stays || row_of(request, g).window.released_columns() < column) return 0;
   }
   return floor_to(computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
 
-/// A pass that left the running state after `tokens` tokens wrote the window of its column.
-void AlignRequestCache::wrote_window(RequestId request, std::size_t group, Running running, std::int64_t tokens) {
-  const std::span<const std::int32_t> ids = slots_of(request, group);
-  const auto column = static_cast<std::size_t>(running.column);
-  const std::size_t end = std::min(ids.size(), column + 1 + static_cast<std::size_t>(options_.drafts));
-  blocks_[group].publication().wrote_window(ids.subspan(column, end - column), 0, tokens - running.bias,
-                                            running.bias + 1);
-}
-
 AlignRequestCache::Running AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::size_t group,
                                                             std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
-  const AlignRow& placed = pass.align[index * groups_ + group];
+  const std::int32_t column = pass.columns[index * groups_ + group];
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   PublicationCheck& publication = blocks_[group].publication();
-  // Of the quiet rows since, each wrote the window of the one before it: the last one counts.
-  const RowState& before = state_at(row.request, group);
-  std::int64_t& written = row_of(row.request, group).written;
-  if (written != row.start)
-    wrote_window(row.request, group, {.column = before.read_column, .bias = before.read_bias}, row.start);
-  written = record(row.request).computed;
-  publication.copied(placed.moved);
   const std::int32_t accepted = accepted_after_sampling(sampled);
-  wrote_window(row.request, group, {.column = placed.column, .bias = accepted_bias(accepted)}, written);
+  // Whatever was moved into the window, and whatever earlier passes wrote there, this pass wrote all of it again.
+  const auto window = static_cast<std::size_t>(column);
+  const std::size_t end = std::min(ids.size(), window + 1 + static_cast<std::size_t>(options_.drafts));
   const std::int64_t running = row.start + row.tokens - row.drafts;
-  const AlignPostStep step = align_post_step_running(running, accepted, placed.column, blocks_[group].block_size());
+  publication.wrote_window(ids.subspan(window, end - window), 0, running, accepted);
+  const AlignPostStep step = align_post_step_running(running, accepted, column, blocks_[group].block_size());
   if (step.moves_bytes) {
     const SlotCopy kept = resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column,
                                               step.dst_column, step.bias)
@@ -284,7 +269,7 @@ AlignRequestCache::Running AlignRequestCache::settle_window(const Pass& pass, st
       publication.copied(kept);
     }
   }
-  return {.column = placed.column, .bias = accepted_bias(step.accepted)};
+  return {.column = column, .bias = accepted_bias(step.accepted)};
 }
 
 void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
@@ -348,7 +333,7 @@ void AlignRequestCache::check_index() const {
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     rows_[i].window.check_invariants();
     const RequestId request{static_cast<std::int32_t>(i / groups_)};
-    const RowState& state = state_at(request, i % groups_);
+    const RowState& state = states_.of(request)[i % groups_];
     require_invariant(state.read_bias >= 0 && state.read_bias <= options_.drafts, "AlignRequestCache",
                       "a bias is not in [0, drafts]");
   }

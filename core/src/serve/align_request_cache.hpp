@@ -50,7 +50,6 @@ class AlignRequestCache final : public RequestBook {
   /// One request in one group.
   struct Row {
     ColumnTable window;             ///< align
-    std::int64_t written = 0;       ///< align: computed tokens when the publication check last heard of the window
     std::vector<std::int32_t> ids;  ///< none, all
   };
 
@@ -72,7 +71,6 @@ class AlignRequestCache final : public RequestBook {
   void place_window(Pass& pass, std::size_t index, std::size_t group);
   void place_all(Pass& pass, std::size_t index, std::size_t group);
   void place_none(Pass& pass, std::size_t index, std::size_t group);
-  void wrote_window(RequestId request, std::size_t group, Running running, std::int64_t tokens);
   [[nodiscard]] Running settle_window(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
   void settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
   void publish_states(const RowPlan& row, std::size_t group);

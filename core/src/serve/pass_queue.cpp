@@ -3,13 +3,23 @@
 
 namespace stateport::detail {
 
+PassPlan Pass::view() {
+  for (std::size_t i = 0; i < states.size() && ready && !saves.empty(); ++i) {
+    const auto [first, end] = save_ranges[i];
+    states[i].saves = std::span(saves).subspan(first, end - first);
+  }
+  for (std::size_t g = 0; g < group_plans.size(); ++g)
+    group_plans[g] = ready ? GroupPlan{.clear = clear[g], .copies = copies[g]} : GroupPlan{};
+  return {.pass = id, .ready = ready, .rows = rows, .groups = group_plans, .rows_without_room = without_room};
+}
+
 PassQueue::PassQueue(std::size_t requests, std::size_t groups) {
   for (Pass& pass : passes_) {
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
     pass.row_of.resize(requests, -1);
     pass.states.reserve(requests * groups);
-    pass.align.resize(requests * groups);
+    pass.columns.resize(requests * groups);
     pass.save_ranges.reserve(requests * groups);
     pass.clear.resize(groups);
     pass.copies.resize(groups);
@@ -26,7 +36,9 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.without_room = 0;
   pass.dropped = 0;
   pass.ready = false;
-  pass.quiet = false;
+  pass.quiet = true;
+  for (auto& clear : pass.clear) clear.clear();
+  for (auto& copies : pass.copies) copies.clear();
   return pass;
 }
 

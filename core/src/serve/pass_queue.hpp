@@ -18,19 +18,13 @@ enum class RowPart : std::uint8_t {
   busy    ///< it runs, and the index has a part in it: reserve, place, settle
 };
 
-/// Index align: how one pass finds and leaves the running state of a row, in one group.
-struct AlignRow {
-  std::int32_t column = 0;  ///< the running column of the pass
-  SlotCopy moved;           ///< into it, before the pass; without a destination: nothing
-};
-
 /// First and end in Pass::saves.
 using SaveRange = std::array<std::size_t, 2>;
 
 struct Pass {
   PassId id = 0;
   bool ready = false;
-  bool quiet = false;  ///< placed, and its commit will do nothing but count tokens and register KV
+  bool quiet = false;  ///< if placed: its commit will do nothing but count tokens and register KV
   std::vector<RowPlan> rows;   ///< start and states: once the pass is placed
   std::vector<RowPart> parts;  ///< by row
   std::int32_t busy_rows = 0;
@@ -41,10 +35,20 @@ struct Pass {
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
   std::vector<GroupPlan> group_plans;
-  std::vector<AlignRow> align;  ///< [rows, groups], index align
+  std::vector<std::int32_t> columns;  ///< [rows, groups] index align: the running column; of busy rows
   std::int32_t without_room = 0;
   std::int32_t dropped = 0;  ///< checkpoints for which place() found no room
 
+  /// Says where a row that runs begins, and where its state lies. `in_columns`: it may lie past a bias.
+  void place(std::size_t row, std::int64_t start, std::span<const RowState> where, bool in_columns) noexcept {
+    rows[row].start = start;
+    rows[row].states = where;
+    quiet &= rows[row].drafts == 0;
+    if (!in_columns) return;
+    // A pass that is placed before the commit of this one would read past the bias again.
+    for (const RowState& state : where) quiet &= state.read_bias == 0;
+  }
+  [[nodiscard]] PassPlan view();
   [[nodiscard]] bool runs(std::size_t row) const noexcept { return parts[row] != RowPart::none; }
   [[nodiscard]] bool is_busy(std::size_t row) const noexcept { return parts[row] == RowPart::busy; }
 };

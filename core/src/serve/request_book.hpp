@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "serve/batch_check.hpp"
 #include "serve/event_queue.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
@@ -34,7 +35,9 @@ class RequestBook : public RequestCache {
   [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                   std::span<const Token> sampled) final;
   void end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
-  [[nodiscard]] std::span<const Token> tokens(RequestId request) const final { return checked(request).tokens; }
+  [[nodiscard]] std::span<const Token> tokens(RequestId request) const final {
+    return checked(request).tokens.all();
+  }
   [[nodiscard]] std::int64_t computed(RequestId request) const final { return checked(request).computed; }
   [[nodiscard]] KvRow kv(RequestId request) const final;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;
@@ -75,7 +78,7 @@ class RequestBook : public RequestCache {
   /// The pass, placed or not, will not run: what reserve() and place() took for its busy rows goes back, but for KV.
   virtual void unplace(Pass& pass) = 0;
   /// The row ran and kept `sampled` tokens; the record has them, and the new count of computed tokens. Where the state
-  /// lies from now on goes to state_at(). Indexes with steps find that of the row in after_[0].steps.back().
+  /// lies from now on goes to states_. Indexes with steps find that of the row in after_[0].steps.back().
   virtual void settle(Pass& pass, std::size_t index, std::int32_t sampled) = 0;
   /// After settle() of a row that decodes: rows of the request that end before so many tokens, and within the KV that
   /// it has, need no part of the index.
@@ -91,48 +94,35 @@ class RequestBook : public RequestCache {
   virtual void check_index() const = 0;
 
   [[nodiscard]] const Record& record(RequestId request) const noexcept { return records_[request.index()]; }
-  /// Where the state after the computed tokens lies. open() says where it begins; the book fills in the slots.
-  [[nodiscard]] RowState& state_at(RequestId request, std::size_t group = 0) noexcept {
-    return states_[request.index() * groups_ + group];
-  }
-  [[nodiscard]] const RowState& state_at(RequestId request, std::size_t group = 0) const noexcept {
-    return states_[request.index() * groups_ + group];
-  }
-  /// Valid until the next call.
-  [[nodiscard]] PromptNames names(RequestId request) { return record(request).names(media_); }
-
   RequestCacheOptions options_;
   std::size_t groups_;
+  bool in_columns_;  ///< a pass leaves the states after its drafts in columns; false: in steps of scratch memory
   EventQueue events_;
   PassQueue passes_;
+  std::vector<Record> records_;
+  StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
+  BatchCheck check_;
   std::vector<After> after_;    ///< by group, of this commit
   std::int32_t published_ = 0;  ///< of this commit
   std::int32_t dropped_ = 0;
   double now_s_ = 0;
 
  private:
-  [[nodiscard]] const Record& checked(RequestId request) const;
-  [[nodiscard]] PassQueue::Bounds bounds(RequestId request, std::size_t passes) const noexcept {
-    return passes_.bounds(request, record(request).computed, passes);
+  [[nodiscard]] const Record& checked(RequestId request) const {
+    check_running(records_, request);
+    return records_[request.index()];
   }
-  void check_row(const PassRow& row, std::size_t passes) const;
-  void check_rows(std::span<const PassRow> rows, std::size_t passes);
-  void check_counts(const Pass& pass, std::span<const std::int32_t> counts, std::int64_t sampled) const;
   void drop_newest();
-  void add_row(Pass& pass, std::size_t index, const PassRow& row);
+  void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
+  [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
   void note_memory(RequestId request);
-  void place_rows(Pass& pass);
-  void settle_row(Pass& pass, std::size_t index, std::span<const Token> sampled);
-  [[nodiscard]] PassPlan view(Pass& pass);
+  void place_busy_rows(Pass& pass);
+  void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
 
-  std::vector<Record> records_;
-  std::vector<RowState> states_;  ///< [requests, groups]
   std::vector<RequestId> free_requests_;
-  std::uint64_t batch_ = 0;
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
-  std::vector<MediaKey> media_;  ///< scratch of names()
   std::vector<GroupCommit> group_commits_;
   CacheStats stats_;
 };

@@ -25,7 +25,7 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
 }
 
 void RequestRecord::fill(const Prompt& prompt) {
-  tokens.assign(prompt.tokens.begin(), prompt.tokens.end());
+  tokens.assign(prompt.tokens);
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
   quiet_until = 0;
@@ -33,15 +33,11 @@ void RequestRecord::fill(const Prompt& prompt) {
   salt.reset();
   if (prompt.name_space.extra_key) extra_key.emplace(*prompt.name_space.extra_key);
   if (prompt.name_space.salt) salt.emplace(*prompt.name_space.salt);
-  media.clear();
-  for (const MediaKey& key : prompt.media) media.push_back({.id = std::string(key.id), .first_token = key.first_token});
+  media_ids.clear();
+  media.assign(prompt.media.begin(), prompt.media.end());
+  for (const MediaKey& key : media) media_ids.emplace_back(key.id);
+  for (std::size_t i = 0; i < media.size(); ++i) media[i].id = media_ids[i];
   hint = prompt.hint;
-}
-
-PromptNames RequestRecord::names(std::vector<MediaKey>& scratch) const {
-  scratch.clear();
-  for (const Media& key : media) scratch.push_back({.id = key.id, .first_token = key.first_token});
-  return {.name_space = name_space(), .media = scratch};
 }
 
 }  // namespace stateport::detail

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_types.hpp>
+
+#include "serve/token_list.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -16,30 +20,54 @@ struct PromptNames {
   std::span<const MediaKey> media;
 };
 
-/// What is known of a request whatever the index. What every step of a batch reads comes first, in one cache line.
+/// What is known of a request whatever the index. The first cache line is what a step reads of a quiet request.
 struct alignas(64) RequestRecord {
-  struct Media {
-    std::string id;
-    std::int64_t first_token = 0;
-  };
   std::int64_t prompt_tokens = 0;
   std::int64_t computed = 0;
   std::int64_t quiet_until = 0;  ///< a row that ends before it is quiet: its pass changes counts and tokens alone
-  std::vector<Token> tokens;
+  TokenList tokens;
   std::uint64_t named = 0;  ///< the last batch that named the request
-  bool running = false;
 
-  KvRow kv;
+  KvRow kv;  ///< all that memory was found for
+  bool running = false;
   std::optional<std::string> extra_key;
   std::optional<std::string> salt;
-  std::vector<Media> media;
+  std::vector<std::string> media_ids;
+  std::vector<MediaKey> media;
   ReuseHint hint;
 
   void fill(const Prompt& prompt);
+  /// A row of the request ran, and sampled these tokens.
+  void count(const RowPlan& row, std::span<const Token> sampled) {
+    tokens.append(sampled);
+    computed += row.tokens - row.drafts + accepted_bias(static_cast<std::int32_t>(sampled.size()));
+  }
   [[nodiscard]] Namespace name_space() const noexcept { return {extra_key, salt}; }
-  /// `scratch` keeps the media; the names are valid as long as it and the record stay.
-  [[nodiscard]] PromptNames names(std::vector<MediaKey>& scratch) const;
+  [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space(), .media = media}; }
 };
+
+/// Where the state of each request lies, in each group of layers.
+class StateTable {
+ public:
+  StateTable(std::size_t requests, std::size_t groups) : groups_(groups), states_(requests * groups) {}
+
+  [[nodiscard]] std::span<RowState> of(RequestId request) noexcept {
+    return std::span(states_).subspan(request.index() * groups_, groups_);
+  }
+  [[nodiscard]] std::span<const RowState> of(RequestId request) const noexcept {
+    return std::span(states_).subspan(request.index() * groups_, groups_);
+  }
+
+ private:
+  std::size_t groups_;
+  std::vector<RowState> states_;  ///< [requests, groups]
+};
+
+/// Throws InvalidArgument unless the request runs.
+inline void check_running(std::span<const RequestRecord> records, RequestId request) {
+  require(request.valid() && request.index() < records.size() && records[request.index()].running, "request", request,
+          "is not running");
+}
 
 /// Throws InvalidArgument: see RequestCache::start.
 void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now_s);

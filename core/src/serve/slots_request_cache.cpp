@@ -47,7 +47,7 @@ SlotsRequestCache::~SlotsRequestCache() {
 
 std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double) {
   const Record& prompt = record(id);
-  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens, names(id));
+  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), prompt.names());
   const GrowingHashes& hashes = kv_.hashes(id);
   matched_.resize(cached.size());
   const BlockMatch match = matcher_.match({.chunk_tokens = prompt.prompt_tokens,
@@ -60,7 +60,7 @@ std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double)
              .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
              .hit_tokens = match.skip_tokens,
              .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens};
-  state_at(id) = {.read_column = match.skip_tokens > 0 ? 0 : -1};
+  states_.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return Opened{.reused_tokens = match.skip_tokens, .cached_tokens = request.cached_tokens, .lost = match.lost};
 }
 
@@ -112,12 +112,12 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
   request.begun = true;
-  state_at(row.request).read_column = 0;
+  states_.of(row.request)[0].read_column = 0;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
-    kv_.register_full(row.request, std::span(record(row.request).tokens).first(static_cast<std::size_t>(computed)),
-                      names(row.request));
+    kv_.register_full(row.request, record(row.request).tokens.first(computed),
+                      record(row.request).names());
   if (!request.told && computed >= record(row.request).prompt_tokens) {
     request.told = true;
     to_tell_.push_back(row.request);

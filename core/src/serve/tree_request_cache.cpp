@@ -45,10 +45,10 @@ void TreeRequestCache::name_media(RequestId id) {
   request.has_extra_key = !prompt.media.empty();
   request.extra_key.clear();
   if (prompt.media.empty()) return;
-  const auto add = [&](const std::string& text) { request.extra_key += std::to_string(text.size()) + ':' + text; };
+  const auto add = [&](std::string_view text) { (request.extra_key += std::to_string(text.size()) + ':') += text; };
   request.extra_key = prompt.extra_key ? "1:" : "0:";
   if (prompt.extra_key) add(*prompt.extra_key);
-  for (const Record::Media& media : prompt.media) {
+  for (const MediaKey& media : prompt.media) {
     request.extra_key += std::to_string(media.first_token) + '@';
     add(media.id);
   }
@@ -94,7 +94,7 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   const Record& prompt = record(id);
   name_media(id);
   tree_.set_time(now_s);
-  const auto usable = std::span(prompt.tokens).first(prompt.tokens.size() - 1);
+  const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
   request.hit = tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_);
@@ -114,7 +114,7 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   request.protected_tokens = request.hit.tokens;
   request.begun = false;
   request.hashes.clear();
-  state_at(id) = {.read_column = request.hit.tokens > 0 ? 0 : -1};
+  states_.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
   return Opened{
       .reused_tokens = request.hit.tokens, .cached_tokens = request.hit.walked_tokens, .lost = request.hit.lost};
 }
@@ -188,7 +188,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const std::int64_t computed = record(row.request).computed;
   const bool in_prompt = row.start < record(row.request).prompt_tokens;
   request.begun = true;
-  state_at(row.request).read_column = 0;
+  states_.of(row.request)[0].read_column = 0;
   if (row.drafts > 0) return settle_steps(row);
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i) {
@@ -265,7 +265,7 @@ void TreeRequestCache::publish(Pass& pass) {
 bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint) {
   const Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const auto key = std::span(record(id).tokens).first(count);
+  const auto key = record(id).tokens.first(tokens);
   const bool in_prompt = tokens <= record(id).prompt_tokens;
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_tokens_ = tokens;
@@ -277,7 +277,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
        .name_space = name_space(id),
        .prev_tokens = request.protected_tokens,
        .chunked = in_prompt && !ends,
-       .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens) + 1, .past = request.hit.past, .hint = hint}},
+       .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens.all()) + 1, .past = request.hit.past, .hint = hint}},
       freed_);
   take_back(freed_);
   if (inserted.state_exists) return false;
@@ -289,7 +289,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
 void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens) {
   if (!events_.on()) return;
   GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, std::span(record(id).tokens).first(static_cast<std::size_t>(tokens)),
+  hashes.extend(hasher_, record(id).tokens.first(tokens),
                 {.name_space = name_space(id), .media = {}}, extra_keys_);
   state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   told_[slot.index()] = 1;
@@ -303,7 +303,7 @@ void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens
 void TreeRequestCache::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const PrefixMatch kept = tree_.match(std::span(record(id).tokens).first(count), name_space(id),
+  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), name_space(id),
                                        std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.protected_tokens = kept.tokens;

@@ -275,6 +275,27 @@ TEST_CASE("what finds no room is named, and the rest of the batch runs") {
   }
 }
 
+TEST_CASE("a request that decodes inside a block of states holds its window alone") {
+  RequestCacheOptions options = small(CacheIndex::align);
+  options.max_requests = 2;
+  // One request that goes into its next block, which holds two, and one that does so two tokens later.
+  options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
+  const auto cache = make_request_cache(options);
+  const Tokens first = counting(5);
+  const Tokens second = counting(3, 500);
+  std::array rows = {PassRow{.request = cache->start({.tokens = first})->request, .tokens = 5},
+                     PassRow{.request = cache->start({.tokens = second})->request, .tokens = 3}};
+  const std::array<std::int32_t, 2> counts = {1, 1};
+  const std::array<Token, 2> sampled = {7, 7};
+  for (int step = 0; step < 80; ++step) {
+    const PassPlan plan = cache->plan(rows);
+    REQUIRE(plan.rows_without_room == 0);
+    static_cast<void>(cache->commit(plan.pass, counts, sampled));
+    cache->check_invariants();
+    for (PassRow& row : rows) row.tokens = 1;
+  }
+}
+
 namespace {
 
 /// An engine that does everything that RequestCache allows, in random order.
