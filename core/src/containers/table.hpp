@@ -10,7 +10,8 @@
 namespace stateport {
 
 namespace detail {
-/// Asks the system to back a large range with huge pages; small ranges and other systems: no effect.
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+/// Asks the system to back a range that begins with a huge page by huge pages; other systems: no effect.
 void advise_huge_pages(void* memory, std::size_t bytes) noexcept;
 }  // namespace detail
 
@@ -19,8 +20,6 @@ void advise_huge_pages(void* memory, std::size_t bytes) noexcept;
 /// also misses the TLB, which under virtualisation costs more than the read itself.
 template <class T>
 struct TableAllocator : std::allocator<T> {
-  static constexpr std::align_val_t alignment{std::max(alignof(T), std::size_t{64})};
-
   TableAllocator() noexcept = default;
   template <class Other>
   explicit(false) TableAllocator(const TableAllocator<Other>&) noexcept {}
@@ -30,11 +29,25 @@ struct TableAllocator : std::allocator<T> {
   };
 
   [[nodiscard]] T* allocate(std::size_t count) {
-    void* const memory = ::operator new(count * sizeof(T), alignment);
-    detail::advise_huge_pages(memory, count * sizeof(T));
+    const std::size_t bytes = bytes_of(count);
+    void* const memory = ::operator new(bytes, alignment(bytes));
+    if (bytes >= detail::huge_page_bytes) detail::advise_huge_pages(memory, bytes);
     return static_cast<T*>(memory);
   }
-  void deallocate(T* memory, std::size_t /*count*/) noexcept { ::operator delete(memory, alignment); }
+  void deallocate(T* memory, std::size_t count) noexcept { ::operator delete(memory, alignment(bytes_of(count))); }
+
+ private:
+  /// With the rest of a huge page that is nearly full: on small pages it would be the slow part of the table.
+  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept {
+    const std::size_t bytes = count * sizeof(T);
+    const std::size_t rest = -bytes % detail::huge_page_bytes;
+    return rest <= bytes / 8 ? bytes + rest : bytes;
+  }
+  [[nodiscard]] static constexpr std::align_val_t alignment(std::size_t bytes) noexcept {
+    constexpr std::size_t cache_line_bytes = 64;
+    return std::align_val_t{bytes >= detail::huge_page_bytes ? detail::huge_page_bytes
+                                                             : std::max(alignof(T), cache_line_bytes)};
+  }
 };
 
 /// A vector that is read at random: one entry per block, slot, node or candidate.

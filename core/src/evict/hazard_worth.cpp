@@ -6,17 +6,11 @@
 
 namespace stateport {
 
-void HazardWorth::clear(Index index) {
-  make_room(index);
-  lose_state(index);
-  inherited_[index] = {};
-}
-
 void HazardWorth::keep(const KeptFacts& prefix) {
   const HazardModel::Position position = model_.remember(prefix);
   if (position == HazardModel::none) return;
   make_room(prefix.index);
-  if (prefix.at == KeptAt::end) inherited_[prefix.index] = model_.demand(position);
+  if (prefix.at == KeptAt::end) inherit(prefix.index, model_.demand(position));
   if (!prefix.has_state || positions_[prefix.index] == position) return;
   lose_state(prefix.index);
   model_.pin(position);
@@ -24,18 +18,20 @@ void HazardWorth::keep(const KeptFacts& prefix) {
 }
 
 void HazardWorth::lose_state(Index index) noexcept {
-  if (position(index) == HazardModel::none) return;
-  model_.unpin(std::exchange(positions_[index], HazardModel::none));
+  if (!known(index)) return;
+  model_.unpin(std::exchange(positions_[index], inherited_[index].known() ? inherited_only : HazardModel::none));
 }
 
 void HazardWorth::remove(Index index, Index heir) {
-  make_room(index);
+  if (!promises_hits(index)) return;
   lose_state(index);
-  const HazardModel::Demand lost = std::exchange(inherited_[index], {});
+  const HazardModel::Demand lost = inherited_[index];
+  inherited_[index] = {};
+  positions_[index] = HazardModel::none;
   if (heir == no_heir || !lost.known()) return;
   make_room(heir);
-  HazardModel::Demand& inherited = inherited_[heir];
-  if (!inherited.known() || lost.used_s > inherited.used_s) inherited = lost;
+  if (const HazardModel::Demand& held = inherited_[heir]; !held.known() || lost.used_s > held.used_s)
+    inherit(heir, lost);
 }
 
 void HazardWorth::clear_all() noexcept {
@@ -48,6 +44,9 @@ void HazardWorth::check_invariants() const {
   std::vector<HazardModel::Position> pinned;
   for (Index index = 0; index < positions_.size(); ++index)
     if (known(index)) pinned.push_back(position(index));
+  for (Index index = 0; index < positions_.size(); ++index)
+    require_invariant(promises_hits(index) == (known(index) || inherited_[index].known()), "HazardWorth",
+                      "a candidate of which nothing is known promises hits, or one that is known does not");
   model_.check_invariants(pinned);
 }
 

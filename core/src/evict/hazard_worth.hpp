@@ -22,7 +22,7 @@ class HazardWorth {
 
   explicit HazardWorth(std::size_t positions) : model_(positions) {}
 
-  /// Beyond the room made here, keep() and clear() make it themselves.
+  /// Beyond the room made here, keep() and remove() make it themselves.
   void reserve(std::size_t indices) {
     positions_.reserve(indices);
     inherited_.reserve(indices);
@@ -30,8 +30,6 @@ class HazardWorth {
   [[nodiscard]] HazardModel& model() noexcept { return model_; }
   [[nodiscard]] const HazardModel& model() const noexcept { return model_; }
 
-  /// A new candidate of which nothing is known.
-  void clear(Index index);
   /// A prefix was kept: its position is the candidate's while that has a state.
   void keep(const KeptFacts& prefix);
   void lose_state(Index index) noexcept;
@@ -39,14 +37,14 @@ class HazardWorth {
   void remove(Index index, Index heir);
   void clear_all() noexcept;
 
-  /// Hints that hits_per_s() will be asked: first of what is known of the candidate, then of its position.
-  void fetch(Index index) const noexcept {
-    detail::prefetch(positions_.data() + index);
-    detail::prefetch(inherited_.data() + index);
-  }
-  void fetch_demand(Index index) const noexcept { model_.fetch(position(index)); }
+  /// A hint that promises_hits() will be asked.
+  void fetch(Index index) const noexcept { detail::prefetch(positions_.data() + index); }
   /// Uses per second from now on. At a leaf those count too that would have hit below it.
   [[nodiscard]] double hits_per_s(Index index, bool leaf) const noexcept;
+  /// If not, hits_per_s() is 0.
+  [[nodiscard]] bool promises_hits(Index index) const noexcept {
+    return index < positions_.size() && positions_[index] != HazardModel::none;
+  }
   /// Whether the candidate's position is known.
   [[nodiscard]] bool known(Index index) const noexcept { return position(index) != HazardModel::none; }
 
@@ -64,19 +62,28 @@ class HazardWorth {
     positions_.resize(std::size_t{index} + 1, HazardModel::none);
   }
   [[nodiscard]] HazardModel::Position position(Index index) const noexcept {
-    return index < positions_.size() ? positions_[index] : HazardModel::none;
+    const bool known = index < positions_.size() && positions_[index] < inherited_only;
+    return known ? positions_[index] : HazardModel::none;
+  }
+  void inherit(Index index, const HazardModel::Demand& demand) noexcept {
+    inherited_[index] = demand;
+    if (positions_[index] == HazardModel::none) positions_[index] = inherited_only;
   }
 
   HazardModel model_;
-  Table<HazardModel::Position> positions_;  ///< by candidate: of its end, pinned; none: unknown
+  /// A place of positions_: the candidate's position is unknown, but inherited_ is known. One table tells so of all
+  /// that nothing is known of, which in a large cache are most.
+  static constexpr HazardModel::Position inherited_only = HazardModel::none - 1;
+
+  Table<HazardModel::Position> positions_;  ///< by candidate: of its end, pinned; none: nothing is known
   Table<HazardModel::Demand> inherited_;    ///< by candidate: of what will hit there now, though it ended elsewhere
 };
 
 // Some 26 candidates are ranked for a victim: this runs for each.
 
 inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
-  if (index >= positions_.size()) return 0;
-  const HazardModel::Demand& own = model_.demand(positions_[index]);
+  if (!promises_hits(index)) return 0;
+  const HazardModel::Demand& own = model_.demand(position(index));
   const double hits = model_.index(own);
   return leaf && inherited_[index] != own ? std::max(hits, model_.index(inherited_[index])) : hits;
 }

@@ -25,6 +25,8 @@ class HixEviction final : public LearningPolicy {
     return {.draws = options_.samples == 0 ? all : options_.samples, .draw_seed = options_.seed};
   }
   bool observes_prompts() const noexcept override { return true; }
+  bool is_worthless(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }
+  void fetch(std::uint32_t index) const noexcept override { worth_.fetch(index); }
   VictimKey key(const VictimFacts& facts) const noexcept override {
     return VictimKey::from(facts.has_state ? rank(facts) : 0, facts.used_tick);
   }
@@ -51,11 +53,13 @@ class HixEviction final : public LearningPolicy {
   }
   [[nodiscard]] double rank(const VictimFacts& facts) const noexcept {
     const bool leaf = facts.chain_tokens > 0;
+    const double hits_per_s = worth_.hits_per_s(facts.index, leaf);
+    if (hits_per_s == 0) return 0;
     double saved = saved_per_byte(facts, facts.tokens, facts.fallback_tokens);
     // What only this leaf needs goes with it sooner or later: the better of both counts.
     if (facts.tokens > 0 && leaf)
       saved = std::max(saved, saved_per_byte(facts, facts.chain_tokens, facts.chain_fallback_tokens));
-    return worth_.hits_per_s(facts.index, leaf) * saved;
+    return hits_per_s * saved;
   }
 
   EvictionOptions options_;

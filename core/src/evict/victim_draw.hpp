@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "containers/assert.hpp"
+#include "containers/prefetch.hpp"
 #include "containers/table.hpp"
 
 #include <algorithm>
@@ -12,9 +13,16 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace stateport {
+
+/// What is going to be looked at, and may be fetched.
+enum class VictimFetch : std::uint8_t {
+  key,     ///< whether it is eligible, and its key
+  removal  ///< what is needed to remove it
+};
 
 /// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares a few
 /// candidates drawn at random and the best of earlier draws, and answers the smallest (key, index) of them. What was
@@ -32,8 +40,10 @@ class VictimDraw {
   static constexpr std::size_t kept_max = 12;
 
   struct FetchNothing {
-    void operator()(std::uint32_t, int) const noexcept {}
+    void operator()(std::uint32_t, VictimFetch) const noexcept {}
   };
+  template <class Fetch>
+  static constexpr bool fetches = !std::is_same_v<std::remove_cvref_t<Fetch>, FetchNothing>;
 
   /// draws >= 1.
   explicit VictimDraw(std::int32_t draws, std::uint64_t seed = 1, std::size_t capacity = 0)
@@ -46,13 +56,17 @@ class VictimDraw {
   void reserve(std::size_t capacity) {
     if (capacity > places_.size()) places_.resize(capacity, absent);
     candidates_.reserve(capacity);
-    drawn_.reserve(std::min(draws_, capacity));
+    if (capacity > draws_) drawn_.reserve(draws_);
+    if (capacity > draws_ && capacity >= cached_candidates) ahead_.reserve(draws_);
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return candidates_.size() - hidden_; }
   [[nodiscard]] bool contains(std::uint32_t index) const noexcept {
     return index < places_.size() && places_[index] < absent;
   }
+
+  /// A hint that the index will soon be pushed or erased.
+  void prefetch(std::uint32_t index) const noexcept { detail::prefetch(places_.data() + index); }
 
   /// Adds a candidate; without effect if it is already there.
   void push(std::uint32_t index) {
@@ -80,23 +94,23 @@ class VictimDraw {
   }
 
   /// An eligible candidate, which stays; none if there is none. `eligible(index)` and `key_of(index)` give the state of
-  /// affairs now. `fetch(index, step)` may fetch what key_of() is going to look at: in step 0 what the index tells, in
-  /// step 1 what that tells.
+  /// affairs now. `fetch(index, what)` is a hint without effect on answers. It is told of the candidates of the next
+  /// draw, too, which are mostly known: those are fetched while the victim of this one is removed.
   template <class Eligible, class KeyOf, class Fetch = FetchNothing>
   [[nodiscard]] std::optional<std::uint32_t> draw(Eligible&& eligible, KeyOf&& key_of, Fetch&& fetch = {}) {
-    if (!draw_indices(eligible, fetch)) return least_of_all(eligible, key_of);
-    for (const std::uint32_t index : drawn_) fetch(index, 1);
+    if (!draw_indices(eligible)) return least_of_all(eligible, key_of);
+    if (fetches<Fetch> && size() >= cached_candidates) look_ahead(fetch);
     drop_if([&](std::uint32_t index) { return !contains(index) || !eligible(index); });
     // The last victim left a place free: so the smallest of those drawn now is kept, whatever the others' keys were.
     STATEPORT_ASSERT(kept_count_ < kept_max);
-    for (const std::uint32_t index : drawn_) keep({key_of(index), index});
-    for (;;) {
-      const std::uint32_t first = kept_.front().index;
-      const Ranked now{key_of(first), first};
-      drop_if([&](std::uint32_t index) { return index == first; });
-      if (kept_count_ == 0 || !(kept_.front() < now)) return first;
-      keep(now);
+    for (const std::uint32_t index : drawn_) {
+      const Ranked ranked{key_of(index), index};
+      if (kept_count_ < kept_max || ranked < kept_.back()) keep(ranked);
     }
+    const std::uint32_t victim = take_first(key_of);
+    fetch(victim, VictimFetch::removal);
+    if (kept_count_ > 0) fetch(kept_.front().index, VictimFetch::removal);  // often the next one
+    return victim;
   }
 
   /// Writes the victims of the next draws, each without those before it, and answers how many there are, at most
@@ -123,7 +137,8 @@ class VictimDraw {
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return (places_.capacity() + candidates_.capacity() + drawn_.capacity()) * sizeof(std::uint32_t);
+    return (places_.capacity() + candidates_.capacity() + drawn_.capacity() + ahead_.capacity()) *
+           sizeof(std::uint32_t);
   }
 
   /// Throws std::logic_error unless every candidate is at its place. O(n).
@@ -140,6 +155,8 @@ class VictimDraw {
   }
 
  private:
+  /// So few are in the cache anyway.
+  static constexpr std::size_t cached_candidates = 4096;
   /// Places are below. That of a hidden candidate is this plus the place that it left.
   static constexpr std::uint32_t absent = std::uint32_t{1} << 31;
   struct Ranked {
@@ -173,16 +190,45 @@ class VictimDraw {
     places_[index] = place;
   }
 
-  [[nodiscard]] std::size_t random_place() noexcept {
-    random_ += 0x9E3779B97F4A7C15U;  // SplitMix64
-    std::uint64_t bits = (random_ ^ (random_ >> 30)) * 0xBF58476D1CE4E5B9U;
+  static constexpr std::uint64_t random_step = 0x9E3779B97F4A7C15U;
+  [[nodiscard]] static std::size_t place_of(std::uint64_t random, std::size_t candidates) noexcept {
+    std::uint64_t bits = (random ^ (random >> 30)) * 0xBF58476D1CE4E5B9U;  // SplitMix64
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
-    return static_cast<std::size_t>(((bits >> 32) * size()) >> 32);
+    return static_cast<std::size_t>(((bits >> 32) * candidates) >> 32);
+  }
+  [[nodiscard]] std::size_t random_place() noexcept { return place_of(random_ += random_step, size()); }
+
+  /// Fetches what the next draw will look at, while this one compares what the one before has fetched. The places of
+  /// draws to come are known if there will be as many candidates as now, and none that is drawn is locked. Those of the
+  /// draw after the next are noted and fetched, so that the next look ahead can read what stands there.
+  template <class Fetch>
+  void look_ahead(Fetch& fetch) noexcept {
+    const std::size_t candidates = size();
+    for (const std::uint32_t place : ahead_)
+      if (place < candidates) fetch(candidates_[place], VictimFetch::key);
+    ahead_.resize(draws_);
+    std::uint64_t random = random_ + draws_ * random_step;
+    for (std::uint32_t& place : ahead_) {
+      place = static_cast<std::uint32_t>(place_of(random += random_step, candidates));
+      detail::prefetch(&candidates_[place]);
+    }
+  }
+
+  /// The best of what is kept, by its key now. It is not kept any longer.
+  template <class KeyOf>
+  [[nodiscard]] std::uint32_t take_first(KeyOf& key_of) noexcept {
+    for (;;) {
+      const std::uint32_t first = kept_.front().index;
+      const Ranked now{key_of(first), first};
+      drop_if([&](std::uint32_t index) { return index == first; });
+      if (kept_count_ == 0 || !(kept_.front() < now)) return first;
+      keep(now);
+    }
   }
 
   /// False if there are no more candidates than would be drawn.
-  template <class Eligible, class Fetch>
-  [[nodiscard]] bool draw_indices(Eligible& eligible, Fetch& fetch) {
+  template <class Eligible>
+  [[nodiscard]] bool draw_indices(Eligible& eligible) {
     drawn_.clear();
     while (size() > draws_) {
       const std::uint32_t index = candidates_[random_place()];
@@ -191,7 +237,6 @@ class VictimDraw {
         continue;
       }
       drawn_.push_back(index);
-      fetch(index, 0);
       if (drawn_.size() == draws_) return true;
     }
     return false;
@@ -205,9 +250,8 @@ class VictimDraw {
     kept_count_ = static_cast<std::size_t>(left - kept_.begin());
   }
 
-  /// If it is among the best.
+  /// Precondition: it is among the best.
   void keep(const Ranked& ranked) noexcept {
-    if (kept_count_ == kept_max && !(ranked < kept_.back())) return;
     drop_if([&](std::uint32_t index) { return index == ranked.index; });  // it had another key
     std::size_t at = std::min(kept_count_++, kept_max - 1);
     for (; at > 0 && ranked < kept_[at - 1]; --at) kept_[at] = kept_[at - 1];
@@ -232,10 +276,11 @@ class VictimDraw {
 
   std::size_t draws_;
   std::uint64_t random_;
-  Table<std::uint32_t> places_;            ///< by index: in candidates_
-  std::vector<std::uint32_t> candidates_;  ///< in no order
-  std::vector<std::uint32_t> drawn_;       ///< scratch
-  std::array<Ranked, kept_max> kept_{};    ///< in order of the keys that they had
+  Table<std::uint32_t> places_;          ///< by index: in candidates_
+  Table<std::uint32_t> candidates_;      ///< in no order
+  std::vector<std::uint32_t> drawn_;     ///< scratch
+  std::vector<std::uint32_t> ahead_;     ///< places of the next draw, probably
+  std::array<Ranked, kept_max> kept_{};  ///< in order of the keys that they had
   std::size_t kept_count_ = 0;
   std::size_t hidden_ = 0;  ///< candidates at the end of candidates_ that peek() took out
   bool peeking_ = false;

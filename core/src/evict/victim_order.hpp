@@ -36,7 +36,7 @@ enum class VictimStrategy : std::uint8_t {
 ///     VictimKey key(std::uint32_t index) const;       // strategies heap and draw: EvictionPolicy::key() of its facts
 ///     std::uint64_t tick(std::uint32_t index) const;  // strategy list, with LazyRecency: last use
 ///     Node& node(std::uint32_t index) const;          // strategy list, with LinkedRecency: see there
-///     void fetch(std::uint32_t index, int step) const;  // optional: VictimDraw prefetches by it
+///     void fetch(std::uint32_t index, VictimFetch what) const;  // optional: VictimDraw prefetches by it
 ///
 /// Rules for the cache:
 /// * offer() when an index becomes eligible, and when its key may have become smaller. Twice is harmless.
@@ -125,8 +125,8 @@ class VictimOrder {
     const auto eligible = [&](std::uint32_t index) { return source.eligible(index); };
     const auto key = [&](std::uint32_t index) { return source.key(index); };
     if (strategy_ == VictimStrategy::heap) return heap_.top(eligible, key);
-    if constexpr (requires { source.fetch(0U, 0); })
-      return draw_->draw(eligible, key, [&](std::uint32_t index, int step) { source.fetch(index, step); });
+    if constexpr (requires { source.fetch(0U, VictimFetch::key); })
+      return draw_->draw(eligible, key, [&](std::uint32_t index, VictimFetch what) { source.fetch(index, what); });
     else
       return draw_->draw(eligible, key);
   }
@@ -160,11 +160,10 @@ class VictimOrder {
     return ahead == 0 ? heap_.upcoming() : std::nullopt;
   }
   /// A hint that the index will soon be offered or erased.
-  void prefetch(std::uint32_t index) const noexcept requires requires(const Recency& recency) {
-    recency.prefetch(index);
-  }
-  {
-    if (strategy_ == VictimStrategy::list) recency_.prefetch(index);
+  void prefetch(std::uint32_t index) const noexcept {
+    if (draw_) return draw_->prefetch(index);
+    if constexpr (requires { recency_.prefetch(index); })
+      if (strategy_ == VictimStrategy::list) recency_.prefetch(index);
   }
 
   void clear() noexcept {

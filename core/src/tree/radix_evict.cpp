@@ -90,7 +90,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
 }
 
 void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result) {
-  if (learning_) learning_->chosen(victims_.facts(node));
+  victims_.choose(node);
   if (victims_.is_leaf(node)) return remove_leaf(node, freed, result);
   remove_state(node, freed, result);
 }
@@ -107,7 +107,7 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
   while (result.tokens < demand.tokens) {
     const auto leaf = victims_.next_leaf();
     if (!leaf) break;
-    if (learning_) learning_->chosen(victims_.facts(*leaf));
+    victims_.choose(*leaf);
     remove_leaf(*leaf, freed, result);
   }
   while (result.states < demand.states) {

@@ -165,7 +165,7 @@ class RadixNodes {
   HashIndex children_{60};  ///< nodes by a hash of (parent, namespace, first page): 13 bytes a node
   NamespaceTable names_;
   bool keeps_ends_;
-  std::vector<std::uint32_t> ends_;  ///< by node, if they are kept
+  Table<std::uint32_t> ends_;  ///< by node, if they are kept
 };
 
 }  // namespace stateport::detail

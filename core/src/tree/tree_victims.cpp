@@ -20,7 +20,7 @@ TreeVictims::TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy
     : nodes_(nodes),
       pool_(pool),
       policy_(policy),
-      learns_(policy.learning() != nullptr),
+      learning_(policy.learning()),
       ranks_states_(policy.traits().ranks_states || policy.traits().draws > 0),
       leaves_(policy.traits()),
       state_ticks_(slots, 0) {
@@ -33,10 +33,33 @@ void TreeVictims::reserve(std::size_t nodes) {
   if (ranks_states()) bare_.reserve(nodes);
 }
 
-bool TreeVictims::States::eligible(std::uint32_t slot) const noexcept {
+bool TreeVictims::States::has_owner(std::uint32_t slot) const noexcept {
   const SlotId id{static_cast<std::int32_t>(slot)};
-  const SlotPool& pool = victims.pool_;
-  return !pool.is_free(id) && pool.owner(id) != SlotPool::caller && pool.lock_count(id) == 0;
+  return !victims.pool_.is_free(id) && victims.pool_.owner(id) != SlotPool::caller;
+}
+
+bool TreeVictims::States::eligible(std::uint32_t slot) const noexcept {
+  return has_owner(slot) && victims.pool_.lock_count(SlotId{static_cast<std::int32_t>(slot)}) == 0;
+}
+
+void TreeVictims::fetch(std::uint32_t node, VictimFetch what) const noexcept {
+  const RadixNode& entry = nodes_[node];
+  if (what == VictimFetch::key) {
+    prefetch(&entry);
+    if (learning_ != nullptr) learning_->fetch(node);
+  } else {
+    nodes_.fetch_pages(node);
+    leaves_.prefetch(node);
+    if (ranks_states()) bare_.prefetch(node);
+    if (entry.slot < 0) return;
+    pool_.prefetch(SlotId{entry.slot});
+    states_.prefetch(static_cast<std::uint32_t>(entry.slot));
+  }
+}
+
+VictimKey TreeVictims::key(std::uint32_t node) const noexcept {
+  if (learning_ != nullptr && learning_->is_worthless(node)) return VictimKey::from(0, nodes_[node].tick);
+  return policy_.key(facts(node));
 }
 
 VictimFacts TreeVictims::facts(std::uint32_t node) const noexcept {
@@ -49,7 +72,7 @@ VictimFacts TreeVictims::facts(std::uint32_t node) const noexcept {
                     .tokens = nodes_.tokens_of(entry.pages),
                     .has_state = entry.slot >= 0,
                     .children = entry.children};
-  if (learns_ && facts.has_state) add_lengths(node, facts);
+  if (learning_ != nullptr && facts.has_state) add_lengths(node, facts);
   return facts;
 }
 
@@ -140,6 +163,7 @@ void TreeVictims::check_invariants() const {
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
     const RadixNode& node = nodes_[index];
     if (node.pages == 0) continue;
+    require_invariant(key(index) == policy_.key(facts(index)), structure, "a node that has a rank is worthless");
     const bool candidate =
         ranks_states() && node.slot < 0 ? bare_.contains(bare_leaves(), index) : leaves_.contains(leaves(), index);
     require_invariant(candidate || !is_leaf(index), structure, "an evictable leaf is not indexed");

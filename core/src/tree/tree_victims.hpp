@@ -5,6 +5,7 @@
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
+#include "containers/table.hpp"
 #include "evict/victim_order.hpp"
 #include "tree/radix_nodes.hpp"
 
@@ -12,7 +13,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace stateport::detail {
 
@@ -86,7 +86,7 @@ class TreeVictims {
   /// The key of the node's state, if it has one, may have become smaller.
   void rank_state_again(std::uint32_t node) noexcept {
     if (!states_.keys_may_shrink() || nodes_[node].slot < 0) return;
-    if (learns_) policy_.learning()->measured(facts(node));
+    if (learning_ != nullptr) learning_->measured(facts(node));
     states_.rank_again(states(), static_cast<std::uint32_t>(nodes_[node].slot));
   }
   [[nodiscard]] std::uint64_t state_tick(SlotId slot) const noexcept { return state_ticks_[slot.index()]; }
@@ -102,6 +102,10 @@ class TreeVictims {
   [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
   /// The nodes that go next, in order; each is named once. Answers how many.
   [[nodiscard]] std::size_t peek(VictimKind kind, std::span<std::uint32_t> out);
+  /// Tells a policy that learns what is evicted.
+  void choose(std::uint32_t victim) const noexcept {
+    if (learning_ != nullptr && !learning_->is_worthless(victim)) learning_->chosen(facts(victim));
+  }
   /// Probably the next leaf, for prefetching.
   [[nodiscard]] std::optional<std::uint32_t> upcoming_leaf() const noexcept { return leaves_.upcoming(); }
 
@@ -121,7 +125,7 @@ class TreeVictims {
       return victims.is_leaf(index) && (node(index).slot >= 0 || !victims.ranks_states());
     }
     [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return victims.key(index); }
-    void fetch(std::uint32_t index, int step) const noexcept { victims.fetch(index, step); }
+    void fetch(std::uint32_t index, VictimFetch what) const noexcept { victims.fetch(index, what); }
   };
   /// Those of bare_.
   struct BareLeaves {
@@ -135,10 +139,13 @@ class TreeVictims {
   /// Those of states_, by slot.
   struct States {
     const TreeVictims& victims;
+    [[nodiscard]] bool has_owner(std::uint32_t slot) const noexcept;
     [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept;
     [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
     [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept { return victims.state_ticks_[slot]; }
-    void fetch(std::uint32_t slot, int step) const noexcept { victims.fetch(victims.owner(slot), step); }
+    void fetch(std::uint32_t slot, VictimFetch what) const noexcept {
+      if (has_owner(slot)) victims.fetch(victims.owner(slot), what);
+    }
   };
   [[nodiscard]] Leaves<TreeVictims> leaves() noexcept { return {*this}; }
   [[nodiscard]] Leaves<const TreeVictims> leaves() const noexcept { return {*this}; }
@@ -147,9 +154,8 @@ class TreeVictims {
   [[nodiscard]] std::uint32_t owner(std::uint32_t slot) const noexcept {
     return static_cast<std::uint32_t>(pool_.owner(SlotId{static_cast<std::int32_t>(slot)}));
   }
-  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept { return policy_.key(facts(node)); }
-  /// Fetches what key() looks at: the node in step 0, its parent in step 1.
-  void fetch(std::uint32_t node, int step) const noexcept { prefetch(&nodes_[step == 0 ? node : nodes_[node].parent]); }
+  [[nodiscard]] VictimKey key(std::uint32_t node) const noexcept;
+  void fetch(std::uint32_t node, VictimFetch what) const noexcept;
   void rank_path_again(std::uint32_t node) noexcept;
   /// Adds the lengths that a LearningPolicy ranks by.
   void add_lengths(std::uint32_t node, VictimFacts& facts) const noexcept;
@@ -160,12 +166,12 @@ class TreeVictims {
   RadixNodes& nodes_;
   const SlotPool& pool_;
   EvictionPolicy& policy_;
-  bool learns_;
+  LearningPolicy* learning_;  ///< the policy, if it learns
   bool ranks_states_;
-  VictimOrder<LinkedRecency> leaves_;       ///< by node; with a state, if the policy ranks states
-  VictimOrder<> bare_;                      ///< by node: leaves without a state, if the policy ranks states
-  VictimOrder<> states_;                    ///< by slot
-  std::vector<std::uint64_t> state_ticks_;  ///< by slot
+  VictimOrder<LinkedRecency> leaves_;  ///< by node; with a state, if the policy ranks states
+  VictimOrder<> bare_;                 ///< by node: leaves without a state, if the policy ranks states
+  VictimOrder<> states_;               ///< by slot
+  Table<std::uint64_t> state_ticks_;   ///< by slot
 };
 
 }  // namespace stateport::detail

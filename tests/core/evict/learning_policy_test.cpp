@@ -54,7 +54,55 @@ VictimKey key_of_end_before(std::uint64_t next) {
   return policy->key(leaf_with_state(0));
 }
 
+/// What an end is worth so many seconds after it was kept.
+VictimKey key_of_idle_end(double expected_idle_s, double age_s) {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(1);
+  learner.kept({.index = 0,
+                .has_state = true,
+                .key = 1,
+                .depth_blocks = 4,
+                .prompt_blocks = 4,
+                .hint = {.expected_idle_s = expected_idle_s}});
+  learner.set_time(age_s);
+  return policy->key(leaf_with_state(0));
+}
+
 }  // namespace
+
+TEST_CASE("for hix, an end that is expected to stay idle is worth less until then, the less the longer it will take") {
+  CHECK(key_of_idle_end(1000, 0) < key_of_idle_end(100, 0));
+  CHECK(key_of_idle_end(100, 0) < key_of_idle_end(0, 0));
+  CHECK(key_of_idle_end(1000, 10) < key_of_idle_end(1000, 500));
+  CHECK(key_of_idle_end(1000, 1001) == key_of_idle_end(0, 1001));
+}
+
+TEST_CASE("hix calls worthless what nothing is known of: neither its position nor what it inherited") {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(3);
+  const auto worthless = [&] {
+    learner.check_invariants();
+    std::vector<bool> answers;
+    for (const std::uint32_t index : {0U, 1U, 2U, 3U}) answers.push_back(learner.is_worthless(index));
+    return answers;
+  };
+  CHECK(worthless() == std::vector{true, true, true, true});
+  learner.kept({.index = 1, .has_state = true, .key = 1, .depth_blocks = 4, .prompt_blocks = 4});
+  learner.kept({.index = 2, .has_state = true, .key = 2, .depth_blocks = 2, .prompt_blocks = 4, .at = KeptAt::rung});
+  CHECK(worthless() == std::vector{true, false, false, true});
+  // An end that loses its state is still where its prompt will hit; a rung is not.
+  learner.lost_state(1);
+  learner.lost_state(2);
+  CHECK(worthless() == std::vector{true, false, true, true});
+  learner.removed(1, 0);
+  CHECK(worthless() == std::vector{false, true, true, true});
+  CHECK(VictimKey::from(0, 1) < policy->key(leaf_with_state(0)));
+  CHECK(policy->key(leaf_with_state(1)) == VictimKey::from(0, 1));
+  learner.cleared();
+  CHECK(worthless() == std::vector{true, true, true, true});
+}
 
 TEST_CASE("for hix, an end that its conversation has left ranks below one that may go on") {
   const VictimKey unknown = key_of_end_before(0);

@@ -171,3 +171,51 @@ TEST_CASE("locked candidates are dropped once and come back with their unlock") 
   CHECK(draw.size() <= 9);
   CHECK(candidates.draw(draw) == 3u);
 }
+
+TEST_CASE("a draw tells ahead what the next ones look at, and answers as if it had not") {
+  constexpr std::uint32_t n = 6000;
+  constexpr std::int32_t draws = 16;
+  VictimDraw<VictimKey> draw(draws, 5, n);
+  VictimDraw<VictimKey> silent(draws, 5, n);
+  Candidates candidates(n);
+  for (std::uint32_t i = 0; i < n; ++i) {
+    candidates.value[i] = static_cast<std::int32_t>((i * 2654435761U) % n);
+    if (i % 100 == 0) continue;  // to be added
+    candidates.member[i] = true;
+    draw.push(i);
+    silent.push(i);
+  }
+  std::vector<std::uint32_t> told, told_before;
+  std::size_t foreseen = 0;
+  constexpr std::uint32_t victims = 50;
+  for (std::uint32_t count = 0; count < victims; ++count) {
+    std::optional<std::uint32_t> removed;
+    std::vector<std::uint32_t> compared;
+    told_before.swap(told);
+    told.clear();
+    const auto victim = draw.draw([&](std::uint32_t i) { return candidates.eligible(i); },
+                                  [&](std::uint32_t i) {
+                                    compared.push_back(i);
+                                    return candidates.key(i);
+                                  },
+                                  [&](std::uint32_t i, VictimFetch what) {
+                                    REQUIRE(i < n);
+                                    if (what == VictimFetch::key)
+                                      told.push_back(i);
+                                    else if (!removed)
+                                      removed = i;
+                                  });
+    REQUIRE(victim == candidates.draw(silent));
+    REQUIRE(removed == victim);
+    for (const std::uint32_t i : std::span(compared).first(draws)) foreseen += std::ranges::count(told_before, i) > 0;
+    candidates.member[*victim] = false;
+    candidates.member[count * 100] = true;
+    for (auto* of : {&draw, &silent}) {
+      of->erase(*victim);
+      of->push(count * 100);
+      of->check_invariants();
+    }
+  }
+  // Nothing is foreseen of the first two draws, and little changed between the others.
+  CHECK(foreseen > (victims - 3) * draws);
+}

@@ -108,6 +108,11 @@ class LearningPolicy : public EvictionPolicy {
   static constexpr std::uint32_t no_heir = UINT32_MAX;
 
   [[nodiscard]] LearningPolicy* learning() noexcept final { return this; }
+  /// True only if the candidate's key is VictimKey::from(0, used_tick) whatever its other facts are: a cache need not
+  /// collect them to ask for the key.
+  [[nodiscard]] virtual bool is_worthless(std::uint32_t /*index*/) const noexcept { return false; }
+  /// A hint that key() will soon be asked for this candidate, if it is still one.
+  virtual void fetch(std::uint32_t /*index*/) const noexcept {}
   /// True for the first cache that asks: a policy observes one cache only.
   [[nodiscard]] bool claim() noexcept { return !std::exchange(claimed_, true); }
   /// True if the policy observes time and prompts: set_time(), looked_up(), and kept() with keys.
@@ -131,7 +136,7 @@ class LearningPolicy : public EvictionPolicy {
   /// This candidate left the cache, its state with it. `heir` is the end of the longest prefix of it that is left, if
   /// nothing else continues from there: a request that would have hit here will hit there. Otherwise no_heir.
   virtual void removed(std::uint32_t /*index*/, std::uint32_t /*heir*/) noexcept {}
-  /// This candidate is evicted next. (States and leaves also go for other reasons.)
+  /// This candidate is evicted next. Not told of one that is worthless. (States and leaves also go for other reasons.)
   virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
   /// The cache dropped everything that it held. What was learned stays.
   virtual void cleared() noexcept {}
