@@ -63,8 +63,7 @@ VictimKey key_of_idle_end(double expected_idle_s, double age_s) {
                 .has_state = true,
                 .key = 1,
                 .depth_blocks = 4,
-                .prompt_blocks = 4,
-                .hint = {.expected_idle_s = expected_idle_s}});
+                .prompt = {.blocks = 4, .hint = {.expected_idle_s = expected_idle_s}}});
   learner.set_time(age_s);
   return policy->key(leaf_with_state(0));
 }
@@ -89,8 +88,9 @@ TEST_CASE("hix calls worthless what nothing is known of: neither its position no
     return answers;
   };
   CHECK(worthless() == std::vector{true, true, true, true});
-  learner.kept({.index = 1, .has_state = true, .key = 1, .depth_blocks = 4, .prompt_blocks = 4});
-  learner.kept({.index = 2, .has_state = true, .key = 2, .depth_blocks = 2, .prompt_blocks = 4, .at = KeptAt::rung});
+  learner.kept({.index = 1, .has_state = true, .key = 1, .depth_blocks = 4, .prompt = {.blocks = 4}});
+  learner.kept(
+      {.index = 2, .has_state = true, .key = 2, .depth_blocks = 2, .at = KeptAt::rung, .prompt = {.blocks = 4}});
   CHECK(worthless() == std::vector{true, false, false, true});
   // An end that loses its state is still where its prompt will hit; a rung is not.
   learner.lost_state(1);
