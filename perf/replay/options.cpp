@@ -45,11 +45,10 @@ constexpr const char* footer =
     "  timeline [...]  of 24 equal parts of the requests; ages [...] of states\n"
     "and with --cache align:\n"
     "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
-    "  refused (boundaries without their state), skipped_parts (of copies),\n"
-    "  steps_differ   after which device and host remembered something else\n"
-    "  planning_ns_p50, planning_ns_p99  of the host's plan of a step\n"
-    "Exit code: 0; 1 when a verified state was wrong, or device and host decided\n"
-    "differently; 2 when the run could not be done; 130 when interrupted (Ctrl-C prints the summary so far).";
+    "  refused (checkpoints without room), skipped_parts (copies without a slot),\n"
+    "  planning_ns_p50, planning_ns_p99  of plan and commit of a step\n"
+    "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
+    "done; 130 when interrupted (Ctrl-C prints the summary so far).";
 
 std::string known_models() {
   std::string names;
@@ -93,7 +92,7 @@ void add_cache(CLI::App& app, Options& options) {
                                                               {"rungs", CheckpointMode::rungs}};
   app.add_option("--cache", options.cache,
                  "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
-                 "align = block tables, AlignPlanner and AlignContext: a slot is a block")
+                 "align = RequestCache by block tables: a slot is a block")
       ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
       ->option_text("slots|tree|align [slots; tree with --budget, --sweep or size]");
   app.add_option("--checkpoint", options.checkpoint,

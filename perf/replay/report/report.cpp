@@ -32,7 +32,7 @@ struct Derived {
   explicit Derived(const Report& report) {
     constexpr double read_and_written = 2;
     const MoverCounts& mover = report.mover;
-    states_copied = static_cast<double>(report.align ? report.align->copies : mover.restores + mover.commits);
+    states_copied = static_cast<double>(report.passes ? report.passes->copies : mover.restores + mover.commits);
     bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
     bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
     copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
@@ -43,9 +43,9 @@ struct Derived {
     bookkeeping_per_block = quantile(alone.bookkeeping_ns_per_block, 0.5);
     hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
     bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
-    if (!report.align) return;
-    planning_p50 = quantile(report.align->planning_ns, 0.5);
-    planning_p99 = quantile(report.align->planning_ns, 0.99);
+    if (!report.passes) return;
+    planning_p50 = quantile(report.passes->planning_ns, 0.5);
+    planning_p99 = quantile(report.passes->planning_ns, 0.99);
   }
 };
 
@@ -68,9 +68,9 @@ class Lines {
 std::string describe_cache(const Report& report) {
   const RunDescription& run = report.run;
   const char* const unlimited = run.unlimited ? " (unlimited)" : "";
-  if (report.align)
+  if (report.passes)
     return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
-                       run.slots, unlimited, align_requests, run.drafts, run.accept,
+                       run.slots, unlimited, requests_at_a_time, run.drafts, run.accept,
                        run.asynchronous ? "asynchronous" : "synchronous");
   if (run.budget_bytes > 0)
     return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
@@ -148,7 +148,7 @@ void add_hits(Lines& lines, const Report& report) {
     if (count > 0) lost += fmt::format("{}{} {}", lost.empty() ? "" : ", ", name(static_cast<LostHit>(reason)), count);
   }
   lines.add("lost hits", "{}", lost.empty() ? "none" : lost);
-  if (report.align) {
+  if (report.passes) {
     lines.add("evictions", "{} states; {} resident at the end", report.cache.state_evictions,
               report.cache.resident_states);
     return;
@@ -163,22 +163,20 @@ void add_hits(Lines& lines, const Report& report) {
 }
 
 void add_align(Lines& lines, const Report& report) {
-  const AlignCounts& align = *report.align;
+  const PassCounts& passes = *report.passes;
   const MoverCounts& mover = report.mover;
-  lines.add("steps", "{}, {} of {} drafts kept", align.steps, align.drafts_accepted, align.drafts_proposed);
-  lines.add("moved", "{} copies between columns, {} parts skipped", align.copies, align.skipped_parts);
-  lines.add("published", "{} boundaries; {} refused, whose block held another count", mover.commits, align.refused);
+  lines.add("steps", "{}, {} of {} drafts kept", passes.steps, passes.drafts_accepted, passes.drafts_proposed);
+  lines.add("moved", "{} copies between columns, {} parts skipped", passes.copies, passes.skipped_parts);
+  lines.add("published", "{} boundaries; {} refused, which found no room", mover.commits, passes.refused);
   if (report.run.memory_state.empty()) return;
   lines.add("verified", "{} states ({} continued from, {} published), {} wrong", mover.verified, mover.restores,
             mover.commits, mover.mismatches);
-  lines.add("decisions", "device and host remembered the same after {} of {} steps", align.steps - align.steps_differ,
-            align.steps);
 }
 
 void add_states(Lines& lines, const Report& report, const Derived& derived) {
   const MoverCounts& mover = report.mover;
   lines.heading("states");
-  if (report.align) {
+  if (report.passes) {
     add_align(lines, report);
   } else {
     lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
@@ -187,7 +185,7 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));
-  if (mover.copy_seconds <= 0 || report.align) return;  // most align steps copy nothing, and take their time too
+  if (mover.copy_seconds <= 0 || report.passes) return;  // most align steps copy nothing, and take their time too
   lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
             mover.copy_share_of_memcpy);
   constexpr std::size_t launch_bound_bytes = std::size_t{1} << 20;
@@ -199,30 +197,29 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
   const ReplayCounts& replay = report.replay;
   const MoverCounts& mover = report.mover;
   lines.heading("time");
-  if (report.align)
+  if (report.passes)
     lines.add("planning", "{:.0f} ns per step (p50), {:.0f} (p99), on the host", derived.planning_p50,
               derived.planning_p99);
   else
     lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)",
               derived.bookkeeping_p50, derived.bookkeeping_p99, derived.bookkeeping_per_block);
-  if (!report.align) lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
+  if (!report.passes) lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
   lines.add("in all", "{:.2f} s: copies {:.2f}, stand-in forward {:.2f}, verification {:.2f}", replay.wall_seconds,
             mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
 }
 
 nlohmann::ordered_json align_json(const Report& report, const Derived& derived) {
-  const AlignCounts& align = *report.align;
+  const PassCounts& passes = *report.passes;
   return {{"drafts", report.run.drafts},
           {"accept", report.run.accept},
           {"counters", report.run.asynchronous ? "async" : "sync"},
-          {"steps", align.steps},
-          {"drafts_proposed", align.drafts_proposed},
-          {"drafts_accepted", align.drafts_accepted},
-          {"copies", align.copies},
-          {"skipped_parts", align.skipped_parts},
+          {"steps", passes.steps},
+          {"drafts_proposed", passes.drafts_proposed},
+          {"drafts_accepted", passes.drafts_accepted},
+          {"copies", passes.copies},
+          {"skipped_parts", passes.skipped_parts},
           {"published", report.mover.commits},
-          {"refused", align.refused},
-          {"steps_differ", align.steps_differ},
+          {"refused", passes.refused},
           {"planning_ns_p50", derived.planning_p50},
           {"planning_ns_p99", derived.planning_p99}};
 }
@@ -341,7 +338,7 @@ std::string to_json(const Report& report) {
       {"forward_s", report.mover.forward_seconds},
       {"verify_s", report.mover.verify_seconds},
       {"wall_s", replay.wall_seconds}};
-  if (report.align) json.update(align_json(report, derived));
+  if (report.passes) json.update(align_json(report, derived));
   if (!report.timeline.empty()) {
     json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
     json["capacities"] = cells_json(report.capacities);

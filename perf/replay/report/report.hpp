@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "caches/align_replayer.hpp"
 #include "caches/cache.hpp"
 #include "caches/replayer.hpp"
+#include "caches/request_replayer.hpp"
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
 #include "states/state_mover.hpp"
@@ -46,7 +46,7 @@ struct Report {
   ReplayCounts bookkeeping;  ///< of the same requests through the same kind of cache, with no state made or moved
   CacheCounts cache;
   MoverCounts mover;
-  std::optional<AlignCounts> align;  ///< planning times are of the pass without states
+  std::optional<PassCounts> passes;  ///< planning times are of the pass without states
 
   // With --report.
   std::vector<SweepCell> capacities;  ///< every policy with a quarter to four times the budget

@@ -59,28 +59,27 @@ TEST_CASE("the text says what is wrong and what is interrupted") {
   CHECK(to_text(Report{}).find("bookkeeping alone") != std::string::npos);
 }
 
-TEST_CASE("a report of the align modes tells drafts, copies, publications and agreement") {
+TEST_CASE("a report of the align modes tells drafts, copies and publications") {
   Report report = example();
   report.run.drafts = 3;
   report.run.accept = 0.5;
   report.run.asynchronous = true;
   report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100};
-  report.align = AlignCounts{.steps = 9,
+  report.passes = PassCounts{.steps = 9,
                              .drafts_proposed = 27,
                              .drafts_accepted = 13,
                              .copies = 5,
                              .refused = 2,
-                             .steps_differ = 1,
                              .planning_ns = {30, 10, 20}};
   const std::string text = to_text(report);
   for (const char* words :
        {"3 drafts, 0.50 kept, counters asynchronous", "9, 13 of 27 drafts kept", "7 boundaries; 2 refused",
-        "8 states (1 continued from, 7 published), 0 wrong", "after 8 of 9 steps", "planning      20 ns per step"})
+        "8 states (1 continued from, 7 published), 0 wrong", "planning      20 ns per step"})
     CHECK_MESSAGE(text.find(words) != std::string::npos, words);
   const nlohmann::json json = nlohmann::json::parse(to_json(report));
   for (const char* key :
        {"drafts", "accept", "counters", "steps", "drafts_proposed", "drafts_accepted", "copies", "skipped_parts",
-        "published", "refused", "steps_differ", "planning_ns_p50", "planning_ns_p99"})
+        "published", "refused", "planning_ns_p50", "planning_ns_p99"})
     CHECK_MESSAGE(json.contains(key), key);
   CHECK(json["counters"] == "async");
   CHECK(json["bytes_moved"] == 1000);

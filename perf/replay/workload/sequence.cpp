@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workload/align_sequence.hpp"
+#include "workload/sequence.hpp"
 
 #include "containers/flat_map.hpp"
 
@@ -7,7 +7,7 @@
 
 namespace stateport::replay {
 
-AlignSequence::AlignSequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
+Sequence::Sequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
                              std::uint64_t own)
     : block_size_tokens_(block_size_tokens), boundaries_(1, empty_content) {
   const auto blocks = static_cast<std::size_t>((tokens + block_size_tokens - 1) / block_size_tokens);
@@ -17,12 +17,19 @@ AlignSequence::AlignSequence(std::int64_t block_size_tokens, std::int64_t tokens
     boundaries_.push_back(append_block(boundaries_.back(), identities_[static_cast<std::size_t>(k)]));
 }
 
-Content AlignSequence::prefix(std::int64_t tokens) const noexcept {
+Content Sequence::prefix(std::int64_t tokens) const noexcept {
   if (tokens <= 0) return empty_content;
   const auto block = static_cast<std::size_t>(tokens / block_size_tokens_);
   const auto further = static_cast<std::uint64_t>(tokens % block_size_tokens_);
   if (further == 0) return boundaries_[block];
   return append_block(boundaries_[block], mix(identities_[block]) + further);
+}
+
+Token Sequence::token(std::int64_t position) const noexcept {
+  const BlockIdentity identity = identities_[static_cast<std::size_t>(position / block_size_tokens_)];
+  const auto offset = static_cast<std::uint64_t>(position % block_size_tokens_);
+  if (offset == 1) return static_cast<Token>(identity >> 32);
+  return static_cast<Token>((offset == 0 ? identity : mix(identity + offset)) & 0xffff'ffffU);
 }
 
 std::vector<std::size_t> find_continuations(const Workload& workload) {

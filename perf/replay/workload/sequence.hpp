@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/tokens.hpp>
+
 #include "workload/content.hpp"
 #include "workload/workload.hpp"
 
@@ -11,17 +13,20 @@
 
 namespace stateport::replay {
 
-/// Names every prefix of one request's tokens, prompt and answer, position by position. O(tokens / block) to make.
-class AlignSequence {
+/// One request's tokens, prompt and answer, and a name for every prefix of them. O(tokens / block) to make.
+class Sequence {
  public:
-  AlignSequence() = default;
+  Sequence() = default;
   /// `known`: identities of the leading blocks. What follows, up to `tokens`, is named after `own`, and equals no other
   /// sequence's.
-  AlignSequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
+  Sequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
                 std::uint64_t own);
 
   /// The first `tokens` tokens; empty_content for tokens <= 0. Precondition: tokens <= those of the constructor.
   [[nodiscard]] Content prefix(std::int64_t tokens) const noexcept;
+  /// The token at a position, equal where the blocks are. The first two of a block are its identity. Precondition: as
+  /// prefix(position + 1).
+  [[nodiscard]] Token token(std::int64_t position) const noexcept;
   /// [k] is the prefix of k full blocks.
   [[nodiscard]] std::span<const Content> boundaries() const noexcept { return boundaries_; }
 

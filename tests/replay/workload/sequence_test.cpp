@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "workload/align_sequence.hpp"
+#include "workload/sequence.hpp"
 
 #include <doctest/doctest.h>
 
@@ -10,8 +10,8 @@ using namespace stateport::replay;
 using Blocks = std::vector<BlockIdentity>;
 
 TEST_CASE("prefixes have one name each, shared by sequences that begin alike") {
-  const AlignSequence a(4, 11, Blocks{1, 2, 3}, 0);
-  const AlignSequence b(4, 11, Blocks{1, 2, 4}, 1);
+  const Sequence a(4, 11, Blocks{1, 2, 3}, 0);
+  const Sequence b(4, 11, Blocks{1, 2, 4}, 1);
   CHECK(a.prefix(0) == empty_content);
   CHECK(a.prefix(-3) == empty_content);
   CHECK(a.boundaries().size() == 3);
@@ -26,9 +26,9 @@ TEST_CASE("prefixes have one name each, shared by sequences that begin alike") {
 }
 
 TEST_CASE("what follows the known blocks is a sequence's own") {
-  const AlignSequence a(4, 12, Blocks{1}, 7);
-  const AlignSequence again(4, 12, Blocks{1}, 7);
-  const AlignSequence other(4, 12, Blocks{1}, 8);
+  const Sequence a(4, 12, Blocks{1}, 7);
+  const Sequence again(4, 12, Blocks{1}, 7);
+  const Sequence other(4, 12, Blocks{1}, 8);
   CHECK(a.prefix(4) == other.prefix(4));
   CHECK(a.prefix(5) != other.prefix(5));
   CHECK(a.prefix(12) != other.prefix(12));

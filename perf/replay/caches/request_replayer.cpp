@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caches/request_replayer.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace stateport::replay {
+namespace {
+
+constexpr double ms_of_second = 1000;
+
+double nanoseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::nano>(time).count();
+}
+
+std::int64_t computed_tokens(const Request& request) {
+  return request.input_tokens + std::max<std::int64_t>(request.output_tokens, 1) - 1;
+}
+
+/// Tokens that passes of a request may reach beyond its end: its last pass, and one planned ahead of its count.
+std::int64_t slack(std::int32_t drafts) {
+  return 2 * (1 + std::int64_t{drafts});
+}
+
+std::int64_t request_tokens_max(const Workload& workload, std::int32_t drafts) {
+  std::int64_t tokens = 1;
+  for (std::size_t i = 0; i < workload.size(); ++i)
+    tokens = std::max(tokens, computed_tokens(workload.request(i)));
+  return tokens + slack(drafts);
+}
+
+/// Room for all KV of the workload and of what runs at a time, as far as a KV index can name it.
+std::int64_t kv_tokens(const Workload& workload, std::int64_t longest) {
+  const std::int64_t block = workload.block_size_tokens();
+  std::int64_t tokens = requests_at_a_time * (longest + block);
+  for (std::size_t i = 0; i < workload.size(); ++i) tokens += computed_tokens(workload.request(i));
+  return std::min<std::int64_t>(tokens, std::numeric_limits<std::int32_t>::max() - 2 * block);
+}
+
+RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t block_size_tokens) {
+  const RequestCacheOptions& cache = options.cache;
+  require(options.accept >= 0 && options.accept <= 1, "accept", fmt::format("{}", options.accept), "0 to 1");
+  require(options.history_tokens >= 1, "history_tokens", options.history_tokens, "at least 1");
+  require(cache.block_size_tokens == block_size_tokens, "block_size_tokens", cache.block_size_tokens,
+          "must be that of the workload");
+  require(block_size_tokens >= 2 * (1 + std::int64_t{cache.drafts}), "block_size_tokens", block_size_tokens,
+          "at least twice the tokens of a decode step");
+  require(block_size_tokens <= options.step_tokens_max, "block_size_tokens", block_size_tokens,
+          fmt::format("at most the {} prefill tokens of a step", options.step_tokens_max));
+  require(cache.index == CacheIndex::align || cache.drafts == 0, "drafts", cache.drafts, "are of the index align");
+  return options;
+}
+
+}  // namespace
+
+RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks, std::int32_t drafts,
+                                        bool asynchronous) {
+  require(drafts >= 0, "drafts", drafts, "must not be negative");
+  require(blocks >= requests_at_a_time * blocks_held_max(drafts), "slots", blocks,
+          "too few for what runs at the same time: 4 + drafts for each request");
+  require(blocks < std::numeric_limits<std::int32_t>::max() - 2, "slots", blocks, "at most 2^31 - 4");
+  const std::int64_t longest = request_tokens_max(workload, drafts);
+  const auto block = static_cast<std::int32_t>(workload.block_size_tokens());
+  RequestCacheOptions options{.index = CacheIndex::align,
+                              .max_requests = requests_at_a_time,
+                              .max_request_tokens = longest,
+                              .drafts = drafts,
+                              .block_size_tokens = block,
+                              .kv_tokens = kv_tokens(workload, longest),
+                              .unchecked_layout = true,
+                              .overlap = asynchronous,
+                              .events = true};
+  options.groups.push_back({.block_size_tokens = block, .blocks = blocks});
+  return options;
+}
+
+std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts) {
+  std::int64_t blocks = requests_at_a_time * blocks_held_max(drafts);
+  for (std::size_t i = 0; i < workload.size(); ++i)
+    blocks += computed_tokens(workload.request(i)) / workload.block_size_tokens();
+  return blocks;
+}
+
+RequestReplayer::RequestReplayer(const Workload& workload, const RequestReplayOptions& options, PassMover& mover)
+    : workload_(workload),
+      options_(validated(options, workload.block_size_tokens())),
+      mover_(mover),
+      continuations_(find_continuations(workload)),
+      cache_(make_request_cache(options.cache)),
+      random_(options.seed),
+      accept_below_(static_cast<std::uint64_t>(std::ldexp(options.accept, 32))),
+      serving_(static_cast<std::size_t>(options.cache.max_requests)),
+      events_(1024) {}
+
+void RequestReplayer::run(const Continue& keep_going) {
+  const Clock::time_point begin = Clock::now();
+  while (advance(keep_going)) {
+  }
+  counts_.wall_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+/// Plans and runs a pass. With overlap the pass before it is committed then, else this one.
+bool RequestReplayer::advance(const Continue& keep_going) {
+  admit();
+  Pass next = schedule();
+  if (next.rows.empty() && before_.rows.empty()) return false;
+  Clock::duration planning{};
+  if (!next.rows.empty()) planning += plan(next);
+  bool going = true;
+  const bool overlap = cache_->options().overlap;
+  if (!before_.rows.empty() || !overlap) {
+    const Pass& done = before_.rows.empty() ? next : before_;
+    name_sampled(done);
+    const Clock::time_point begin = Clock::now();
+    const PassCommit commit = cache_->commit(done.id, sampled_counts_, sampled_);
+    planning += Clock::now() - begin;
+    passes_.refused += commit.dropped_states;
+    for (const GroupCommit& group : commit.groups) {
+      count_copies(group.from_scratch);
+      count_copies(group.copies);
+    }
+    mover_.after(commit);
+    going = settle(done, next, keep_going);
+    if (commit.next && going) execute(*commit.next, next);
+  }
+  if (!next.rows.empty()) passes_.planning_ns.push_back(nanoseconds(planning));
+  take_events();
+  before_ = overlap ? std::move(next) : Pass{};
+  return going;
+}
+
+void RequestReplayer::admit() {
+  for (Serving& serving : serving_)
+    if (!serving.request.valid() && next_ < workload_.size() && !start(serving)) return;
+}
+
+/// False: there is no room for it yet.
+bool RequestReplayer::start(Serving& serving) {
+  const Request& wanted = workload_.request(next_);
+  const std::int64_t end = computed_tokens(wanted);
+  serving = {.index = next_, .prompt = wanted.input_tokens, .end = end};
+  serving.names = Sequence(workload_.block_size_tokens(), end + slack(cache_->options().drafts) + 1,
+                           workload_.blocks(continuations_[next_]), next_);
+  prompt_.clear();
+  for (std::int64_t at = 0; at < serving.prompt; ++at) prompt_.push_back(serving.names.token(at));
+  const auto started = cache_->start({.tokens = prompt_,
+                                      .hint = wanted.hint,
+                                      .now_s = static_cast<double>(wanted.arrival_ms) / ms_of_second});
+  if (!started) return false;
+  ++next_;
+  serving.request = started->request;
+  serving.computed = serving.reused = started->reused_tokens;
+  counts_.requests_hit += serving.reused > 0;
+  counts_.input_tokens += serving.prompt;
+  counts_.hit_tokens += serving.reused;
+  if (started->lost) ++counts_.lost_hits[static_cast<std::size_t>(*started->lost)];
+  return true;
+}
+
+/// What is computed at least once the pass that is not committed is.
+std::int64_t RequestReplayer::computed_at_least(std::size_t index) const {
+  std::int64_t computed = serving_[index].computed;
+  for (const Row& row : before_.rows)
+    if (row.serving == index && row.runs) computed += row.tokens - row.drafts;
+  return computed;
+}
+
+/// Decode steps first: they are short, and their requests wait for nothing.
+RequestReplayer::Pass RequestReplayer::schedule() const {
+  Pass pass;
+  for (std::size_t i = 0; i < serving_.size(); ++i) {
+    const std::int64_t left = serving_[i].end - computed_at_least(i);
+    if (!serving_[i].request.valid() || computed_at_least(i) < serving_[i].prompt || left <= 0) continue;
+    const auto drafts = static_cast<std::int32_t>(std::min<std::int64_t>(cache_->options().drafts, left - 1));
+    pass.rows.push_back({.serving = i, .tokens = 1 + drafts, .drafts = drafts});
+  }
+  std::int64_t budget = options_.step_tokens_max;
+  for (std::size_t i = 0; i < serving_.size(); ++i) {
+    if (!serving_[i].request.valid() || computed_at_least(i) >= serving_[i].prompt) continue;
+    const std::int64_t tokens = cache_->chunk(serving_[i].request, budget);
+    if (tokens == 0) continue;
+    pass.rows.push_back({.serving = i, .tokens = static_cast<std::int32_t>(tokens)});
+    budget -= tokens;
+  }
+  return pass;
+}
+
+/// Returns the time that the plan took.
+RequestReplayer::Clock::duration RequestReplayer::plan(Pass& pass) {
+  batch_.clear();
+  for (const Row& row : pass.rows)
+    batch_.push_back({.request = serving_[row.serving].request, .tokens = row.tokens, .drafts = row.drafts});
+  const Clock::time_point begin = Clock::now();
+  const PassPlan plan = cache_->plan(batch_);
+  const Clock::duration time = Clock::now() - begin;
+  ++passes_.steps;
+  pass.id = plan.pass;
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) pass.rows[i].runs = plan.rows[i].room;
+  require_invariant(!before_.rows.empty() || std::cmp_less(plan.rows_without_room, pass.rows.size()), "RequestReplayer",
+                    "no request finds room");
+  if (plan.ready) execute(plan, pass);
+  return time;
+}
+
+/// Enqueues the pass: what moves before it, and the forward.
+void RequestReplayer::execute(const PassPlan& plan, Pass& pass) {
+  for (const GroupPlan& group : plan.groups) count_copies(group.copies);
+  mover_.before(plan);
+  saves_.clear();
+  targets_.clear();
+  outs_.clear();
+  window_.clear();
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    Row& row = pass.rows[i];
+    if (!row.runs) continue;
+    Serving& serving = serving_[row.serving];
+    row.start = plan.rows[i].start;
+    sample(row, serving);
+    const RowState& state = plan.rows[i].states.front();
+    if (!std::exchange(serving.begun, true) && serving.reused > 0)
+      check(state, serving, serving.reused, "restored", true);
+    add_writes(state, row, serving);
+  }
+  mover_.forward({.saves = saves_, .targets = targets_, .recurrent_out = outs_, .window = window_});
+}
+
+void RequestReplayer::sample(Row& row, const Serving& serving) {
+  if (row.start < serving.prompt) {
+    row.sampled = row.start + row.tokens >= serving.prompt ? 1 : 0;
+    return;
+  }
+  std::int32_t kept = 0;
+  while (kept < row.drafts && (random_() >> 32) < accept_below_) ++kept;
+  row.sampled = 1 + kept;
+  passes_.drafts_proposed += row.drafts;
+  passes_.drafts_accepted += kept;
+}
+
+void RequestReplayer::add_writes(const RowState& state, const Row& row, const Serving& serving) {
+  StateWrite write{.from = serving.names.prefix(row.start)};
+  if (state.read_column >= 0) {
+    write.conv_in = state.conv_source().value();
+    write.recurrent_in = state.recurrent_source().value();
+    write.bias = state.read_bias;
+  }
+  for (const StateSave& save : state.saves) {
+    write.advanced = save.offset;
+    write.in_scratch = save.in_scratch;
+    const std::int32_t out = save.slot.value();
+    saves_.push_back(completed(write, {&out, 1}, serving, row.start + save.offset, row.start + save.offset));
+  }
+  write.in_scratch = false;
+  write.drafts = row.drafts;
+  write.advanced = row.tokens - row.drafts;
+  const auto column = static_cast<std::size_t>(state.write_column);
+  const std::int64_t running = row.start + write.advanced;
+  targets_.push_back(completed(write, state.slots.subspan(column, static_cast<std::size_t>(row.drafts) + 1), serving,
+                               running, running + std::max(row.sampled, 1) - 1));
+}
+
+/// The state after `tokens` tokens goes to `out`; drafts beyond `kept` tokens are not kept.
+StateWrite RequestReplayer::completed(StateWrite write, std::span<const std::int32_t> out, const Serving& serving,
+                                      std::int64_t tokens, std::int64_t kept) {
+  write.conv_out = out.front();
+  write.first_out = static_cast<std::uint32_t>(outs_.size());
+  outs_.insert(outs_.end(), out.begin(), out.end());
+  write.first_content = static_cast<std::uint32_t>(window_.size());
+  for (std::int64_t n = tokens - options_.history_tokens + 1; n <= tokens + write.drafts; ++n)
+    window_.push_back(n <= kept ? serving.names.prefix(n) : append_block(0, mix(++rejected_)));
+  return write;
+}
+
+/// What the rows of the pass sampled: kept drafts and one token more.
+void RequestReplayer::name_sampled(const Pass& pass) {
+  sampled_counts_.clear();
+  sampled_.clear();
+  for (const Row& row : pass.rows) {
+    sampled_counts_.push_back(row.runs ? row.sampled : 0);
+    const std::int64_t first = row.start + row.tokens - row.drafts;
+    for (std::int64_t at = first; at < first + sampled_counts_.back(); ++at)
+      sampled_.push_back(serving_[row.serving].names.token(at));
+  }
+}
+
+/// Counts what the rows computed and ends the requests that are done; their rows in the pass planned ahead are void.
+/// False: no more requests are wanted.
+bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_going) {
+  for (const Row& row : pass.rows) {
+    if (!row.runs) continue;
+    Serving& serving = serving_[row.serving];
+    serving.computed += row.tokens - row.drafts + std::max(row.sampled, 1) - 1;
+    if (options_.cache.index == CacheIndex::align) check_published(serving, row.start);
+    if (serving.computed < serving.end) continue;
+    finish(serving);
+    if (&pass != &next)
+      for (Row& planned : next.rows)
+        if (planned.serving == row.serving) planned.runs = false;
+    if (!keep_going(counts_.requests)) return false;
+  }
+  return true;
+}
+
+/// The states at the boundaries after `from` tokens, each in a column of its own. What a chunk jumped over has none.
+void RequestReplayer::check_published(const Serving& serving, std::int64_t from) {
+  const std::int64_t block = workload_.block_size_tokens();
+  const std::span<const std::int32_t> columns = cache_->state(serving.request).slots;
+  for (std::int64_t boundary = floor_to(from, block) + block; boundary <= serving.computed; boundary += block) {
+    const std::span<const std::int32_t> column = columns.subspan(static_cast<std::size_t>(boundary / block) - 1, 1);
+    if (column.front() != null_block)
+      check({.slots = column, .read_column = 0}, serving, boundary, "published", false);
+  }
+}
+
+/// A pass planned ahead may have changed the state already.
+void RequestReplayer::finish(Serving& serving) {
+  if (!cache_->options().overlap)
+    check(cache_->state(serving.request), serving, serving.computed, "left at its end", false);
+  cache_->finish(serving.request, workload_.request(serving.index).hint);
+  serving.request = {};
+  ++counts_.requests;
+}
+
+void RequestReplayer::check(const RowState& state, const Serving& serving, std::int64_t tokens, const char* what,
+                            bool restored) {
+  ending_.clear();
+  for (std::int64_t n = tokens - options_.history_tokens + 1; n <= tokens; ++n)
+    ending_.push_back(serving.names.prefix(n));
+  const std::uint64_t wrong_words = mover_.check(state, ending_, restored);
+  if (wrong_words == 0 || !counts_.first_mismatch.empty()) return;
+  counts_.first_mismatch =
+      fmt::format("request {}: what was {} in slot {} is not the state after {} tokens of it ({} wrong 16-byte words)",
+                  serving.index, what, state.recurrent_source().value(), tokens, wrong_words);
+}
+
+void RequestReplayer::count_copies(CopyPlan copies) {
+  passes_.copies += std::ssize(copies);
+  const std::int32_t first = options_.cache.index == CacheIndex::align ? null_block + 1 : 0;
+  for (const SlotCopy& copy : copies)
+    passes_.skipped_parts += copy.src_slot < first || copy.recurrent_src_slot < first || copy.dst_slot < first;
+}
+
+void RequestReplayer::take_events() {
+  if (!cache_->options().events) return;
+  for (std::size_t taken = events_.size(); taken == events_.size();) {
+    taken = cache_->take_events(events_);
+    for (const CacheEvent& event : std::span(events_).first(taken)) {
+      const bool state = event.content == CacheEvent::Content::state;
+      const bool removed = event.kind == CacheEvent::Kind::removed;
+      (state ? resident_states_ : resident_blocks_) += removed ? -1 : 1;
+      removed_blocks_ += removed && !state;
+    }
+  }
+}
+
+CacheCounts RequestReplayer::cache_counts() const {
+  return {.state_evictions = cache_->evicted_states(),
+          .block_evictions = removed_blocks_,
+          .dropped_checkpoints = passes_.refused,
+          .resident_blocks = resident_blocks_,
+          .resident_states = resident_states_};
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "caches/cache.hpp"
+#include "caches/replayer.hpp"
+#include "states/pass_mover.hpp"
+#include "workload/sequence.hpp"
+#include "workload/workload.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+/// Requests that a replay over RequestCache serves at the same time.
+inline constexpr std::int32_t requests_at_a_time = 8;
+
+/// Blocks that a running request may need in align mode: the running window, the boundary before it, one more with
+/// asynchronous counters, and one while the window moves.
+[[nodiscard]] constexpr std::int64_t blocks_held_max(std::int32_t drafts) noexcept {
+  return 4 + std::int64_t{drafts};
+}
+
+struct RequestReplayOptions {
+  RequestCacheOptions cache;            ///< with blocks of the workload's size; `overlap`: counters are asynchronous
+  double accept = 0.7;                  ///< chance that a draft is kept, given that the one before it is
+  std::uint64_t seed = 1;               ///< of the acceptance
+  std::int32_t history_tokens = 1;      ///< conv tokens of a state without drafts, at least 1
+  std::int64_t step_tokens_max = 8192;  ///< prefill tokens of a step, over all requests; at least a block
+};
+
+/// What a replay over RequestCache counts beside a ReplayCounts.
+struct PassCounts {
+  std::int64_t steps = 0;
+  std::int64_t drafts_proposed = 0;
+  std::int64_t drafts_accepted = 0;
+  std::int64_t copies = 0;         ///< of states or parts of them, as planned
+  std::int64_t skipped_parts = 0;  ///< copies that name no slot; there are none
+  std::int64_t refused = 0;        ///< checkpoints that found no room, and were not published
+  std::vector<double> planning_ns;  ///< plan and commit, per step
+};
+
+/// An align cache with room for `blocks` states, for requests_at_a_time requests of the workload and all their KV.
+/// Throws InvalidArgument for drafts < 0 and for fewer blocks than the requests hold when each needs the most.
+[[nodiscard]] RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks,
+                                                      std::int32_t drafts, bool asynchronous);
+/// Blocks with which nothing is ever evicted.
+[[nodiscard]] std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts);
+
+/// Serves a workload as an engine does that codes against RequestCache, whatever the index: up to requests_at_a_time
+/// requests at the same time are prefilled in chunks and decode with drafts. A mover makes and moves the states; every
+/// state that a request continues from is checked, in align mode every one that is published, and with synchronous
+/// counters the one that a request ends with.
+class RequestReplayer {
+ public:
+  using Continue = Replayer::Continue;
+
+  /// Throws InvalidArgument: as make_request_cache; accept outside [0, 1], history_tokens < 1, blocks of another size
+  /// than the workload's, shorter than two decode steps or longer than step_tokens_max.
+  RequestReplayer(const Workload& workload, const RequestReplayOptions& options, PassMover& mover);
+
+  void run(const Continue& keep_going);
+
+  [[nodiscard]] const ReplayCounts& counts() const noexcept { return counts_; }
+  [[nodiscard]] const PassCounts& pass_counts() const noexcept { return passes_; }
+  [[nodiscard]] CacheCounts cache_counts() const;
+  /// Throws std::logic_error naming the first broken invariant.
+  void check_invariants() const { cache_->check_invariants(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// A request that is being served.
+  struct Serving {
+    RequestId request;      ///< not valid: free
+    std::size_t index = 0;  ///< in the workload
+    Sequence names;
+    std::int64_t prompt = 0;
+    std::int64_t end = 0;       ///< tokens to compute: the last one of the answer is never fed
+    std::int64_t computed = 0;  ///< of committed passes
+    std::int64_t reused = 0;
+    bool begun = false;  ///< a pass of it has run
+  };
+  struct Row {
+    std::size_t serving = 0;
+    std::int32_t tokens = 0;
+    std::int32_t drafts = 0;
+    std::int32_t sampled = 0;  ///< set when the row runs
+    std::int64_t start = 0;
+    bool runs = false;
+  };
+  /// A planned pass.
+  struct Pass {
+    PassId id = 0;
+    std::vector<Row> rows;
+  };
+
+  [[nodiscard]] bool advance(const Continue& keep_going);
+  void admit();
+  [[nodiscard]] bool start(Serving& serving);
+  [[nodiscard]] std::int64_t computed_at_least(std::size_t index) const;
+  [[nodiscard]] Pass schedule() const;
+  [[nodiscard]] Clock::duration plan(Pass& pass);
+  void execute(const PassPlan& plan, Pass& pass);
+  void sample(Row& row, const Serving& serving);
+  void add_writes(const RowState& state, const Row& row, const Serving& serving);
+  [[nodiscard]] StateWrite completed(StateWrite write, std::span<const std::int32_t> out, const Serving& serving,
+                                     std::int64_t tokens, std::int64_t kept);
+  void name_sampled(const Pass& pass);
+  [[nodiscard]] bool settle(const Pass& pass, Pass& next, const Continue& keep_going);
+  void finish(Serving& serving);
+  void check_published(const Serving& serving, std::int64_t from);
+  void check(const RowState& state, const Serving& serving, std::int64_t tokens, const char* what, bool restored);
+  void count_copies(CopyPlan copies);
+  void take_events();
+
+  const Workload& workload_;
+  RequestReplayOptions options_;
+  PassMover& mover_;
+  std::vector<std::size_t> continuations_;
+  std::unique_ptr<RequestCache> cache_;
+  std::mt19937_64 random_;
+  std::uint64_t accept_below_ = 0;  ///< a draft is kept when 32 random bits are below
+  std::size_t next_ = 0;            ///< in the workload
+  std::uint64_t rejected_ = 0;      ///< names of drafts that were not kept
+  std::vector<Serving> serving_;
+  Pass before_;  ///< planned, and not committed when the next one is; without rows: none
+  ReplayCounts counts_;
+  PassCounts passes_;
+  std::int64_t resident_states_ = 0;
+  std::int64_t resident_blocks_ = 0;
+  std::int64_t removed_blocks_ = 0;
+
+  // Of one call.
+  std::vector<Token> prompt_;
+  std::vector<PassRow> batch_;
+  std::vector<std::int32_t> sampled_counts_;
+  std::vector<Token> sampled_;
+  std::vector<StateWrite> saves_;
+  std::vector<StateWrite> targets_;
+  std::vector<std::int32_t> outs_;
+  std::vector<Content> window_;
+  std::vector<Content> ending_;  ///< prefixes that end at the last tokens of a state that is checked
+  std::vector<CacheEvent> events_;
+};
+
+}  // namespace stateport::replay

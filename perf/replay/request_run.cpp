@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request_run.hpp"
+
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/runtime.hpp>
+
+#include "states/device_passes.hpp"
+#include "states/scaled_spec.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace stateport::replay {
+namespace {
+
+/// Conv tokens of a state, with room for drafts; 0 for a model that has none.
+std::int32_t conv_window(const StateSpec& spec) {
+  const auto conv = std::ranges::find(spec.tensors(), StateKind::conv, &StateTensorSpec::kind);
+  return conv == spec.tensors().end() ? 0 : static_cast<std::int32_t>(conv->window());
+}
+
+void serve(const Workload& workload, const RequestReplayOptions& requests, PassMover& mover, bool show_progress,
+           const RunRequests& run, Report& report) {
+  RequestReplayer replayer(workload, requests, mover);
+  run(replayer, show_progress);
+  replayer.check_invariants();
+  report.replay = replayer.counts();
+  report.passes = replayer.pass_counts();
+  report.cache = replayer.cache_counts();
+  report.mover = mover.counts();
+}
+
+std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
+                                      const RequestReplayOptions& requests, RunDescription& description) {
+  if (options.materialize_bytes == 0) return std::make_unique<NoPasses>();
+  auto states = std::make_unique<DevicePasses>(
+      memory, full,
+      DevicePassesOptions{.cache = requests.cache,
+                          .history_tokens = requests.history_tokens,
+                          .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
+                          .plant_wrong_slot = options.plant_wrong_slot});
+  description.memory_state = describe(states->spec());
+  description.memory_bytes = states->memory_bytes();
+  return states;
+}
+
+}  // namespace
+
+void replay_requests(const Options& options, const Workload& workload, const StateSpec& full, Report& report,
+                     const RunRequests& run) {
+  const std::int32_t window = conv_window(full);
+  RequestReplayOptions requests{.cache = align_cache_options(workload, static_cast<std::int32_t>(report.run.slots),
+                                                             options.drafts, options.asynchronous),
+                                .accept = options.accept,
+                                .seed = options.generator.seed,
+                                .history_tokens = std::max(window - options.drafts, 1)};
+  requests.cache.unchecked_layout = false;
+  requests.cache.groups.front().layout_fingerprint = full.fingerprint();
+  requests.cache.groups.front().conv_window = window;
+  // Before the runtime starts, whose waiting threads would share the cores, and with the caches to itself.
+  requests.cache.events = false;
+  NoPasses none;
+  serve(workload, requests, none, false, run, report);
+  report.bookkeeping = report.replay;
+  std::vector<double> planning_ns = std::move(report.passes->planning_ns);
+  requests.cache.events = true;
+  const Runtime runtime;
+  report.run.device = runtime.device().name;
+  DeviceResource memory;
+  const std::unique_ptr<PassMover> mover = make_mover(options, memory, full, requests, report.run);
+  serve(workload, requests, *mover, true, run, report);
+  report.passes->planning_ns = std::move(planning_ns);
+}
+
+}  // namespace stateport::replay

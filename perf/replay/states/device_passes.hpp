@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/memory_resource.hpp>
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/model/state_spec.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include "states/pass_mover.hpp"
+#include "states/pass_stand_in.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+struct DevicePassesOptions {
+  RequestCacheOptions cache;           ///< whose plans are executed; one group
+  std::int32_t history_tokens = 1;     ///< conv tokens of a state without drafts, at least 1
+  std::size_t materialize_bytes = 0;   ///< bound on the memory for states
+  bool plant_wrong_slot = false;       ///< self-test: the first state that is restored is overwritten with another one
+};
+
+/// States in device memory: moved where the plans of a RequestCache say, made and verified by PassStandIn.
+class DevicePasses final : public PassMover {
+ public:
+  /// `full`: a state with its drafts. Throws InvalidArgument when not even the smallest states fit; OutOfMemory.
+  DevicePasses(MemoryResource& resource, const StateSpec& full, const DevicePassesOptions& options);
+
+  void before(const PassPlan& plan) override;
+  void forward(const PassForward& forward) override;
+  void after(const PassCommit& commit) override;
+  [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
+  [[nodiscard]] MoverCounts counts() const override { return counts_; }
+
+  /// What a state consists of in memory.
+  [[nodiscard]] const StateSpec& spec() const noexcept { return states_.spec(); }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept;
+
+ private:
+  void plant(SlotId slot);
+  template <class Call>
+  void timed(double& seconds, const Call& call);
+
+  Stream stream_;
+  StateStore states_;
+  std::optional<StateStore> scratch_;
+  SlotCopier copier_;
+  std::optional<SlotCopier> committer_;
+  PassStandIn model_;
+  bool plant_wrong_slot_;
+  MoverCounts counts_;
+};
+
+}  // namespace stateport::replay

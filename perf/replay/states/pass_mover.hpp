@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_types.hpp>
+
+#include "states/state_mover.hpp"
+#include "workload/content.hpp"
+
+#include <cstdint>
+#include <span>
+
+namespace stateport::replay {
+
+/// What a forward makes of one state: the state after some more tokens and, with drafts, the recurrent states after
+/// each of these too. Numbers of slots are of the store, those of `conv_out` and the outs of a save may be of scratch.
+struct StateWrite {
+  Content from = empty_content;    ///< the prefix whose state is read
+  std::int32_t conv_in = -1;       ///< slots that are read; -1: the empty state
+  std::int32_t recurrent_in = -1;  ///< the same for the recurrent state
+  std::int32_t bias = 0;           ///< the conv window that is read begins so many tokens into its slot
+  std::int32_t advanced = 0;       ///< tokens from the state that is read to the one that is written, without drafts
+  std::int32_t drafts = 0;
+  std::int32_t conv_out = -1;       ///< takes the conv window of history + drafts tokens
+  std::uint32_t first_out = 0;      ///< in PassForward::recurrent_out: 1 + drafts slots
+  std::uint32_t first_content = 0;  ///< in PassForward::window: history + drafts names
+  bool in_scratch = false;          ///< what is written is scratch
+};
+
+/// The forward of a whole batch. No two writes of one list write the same slot, or one that another reads.
+struct PassForward {
+  std::span<const StateWrite> saves;    ///< states that the pass leaves on its way; made before the targets
+  std::span<const StateWrite> targets;  ///< a target may be written over the state that it is made from
+  std::span<const std::int32_t> recurrent_out;
+  /// The prefixes that end at the last `history` tokens of a state that is written, then those with one draft more
+  /// each. Drafts that are not kept have names of their own.
+  std::span<const Content> window;
+};
+
+/// Makes and moves the states that a RequestCache plans.
+class PassMover {
+ public:
+  virtual ~PassMover() = default;
+
+  /// What must be enqueued before a pass.
+  virtual void before(const PassPlan& plan) = 0;
+  virtual void forward(const PassForward& forward) = 0;
+  /// What must be enqueued after a pass.
+  virtual void after(const PassCommit& commit) = 0;
+  /// The number of 16-byte words of the state that `state` reads which are not those of the state after `window`
+  /// [history], the prefixes that end at its last tokens. `restored`: a request continues from it.
+  [[nodiscard]] virtual std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) = 0;
+
+  /// Restores: requests that continued from a checkpoint. Commits: published states.
+  [[nodiscard]] virtual MoverCounts counts() const = 0;
+};
+
+/// Moves nothing: for questions about hit rates and planning times alone.
+class NoPasses final : public PassMover {
+ public:
+  void before(const PassPlan&) override {}
+  void forward(const PassForward&) override {}
+  void after(const PassCommit& commit) override { counts_.commits += commit.published_states; }
+  std::uint64_t check(const RowState&, std::span<const Content>, bool restored) override {
+    counts_.restores += restored;
+    return 0;
+  }
+  [[nodiscard]] MoverCounts counts() const override { return counts_; }
+
+ private:
+  MoverCounts counts_;
+};
+
+}  // namespace stateport::replay
