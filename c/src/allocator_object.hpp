@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
@@ -14,12 +15,9 @@ namespace stateport::c {
 
 struct AllocatorObject final : Object {
   static constexpr Kind kind = Kind::slot_allocator;
-  AllocatorObject(AllocatorBlocks::Owner owner, std::int32_t block_count, std::int32_t slot_count,
+  AllocatorObject(AllocatorBlocks::Owner owner, const BlockPoolOptions& block_options, std::int32_t slot_count,
                   const SlotAllocatorOptions& options)
-      : Object(kind),
-        blocks(owner, {.blocks = block_count, .policy = options.policy}),
-        slots(slot_count),
-        allocator(slots, blocks.directory(), options) {}
+      : Object(kind), blocks(owner, block_options), slots(slot_count), allocator(slots, blocks.directory(), options) {}
 
   AllocatorBlocks blocks;
   SlotPool slots;

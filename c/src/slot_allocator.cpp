@@ -3,6 +3,7 @@
 #include <stateport/c/slot_allocator.h>
 
 #include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/pool/block_pool.hpp>
 
 #include "allocator_object.hpp"
 #include "arguments.hpp"
@@ -19,8 +20,8 @@ using namespace stateport::c;
 
 namespace {
 
-static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(BlockPolicy::lru) &&
-              STATEPORT_BLOCK_REF_ZERO == static_cast<int>(BlockPolicy::ref_zero));
+static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(UnreferencedBlocks::cached) &&
+              STATEPORT_BLOCK_REF_ZERO == static_cast<int>(UnreferencedBlocks::dropped));
 
 /// What a call on the blocks of an allocator needs.
 struct Call {
@@ -70,11 +71,14 @@ stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_
   return guarded([&] {
     create(out, [&] {
       const auto given = read_struct<stateport_slot_allocator_options>(options, "options");
-      const SlotAllocatorOptions wanted{.policy = enumerator(given.policy, BlockPolicy::ref_zero, "policy"),
-                                        .eviction = make_policy(given.eviction, "eviction")};
+      const BlockPoolOptions blocks{.blocks = given.blocks,
+                                    .unreferenced = enumerator(given.policy, UnreferencedBlocks::dropped, "policy")};
+      const SlotAllocatorOptions wanted{.eviction = make_policy(given.eviction, "eviction")};
       const auto owner =
           given.external_blocks != 0 ? AllocatorBlocks::Owner::engine : AllocatorBlocks::Owner::allocator;
-      return std::make_shared<AllocatorObject>(owner, given.blocks, given.slots, wanted);
+      require(owner == AllocatorBlocks::Owner::allocator || given.policy == STATEPORT_BLOCK_LRU, "policy", given.policy,
+              "is the engine's affair for external blocks: leave it 0");
+      return std::make_shared<AllocatorObject>(owner, blocks, given.slots, wanted);
     });
   });
 }

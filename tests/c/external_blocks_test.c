@@ -109,6 +109,13 @@ void test_external_block_refusals(void) {
   CHECK(describe(allocator).external_blocks == 1);
   CHECK_OK(stateport_slot_allocator_destroy(allocator));
 
+  const stateport_slot_allocator_options with_policy = {.size = sizeof with_policy,
+                                                        .blocks = blocks,
+                                                        .slots = slots,
+                                                        .policy = STATEPORT_BLOCK_REF_ZERO,
+                                                        .external_blocks = 1};
+  CHECK_REFUSED(stateport_slot_allocator_create(&with_policy, &allocator), STATEPORT_INVALID_ARGUMENT, "policy = 1");
+
   // An allocator's own blocks are not the engine's.
   const stateport_slot_allocator_options options = {.size = sizeof options, .blocks = blocks, .slots = slots};
   CHECK_OK(stateport_slot_allocator_create(&options, &allocator));

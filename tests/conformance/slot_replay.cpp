@@ -21,11 +21,26 @@ BlockId block_of(const std::string& text) {
   return BlockId{static_cast<std::int32_t>(std::stol(text))};
 }
 
-BlockPolicy policy_of(const Json& config) {
+/// What the recorded system's ref_zero does to states: by block id, since equal keys are ordered by index.
+class ByBlock final : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "by block"; }
+  VictimKey key(const VictimFacts&) const noexcept override { return {}; }
+};
+
+bool drops_blocks(const Json& config) {
   const auto policy = config.value("policy", std::string("lru"));
-  if (policy == "lru") return BlockPolicy::lru;
-  if (policy == "ref_zero") return BlockPolicy::ref_zero;
-  throw std::runtime_error("unknown policy " + policy);
+  if (policy != "lru" && policy != "ref_zero") throw std::runtime_error("unknown policy " + policy);
+  return policy == "ref_zero";
+}
+
+BlockPoolOptions block_options(const Json& config) {
+  return {.blocks = config.at("nb").get<std::int32_t>(),
+          .unreferenced = drops_blocks(config) ? UnreferencedBlocks::dropped : UnreferencedBlocks::cached};
+}
+
+SlotAllocatorOptions slot_options(const Json& config) {
+  return {.eviction = drops_blocks(config) ? std::make_shared<ByBlock>() : nullptr};
 }
 
 constexpr std::int32_t max_rows = 64;
@@ -143,9 +158,9 @@ Json SlotReplay::Payload::read(std::size_t slot) const {
 }
 
 SlotReplay::SlotReplay(const Json& config)
-    : blocks_({.blocks = config.at("nb").get<std::int32_t>(), .policy = policy_of(config)}),
+    : blocks_(block_options(config)),
       slots_(config.at("slots").get<std::int32_t>()),
-      states_(slots_, blocks_, {.policy = policy_of(config)}),
+      states_(slots_, blocks_, slot_options(config)),
       planner_(states_, {.block_size_tokens = config.value("bs", 256),
                          .alignment_tokens = config.value("align", 128),
                          .max_rows = max_rows}) {
@@ -274,7 +289,7 @@ bool SlotReplay::call_blocks(const std::string& op, const Json& args, Json& resu
   } else if (op == "kv_retain") {
     pool.retain(blocks);
   } else if (op == "kv_evict") {
-    result = pool.evict_lru(args.at("n").get<std::int32_t>());
+    result = pool.evict(args.at("n").get<std::int32_t>());
   } else if (op == "kv_available") {
     result = pool.can_allocate(args.at("n").get<std::int32_t>(), static_cast<std::int32_t>(integer(args, "matched")));
   } else if (op == "reset_kv") {

@@ -2,6 +2,7 @@
 // Suites of single rules around the slot allocator: checkpoint offsets, matching and skipping, sizing, resharding.
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/reshard.hpp>
+#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/slots/checkpoint_budget.hpp>
 #include <stateport/core/slots/checkpoint_planner.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>

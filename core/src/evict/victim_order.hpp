@@ -82,9 +82,9 @@ class VictimOrder {
 
   template <class Source>
   void offer(const Source& source, std::uint32_t index) {
-    if (strategy_ == VictimStrategy::list) return recency_.offer(source, index);
-    if (draw_) return draw_->push(index);
-    heap_.update(index, source.key(index));
+    if (strategy_ == VictimStrategy::list) [[likely]]
+      return recency_.offer(source, index);
+    offer_ranked(source, index);
   }
 
   /// offer() of an index that was offered before and whose key has not become smaller since: O(1) while it is there.
@@ -113,22 +113,17 @@ class VictimOrder {
   /// Without effect if absent.
   template <class Source>
   void erase(const Source& source, std::uint32_t index) noexcept {
-    if (strategy_ == VictimStrategy::list) return recency_.erase(source, index);
-    if (draw_) return draw_->erase(index);
-    heap_.erase(index);
+    if (strategy_ == VictimStrategy::list) [[likely]]
+      return recency_.erase(source, index);
+    erase_ranked(index);
   }
 
   /// The next victim, which stays a candidate; none if no candidate is eligible.
   template <class Source>
-  [[nodiscard]] std::optional<std::uint32_t> next(const Source& source) {
-    if (strategy_ == VictimStrategy::list) return recency_.next(source);
-    const auto eligible = [&](std::uint32_t index) { return source.eligible(index); };
-    const auto key = [&](std::uint32_t index) { return source.key(index); };
-    if (strategy_ == VictimStrategy::heap) return heap_.top(eligible, key);
-    if constexpr (requires { source.fetch(0U, VictimFetch::key); })
-      return draw_->draw(eligible, key, [&](std::uint32_t index, VictimFetch what) { source.fetch(index, what); });
-    else
-      return draw_->draw(eligible, key);
+  [[nodiscard, gnu::always_inline]] std::optional<std::uint32_t> next(const Source& source) {
+    if (strategy_ == VictimStrategy::list) [[likely]]
+      return recency_.next(source);
+    return next_ranked(source);
   }
 
   /// Writes the victims that would be next, one after the other, if nothing happened in between and no eviction made
@@ -155,15 +150,14 @@ class VictimOrder {
   /// A candidate that is likely to be next after `ahead` others, for prefetching. Of a list that is linked: the next
   /// one of its heap.
   [[nodiscard]] std::optional<std::uint32_t> upcoming(std::size_t ahead = 0) const noexcept {
-    if (draw_) return std::nullopt;
     if (strategy_ == VictimStrategy::list) return recency_.upcoming(ahead);
-    return ahead == 0 ? heap_.upcoming() : std::nullopt;
+    return ahead == 0 && !draw_ ? heap_.upcoming() : std::nullopt;
   }
   /// A hint that the index will soon be offered or erased.
   void prefetch(std::uint32_t index) const noexcept {
-    if (draw_) return draw_->prefetch(index);
     if constexpr (requires { recency_.prefetch(index); })
-      if (strategy_ == VictimStrategy::list) recency_.prefetch(index);
+      if (strategy_ == VictimStrategy::list) return recency_.prefetch(index);
+    if (draw_) draw_->prefetch(index);
   }
 
   void clear() noexcept {
@@ -181,6 +175,27 @@ class VictimOrder {
   }
 
  private:
+  // What heap and draw do. Not inlined, so that a list, which needs few instructions, is.
+  template <class Source>
+  [[gnu::noinline]] void offer_ranked(const Source& source, std::uint32_t index) {
+    if (draw_) return draw_->push(index);
+    heap_.update(index, source.key(index));
+  }
+  [[gnu::noinline]] void erase_ranked(std::uint32_t index) noexcept {
+    if (draw_) return draw_->erase(index);
+    heap_.erase(index);
+  }
+  template <class Source>
+  [[nodiscard, gnu::noinline]] std::optional<std::uint32_t> next_ranked(const Source& source) {
+    const auto eligible = [&](std::uint32_t index) { return source.eligible(index); };
+    const auto key = [&](std::uint32_t index) { return source.key(index); };
+    if (strategy_ == VictimStrategy::heap) return heap_.top(eligible, key);
+    if constexpr (requires { source.fetch(0U, VictimFetch::key); })
+      return draw_->draw(eligible, key, [&](std::uint32_t index, VictimFetch what) { source.fetch(index, what); });
+    else
+      return draw_->draw(eligible, key);
+  }
+
   VictimStrategy strategy_;
   bool keys_may_shrink_;
   Recency recency_;

@@ -76,9 +76,10 @@ class VictimQueue {
 
   /// The eligible candidate with the smallest (key, index), which stays; none if there is none. As VictimHeap::top().
   template <class Eligible, class KeyOf>
-  [[nodiscard]] std::optional<std::uint32_t> top(Eligible&& eligible, KeyOf&& key_of) {
+  [[nodiscard, gnu::always_inline]] std::optional<std::uint32_t> top(Eligible&& eligible, KeyOf&& key_of) {
     if (const auto soon = upcoming(2 * detail::prefetch_distance)) prefetch(*soon);
     settle_head(eligible, key_of);
+    if (heap_.size() == 0) return upcoming(0);
     const auto other = heap_.top(eligible, key_of);
     if (head_ == queue_.size()) return other;
     const Entry& first = queue_[head_];

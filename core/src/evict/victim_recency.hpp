@@ -43,7 +43,7 @@ class LazyRecency {
     queue_.erase(index);
   }
   template <class Source>
-  [[nodiscard]] std::optional<std::uint32_t> next(const Source& source) {
+  [[nodiscard, gnu::always_inline]] std::optional<std::uint32_t> next(const Source& source) {
     return queue_.top([&](std::uint32_t index) { return source.eligible(index); },
                       [&](std::uint32_t index) { return static_cast<std::int64_t>(source.tick(index)); });
   }

@@ -5,10 +5,11 @@
 
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
-#include "evict/victim_queue.hpp"
+#include "evict/victim_order.hpp"
 #include "hash/block_hash_index.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport {
 
@@ -21,21 +22,45 @@ BlockId id_of(std::uint32_t index) noexcept {
 }  // namespace
 
 struct BlockPool::Books {
-  explicit Books(std::size_t count);
+  /// What VictimOrder asks of a cached block.
+  struct Candidates {
+    const Books& books;
+    [[nodiscard]] bool eligible(std::uint32_t index) const { return books.blocks[index].is_leaf(); }
+    [[nodiscard]] VictimKey key(std::uint32_t index) const { return books.policy->key(books.facts(index)); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
+      return static_cast<std::uint64_t>(books.blocks[index].tick);
+    }
+  };
+  /// What an order may look at beside the last use.
+  struct History {
+    std::uint64_t registered = 0;
+    std::uint32_t hits = 0;
+  };
 
+  Books(std::size_t count, const std::shared_ptr<EvictionPolicy>& eviction);
+
+  [[nodiscard]] Candidates candidates() const noexcept { return {*this}; }
+  [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
+  // Not inlined: by last use, which is the rule, there is nothing to note.
+  [[gnu::noinline]] void note_uses(std::span<const BlockId> used) noexcept;
+  [[gnu::noinline]] void note_registered(std::span<const BlockId> batch) noexcept;
   [[nodiscard]] Block& at(BlockId block) noexcept { return blocks[block.index()]; }
   [[nodiscard]] auto hash_of() const noexcept {
     return [this](BlockId block) { return blocks[block.index()].hash; };
   }
   void offer(BlockId block);
   [[nodiscard]] bool choose_victims(std::size_t count);
+  void put_back_listed();
   [[nodiscard]] BlockId peel(BlockId leaf);
   [[nodiscard]] bool precedes(BlockId a, BlockId b) const noexcept;
   [[nodiscard]] bool is_ancestor(BlockId block, BlockId of) const noexcept;
 
   Table<Block> blocks;
   detail::BlockHashIndex<BlockId> hash_to_block;
-  VictimQueue victims;  ///< every cached block without children; others are dropped when seen
+  std::shared_ptr<EvictionPolicy> policy;  ///< null: by last use
+  VictimOrder<> victims;                   ///< every cached block without children; others are dropped when seen
+  Table<History> history;                  ///< by block, unless by last use
+  std::uint64_t registrations = 0;
   // Scratch of one call, with room for every block.
   std::vector<BlockId> listed;
   std::vector<BlockId> unreferenced;
@@ -43,7 +68,12 @@ struct BlockPool::Books {
   std::vector<std::uint32_t> fresh;
 };
 
-BlockPool::Books::Books(std::size_t count) : blocks(count), hash_to_block(count) {
+BlockPool::Books::Books(std::size_t count, const std::shared_ptr<EvictionPolicy>& eviction)
+    : blocks(count),
+      hash_to_block(count),
+      policy(eviction),
+      victims(eviction ? eviction->traits() : VictimTraits{.by_last_use = true}),
+      history(victims.strategy() == VictimStrategy::list ? 0 : count) {
   victims.reserve(count);
   listed.reserve(count);
   unreferenced.reserve(count);
@@ -51,13 +81,33 @@ BlockPool::Books::Books(std::size_t count) : blocks(count), hash_to_block(count)
   fresh.reserve(count);
 }
 
+VictimFacts BlockPool::Books::facts(std::uint32_t index) const noexcept {
+  return {.index = index,
+          .used_tick = static_cast<std::uint64_t>(blocks[index].tick),
+          .created_tick = history[index].registered,
+          .hits = history[index].hits,
+          .children = static_cast<std::uint32_t>(blocks[index].children)};
+}
+
+void BlockPool::Books::note_uses(std::span<const BlockId> used) noexcept {
+  for (const BlockId block : used)
+    if (history[block.index()].hits < UINT32_MAX) ++history[block.index()].hits;
+}
+
+void BlockPool::Books::note_registered(std::span<const BlockId> batch) noexcept {
+  for (const std::uint32_t i : fresh) history[batch[i].index()] = {.registered = ++registrations, .hits = 1};
+}
+
 BlockPool::BlockPool(const BlockPoolOptions& options)
-    : block_count_(options.blocks), policy_(options.policy), reserved_(options.reserved) {
+    : block_count_(options.blocks), unreferenced_(options.unreferenced), reserved_(options.reserved) {
   require(block_count_ >= 1, "blocks", block_count_, "must be at least 1: one block is reserved");
   if (!reserved_.valid()) reserved_ = BlockId{block_count_ - 1};
   require(reserved_.value() < block_count_, "reserved", reserved_, "must be one of the blocks");
+  require(!options.eviction || options.eviction->learning() == nullptr, "eviction",
+          options.eviction ? options.eviction->name() : "", "must be an order: a block pool knows no prompts");
   const auto count = static_cast<std::size_t>(block_count_);
-  books_ = std::make_unique<Books>(count);
+  books_ = std::make_unique<Books>(count, options.eviction);
+  has_history_ = !books_->history.empty();
   blocks_ = books_->blocks.data();
   free_.reserve(count);
   free_all();
@@ -75,7 +125,7 @@ bool BlockPool::allocate(std::span<BlockId> out) {
   if (out.size() > free_.size()) {
     const std::size_t missing = out.size() - free_.size();
     if (missing > static_cast<std::size_t>(cached_count_)) return false;
-    if (!evict_lru(static_cast<std::int32_t>(missing))) return false;
+    if (!evict(static_cast<std::int32_t>(missing))) return false;
   }
   std::copy(free_.end() - static_cast<std::ptrdiff_t>(out.size()), free_.end(), out.begin());
   free_.resize(free_.size() - out.size());
@@ -98,6 +148,8 @@ void BlockPool::retain(std::span<const BlockId> blocks) {
     ++block.ref_count;
     block.tick = tick_;
   }
+  if (has_history_) [[unlikely]]
+    books_->note_uses(blocks);
 }
 
 void BlockPool::release(std::span<const BlockId> blocks) {
@@ -124,14 +176,15 @@ void BlockPool::take_references(std::span<const BlockId> blocks) {
     }
     Block& block = raw(blocks[i]);
     if (--block.ref_count > 0) continue;
-    (block.hash > 0 && policy_ == BlockPolicy::lru ? books_->unreferenced : books_->listed).push_back(blocks[i]);
+    (block.hash > 0 && unreferenced_ == UnreferencedBlocks::cached ? books_->unreferenced : books_->listed)
+        .push_back(blocks[i]);
   }
 }
 
 void BlockPool::Books::offer(BlockId id) {
   const Block& block = at(id);
   // An entry of an earlier time may carry a later tick: set_last_use and retain may both set an older one.
-  if (block.is_cached() && block.children == 0) victims.update(static_cast<std::uint32_t>(id.value()), block.tick);
+  if (block.is_leaf()) victims.offer(candidates(), static_cast<std::uint32_t>(id.value()));
 }
 
 void BlockPool::tell_unreferenced(std::span<const BlockId> blocks) {
@@ -160,7 +213,9 @@ void BlockPool::register_hashes(std::span<const BlockId> blocks, std::span<const
       [&](std::size_t k) {
         books_->hash_to_block.assign(hashes[books_->fresh[k]], blocks[books_->fresh[k]], books_->hash_of());
       });
-  if (policy_ == BlockPolicy::lru && !parents.empty()) link_parents(blocks, hashes, parents);
+  if (has_history_) [[unlikely]]
+    books_->note_registered(blocks);
+  if (unreferenced_ == UnreferencedBlocks::cached && !parents.empty()) link_parents(blocks, hashes, parents);
 }
 
 /// Links the fresh blocks of a batch to their parents. A link that would close a cycle (only nonsense input makes one)
@@ -184,7 +239,7 @@ bool BlockPool::Books::is_ancestor(BlockId block, BlockId of) const noexcept {
   return false;
 }
 
-bool BlockPool::evict_lru(std::int32_t count) {
+bool BlockPool::evict(std::int32_t count) {
   require(count >= 0, "count", count, "must not be negative");
   if (count > cached_count_ || !books_->choose_victims(static_cast<std::size_t>(count))) return false;
   cached_count_ -= count;
@@ -195,37 +250,39 @@ bool BlockPool::evict_lru(std::int32_t count) {
 /// Peels leaves into listed. If they run out (a live block below a cached one), everything is put back.
 bool BlockPool::Books::choose_victims(std::size_t count) {
   listed.clear();
-  const auto next_victim = [this] {
-    return victims.top([this](std::uint32_t index) { return blocks[index].is_leaf(); },
-                       [this](std::uint32_t index) { return blocks[index].tick; });
-  };
+  // A prompt goes from its end to its beginning without being queued block by block, until a lower leaf is met.
+  BlockId leaf;
   while (listed.size() < count) {
     // Old blocks are in no cache any more: fetch those that will soon be looked at.
     if (const auto soon = victims.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks[*soon]);
-    const auto victim = next_victim();
+    const auto victim = victims.next(candidates());
+    if (leaf.valid()) {
+      while (leaf.valid() && listed.size() < count && !(victim && precedes(id_of(*victim), leaf))) leaf = peel(leaf);
+      if (leaf.valid()) offer(std::exchange(leaf, BlockId{}));
+      if (listed.size() == count) break;
+    }
     if (!victim) {
-      for (const BlockId id : listed)
-        if (at(id).parent.valid()) ++at(at(id).parent).children;
-      for (const BlockId id : listed) offer(id);
+      put_back_listed();
       return false;
     }
-    BlockId leaf = peel(id_of(*victim));
-    if (!leaf.valid()) continue;
-    // A prompt goes from its end to its beginning without being queued block by block, until an older leaf is met.
-    if (listed.size() < count) {
-      const auto rival = next_victim();
-      while (leaf.valid() && listed.size() < count && !(rival && precedes(id_of(*rival), leaf))) leaf = peel(leaf);
-    }
-    if (leaf.valid()) offer(leaf);
+    leaf = peel(id_of(*victim));
+    if (leaf.valid() && victims.strategy() == VictimStrategy::draw) offer(std::exchange(leaf, BlockId{}));
   }
+  if (leaf.valid()) offer(leaf);
   for (const BlockId id : listed) at(id).parent = BlockId{};
   return true;
+}
+
+void BlockPool::Books::put_back_listed() {
+  for (const BlockId id : listed)
+    if (at(id).parent.valid()) ++at(at(id).parent).children;
+  for (const BlockId id : listed) offer(id);
 }
 
 /// Adds a leaf to listed and takes it out of its parent's count of children. Returns the parent if that made it a
 /// leaf that can be evicted.
 BlockId BlockPool::Books::peel(BlockId leaf) {
-  victims.erase(static_cast<std::uint32_t>(leaf.value()));
+  victims.erase(candidates(), static_cast<std::uint32_t>(leaf.value()));
   listed.push_back(leaf);
   const BlockId parent = at(leaf).parent;
   if (!parent.valid()) return parent;
@@ -235,9 +292,14 @@ BlockId BlockPool::Books::peel(BlockId leaf) {
 
 /// The order of eviction.
 bool BlockPool::Books::precedes(BlockId a, BlockId b) const noexcept {
-  const std::int64_t tick_a = blocks[a.index()].tick;
-  const std::int64_t tick_b = blocks[b.index()].tick;
-  return tick_a != tick_b ? tick_a < tick_b : a < b;
+  if (victims.strategy() == VictimStrategy::list) {
+    const std::int64_t tick_a = blocks[a.index()].tick;
+    const std::int64_t tick_b = blocks[b.index()].tick;
+    return tick_a != tick_b ? tick_a < tick_b : a < b;
+  }
+  const VictimKey key_a = candidates().key(static_cast<std::uint32_t>(a.value()));
+  const VictimKey key_b = candidates().key(static_cast<std::uint32_t>(b.value()));
+  return key_a == key_b ? a < b : key_a < key_b;
 }
 
 /// Makes unreferenced blocks free and tells the listeners. Their parent links are gone already.
@@ -264,10 +326,11 @@ void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick)
     Block& block = raw(id);
     const bool older = tick < block.tick;
     block.tick = tick;
-    if (!older) continue;
     // Also a live block may still have its entry of the time when it was cached.
-    if (books_->victims.contains(static_cast<std::uint32_t>(id.value())))
-      books_->victims.update(static_cast<std::uint32_t>(id.value()), tick);
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if ((older || books_->victims.keys_may_shrink()) && books_->victims.contains(books_->candidates(), index))
+      books_->victims.offer(books_->candidates(), index);
+    if (!older) continue;
     if (block.is_cached()) books_->unreferenced.push_back(id);
   }
   if (!books_->unreferenced.empty()) tell_unreferenced(books_->unreferenced);
@@ -333,9 +396,10 @@ void BlockPool::check_invariants() const {
     }
     cached += block.is_cached();
     require_invariant(
-        !block.is_cached() || block.children > 0 || books_->victims.contains(static_cast<std::uint32_t>(index)),
+        !block.is_leaf() || books_->victims.contains(books_->candidates(), static_cast<std::uint32_t>(index)),
         structure, "a leaf is not offered for eviction");
-    require_invariant(!block.is_cached() || policy_ == BlockPolicy::lru, structure, "ref_zero keeps a block");
+    require_invariant(!block.is_cached() || unreferenced_ == UnreferencedBlocks::cached, structure,
+                      "a block that should be dropped is cached");
   }
   std::vector<std::size_t> leaves;
   for (std::size_t index = 0; index < books_->blocks.size(); ++index) {
@@ -353,7 +417,7 @@ void BlockPool::check_invariants() const {
     found += blocks_[index].hash > 0 && find(blocks_[index].hash) == id_of(static_cast<std::uint32_t>(index));
   require_invariant(found == books_->hash_to_block.size(), structure, "the index names a block that it does not find");
   require_invariant(cached == cached_count_, structure, "the count of cached blocks is wrong");
-  books_->victims.check_invariants();
+  books_->victims.check_invariants(books_->candidates());
 }
 
 }  // namespace stateport

@@ -6,14 +6,13 @@
 #include "containers/assert.hpp"
 #include "containers/prefetch.hpp"
 #include "containers/table.hpp"
-#include "evict/victim_queue.hpp"
+#include "evict/victim_order.hpp"
 #include "hash/block_hash_index.hpp"
-#include "slots/ranked_states.hpp"
+#include "slots/state_forest.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,11 +36,31 @@ struct SlotAllocator::Books {
   [[nodiscard]] auto hash_of() const noexcept {
     return [this](SlotId slot) { return held[slot.index()].hash; };
   }
-  [[nodiscard]] std::int64_t key_of(BlockId block) const;
+  /// What VictimOrder asks of a block with a slot.
+  struct Candidates {
+    const Books& books;
+    bool spare_batch = false;  ///< the blocks of the batch keep their slots
+    [[nodiscard]] bool eligible(std::uint32_t index) const;
+    [[nodiscard]] VictimKey key(std::uint32_t index) const { return books.forest->key(index); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t index) const {
+      return static_cast<std::uint64_t>(books.blocks.last_use_tick(block_of(index)));
+    }
+  };
+  [[nodiscard]] static BlockId block_of(std::uint32_t index) noexcept {
+    return BlockId{static_cast<std::int32_t>(index)};
+  }
+  [[nodiscard]] static std::uint32_t index_of(BlockId block) noexcept {
+    return static_cast<std::uint32_t>(block.value());
+  }
+  [[nodiscard]] Candidates candidates() const noexcept { return {*this}; }
   [[nodiscard]] bool evictable(BlockId block) const;
   void offer(BlockId block);
-  void add_victim(BlockId block);
+  /// The key of this candidate, if it is one, may have become smaller.
+  void rank_again(std::uint32_t index) {
+    if (index != StateForest::none) victims.rank_again(candidates(), index);
+  }
   void mark_batch(std::span<const BlockId> batch_blocks);
+  [[nodiscard]] bool can_choose(std::size_t count);
   void choose_victims(std::size_t count);
   void prefetch_victims() const noexcept;
   [[nodiscard]] SlotVictim victim(BlockId block) const;
@@ -56,15 +75,25 @@ struct SlotAllocator::Books {
   Table<SlotId> slot_of;  ///< by block; negative ones differ
   Table<Held> held;       ///< by slot
   detail::BlockHashIndex<SlotId> hash_to_slot;
-  VictimQueue victims;                   ///< every evictable block with a slot; others are dropped when seen
-  std::unique_ptr<RankedStates> ranked;  ///< instead of victims if there is an eviction policy
+  VictimOrder<> victims;                ///< every evictable block with a slot; others are dropped when seen
+  std::unique_ptr<StateForest> forest;  ///< if the policy asks for more than the last use
+  double now_s = 0;
   std::int64_t evictions = 0;
   std::uint32_t batch = 0;
   // Scratch of one call.
   std::vector<Fresh> fresh;
   std::vector<BlockId> chosen;
+  std::vector<std::uint32_t> foreseen;
   std::vector<SlotId> given;
 };
+
+namespace {
+
+VictimTraits traits_of(const EvictionPolicy* policy) noexcept {
+  return policy == nullptr ? VictimTraits{.by_last_use = true} : policy->traits();
+}
+
+}  // namespace
 
 SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const SlotAllocatorOptions& allocator_options)
     : slots(pool),
@@ -72,13 +101,14 @@ SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const Slo
       options(allocator_options),
       slot_of(static_cast<std::size_t>(directory.block_count())),
       held(static_cast<std::size_t>(pool.capacity_slots())),
-      hash_to_slot(held.size()) {
-  if (options.eviction)
-    ranked = std::make_unique<RankedStates>(options.eviction, blocks, held.size());
-  else
-    victims.reserve(slot_of.size());
+      hash_to_slot(held.size()),
+      victims(traits_of(options.eviction.get())) {
+  if (options.eviction && (options.eviction->learning() || victims.strategy() != VictimStrategy::list))
+    forest = std::make_unique<StateForest>(options.eviction, blocks, held.size());
+  victims.reserve(slot_of.size());
   fresh.reserve(held.size());
   chosen.reserve(held.size());
+  foreseen.reserve(held.size());
   given.reserve(held.size());
 }
 
@@ -95,43 +125,26 @@ SlotAllocator::~SlotAllocator() {
   blocks_.remove_listener(*this);
 }
 
-std::int64_t SlotAllocator::Books::key_of(BlockId block) const {
-  return options.policy == BlockPolicy::lru ? blocks.last_use_tick(block) : 0;
-}
-
 bool SlotAllocator::Books::evictable(BlockId block) const {
   const SlotId slot = slot_of[block.index()];
   return slot.valid() && blocks.ref_count(block) == 0 && slots.lock_count(slot) == 0;
 }
 
-void SlotAllocator::Books::offer(BlockId block) {
-  if (evictable(block)) add_victim(block);
+bool SlotAllocator::Books::Candidates::eligible(std::uint32_t index) const {
+  const SlotId slot = books.slot_of[index];
+  return slot.valid() && !(spare_batch && books.held[slot.index()].batch == books.batch) &&
+         books.evictable(block_of(index));
 }
 
-void SlotAllocator::Books::add_victim(BlockId block) {
-  if (ranked) return ranked->offer(block);
-  // An entry of an earlier time may carry a later tick: that of a pinned block was set back, for example.
-  victims.update(static_cast<std::uint32_t>(block.value()), key_of(block));
+void SlotAllocator::Books::offer(BlockId block) {
+  if (evictable(block)) victims.offer(candidates(), index_of(block));
 }
 
 std::size_t SlotAllocator::peek_victims(std::span<SlotVictim> out) {
   Books& books = *books_;
-  std::vector<std::uint32_t> next(std::min(out.size(), books.held.size()));
-  const auto eligible = [&](std::uint32_t index) { return books.evictable(BlockId{static_cast<std::int32_t>(index)}); };
-  std::size_t found = 0;
-  if (books.ranked) {
-    found = books.ranked->peek(eligible, next);
-  } else {
-    const auto key = [&](std::uint32_t index) { return books.key_of(BlockId{static_cast<std::int32_t>(index)}); };
-    for (; found < next.size(); ++found) {
-      const auto victim = books.victims.top(eligible, key);
-      if (!victim) break;
-      next[found] = *victim;
-      books.victims.erase(*victim);
-    }
-    for (std::size_t at = found; at-- > 0;) books.offer(BlockId{static_cast<std::int32_t>(next[at])});
-  }
-  for (std::size_t at = 0; at < found; ++at) out[at] = books.victim(BlockId{static_cast<std::int32_t>(next[at])});
+  books.foreseen.resize(std::min(out.size(), books.held.size()));
+  const std::size_t found = books.victims.peek(books.candidates(), books.foreseen);
+  for (std::size_t at = 0; at < found; ++at) out[at] = books.victim(Books::block_of(books.foreseen[at]));
   return found;
 }
 
@@ -142,7 +155,7 @@ SlotDemand SlotAllocator::try_allocate(std::span<const BlockId> blocks, std::spa
   const auto required = books_->fresh.size();
   const auto free = static_cast<std::size_t>(slots_.free_slots());
   books_->chosen.clear();
-  if (required > free) books_->choose_victims(required - free);
+  if (required > free && books_->can_choose(required - free)) books_->choose_victims(required - free);
   const SlotDemand demand{static_cast<std::int64_t>(required), static_cast<std::int64_t>(free + books_->chosen.size())};
   if (demand.met()) {
     books_->assign_slots();
@@ -193,25 +206,28 @@ void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
   }
 }
 
-/// Takes up to `count` victims off the heap into chosen, in order of eviction. They keep their slots for now.
+/// A policy that was told of the first victim cannot take it back: so the others are looked for before. If there are
+/// fewer than `count`, chosen holds them.
+bool SlotAllocator::Books::can_choose(std::size_t count) {
+  if (!forest || count == 1) return true;
+  foreseen.resize(std::min(count, held.size()));
+  const std::size_t found = victims.peek(Candidates{*this, true}, foreseen);
+  if (found == count) return true;
+  for (const std::uint32_t index : std::span(foreseen).first(found)) chosen.push_back(block_of(index));
+  return false;
+}
+
+/// Chooses up to `count` victims, in order of eviction. They keep their slots for now, but a policy is told that they
+/// go, so that it ranks each as if those before it were gone.
 void SlotAllocator::Books::choose_victims(std::size_t count) {
-  const auto eligible = [this](std::uint32_t index) {
-    const SlotId slot = slot_of[index];
-    return slot.valid() && held[slot.index()].batch != batch && evictable(BlockId{static_cast<std::int32_t>(index)});
-  };
-  const auto key = [this](std::uint32_t index) { return key_of(BlockId{static_cast<std::int32_t>(index)}); };
-  while (ranked && chosen.size() < count) {
-    const auto victim = ranked->top(eligible);
-    if (!victim) return;
-    chosen.push_back(BlockId{static_cast<std::int32_t>(*victim)});
-    ranked->withdraw(chosen.back());
-  }
+  const Candidates spared{*this, true};
   while (chosen.size() < count) {
     prefetch_victims();
-    const auto victim = victims.top(eligible, key);
+    const auto victim = victims.next(spared);
     if (!victim) return;
-    victims.erase(*victim);
-    chosen.push_back(BlockId{static_cast<std::int32_t>(*victim)});
+    victims.erase(spared, *victim);
+    chosen.push_back(block_of(*victim));
+    if (forest) rank_again(forest->evict(chosen.back()));
   }
 }
 
@@ -219,7 +235,7 @@ void SlotAllocator::Books::choose_victims(std::size_t count) {
 void SlotAllocator::Books::prefetch_victims() const noexcept {
   if (const auto later = victims.upcoming(2 * detail::prefetch_distance)) {
     detail::prefetch(&slot_of[*later]);
-    blocks.prefetch(BlockId{static_cast<std::int32_t>(*later)});
+    blocks.prefetch(block_of(*later));
   }
   if (const auto soon = victims.upcoming(detail::prefetch_distance)) {
     if (const SlotId slot = slot_of[*soon]; slot.valid()) {
@@ -245,7 +261,6 @@ void SlotAllocator::Books::take_from_chosen() {
         slots.set_tag(slot, {});
         forget_hash(slot);
         slot_of[chosen[i].index()] = lost_slot;
-        if (ranked) ranked->evict(chosen[i]);
       });
   evictions += static_cast<std::int64_t>(chosen.size());
 }
@@ -260,9 +275,9 @@ void SlotAllocator::Books::assign_slots() {
     const BlockId block = fresh[i].block;
     slot_of[block.index()] = given[i];
     detail::prefetch(&held[given[i].index()]);  // for the hash and the offer that follow
-    if (!ranked) victims.prefetch(static_cast<std::uint32_t>(block.value()));
+    victims.prefetch(index_of(block));
     slots.set_owner(given[i], block.value());
-    if (ranked) ranked->store(block);
+    if (forest) forest->store(block);
     offer(block);
   }
 }
@@ -279,10 +294,8 @@ void SlotAllocator::Books::detach(BlockId block) {
   const SlotId slot = slot_of[block.index()];
   if (!slot.valid()) return;
   forget_hash(slot);
-  if (ranked)
-    ranked->lose(block);
-  else
-    victims.erase(static_cast<std::uint32_t>(block.value()));
+  victims.erase(candidates(), index_of(block));
+  if (forest) rank_again(forest->lose(block));
   slot_of[block.index()] = SlotId{};
   if (slots.lock_count(slot) == 0) return slots.release(slot);
   slots.set_tag(slot, {});
@@ -301,7 +314,7 @@ void SlotAllocator::on_blocks_deregistered(std::span<const BlockId> blocks, std:
   for (const BlockId block : blocks) {
     if (slot_of_[block.index()].valid()) books_->detach(block);
     slot_of_[block.index()] = SlotId{};
-    if (books_->ranked) books_->ranked->forget(block);
+    if (books_->forest) books_->forest->forget(block);
   }
 }
 
@@ -309,7 +322,7 @@ void SlotAllocator::on_blocks_unreferenced(std::span<const BlockId> blocks) {
   require_blocks(blocks);
   // The directory says that their count is 0; the slot of a pinned state is passed over when its turn comes.
   for (const BlockId block : blocks)
-    if (slot_of_[block.index()].valid()) books_->add_victim(block);
+    if (slot_of_[block.index()].valid()) books_->victims.offer(books_->candidates(), Books::index_of(block));
 }
 
 void SlotAllocator::register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
@@ -363,8 +376,7 @@ std::optional<FoundState> SlotAllocator::find_tagged(BlockHash hash, const State
   }
   if (!slot.valid()) return std::nullopt;
   const BlockId block{slots_.owner(slot)};
-  if (!books_->ranked)
-    books_->victims.prefetch(static_cast<std::uint32_t>(block.value()));  // its use will end with an offer
+  books_->victims.prefetch(Books::index_of(block));  // its use will end with an offer
   return FoundState{0, block, slot};
 }
 
@@ -380,14 +392,16 @@ void SlotAllocator::note_served(std::span<const BlockHash> hashes, const PromptF
   require(prompt.usable_blocks >= 0, "usable_blocks", prompt.usable_blocks, "must not be negative");
   require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
   require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
-  if (!books_->ranked) return;
-  require(std::isfinite(now_s) && now_s >= books_->ranked->now_s(), "now_s", now_s,
+  require(std::isfinite(now_s) && now_s >= books_->now_s, "now_s", now_s,
           "must be finite and not before the last time");
-  books_->ranked->serve(hashes, prompt, now_s, [this](BlockHash hash) -> std::optional<RankedStates::Found> {
+  books_->now_s = now_s;
+  if (!books_->forest) return;
+  const auto find = [this](BlockHash hash) -> std::optional<StateForest::Found> {
     const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (!slot.valid()) return std::nullopt;
-    return RankedStates::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};
-  });
+    return StateForest::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};
+  };
+  for (const std::uint32_t index : books_->forest->serve(hashes, prompt, now_s, find)) books_->rank_again(index);
 }
 
 void SlotAllocator::withdraw(BlockId block) {
@@ -449,19 +463,15 @@ void SlotAllocator::reset() {
   std::ranges::fill(books_->slot_of, SlotId{});
   books_->batch = 0;
   books_->hash_to_slot.clear();
-  if (books_->ranked)
-    books_->ranked->clear();
-  else
-    books_->victims.clear();
+  books_->victims.clear();
+  if (books_->forest) books_->forest->clear();
 }
 
 void SlotAllocator::check_invariants() const {
   constexpr const char* structure = "SlotAllocator";
   slots_.check_invariants();
-  if (books_->ranked)
-    books_->ranked->check_invariants();
-  else
-    books_->victims.check_invariants();
+  books_->victims.check_invariants(books_->candidates());
+  if (books_->forest) books_->forest->check_invariants();
   books_->hash_to_slot.check_invariants(books_->hash_of());
   std::int32_t with_slots = 0;
   for (std::size_t index = 0; index < books_->slot_of.size(); ++index) {
@@ -469,13 +479,15 @@ void SlotAllocator::check_invariants() const {
     const BlockId block{static_cast<std::int32_t>(index)};
     require_invariant(slot.valid() || slot == SlotId{} || slot == lost_slot, structure,
                       "a block still waits for a slot");
+    const auto candidate = static_cast<std::uint32_t>(index);
+    const bool offered = books_->victims.contains(books_->candidates(), candidate);
+    require_invariant(!books_->forest || books_->forest->has_state(candidate) == slot.valid(), structure,
+                      "the policy is told of other states");
+    require_invariant(slot.valid() || !offered, structure, "a block without a state is offered");
     if (!slot.valid()) continue;
     ++with_slots;
     require_invariant(slots_.owner(slot) == block.value(), structure, "a slot has another owner");
-    const auto candidate = static_cast<std::uint32_t>(index);
-    require_invariant(!books_->evictable(block) ||
-                          (books_->ranked ? books_->ranked->contains(candidate) : books_->victims.contains(candidate)),
-                      structure, "an evictable block is not offered");
+    require_invariant(!books_->evictable(block) || offered, structure, "an evictable block is not offered");
   }
   std::int32_t owned = 0;
   std::size_t found = 0;

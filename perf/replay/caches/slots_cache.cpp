@@ -195,7 +195,7 @@ void SlotsCache::drop_useless(BlockId block) {
   while (block.valid() && pool_.child_count(block) == 0 && !allocator_.has_state(block)) {
     const BlockId before = pool_.parent(block);
     pool_.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
-    const bool gone = pool_.evict_lru(1);
+    const bool gone = pool_.evict(1);
     require_invariant(gone && pool_.is_free(block), "SlotsCache", "another block went than the one that is not needed");
     block = before;
   }

@@ -37,10 +37,12 @@ Blocks take(BlockPool& pool, std::size_t count) {
 /// The same rules over plain lists, every choice by a scan.
 class Model {
  public:
-  Model(std::int32_t count, BlockPolicy policy, BlockId reserved)
-      : policy_(policy), blocks_(static_cast<std::size_t>(count)) {
-    for (std::int32_t block = 0; block < count; ++block)
-      if (BlockId{block} != reserved) free_.emplace_back(block);
+  explicit Model(const BlockPoolOptions& options)
+      : unreferenced_(options.unreferenced),
+        order_(options.eviction ? options.eviction : make_eviction_policy(EvictionOrder::lru)),
+        blocks_(static_cast<std::size_t>(options.blocks)) {
+    for (std::int32_t block = 0; block < options.blocks; ++block)
+      if (BlockId{block} != options.reserved) free_.emplace_back(block);
   }
 
   std::optional<Blocks> allocate(std::size_t count) {
@@ -67,6 +69,7 @@ class Model {
   void retain(const Blocks& blocks) {
     for (const BlockId block : blocks) {
       ++at(block).ref_count;
+      ++at(block).hits;
       at(block).tick = tick;
     }
   }
@@ -80,15 +83,17 @@ class Model {
     for (std::int32_t index = 0; index < static_cast<std::int32_t>(blocks_.size()); ++index) {
       const BlockId block{index};
       if (std::ranges::count(blocks, block) == 0 || at(block).ref_count > 0) continue;
-      if (at(block).hash <= 0 || policy_ == BlockPolicy::ref_zero) drop(block);
+      if (at(block).hash <= 0 || unreferenced_ == UnreferencedBlocks::dropped) drop(block);
     }
   }
 
   void register_hash(BlockId block, BlockHash hash, BlockHash parent) {
     if (hash <= 0 || at(block).hash > 0) return;
     at(block).hash = hash;
+    at(block).registered = ++registrations_;
+    at(block).hits = 1;
     map[hash] = block;
-    if (policy_ == BlockPolicy::lru && parent > 0 && map.contains(parent) && map[parent] != block)
+    if (unreferenced_ == UnreferencedBlocks::cached && parent > 0 && map.contains(parent) && map[parent] != block)
       at(block).parent = map[parent];
   }
 
@@ -99,7 +104,7 @@ class Model {
       for (std::int32_t index = 0; index < static_cast<std::int32_t>(blocks_.size()); ++index) {
         const BlockId block{index};
         if (at(block).ref_count > 0 || at(block).hash <= 0 || children(block) > 0) continue;
-        if (!victim || at(block).tick < at(*victim).tick) victim = block;
+        if (!victim || key(block) < key(*victim)) victim = block;
       }
       if (!victim) {
         *this = before;
@@ -142,8 +147,17 @@ class Model {
     std::int64_t tick = 0;
     BlockHash hash = hash_not_computed;
     BlockId parent;
+    std::uint64_t registered = 0;
+    std::uint32_t hits = 0;
   };
   Block& at(BlockId block) { return blocks_[block.index()]; }
+  VictimKey key(BlockId block) {
+    return order_->key({.index = static_cast<std::uint32_t>(block.value()),
+                        .used_tick = static_cast<std::uint64_t>(at(block).tick),
+                        .created_tick = at(block).registered,
+                        .hits = at(block).hits,
+                        .children = static_cast<std::uint32_t>(children(block))});
+  }
   void drop(BlockId block) {
     if (at(block).hash > 0) {
       if (map.contains(at(block).hash) && map[at(block).hash] == block) map.erase(at(block).hash);
@@ -152,7 +166,9 @@ class Model {
     free_.push_back(block);
   }
 
-  BlockPolicy policy_;
+  UnreferencedBlocks unreferenced_;
+  std::shared_ptr<EvictionPolicy> order_;
+  std::uint64_t registrations_ = 0;
   std::vector<Block> blocks_;
   Blocks free_;
 };
@@ -191,7 +207,7 @@ TEST_CASE("of blocks used at the same time the smallest id goes first, also abov
   pool.register_hashes(ids({0}), Hashes{10}, Hashes{12});
   pool.register_hashes(ids({1}), Hashes{11});
   pool.release(blocks);
-  REQUIRE(pool.evict_lru(2));
+  REQUIRE(pool.evict(2));
   CHECK_FALSE(pool.find(10).valid());
   CHECK_FALSE(pool.find(11).valid());
   CHECK(pool.find(12) == BlockId{2});
@@ -228,12 +244,12 @@ TEST_CASE("eviction peels leaves by tick and id, and never a parent before its c
   pool.release(chain);
   pool.set_last_use(ids({3}), 7);
   Recorder recorder(pool);
-  CHECK(pool.evict_lru(2));
+  CHECK(pool.evict(2));
   CHECK(recorder.deregistered == ids({2, 1}));
   CHECK(recorder.hashes == Hashes{30, 20});
-  CHECK(pool.evict_lru(2));
+  CHECK(pool.evict(2));
   CHECK(recorder.deregistered == ids({2, 1, 3, 0}));
-  CHECK_FALSE(pool.evict_lru(1));
+  CHECK_FALSE(pool.evict(1));
 }
 
 TEST_CASE("a live child keeps its unreferenced parent, and the failed eviction changes nothing") {
@@ -241,11 +257,11 @@ TEST_CASE("a live child keeps its unreferenced parent, and the failed eviction c
   const Blocks blocks = take(pool, 3);
   pool.register_hashes(blocks, Hashes{10, 20, 30}, Hashes{0, 10, 0});
   pool.release(ids({blocks[0].value(), blocks[2].value()}));
-  CHECK_FALSE(pool.evict_lru(2));
+  CHECK_FALSE(pool.evict(2));
   pool.check_invariants();
   CHECK(pool.find(10) == blocks[0]);
   CHECK(pool.find(30) == blocks[2]);
-  CHECK(pool.evict_lru(1));
+  CHECK(pool.evict(1));
   CHECK_FALSE(pool.find(30).valid());
 }
 
@@ -269,7 +285,7 @@ TEST_CASE("a hash that two blocks have finds the one registered last, until that
   pool.register_hashes(blocks, Hashes{10, 10});
   CHECK(pool.find(10) == blocks[1]);
   pool.release(ids({blocks[0].value()}));
-  CHECK(pool.evict_lru(1));
+  CHECK(pool.evict(1));
   CHECK(pool.find(10) == blocks[1]);
   pool.check_invariants();
 }
@@ -280,7 +296,7 @@ TEST_CASE("nonsense parents never make a block its own ancestor") {
   pool.register_hashes(blocks, Hashes{10, 20, 30}, Hashes{20, 30, 10});
   pool.check_invariants();
   pool.release(blocks);
-  CHECK(pool.evict_lru(3));
+  CHECK(pool.evict(3));
 }
 
 TEST_CASE("find_prefix stops at the first hash that no block has") {
@@ -320,7 +336,7 @@ TEST_CASE("the block before it in the batch is a block's parent, though a later 
   CHECK(pool.parent(blocks[3]) == blocks[2]);
   CHECK(pool.find(20) == blocks[3]);
   pool.release(blocks);
-  CHECK(pool.evict_lru(4));
+  CHECK(pool.evict(4));
   pool.check_invariants();
 }
 
@@ -349,7 +365,9 @@ TEST_CASE("a block pool refuses bad input and stays as it was") {
   CHECK_THROWS_AS(pool.register_hashes(ids({0}), Hashes{20}), InvalidArgument);
   CHECK_THROWS_AS(pool.register_hashes(ids({3}), Hashes{20, 30}), InvalidArgument);
   CHECK_THROWS_AS(pool.register_hashes(ids({3}), Hashes{20}, Hashes{1, 2}), InvalidArgument);
-  CHECK_THROWS_AS(static_cast<void>(pool.evict_lru(-1)), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(pool.evict(-1)), InvalidArgument);
+  CHECK_THROWS_WITH_AS(BlockPool({.blocks = 2, .eviction = make_eviction_policy(EvictionOrder::hix)}),
+                       "eviction = hix (must be an order: a block pool knows no prompts)", InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(pool.can_allocate(-1)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(pool.can_allocate(1, -1)), InvalidArgument);
   pool.check_invariants();
@@ -359,6 +377,24 @@ TEST_CASE("a block pool refuses bad input and stays as it was") {
 }
 
 namespace {
+
+/// The newest registration goes first, but compared with all others anew each time.
+class DrawnFilo final : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "drawn filo"; }
+  VictimKey key(const VictimFacts& facts) const noexcept override { return {0, ~facts.created_tick}; }
+  VictimTraits traits() const noexcept override { return {.draws = 100}; }
+};
+
+/// None: by default.
+std::shared_ptr<EvictionPolicy> any_order(test::Random& random) {
+  constexpr EvictionOrder orders[] = {EvictionOrder::lru,     EvictionOrder::lfu, EvictionOrder::fifo,
+                                      EvictionOrder::slru,    EvictionOrder::mru, EvictionOrder::filo,
+                                      EvictionOrder::priority};
+  const auto which = static_cast<std::size_t>(random.between(0, 2 * std::ssize(orders) - 1));
+  if (which < std::size(orders)) return make_eviction_policy(orders[which]);
+  return which == std::size(orders) ? std::make_shared<DrawnFilo>() : nullptr;
+}
 
 void release_in_both(BlockPool& pool, Model& model, const Blocks& blocks) {
   if (model.can_release(blocks)) {
@@ -373,11 +409,13 @@ void release_in_both(BlockPool& pool, Model& model, const Blocks& blocks) {
 
 TEST_CASE("random block pool operations agree with plain lists") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
-    const auto policy = random.chance(70) ? BlockPolicy::lru : BlockPolicy::ref_zero;
+    const auto unreferenced = random.chance(80) ? UnreferencedBlocks::cached : UnreferencedBlocks::dropped;
     const std::int32_t count = random.between32(1, 12);
     const BlockId reserved{random.between32(0, count - 1)};
-    BlockPool pool({.blocks = count, .policy = policy, .reserved = reserved});
-    Model model(count, policy, reserved);
+    const BlockPoolOptions options{
+        .blocks = count, .unreferenced = unreferenced, .reserved = reserved, .eviction = any_order(random)};
+    BlockPool pool(options);
+    Model model(options);
     BlockHash next_hash = 1;
     const auto some_blocks = [&] {
       Blocks blocks(static_cast<std::size_t>(random.between(0, 4)));
@@ -419,7 +457,7 @@ TEST_CASE("random block pool operations agree with plain lists") {
         }
         case 6: {
           const auto victims = random.between32(0, 3);
-          REQUIRE(pool.evict_lru(victims) == model.evict(static_cast<std::size_t>(victims)));
+          REQUIRE(pool.evict(victims) == model.evict(static_cast<std::size_t>(victims)));
           break;
         }
         default:

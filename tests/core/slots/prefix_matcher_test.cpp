@@ -2,6 +2,7 @@
 #include <stateport/core/slots/prefix_matcher.hpp>
 
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/pool/block_pool.hpp>
 
 #include "heap_counter.hpp"
 #include "random.hpp"

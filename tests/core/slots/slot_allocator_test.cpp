@@ -2,6 +2,7 @@
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/pool/block_pool.hpp>
 
 #include "colliding_hashes.hpp"
 #include "heap_counter.hpp"
@@ -37,10 +38,8 @@ Slots slot_ids(std::initializer_list<std::int32_t> values) {
 
 /// A pool of blocks that are all live, slots, and the allocator between them.
 struct Fixture {
-  Fixture(std::int32_t block_count, std::int32_t slot_count, BlockPolicy policy = BlockPolicy::lru)
-      : blocks({.blocks = block_count + 1, .policy = policy}),
-        slots(slot_count),
-        states(slots, blocks, {.policy = policy}) {
+  Fixture(std::int32_t block_count, std::int32_t slot_count)
+      : blocks({.blocks = block_count + 1}), slots(slot_count), states(slots, blocks) {
     all.resize(static_cast<std::size_t>(block_count));
     REQUIRE(blocks.allocate(all));
   }
@@ -208,7 +207,7 @@ TEST_CASE("a pinned slot is no victim, and one whose block is gone is free after
   const SlotId slot = f.states.pin(BlockId{0});
   Slots out(1);
   CHECK_FALSE(f.states.try_allocate(block_ids({1}), out).met());
-  CHECK(f.blocks.evict_lru(1));
+  CHECK(f.blocks.evict(1));
   CHECK_FALSE(f.states.has_state(BlockId{0}));
   CHECK(f.slots.free_slots() == 0);
   f.states.check_invariants();
@@ -379,7 +378,7 @@ namespace {
 /// The allocator's rules over plain lists; hears of freed blocks like the allocator does.
 class Model final : public BlockListener {
  public:
-  Model(BlockPool& blocks, std::int32_t slot_count, BlockPolicy policy) : blocks_(blocks), policy_(policy) {
+  Model(BlockPool& blocks, std::int32_t slot_count, bool by_block) : blocks_(blocks), by_block_(by_block) {
     for (std::int32_t slot = 0; slot < slot_count; ++slot) free.emplace_back(slot);
     blocks_.add_listener(*this);
   }
@@ -391,8 +390,8 @@ class Model final : public BlockListener {
     for (const auto& [block, its_slot] : slot)
       if (blocks_.ref_count(block) == 0 && pins[its_slot] == 0 && std::ranges::count(batch, block) == 0)
         candidates.push_back(block);
-    std::ranges::stable_sort(
-        candidates, {}, [&](BlockId block) { return policy_ == BlockPolicy::lru ? blocks_.last_use_tick(block) : 0; });
+    std::ranges::stable_sort(candidates, {},
+                             [&](BlockId block) { return by_block_ ? 0 : blocks_.last_use_tick(block); });
     return candidates;
   }
 
@@ -468,7 +467,14 @@ class Model final : public BlockListener {
   }
 
   BlockPool& blocks_;
-  BlockPolicy policy_;
+  bool by_block_;
+};
+
+/// Equal keys are ordered by index.
+class ByBlock final : public EvictionPolicy {
+ public:
+  std::string_view name() const noexcept override { return "by block"; }
+  VictimKey key(const VictimFacts&) const noexcept override { return {}; }
 };
 
 /// The same batch in both, which must give the same slots or refuse it alike.
@@ -530,15 +536,15 @@ void pin_or_unpin(SlotAllocator& states, Model& model, BlockId block, Slots& pin
 
 TEST_CASE("random slot allocator operations agree with plain lists") {
   test::for_each_seed(1500, [](test::Random& random, std::uint64_t) {
-    // Through an EvictionPolicy least recently used first is the same.
-    const bool ranked = random.chance(30);
-    const auto policy = ranked || random.chance(60) ? BlockPolicy::lru : BlockPolicy::ref_zero;
+    const bool by_block = random.chance(40);
+    std::shared_ptr<EvictionPolicy> order = random.chance(30) ? make_eviction_policy(EvictionOrder::lru) : nullptr;
+    if (by_block) order = std::make_shared<ByBlock>();
+    const auto unreferenced = random.chance(80) ? UnreferencedBlocks::cached : UnreferencedBlocks::dropped;
     const std::int32_t count = random.between32(2, 10);
-    BlockPool blocks({.blocks = count, .policy = policy});
+    BlockPool blocks({.blocks = count, .unreferenced = unreferenced});
     SlotPool slots(random.between32(0, 6));
-    SlotAllocator states(slots, blocks,
-                         {.policy = policy, .eviction = ranked ? make_eviction_policy(EvictionOrder::lru) : nullptr});
-    Model model(blocks, slots.capacity_slots(), policy);
+    SlotAllocator states(slots, blocks, {.eviction = order});
+    Model model(blocks, slots.capacity_slots(), by_block);
     Blocks held;
     Slots pinned;
     BlockHash next_hash = 1;

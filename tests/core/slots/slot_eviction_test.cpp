@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slot allocators with an EvictionPolicy.
+#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
 #include "heap_counter.hpp"

@@ -40,12 +40,12 @@ typedef struct stateport_slot_allocator_options {
   size_t size;
   int32_t blocks;  ///< at least 1; the last one is never handed out
   int32_t slots;
-  int32_t policy;  ///< stateport_block_policy; of states too, unless there is another for them
-  /// Which states are evicted. Null: by `policy`. An order whose keys shrink with each use (mru) is refused.
+  int32_t policy;  ///< stateport_block_policy
+  /// Which states are evicted. Null: the least recently used. An order whose keys shrink with each use (mru) is refused.
   const stateport_eviction_options* eviction;
   /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine tells what
   /// happens to them, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that
-  /// it evicted is written again. allocate_blocks is refused; `policy` is of the states alone.
+  /// it evicted is written again. allocate_blocks is refused, and a `policy` other than 0.
   int32_t external_blocks;
 } stateport_slot_allocator_options;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/pool/block_directory.hpp>
 
@@ -12,15 +13,23 @@
 
 namespace stateport {
 
-/// lru: a registered block stays cached at ref 0, the least recently used goes first. ref_zero: it is dropped at ref 0.
-enum class BlockPolicy : std::uint8_t { lru, ref_zero };
+/// What becomes of a registered block at ref 0. (Megatron-LM's policies lru and ref_zero.)
+enum class UnreferencedBlocks : std::uint8_t {
+  cached,  ///< it keeps its content until it is evicted
+  dropped  ///< it is free at once
+};
 
 struct BlockPoolOptions {
   std::int32_t blocks = 1;  ///< with the reserved one
-  BlockPolicy policy = BlockPolicy::lru;
+  UnreferencedBlocks unreferenced = UnreferencedBlocks::cached;
   /// A dummy that is never handed out, for example block 0 where an engine pads its block tables with 0. BlockId{}: the
   /// last one.
   BlockId reserved = {};
+  /// Which cached block is evicted first. Null: lru, by (last-use tick, id). Any order will do. Of a block it is told
+  /// the last-use tick, when it was registered, its hits (1, and one for each reference since) and its registered
+  /// children; all else is 0, so `priority` is the same as lru. A learning policy is refused: a block pool knows no
+  /// prompts.
+  std::shared_ptr<EvictionPolicy> eviction;
 };
 
 /// Bookkeeping of KV blocks, after Megatron-LM's block allocator:
@@ -30,24 +39,23 @@ struct BlockPoolOptions {
 ///              release,      ▼   │ retain
 ///              registered   cached (ref 0, has a hash) ── evict ──► free
 ///
-/// A registered block knows its parent in the prefix; only blocks without registered children are evicted, by
-/// (last-use tick, id), so an evicted block never leaves a hole below a cached one. Under ref_zero nothing is cached
-/// and parents are not kept.
+/// A registered block knows its parent in the prefix; only blocks without registered children are evicted, so an
+/// evicted block never leaves a hole below a cached one. Each victim is ranked after those before it are gone. Where
+/// unreferenced blocks are dropped, nothing is cached and parents are not kept.
 ///
-/// Costs: O(1) per block of a call, plus O(log n) per eviction; release under ref_zero or of unregistered blocks sorts
-/// what it frees. No allocation after construction and warm-up. Not thread-safe. Every function that takes blocks
+/// Costs: O(1) per block of a call, plus O(log n) per eviction; release of blocks that are dropped or not registered
+/// sorts what it frees. No allocation after construction and warm-up. Not thread-safe. Every function that takes blocks
 /// throws InvalidArgument for one out of range, and then has changed nothing.
 class BlockPool final : public BlockDirectory {
  public:
-  /// Every block but the reserved one is free, in ascending order. Throws InvalidArgument for blocks < 1 and a reserved
-  /// block that does not exist.
+  /// Every block but the reserved one is free, in ascending order. Throws InvalidArgument for blocks < 1, a reserved
+  /// block that does not exist, and a learning policy.
   explicit BlockPool(const BlockPoolOptions& options);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
   [[nodiscard]] BlockId reserved() const noexcept { return reserved_; }
-  [[nodiscard]] BlockPolicy policy() const noexcept { return policy_; }
   [[nodiscard]] std::int32_t free_blocks() const noexcept { return static_cast<std::int32_t>(free_.size()); }
   /// Blocks with ref 0 that are registered.
   [[nodiscard]] std::int32_t cached_blocks() const noexcept { return cached_count_; }
@@ -74,7 +82,7 @@ class BlockPool final : public BlockDirectory {
   void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                        std::span<const BlockHash> parents = {});
   /// Frees `count` cached blocks, leaves first. False, and nothing changed, if there are not enough.
-  [[nodiscard]] bool evict_lru(std::int32_t count);
+  [[nodiscard]] bool evict(std::int32_t count);
   /// Overrides the last-use tick, for example to offer blocks for eviction first.
   void set_last_use(std::span<const BlockId> blocks, std::int64_t tick);
 
@@ -137,7 +145,8 @@ class BlockPool final : public BlockDirectory {
   std::int32_t block_count_;
   std::int32_t cached_count_ = 0;
   std::int64_t tick_ = 0;
-  BlockPolicy policy_;
+  UnreferencedBlocks unreferenced_;
+  bool has_history_ = false;  ///< the order looks at more than the last use
   BlockId reserved_;
   std::vector<BlockId> free_;
   std::vector<BlockListener*> listeners_;

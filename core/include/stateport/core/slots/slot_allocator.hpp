@@ -7,7 +7,6 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/block_directory.hpp>
-#include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/pool/state_tag.hpp>
@@ -30,12 +29,11 @@ struct SlotVictim {
 };
 
 struct SlotAllocatorOptions {
-  BlockPolicy policy = BlockPolicy::lru;  ///< victims by (last-use tick, block id), or by block id for ref_zero
-  /// Used instead of `policy` if given: see make_eviction_policy(). One with memory belongs to one allocator. An order
-  /// whose keys shrink with each use (mru) is refused.
+  /// Which states are evicted: see make_eviction_policy(). Null: lru, by (last-use tick, block id). A learning policy
+  /// belongs to one allocator. An order whose keys shrink with each use (mru) is refused.
   std::shared_ptr<EvictionPolicy> eviction;
-  /// Called for every victim, in order of eviction, before its slot is handed on or free. A copy that is enqueued in it, on the
-  /// stream that later writes the slot, still reads the state. Must not throw or call the allocator.
+  /// Called for every victim, in order of eviction, before its slot is handed on or free. A copy that is enqueued in
+  /// it, on the stream that later writes the slot, still reads the state. Must not throw or call the allocator.
   std::function<void(const SlotVictim&)> on_victim;
 };
 
@@ -75,8 +73,8 @@ struct RestorePlan {
 /// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
 /// nothing.
 ///
-/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys. The victims of one call
-/// are all ranked before the first one goes: a state is worth no more because what it falls back to goes with it.
+/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys. Several victims of one
+/// call are ranked one after the other, each as if those before it were gone; that costs about twice as much for each.
 class SlotAllocator final : public BlockListener {
  public:
   /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
@@ -93,8 +91,8 @@ class SlotAllocator final : public BlockListener {
   /// The same; throws SlotCapacityError if the demand is not met.
   void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
 
-  /// Gives up the next `states` states: their slots are free afterwards, in order of eviction, so that a caller with one
-  /// memory for KV and states can use theirs. Returns how many there were: fewer if the others are referenced or
+  /// Gives up the next `states` states: their slots are free afterwards, in order of eviction, so that a caller with
+  /// one memory for KV and states can use theirs. Returns how many there were: fewer if the others are referenced or
   /// pinned. Throws InvalidArgument for states < 0.
   std::int64_t evict(std::int64_t states);
 
@@ -167,7 +165,8 @@ class SlotAllocator final : public BlockListener {
   void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
 
   /// Writes the states that would be evicted next, one after the other, if nothing happened in between, and returns how
-  /// many there are, at most out.size(). No later answer changes. The cost of as many evictions; may allocate.
+  /// many there are, at most out.size(). No later answer changes. A state that a policy would rank otherwise once the
+  /// victims before it are gone is not foreseen. The cost of as many evictions.
   [[nodiscard]] std::size_t peek_victims(std::span<SlotVictim> out);
   /// States given up for others or by evict(), since construction.
   [[nodiscard]] std::int64_t evictions() const noexcept;

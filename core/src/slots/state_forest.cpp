@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "slots/ranked_states.hpp"
+#include "slots/state_forest.hpp"
 
 #include <stateport/core/model/error.hpp>
 
@@ -9,22 +9,20 @@
 
 namespace stateport {
 
-RankedStates::RankedStates(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots)
+StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots)
     : policy_(std::move(policy)),
       learning_(policy_->learning()),
       blocks_(blocks),
-      nodes_(static_cast<std::size_t>(blocks.block_count())),
-      order_(policy_->traits()) {
+      nodes_(static_cast<std::size_t>(blocks.block_count())) {
   // A directory does not tell of a tick that gets newer.
   require(learning_ || !policy_->traits().key_may_shrink, "eviction", policy_->name(),
           "must not have keys that shrink with each use");
   require_state(!learning_ || learning_->claim(), "SlotAllocator", "the policy observes another cache");
   if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
-  order_.reserve(nodes_.size());
 }
 
-VictimFacts RankedStates::facts(std::uint32_t index) const noexcept {
+VictimFacts StateForest::facts(std::uint32_t index) const noexcept {
   const Node& node = nodes_[index];
   std::uint32_t fallback = parent_of(node);
   while (fallback != none && !nodes_[fallback].has_state) fallback = parent_of(nodes_[fallback]);
@@ -44,15 +42,7 @@ VictimFacts RankedStates::facts(std::uint32_t index) const noexcept {
   return facts;
 }
 
-void RankedStates::offer(BlockId block) {
-  order_.offer(any(), static_cast<std::uint32_t>(block.value()));
-}
-
-void RankedStates::withdraw(BlockId block) noexcept {
-  order_.erase(any(), static_cast<std::uint32_t>(block.value()));
-}
-
-void RankedStates::attach(std::uint32_t index, std::uint32_t parent) noexcept {
+void StateForest::attach(std::uint32_t index, std::uint32_t parent) noexcept {
   Node& node = nodes_[index];
   if (parent_of(node) == parent) return;
   detach(index);
@@ -62,7 +52,7 @@ void RankedStates::attach(std::uint32_t index, std::uint32_t parent) noexcept {
   ++nodes_[parent].children;
 }
 
-std::uint32_t RankedStates::detach(std::uint32_t index) noexcept {
+std::uint32_t StateForest::detach(std::uint32_t index) noexcept {
   for (;;) {
     Node& node = nodes_[index];
     const std::uint32_t parent = parent_of(node);
@@ -74,7 +64,7 @@ std::uint32_t RankedStates::detach(std::uint32_t index) noexcept {
   }
 }
 
-void RankedStates::store(BlockId block) noexcept {
+void StateForest::store(BlockId block) noexcept {
   // What hung on an earlier state of the block would now have a longer prefix to fall back to. It will when a request
   // tells of both: until then no key gets smaller.
   forget(block);
@@ -83,26 +73,26 @@ void RankedStates::store(BlockId block) noexcept {
   node.has_state = true;
 }
 
-void RankedStates::evict(BlockId block) noexcept {
+std::uint32_t StateForest::evict(BlockId block) noexcept {
   if (learning_) learning_->chosen(facts(static_cast<std::uint32_t>(block.value())));
-  lose(block);
+  return lose(block);
 }
 
-void RankedStates::lose(BlockId block) noexcept {
+std::uint32_t StateForest::lose(BlockId block) noexcept {
   const auto index = static_cast<std::uint32_t>(block.value());
-  withdraw(block);
   Node& node = nodes_[index];
   node.has_state = false;
   if (node.children > 0) {
     if (learning_) learning_->lost_state(index);
-    return;
+    return none;
   }
   const std::uint32_t left = detach(index);
   const bool inherits = left != none && nodes_[left].has_state && nodes_[left].children == 0;
   if (learning_) learning_->removed(index, inherits ? left : LearningPolicy::no_heir);
+  return left;
 }
 
-void RankedStates::forget(BlockId block) noexcept {
+void StateForest::forget(BlockId block) noexcept {
   const auto index = static_cast<std::uint32_t>(block.value());
   Node& node = nodes_[index];
   if (learning_ && node.children > 0) learning_->removed(index, LearningPolicy::no_heir);
@@ -112,7 +102,7 @@ void RankedStates::forget(BlockId block) noexcept {
 
 /// The next state of a prompt. One that was told of at another depth is none of its prefixes: hashes that no prompt has
 /// must not tie states in a circle.
-void RankedStates::follow(const Found& state, std::int32_t depth_blocks) {
+void StateForest::follow(const Found& state, std::int32_t depth_blocks) {
   const auto index = static_cast<std::uint32_t>(state.block.value());
   Node& node = nodes_[index];
   if (node.depth_blocks != 0 && node.depth_blocks != depth_blocks) return;
@@ -122,15 +112,14 @@ void RankedStates::follow(const Found& state, std::int32_t depth_blocks) {
   path_.push_back(index);
 }
 
-void RankedStates::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
-  now_s_ = now_s;
+void StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
   PromptFacts told = prompt;
   told.blocks = static_cast<std::int32_t>(hashes.size());
   // Positive hashes are the same numbers without a sign.
   const std::span keys(reinterpret_cast<const PositionKey*>(hashes.data()), hashes.size());
   told.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
   if (learning_ && learning_->observes_prompts()) {
-    learning_->set_time(now_s_);
+    learning_->set_time(now_s);
     told.past = learning_->looked_up(told);
   }
   for (const std::uint32_t index : path_) {
@@ -149,18 +138,15 @@ void RankedStates::tell(std::span<const BlockHash> hashes, const PromptFacts& pr
                      .at = at,
                      .prompt = told});
   }
-  for (const std::uint32_t index : path_) order_.rank_again(any(), index);
 }
 
-void RankedStates::clear() noexcept {
+void StateForest::clear() noexcept {
   for (Node& node : nodes_) node = {.life = node.life + 1};
-  order_.clear();
   if (learning_) learning_->cleared();
 }
 
-void RankedStates::check_invariants() const {
-  const auto check = [](bool ok, const char* what) { require_invariant(ok, "RankedStates", what); };
-  order_.check_invariants(any());
+void StateForest::check_invariants() const {
+  const auto check = [](bool ok, const char* what) { require_invariant(ok, "StateForest", what); };
   if (learning_) learning_->check_invariants();
   std::vector<std::uint32_t> children(nodes_.size(), 0);
   for (const Node& node : nodes_)
@@ -169,7 +155,6 @@ void RankedStates::check_invariants() const {
     const Node& node = nodes_[index];
     check(node.children == children[index], "what hangs on a state is counted wrong");
     check(node.has_state || node.children > 0 || parent_of(node) == none, "a block without a state hangs on another");
-    check(node.has_state || !contains(static_cast<std::uint32_t>(index)), "a block without a state is a candidate");
   }
 }
 
