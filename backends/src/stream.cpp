@@ -55,8 +55,9 @@ struct LockedRegistry {
   StatePointer made;  ///< members go in reverse order: the lock first
   std::unique_lock<std::mutex> lock{streams.mutex};
 
-  const StatePointer& add(ExecutionSpace space, void* native, bool owned) {
-    auto state = std::make_shared<StreamState>(std::move(space), native, owned);
+  const StatePointer& add(ExecutionSpace space, void* native, StreamState::Owner owner) {
+    const bool owned = owner == StreamState::Owner::library;
+    auto state = std::make_shared<StreamState>(std::move(space), native, owner);
     StreamState* const raw = state.get();
     made = std::move(state);
     streams.all.insert(raw);
@@ -70,7 +71,7 @@ struct LockedRegistry {
     if (!streams.default_state) {
       Kokkos::push_finalize_hook(end_all_streams);
       const ExecutionSpace space;
-      streams.default_state = add(space, native_stream(space), false);
+      streams.default_state = add(space, native_stream(space), StreamState::Owner::runtime);
       made.reset();
     }
     return streams.default_state;
@@ -79,8 +80,8 @@ struct LockedRegistry {
 
 }  // namespace
 
-StreamState::StreamState(ExecutionSpace instance, void* native_stream, bool is_owned)
-    : space(std::move(instance)), native(native_stream), owned(is_owned) {}
+StreamState::StreamState(ExecutionSpace instance, void* native_stream, Owner owner_of_native)
+    : space(std::move(instance)), native(native_stream), owner(owner_of_native) {}
 
 StreamState::~StreamState() {
   StreamRegistry& streams = registry();
@@ -94,7 +95,10 @@ StreamState::~StreamState() {
 void StreamState::end() noexcept {
   if (!space) return;
   space.reset();
-  if (owned) destroy_native_stream(std::exchange(native, nullptr));
+  if (owner == Owner::engine) return;
+  if (owner == Owner::library) destroy_native_stream(native);
+  native = nullptr;
+  gone = true;
 }
 
 }  // namespace detail
@@ -108,7 +112,7 @@ Stream Stream::create() {
   static_cast<void>(locked.default_state());
   void* const native = detail::create_native_stream();
   try {
-    return Stream(locked.add(detail::make_execution_space(native), native, true));
+    return Stream(locked.add(detail::make_execution_space(native), native, detail::StreamState::Owner::library));
   } catch (...) {
     if (!locked.made) detail::destroy_native_stream(native);
     throw;
@@ -121,7 +125,7 @@ Stream Stream::from_native(void* native) {
   const auto entry = locked.streams.by_native.find(native);
   if (entry != locked.streams.by_native.end())
     if (auto known = entry->second.state.lock()) return Stream(std::move(known));
-  return Stream(locked.add(detail::make_execution_space(native), native, false));
+  return Stream(locked.add(detail::make_execution_space(native), native, detail::StreamState::Owner::engine));
 }
 
 void Stream::forget_native(void* native) noexcept {

@@ -3,14 +3,21 @@
 
 #include <stateport/backends/internal/execution_space.hpp>
 
+#include <cstdint>
 #include <optional>
 
 namespace stateport::detail {
 
-/// What all Streams that name one native stream share. When the device runtime ends, `space` is emptied and an owned
-/// native stream is destroyed, whoever still names it.
+/// What all Streams that name one native stream share. When the device runtime ends, `space` is emptied, and a native
+/// stream that is not the engine's is gone after its work, whoever still names it.
 struct StreamState {
-  StreamState(ExecutionSpace instance, void* native_stream, bool is_owned);
+  enum class Owner : std::uint8_t {
+    engine,   ///< Stream::from_native
+    library,  ///< Stream::create
+    runtime   ///< Stream::default_stream
+  };
+
+  StreamState(ExecutionSpace instance, void* native_stream, Owner owner_of_native);
   ~StreamState();
   StreamState(const StreamState&) = delete;
   StreamState& operator=(const StreamState&) = delete;
@@ -18,8 +25,9 @@ struct StreamState {
   void end() noexcept;
 
   std::optional<ExecutionSpace> space;
-  void* native;
-  bool owned;  ///< made by Stream::create
+  void* native;  ///< nullptr when gone
+  Owner owner;
+  bool gone = false;  ///< the native stream
 };
 
 }  // namespace stateport::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/kernels/align_context.hpp>
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "align_context_impl.hpp"
@@ -51,6 +52,7 @@ void AlignContext::bind(std::span<const AlignBinding> groups) {
   std::deque<kernels::CopyTable> tables;
   for (const AlignBinding& binding : groups)
     tables.emplace_back(std::array{binding.states}, *binding.states, kernels::tile_bytes_max);
+  detail::wait_for_device();  // steps on streams of the engine may still read the views and tables of before
   for (std::size_t g = 0; g < groups.size(); ++g) {
     kernels::AlignGroupView& view = impl_->views[g];
     view.table = tables[g].view();
@@ -60,6 +62,7 @@ void AlignContext::bind(std::span<const AlignBinding> groups) {
   }
   impl_->upload_views();
   impl_->tables.swap(tables);
+  impl_->prepare_step();
   impl_->is_bound = true;
 }
 
@@ -87,6 +90,8 @@ void AlignContext::forget(const Stream& stream, std::span<const RequestId> reque
 AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const StagedRequest> batch) {
   const std::size_t requests = impl_->requests;
   require(batch.size() <= requests, "batch", batch.size(), "has more rows than max_requests");
+  require(!detail::is_capturing(stream), "batch", batch.size(),
+          "cannot be staged into a graph: a replay would read the host's copy as it is by then");
   for (const StagedRequest& row : batch) {
     const std::int32_t drafts = row.drafts.value_or(0);
     require(drafts <= impl_->options.drafts, "drafts", drafts, "must be at most the context's drafts");
@@ -113,13 +118,13 @@ AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const Stage
 }
 
 void AlignContext::pre_step(const Stream& stream, const AlignDeviceBatch& batch) {
-  impl_->step("stateport::align_pre_step", stream, batch, kernels::AlignPhase::pre);
+  impl_->step(kernels::labels::align_pre_step, stream, batch, kernels::AlignPhase::pre);
 }
 void AlignContext::post_step(const Stream& stream, const AlignDeviceBatch& batch) {
-  impl_->step("stateport::align_post_step", stream, batch, kernels::AlignPhase::post);
+  impl_->step(kernels::labels::align_post_step, stream, batch, kernels::AlignPhase::post);
 }
 void AlignContext::post_step_advanced(const Stream& stream, const AlignDeviceBatch& batch) {
-  impl_->step("stateport::align_post_step", stream, batch, kernels::AlignPhase::post_advanced);
+  impl_->step(kernels::labels::align_post_step, stream, batch, kernels::AlignPhase::post_advanced);
 }
 
 void AlignContext::scatter_accepted(const Stream& stream, const std::int32_t* request, const std::int32_t* sampled,

@@ -4,6 +4,7 @@
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
@@ -61,7 +62,16 @@ class AlignContext::Impl {
       stage.pinned = Buffer(pinned, 4 * requests * sizeof(std::int32_t));
       stage.device = Buffer(device, 4 * requests * sizeof(std::int32_t));
     }
+    // The first launch of a source file makes Kokkos copy tables to the device and wait, which must not happen while a
+    // graph is captured. No request is known yet: nothing is forgotten.
+    const RequestId first{0};
+    kernels::align_forget(stream, device_views.as<kernels::AlignGroupView>(), groups, {&first, 1});
+    stream.synchronize();
   }
+  /// Streams of the engine may still read and write what is here.
+  ~Impl() { detail::wait_for_device(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   [[nodiscard]] std::int32_t* array(std::size_t group, std::size_t which) {
     return state.as<std::int32_t>() + (group * arrays + which) * requests;
@@ -139,6 +149,15 @@ class AlignContext::Impl {
       launcher.step(label, stream, views, on_device, view, counters.as<kernels::AlignCounters>());
     else if (options.mode == AlignMode::all && phase == kernels::AlignPhase::post)
       kernels::align_remember_columns(stream, on_device, groups, view);
+  }
+
+  /// A step of no rows, for the same reason.
+  void prepare_step() {
+    const Stream stream = Stream::default_stream();
+    launcher.step(kernels::labels::prepare, stream, views, device_views.as<kernels::AlignGroupView>(),
+                  {.max_requests = options.max_requests, .max_drafts = options.drafts},
+                  counters.as<kernels::AlignCounters>());
+    stream.synchronize();
   }
 
   struct Stage {

@@ -5,15 +5,14 @@
 #include <stateport/kernels/align_context.hpp>
 
 #include "align_launch.hpp"
-
-#include <Kokkos_Core.hpp>
+#include "enqueue.hpp"
 
 #include <algorithm>
 
 namespace stateport::kernels {
 namespace {
 
-using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int32_t>>;
+using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int32_t>, ArgumentsByValue>;
 
 struct AddRequest {
   const AlignGroupView* groups;
@@ -39,7 +38,6 @@ struct Forget {
     }
   }
 };
-static_assert(sizeof(Forget) < 512);
 
 struct ScatterAccepted {
   const AlignGroupView* groups;
@@ -138,7 +136,6 @@ struct ForgetBlocks {
     group.held_recurrent[blocks[i]] = pack_held(0, unknown_tokens);
   }
 };
-static_assert(sizeof(ForgetBlocks) < 512);
 
 struct GatherByIndex {
   const std::int32_t* index;
@@ -155,8 +152,8 @@ struct GatherByIndex {
 
 void align_add_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
                        RequestId request, std::int64_t computed) {
-  Kokkos::parallel_for("stateport::align_add_request", Policy(execution_space(stream), 0, groups),
-                       AddRequest{device_groups, request.value(), computed});
+  enqueue(labels::align_add_request, Policy(execution_space(stream), 0, groups),
+          AddRequest{device_groups, request.value(), computed});
 }
 
 void align_forget(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
@@ -166,8 +163,7 @@ void align_forget(const Stream& stream, const AlignGroupView* device_groups, std
     requests = requests.subspan(now.size());
     Forget forget{.groups = device_groups, .group_count = groups, .slots = {}};
     std::ranges::transform(now, forget.slots, &RequestId::value);
-    Kokkos::parallel_for("stateport::align_forget",
-                         Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
+    enqueue(labels::align_forget, Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
   }
 }
 
@@ -175,43 +171,42 @@ void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_g
                             const std::int32_t* request, const std::int32_t* sampled, std::int32_t value,
                             std::int32_t rows, std::int32_t max_requests) {
   if (rows == 0) return;
-  Kokkos::parallel_for("stateport::scatter_accepted", Policy(execution_space(stream), 0, rows),
-                       ScatterAccepted{device_groups, groups, request, sampled, value, max_requests});
+  enqueue(labels::scatter_accepted, Policy(execution_space(stream), 0, rows),
+          ScatterAccepted{device_groups, groups, request, sampled, value, max_requests});
 }
 
 void align_remember_columns(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
                             const AlignBatchView& batch) {
-  Kokkos::parallel_for("stateport::align_post_step", Policy(execution_space(stream), 0, batch.rows),
-                       RememberColumns{device_groups, groups, batch});
+  enqueue(labels::align_post_step, Policy(execution_space(stream), 0, batch.rows),
+          RememberColumns{device_groups, groups, batch});
 }
 
 void align_gather_decode(const Stream& stream, const AlignBatchView& batch, const std::int32_t* accepted_of,
                          const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
                          std::int32_t* draft_counts) {
   if (padded_rows == 0) return;
-  Kokkos::parallel_for("stateport::gather_decode", Policy(execution_space(stream), 0, padded_rows),
-                       GatherDecode{batch, accepted_of, decode, accepted, draft_counts});
+  enqueue(labels::gather_decode, Policy(execution_space(stream), 0, padded_rows),
+          GatherDecode{batch, accepted_of, decode, accepted, draft_counts});
 }
 
 void align_gather_held(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
                        std::int32_t count, std::int32_t* conv, std::int32_t* recurrent) {
   if (count == 0) return;
-  Kokkos::parallel_for("stateport::align_gather_held", Policy(execution_space(stream), 0, count),
-                       GatherHeld{{group, blocks}, conv, recurrent});
+  enqueue(labels::align_gather_held, Policy(execution_space(stream), 0, count),
+          GatherHeld{{group, blocks}, conv, recurrent});
 }
 
 void align_verify_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
                          const std::int32_t* tokens, std::int32_t count, std::uint8_t* holds) {
   if (count == 0) return;
-  Kokkos::parallel_for("stateport::align_verify_blocks", Policy(execution_space(stream), 0, count),
-                       VerifyBlocks{{group, blocks}, tokens, holds});
+  enqueue(labels::align_verify_blocks, Policy(execution_space(stream), 0, count),
+          VerifyBlocks{{group, blocks}, tokens, holds});
 }
 
 void align_wrote_blocks(const Stream& stream, const AlignGroupView& group, const std::int32_t* blocks,
                         const std::int32_t* tokens, std::int32_t count) {
   if (count == 0) return;
-  Kokkos::parallel_for("stateport::align_wrote_blocks", Policy(execution_space(stream), 0, count),
-                       WroteBlocks{{group, blocks}, tokens});
+  enqueue(labels::align_wrote_blocks, Policy(execution_space(stream), 0, count), WroteBlocks{{group, blocks}, tokens});
 }
 
 void align_forget_blocks(const Stream& stream, const AlignGroupView& group, std::span<const BlockId> blocks) {
@@ -220,8 +215,8 @@ void align_forget_blocks(const Stream& stream, const AlignGroupView& group, std:
     blocks = blocks.subspan(now.size());
     ForgetBlocks forget{.group = group, .blocks = {}};
     std::ranges::transform(now, forget.blocks, &BlockId::value);
-    Kokkos::parallel_for("stateport::align_forget_blocks",
-                         Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
+    enqueue(labels::align_forget_blocks, Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())),
+            forget);
   }
 }
 
@@ -236,8 +231,8 @@ void gather_by_index(const Stream& stream, const std::int32_t* index, const std:
   if (rows == 0) return;
   require(index != nullptr && out != nullptr, "index", "nullptr", "index and out must point to rows entries");
   require(values != nullptr || count == 0, "values", "nullptr", "must point to count entries");
-  Kokkos::parallel_for("stateport::gather_by_index", kernels::Policy(execution_space(stream), 0, rows),
-                       kernels::GatherByIndex{index, values, count, fill, out});
+  kernels::enqueue(kernels::labels::gather_by_index, kernels::Policy(execution_space(stream), 0, rows),
+                   kernels::GatherByIndex{index, values, count, fill, out});
 }
 
 }  // namespace stateport

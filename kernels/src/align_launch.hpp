@@ -5,6 +5,7 @@
 #include <stateport/core/model/ids.hpp>
 
 #include "align_rows.hpp"
+#include "labels.hpp"
 
 #include <cstdint>
 #include <memory>

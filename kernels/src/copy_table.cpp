@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy_table.hpp"
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
 
@@ -103,6 +104,8 @@ CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStor
     require(source->tensors().size() == tensor_count_, "source", source->tensors().size(),
             "has another number of tensors than the destination");
     for (std::size_t i = 0; i < tensor_count_; ++i) {
+      detail::require_reachable(source->tensors()[i].base, "source");
+      detail::require_reachable(destination.tensors()[i].base, "destination");
       require_fitting(source->tensors()[i], destination.tensors()[i]);
       routes.push_back(route_of(source->tensors()[i], destination.tensors()[i]));
     }

@@ -5,6 +5,7 @@
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "copy_table.hpp"
+#include "labels.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -18,19 +19,27 @@ namespace stateport::kernels {
 /// CPUs: one tile is what a thread copies between two looks at the table.
 extern const std::size_t tile_bytes_max;
 
+/// Plans of up to this many rows allocate nothing, ever.
+inline constexpr std::size_t prepared_rows = 512;
+
 /// Slot counts against which rows decided on the device are checked.
 struct SlotLimits {
   std::int32_t src_slots = 0;
   std::int32_t dst_slots = 0;
 };
 
-/// Carries plans from the host to a kernel. Allocates only when a plan is longer than all before it.
+/// Carries plans from the host to a kernel. Allocates only when a plan is longer than prepared_rows and than all
+/// before it.
 class Launcher {
  public:
   Launcher();
   Launcher(Launcher&&) noexcept;
   Launcher& operator=(Launcher&&) noexcept;
   ~Launcher();
+
+  /// Enqueues every kernel once without work. The first launch of a source file makes Kokkos copy tables to the device
+  /// and wait, and the first one of a kernel may load it: neither may happen while a graph is captured.
+  void prepare(const Stream& stream, bool elementwise);
 
   /// The launch named `label`. Rows before `first_source_rows` read source 0, the others source 1: conv tensors from
   /// src_slot, recurrent ones from recurrent_src_slot, either negative to skip; dst_slot is valid. One launch; none if

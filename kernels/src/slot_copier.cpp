@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/kernels/slot_copier.hpp>
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/state_store.hpp>
 
@@ -20,7 +21,15 @@ class SlotCopier::Impl {
         dst_slots(destination.slots()) {
     for (const StateStore* source : stores)
       sources.push_back({.slots = source->slots(), .offset = kernels::shared_slots(*source, destination)});
+    rows.reserve(kernels::prepared_rows);
+    const Stream stream = Stream::default_stream();
+    launcher.prepare(stream, table.view().elementwise);
+    stream.synchronize();
   }
+  /// Streams of the engine may still read tables and staged plans.
+  ~Impl() { detail::wait_for_device(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   /// Refuses what no launch can execute; `shift_max`: conv_shift may be at most this. Each source has its plan.
   void check(std::initializer_list<CopyPlan> plans, std::int64_t shift_max) {
@@ -109,11 +118,11 @@ SlotCopier& SlotCopier::operator=(SlotCopier&&) noexcept = default;
 SlotCopier::~SlotCopier() = default;
 
 void SlotCopier::copy_slots(const Stream& stream, CopyPlan plan, LayerRange layers) {
-  impl_->copy("stateport::copy_slots", stream, plan, 0, layers);
+  impl_->copy(kernels::labels::copy_slots, stream, plan, 0, layers);
 }
 
 void SlotCopier::copy_shifted(const Stream& stream, CopyPlan plan, LayerRange layers) {
-  impl_->copy("stateport::copy_shifted", stream, plan, impl_->table.window_min() - 1, layers);
+  impl_->copy(kernels::labels::copy_shifted, stream, plan, impl_->table.window_min() - 1, layers);
 }
 
 void SlotCopier::copy_slots_on_device(const Stream& stream, const SlotCopy* plan, std::int32_t count,
@@ -132,7 +141,7 @@ void SlotCopier::commit_scratch(const Stream& stream, CopyPlan intermediates, Co
   impl_->append_rows(intermediates, 0);
   const auto from_scratch = static_cast<std::uint32_t>(impl_->rows.size());
   impl_->append_rows(ends, 1);
-  impl_->launcher.copy_rows("stateport::commit_scratch", stream, tiles, impl_->rows, from_scratch);
+  impl_->launcher.copy_rows(kernels::labels::commit_scratch, stream, tiles, impl_->rows, from_scratch);
 }
 
 void SlotCopier::clear_slots(const Stream& stream, std::span<const SlotId> slots) {

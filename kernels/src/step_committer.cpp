@@ -11,8 +11,7 @@
 
 #include "byte_copy.hpp"
 #include "element_copy.hpp"
-
-#include <Kokkos_Core.hpp>
+#include "enqueue.hpp"
 
 #include <vector>
 
@@ -106,10 +105,9 @@ struct CommitStep {
     }
   }
 };
-static_assert(sizeof(CommitStep) < 512);
-
 void validate(const StepScratch& scratch, const StateTensorSpec& tensor) {
   require(scratch.base != nullptr, "base", "nullptr", "must point to the scratch of request 0, step 0");
+  detail::require_reachable(scratch.base, "base");
   require(scratch.type == tensor.type || (convertible(scratch.type) && convertible(tensor.type)), "type",
           name(scratch.type), "cannot be converted to the destination's element type");
   const auto bytes = static_cast<std::int64_t>(element_bytes(scratch.type));
@@ -138,6 +136,7 @@ std::vector<StepRoute> routes_of(std::span<const StepScratch> scratch, const Sta
   for (std::size_t i = 0; i < scratch.size(); ++i) {
     const StateTensorView& tensor = destination.tensors()[i];
     validate(scratch[i], tensor.spec);
+    detail::require_reachable(tensor.base, "destination");
     const auto elements = static_cast<std::uint64_t>(tensor.spec.element_count());
     routes.push_back({.scratch = scratch[i],
                       .dst = tensor.base,
@@ -173,6 +172,31 @@ class StepCommitter::Impl {
               .slots = destination.slots(),
               .steps = step_count,
               .targets = {}};
+    prepare(stream);
+  }
+  /// Streams of the engine may still read the routes.
+  ~Impl() { detail::wait_for_device(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  /// A launch without work: the first one of a source file makes Kokkos copy tables to the device and wait, which must
+  /// not happen while a graph is captured.
+  void prepare(const Stream& stream) const {
+    DeviceResource memory;
+    constexpr std::int32_t nothing = -1;
+    Buffer none(memory, sizeof nothing);
+    copy_bytes(stream, none.data(), &nothing, sizeof nothing);
+    CommitStep commit = kernel;
+    commit.targets = {.last_step = none.as<std::int32_t>(), .live_slot = none.as<std::int32_t>(), .rows = 1};
+    enqueue(kernels::labels::prepare, stream, commit, 1);
+    stream.synchronize();
+  }
+
+  static void enqueue(const char* label, const Stream& stream, const CommitStep& commit, std::uint64_t items) {
+    kernels::enqueue(label,
+                     Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::uint64_t>, kernels::ArgumentsByValue>(
+                         execution_space(stream), 0, items),
+                     commit);
   }
 
   std::int32_t requests;
@@ -199,10 +223,7 @@ void StepCommitter::commit_step(const Stream& stream, const StepTargets& targets
   CommitStep kernel = impl_->kernel;
   kernel.targets = targets;
   const std::uint64_t entries = static_cast<std::uint64_t>(targets.rows) * (targets.track_step != nullptr ? 2 : 1);
-  Kokkos::parallel_for("stateport::commit_step",
-                       Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::uint64_t>>(
-                           execution_space(stream), 0, entries * kernel.slot_units),
-                       kernel);
+  Impl::enqueue(kernels::labels::commit_step, stream, kernel, entries * kernel.slot_units);
 }
 
 }  // namespace stateport

@@ -32,12 +32,14 @@ TEST_CASE("copies between stores convert types, transpose conv layouts and cross
     const Stream stream = Stream::default_stream();
     const StateSpec spec = test::random_spec(random);
     StoreImage src(random, spec, {.slots = random.between32(1, 6)});
+    const bool many = random.chance(3);
     StoreImage dst(random, random.chance(70) ? test::converted_spec(random, spec) : spec,
-                   {.slots = random.between32(1, 40)});
+                   {.slots = many ? 300 : random.between32(1, 40)});
     const StateStore src_store = src.upload(stream);
     const StateStore dst_store = dst.upload(stream);
-    // Up to 40 copies: more than travel as kernel arguments.
-    const auto plan = test::random_plan(random, src.slots(), dst.slots(), random.between32(0, 60), false);
+    // Few copies, many, and more than travel as kernel arguments.
+    const std::int32_t copies = many ? random.between32(100, 300) : random.between32(0, 60);
+    const auto plan = test::random_plan(random, src.slots(), dst.slots(), copies, false);
     SlotCopier copier(src_store, dst_store);
     copier.copy_slots(stream, plan);
     reference::copy_slots(src, dst, plan);

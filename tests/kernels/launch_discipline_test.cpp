@@ -5,6 +5,7 @@
 #include <stateport/kernels/state_store.hpp>
 
 #include "device_array.hpp"
+#include "heap_counter.hpp"
 #include "launch_recorder.hpp"
 
 #include <doctest/doctest.h>
@@ -34,16 +35,16 @@ TEST_CASE("every slot kernel is one launch without fence or allocation, however 
   const Stream stream = Stream::default_stream();
   DeviceResource resource;
   const StateSpec spec = StateSpec::uniform(3, {.window = 3, .dim = 64}, {.shape = {4, 8, 8}});
-  const StateStore live(resource, spec, {.slots = 64});
-  const StateStore scratch(resource, spec, {.slots = 64});
-  const StateStore slots(resource, spec, {.slots = 128});
-  for (const std::int32_t count : {1, 16, 17, 64}) {
+  const StateStore live(resource, spec, {.slots = 300});
+  const StateStore scratch(resource, spec, {.slots = 300});
+  const StateStore slots(resource, spec, {.slots = 600});
+  for (const std::int32_t count : {1, 16, 17, 192, 193, 300}) {
     std::vector<SlotCopy> low;
     std::vector<SlotCopy> high;
     std::vector<SlotId> ids;
     for (std::int32_t i = 0; i < count; ++i) {
       low.push_back(SlotCopy::whole(i, i));
-      high.push_back(SlotCopy::whole(i, 64 + i));
+      high.push_back(SlotCopy::whole(i, 300 + i));
       ids.emplace_back(i);
     }
     SlotCopier copier(live, slots);
@@ -56,6 +57,20 @@ TEST_CASE("every slot kernel is one launch without fence or allocation, however 
     SlotCopier committer(scratch, live, slots);
     check_one_launch("stateport::commit_scratch", [&] { committer.commit_scratch(stream, low, high); });
   }
+}
+
+TEST_CASE("a copier has the memory for long plans from the start") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateStore store(resource, StateSpec::uniform(1, {}, {.shape = {2, 2, 2}}), {.slots = 1024});
+  std::vector<SlotCopy> plan;
+  for (std::int32_t i = 0; i < 512; ++i) plan.push_back(SlotCopy::whole(i, 512 + i));
+  SlotCopier(store).copy_slots(stream, plan);  // what Kokkos allocates once
+  SlotCopier copier(store);
+  const std::uint64_t before = test::heap_allocations();
+  constexpr std::uint64_t calls = 20;
+  for (std::uint64_t i = 0; i < calls; ++i) copier.copy_slots(stream, plan);
+  CHECK(test::heap_allocations() - before <= calls);  // Kokkos makes a string of each launch's label
 }
 
 TEST_CASE("a plan without work launches nothing") {

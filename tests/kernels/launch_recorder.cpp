@@ -18,8 +18,9 @@ void on_launch(const char* label, std::uint32_t, std::uint64_t*) {
 void on_fence(const char* label, std::uint32_t, std::uint64_t*) {
   if (std::string_view(label).find("Profile Tool Fence") == std::string_view::npos) ++current.fences;
 }
-void on_allocation(Kokkos::Tools::SpaceHandle, const char*, const void*, std::uint64_t) {
-  ++current.allocations;
+/// Every launch of teams on a GPU asks for zero bytes of scratch memory, which takes none.
+void on_allocation(Kokkos::Tools::SpaceHandle, const char*, const void*, std::uint64_t bytes) {
+  current.allocations += bytes > 0 ? 1 : 0;
 }
 void on_deep_copy(Kokkos::Tools::SpaceHandle, const char*, const void*, Kokkos::Tools::SpaceHandle, const char*,
                   const void*, std::uint64_t) {

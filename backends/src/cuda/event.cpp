@@ -45,7 +45,10 @@ void Event::synchronize() const {
 
 bool Event::query() const {
   const cudaError_t status = cudaEventQuery(as_event(native_));
-  if (status == cudaErrorNotReady) return false;
+  if (status == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // it is an answer: nobody who asks for errors later is to find it
+    return false;
+  }
   check(status, "cudaEventQuery");
   return true;
 }

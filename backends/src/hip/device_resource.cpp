@@ -3,6 +3,7 @@
 
 #include "../aligned_memory.hpp"
 #include "../native_device.hpp"
+#include "../stream_state.hpp"
 #include "check.hpp"
 
 #include <cstdint>
@@ -49,8 +50,9 @@ void* DeviceResource::do_allocate(std::size_t bytes, std::size_t alignment, cons
 }
 
 void DeviceResource::do_deallocate(void* memory, std::size_t, std::size_t, const Stream& stream) noexcept {
-  // hipFree is not documented to wait for work that still uses the memory.
-  static_cast<void>(hipStreamSynchronize(static_cast<hipStream_t>(stream.native())));
+  // hipFree is not documented to wait for work that still uses the memory. A stream that is
+  // gone has ended its work.
+  if (!stream.state().gone) static_cast<void>(hipStreamSynchronize(static_cast<hipStream_t>(stream.native())));
   device_memory().deallocate(memory, deallocate_device);
 }
 

@@ -45,7 +45,10 @@ void Event::synchronize() const {
 
 bool Event::query() const {
   const hipError_t status = hipEventQuery(as_event(native_));
-  if (status == hipErrorNotReady) return false;
+  if (status == hipErrorNotReady) {
+    static_cast<void>(hipGetLastError());  // it is an answer: nobody who asks for errors later is to find it
+    return false;
+  }
   check(status, "hipEventQuery");
   return true;
 }

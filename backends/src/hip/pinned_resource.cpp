@@ -4,6 +4,7 @@
 #include "../aligned_memory.hpp"
 #include "../host_memory.hpp"
 #include "../native_device.hpp"
+#include "../stream_state.hpp"
 #include "check.hpp"
 
 #include <cstdint>
@@ -45,8 +46,9 @@ void* PinnedResource::do_allocate(std::size_t bytes, std::size_t alignment, cons
 }
 
 void PinnedResource::do_deallocate(void* memory, std::size_t, std::size_t, const Stream& stream) noexcept {
-  // hipHostFree is not documented to wait for work that still uses the memory.
-  static_cast<void>(hipStreamSynchronize(static_cast<hipStream_t>(stream.native())));
+  // hipHostFree is not documented to wait for work that still uses the memory. A stream that is
+  // gone has ended its work.
+  if (!stream.state().gone) static_cast<void>(hipStreamSynchronize(static_cast<hipStream_t>(stream.native())));
   pinned_memory().deallocate(memory, deallocate_pinned);
 }
 

@@ -62,15 +62,19 @@ struct AlignStepKernel {
     }
   }
 
-  /// True for the lanes of the team that finishes last.
+  /// True for the lanes of the team that finishes last. One lane fences for its team: what the others did lies before
+  /// the barrier, and what they do next behind the hand-over of `finished`.
   KOKKOS_FUNCTION bool finishes_last(const Team& team) const {
-    Kokkos::memory_fence();
     team.team_barrier();
     std::uint32_t finished = 0;
     Kokkos::single(
         Kokkos::PerTeam(team),
-        [&](std::uint32_t& value) { value = Kokkos::atomic_fetch_add(&counters->finished_teams, 1u); }, finished);
-    Kokkos::memory_fence();
+        [&](std::uint32_t& value) {
+          Kokkos::memory_fence();
+          value = Kokkos::atomic_fetch_add(&counters->finished_teams, 1u);
+          Kokkos::memory_fence();
+        },
+        finished);
     return finished + 1 == static_cast<std::uint32_t>(team.league_size());
   }
 
@@ -113,7 +117,6 @@ struct AlignStepKernel {
     if (finishes_last(team)) remember(team);
   }
 };
-static_assert(sizeof(AlignStepKernel<true>) < 512);
 
 }  // namespace
 
@@ -130,9 +133,9 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
   policy.set_scratch_size(0, Kokkos::PerTeam(team_lanes * sizeof(SlotCopy)));
   const auto count = static_cast<std::int32_t>(groups.size());
   if (elementwise)
-    Kokkos::parallel_for(label, policy, AlignStepKernel<true>{device_groups, count, batch, counters});
+    enqueue(label, policy, AlignStepKernel<true>{device_groups, count, batch, counters});
   else
-    Kokkos::parallel_for(label, policy, AlignStepKernel<false>{device_groups, count, batch, counters});
+    enqueue(label, policy, AlignStepKernel<false>{device_groups, count, batch, counters});
 }
 
 }  // namespace stateport::kernels

@@ -6,6 +6,7 @@
 
 #include "../byte_copy.hpp"
 #include "../element_copy.hpp"
+#include "../enqueue.hpp"
 #include "../shifted_copy.hpp"
 
 #include <Kokkos_Core.hpp>
@@ -18,7 +19,8 @@
 namespace stateport::kernels {
 
 /// Threads of a team. On a host, where these kernels run for tests, as few as can hand work to each other.
-inline constexpr std::uint32_t team_lanes = std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace> ? 2 : 256;
+inline constexpr bool on_host = std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace>;
+inline constexpr std::uint32_t team_lanes = on_host ? 2 : 256;
 /// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
 /// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill).
 #if defined(KOKKOS_ENABLE_HIP)
@@ -29,7 +31,7 @@ inline constexpr int launch_bound_min = 4;
 /// Rows that one pass of a device-decided launch looks at; their indices lie in shared memory.
 inline constexpr std::uint32_t rows_per_pass = 1024;
 
-using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>>;
+using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>, ArgumentsByValue>;
 using Team = Policy::member_type;
 
 /// `elementwise`: the table may have tensors in another mode than bytes. Kernels without that code need fewer
@@ -63,7 +65,11 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
 
 /// As many teams as the device runs at once, but not more than there are tiles.
 inline Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
-  const auto resident = static_cast<std::uint64_t>(std::max(1, space.concurrency() / static_cast<int>(team_lanes)));
+  // The launch bound is the number of teams that a unit of a GPU has registers for: those of a unit of CUDA share them,
+  // and the four waves of a team of HIP lie one in each of a unit's four SIMDs.
+  static const auto resident =
+      static_cast<std::uint64_t>(on_host ? std::max(1, space.concurrency() / static_cast<int>(team_lanes))
+                                         : detail::compute_units() * launch_bound_min);
   return {space, static_cast<int>(std::min(resident, std::max<std::uint64_t>(items, 1))), team_lanes};
 }
 

@@ -12,6 +12,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <vector>
 
 namespace stateport::kernels {
 
@@ -26,14 +27,29 @@ Launcher::~Launcher() = default;
 
 namespace {
 
+/// Host plans of up to this many rows travel in the smaller of two kernels by value, whose arguments are few.
+constexpr std::uint32_t few_rows = 16;
+constexpr auto many_rows = static_cast<std::uint32_t>(SlotCopier::inline_copies_max);
+
+/// The rows of a plan, as a kernel's argument.
+template <std::uint32_t capacity>
+struct RowsByValue {
+  SlotCopy rows[capacity];
+  KOKKOS_FUNCTION const SlotCopy& operator[](std::uint32_t row) const { return rows[row]; }
+};
+/// The rows of a plan that was staged, in device memory.
+struct StagedRows {
+  const SlotCopy* rows;
+  KOKKOS_FUNCTION const SlotCopy& operator[](std::uint32_t row) const { return rows[row]; }
+};
+
 /// Rows from the host: all of them have work.
-template <bool elementwise>
+template <bool elementwise, class Rows>
 struct CopyRows {
   CopyTableView table;
-  const SlotCopy* staged_rows;  ///< nullptr: the rows are in inline_rows
   std::uint32_t row_count;
   std::uint32_t first_source_rows;
-  SlotCopy inline_rows[SlotCopier::inline_copies_max];
+  Rows rows;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
@@ -41,12 +57,10 @@ struct CopyRows {
     for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
       const auto row = static_cast<std::uint32_t>(item / table.tile_count);
       const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{row} * table.tile_count);
-      const SlotCopy copy = staged_rows != nullptr ? staged_rows[row] : inline_rows[row];
-      copy_tile<elementwise>(team, table, row < first_source_rows ? 0 : 1, copy, tile);
+      copy_tile<elementwise>(team, table, row < first_source_rows ? 0 : 1, rows[row], tile);
     }
   }
 };
-static_assert(sizeof(CopyRows<true>) < 512, "larger functors travel through constant memory, which serialises streams");
 
 /// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
 /// rows. All teams make the same list, in row order.
@@ -97,13 +111,12 @@ struct CopyRowsOnDevice {
     }
   }
 };
-static_assert(sizeof(CopyRowsOnDevice<true>) < 512);
 
+template <class Rows>
 struct ClearRows {
   CopyTableView table;
-  const SlotCopy* staged_rows;
   std::uint32_t row_count;
-  SlotCopy inline_rows[SlotCopier::inline_copies_max];
+  Rows rows;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
@@ -112,7 +125,7 @@ struct ClearRows {
       const auto row = static_cast<std::uint32_t>(item / table.tile_count);
       const Tile tile = table.tiles[item - std::uint64_t{row} * table.tile_count];
       const TensorRoute& route = table.routes[tile.tensor];
-      const std::int32_t slot = (staged_rows != nullptr ? staged_rows[row] : inline_rows[row]).dst_slot;
+      const std::int32_t slot = rows[row].dst_slot;
       const auto element = static_cast<std::uint64_t>(route.element_bytes);
       const auto lane = static_cast<std::uint32_t>(team.team_rank());
       if (route.dst_dense)
@@ -123,41 +136,49 @@ struct ClearRows {
     }
   }
 };
-static_assert(sizeof(ClearRows) < 512);
 
-template <class Functor>
-void fill_rows(Functor& functor, std::span<const SlotCopy> rows) {
-  std::copy(rows.begin(), rows.end(), functor.inline_rows);
+template <std::uint32_t capacity>
+RowsByValue<capacity> by_value(std::span<const SlotCopy> rows) {
+  RowsByValue<capacity> copy{};
+  std::ranges::copy(rows, copy.rows);
+  return copy;
 }
 
-bool fits_inline(std::span<const SlotCopy> rows) {
-  return rows.size() <= static_cast<std::size_t>(SlotCopier::inline_copies_max);
-}
-
-/// Launches `functor` over rows × tiles, its rows inline or staged.
-template <class Functor>
-void launch(const char* label, const Stream& stream, PlanStaging& staging, Functor functor,
-            std::span<const SlotCopy> rows) {
-  const ExecutionSpace& space = execution_space(stream);
-  const Policy policy = policy_for(space, rows.size() * functor.table.tile_count);
-  if (fits_inline(rows)) {
-    fill_rows(functor, rows);
-    Kokkos::parallel_for(label, policy, functor);
-    return;
-  }
-  functor.staged_rows = staging.stage(stream, rows);
-  Kokkos::parallel_for(label, policy, functor);
+/// One launch over rows × tiles. `kernel_of(rows)` makes the functor for RowsByValue or StagedRows.
+template <class KernelOf>
+void launch(const char* label, const Stream& stream, PlanStaging& staging, std::uint32_t tile_count,
+            std::span<const SlotCopy> rows, KernelOf&& kernel_of) {
+  const Policy policy = policy_for(execution_space(stream), rows.size() * tile_count);
+  if (rows.size() <= few_rows) return enqueue(label, policy, kernel_of(by_value<few_rows>(rows)));
+  if (rows.size() <= many_rows) return enqueue(label, policy, kernel_of(by_value<many_rows>(rows)));
+  const StagedRows staged{staging.stage(stream, rows)};
+  enqueue(label, policy, kernel_of(staged));
   staging.done(stream);
 }
 
 template <bool elementwise>
 void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
-  CopyRows<elementwise> functor{};
-  functor.table = table;
-  functor.row_count = static_cast<std::uint32_t>(rows.size());
-  functor.first_source_rows = first_source_rows;
-  launch(label, stream, staging, functor, rows);
+  const auto count = static_cast<std::uint32_t>(rows.size());
+  launch(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
+    return CopyRows<elementwise, Rows>{table, count, first_source_rows, from};
+  });
+}
+
+void launch_clear(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
+                  std::span<const SlotCopy> rows) {
+  const auto count = static_cast<std::uint32_t>(rows.size());
+  launch(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
+    return ClearRows<Rows>{table, count, from};
+  });
+}
+
+template <bool elementwise>
+void launch_on_device(const char* label, const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
+                      std::uint32_t count, const SlotLimits& limits) {
+  Policy policy = policy_for(execution_space(stream), std::uint64_t{count} * table.tile_count);
+  policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
+  enqueue(label, policy, CopyRowsOnDevice<elementwise>{table, rows, count, limits});
 }
 
 }  // namespace
@@ -172,22 +193,26 @@ void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTabl
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                                    std::uint32_t count, const SlotLimits& limits) {
   if (count == 0 || table.tile_count == 0) return;
-  const ExecutionSpace& space = execution_space(stream);
-  Policy policy = policy_for(space, std::uint64_t{count} * table.tile_count);
-  policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
-  const char* const label = "stateport::copy_slots_on_device";
-  if (table.elementwise)
-    Kokkos::parallel_for(label, policy, CopyRowsOnDevice<true>{table, rows, count, limits});
-  else
-    Kokkos::parallel_for(label, policy, CopyRowsOnDevice<false>{table, rows, count, limits});
+  const auto copy = table.elementwise ? launch_on_device<true> : launch_on_device<false>;
+  copy(labels::copy_slots_on_device, stream, table, rows, count, limits);
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
   if (rows.empty() || table.tile_count == 0) return;
-  ClearRows functor{};
-  functor.table = table;
-  functor.row_count = static_cast<std::uint32_t>(rows.size());
-  launch("stateport::clear_slots", stream, *staging_, functor, rows);
+  launch_clear(labels::clear_slots, stream, *staging_, table, rows);
+}
+
+void Launcher::prepare(const Stream& stream, bool elementwise) {
+  // Rows of no tiles in each way that they travel by value, and no rows on the device. No graph has staged rows.
+  const CopyTableView nothing{.elementwise = elementwise};
+  const auto copy = elementwise ? launch_copy<true> : launch_copy<false>;
+  const std::vector<SlotCopy> rows(many_rows);
+  for (const std::uint32_t count : {few_rows, many_rows}) {
+    copy(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count), 0);
+    launch_clear(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count));
+  }
+  const auto copy_on_device = elementwise ? launch_on_device<true> : launch_on_device<false>;
+  copy_on_device(labels::prepare, stream, nothing, nullptr, 0, {});
 }
 
 }  // namespace stateport::kernels

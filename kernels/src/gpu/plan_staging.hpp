@@ -9,8 +9,7 @@
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include <array>
-#include <cstdint>
-#include <memory>
+#include <cstddef>
 #include <span>
 
 namespace stateport::kernels {
@@ -19,25 +18,28 @@ namespace stateport::kernels {
 /// a plan in flight is never overwritten; the host waits only when `ring_size` plans are still in flight.
 class PlanStaging {
  public:
-  /// Returns the plan's device copy, valid for work enqueued on `stream` until done(). Allocates when the plan is
-  /// longer than all before it.
+  /// Has room for plans of prepared_rows.
+  PlanStaging();
+
+  /// Returns the plan's device copy, valid for work enqueued on `stream` until done(). When the plan is longer than all
+  /// before it, waits for those and allocates. Throws InvalidArgument when the stream captures a graph, because a
+  /// replay would read the ring as it is by then.
   [[nodiscard]] const SlotCopy* stage(const Stream& stream, std::span<const SlotCopy> rows);
   /// Called after the kernel that reads the staged plan was enqueued.
   void done(const Stream& stream);
 
  private:
   static constexpr std::size_t ring_size = 8;
-  static constexpr std::size_t rows_min = 512;
 
-  struct Entry {
-    Buffer pinned;
-    Buffer device;
-    Event in_use;
-  };
+  /// Room for `rows` in each entry of the ring.
+  void make_room(std::size_t rows);
 
-  PinnedResource pinned_;
-  DeviceResource device_;
-  std::array<Entry, ring_size> ring_;
+  PinnedResource pinned_resource_;
+  DeviceResource device_resource_;
+  std::size_t rows_max_ = 0;  ///< of an entry
+  Buffer pinned_;             ///< [ring_size, rows_max_]
+  Buffer device_;             ///< the same
+  std::array<Event, ring_size> in_use_;
   std::size_t next_ = 0;
 };
 

@@ -24,6 +24,8 @@ Launcher::Launcher(Launcher&&) noexcept = default;
 Launcher& Launcher::operator=(Launcher&&) noexcept = default;
 Launcher::~Launcher() = default;
 
+void Launcher::prepare(const Stream&, bool) {}
+
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty() || table.tile_count == 0) return;
@@ -47,12 +49,12 @@ void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& ta
     if (row.recurrent_src_slot >= limits.src_slots) row.recurrent_src_slot = -1;
     if (row.src_slot >= 0 || row.recurrent_src_slot >= 0) work.push_back(row);
   }
-  copy_rows("stateport::copy_slots_on_device", stream, table, work, static_cast<std::uint32_t>(work.size()));
+  copy_rows(labels::copy_slots_on_device, stream, table, work, static_cast<std::uint32_t>(work.size()));
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
   if (rows.empty() || table.tile_count == 0) return;
-  for_each_thread(stream, "stateport::clear_slots", slot_bytes_of(table) * rows.size(),
+  for_each_thread(stream, labels::clear_slots, slot_bytes_of(table) * rows.size(),
                   [&](std::uint64_t begin, std::uint64_t end) {
                     for_byte_range(table, begin, end, [&](std::uint64_t row, const ElementRange& range) {
                       const TensorRoute& route = table.routes[range.tensor];

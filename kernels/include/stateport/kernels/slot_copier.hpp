@@ -34,13 +34,19 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 /// layers with the forward of those that follow. Copies of disjoint ranges of layers add up to one of all layers. A
 /// range beyond the layers of the stores throws InvalidArgument; an empty one copies nothing.
 ///
-/// The stores' memory must stay where it is while the copier exists, and the copier must exist until its copies are
-/// done. Calls on one copier must come from one thread at
-/// a time.
+/// Graphs. Once the copier is made, every call may be captured, on a stream that a Stream has named before. A captured
+/// plan of the host is part of the graph; one of more than inline_copies_max copies is refused, and goes into a graph
+/// by copy_slots_on_device. A graph needs the copier for as long as it is replayed.
+///
+/// The stores' memory must stay where it is while the copier exists. Making a copier and destroying it wait for the
+/// device. Calls on one copier must come from one thread at a time. A launch that the vendor's runtime refuses throws
+/// BackendError. Memory that kernels cannot reach, as pageable memory of the host or that of another GPU, is refused
+/// with InvalidArgument when the copier is made.
 class SlotCopier {
  public:
-  /// Host plans of up to this many copies travel as kernel arguments; longer ones through pinned staging memory.
-  static constexpr std::int32_t inline_copies_max = 16;
+  /// Host plans of up to this many copies travel as kernel arguments; longer ones through pinned staging memory, which
+  /// grows with a plan of more than 512 copies that is longer than all before it.
+  static constexpr std::int32_t inline_copies_max = 192;
 
   /// Within one store.
   explicit SlotCopier(const StateStore& store);
@@ -55,8 +61,7 @@ class SlotCopier {
 
   /// Copies src_slot of the (first) source to dst_slot for each entry; negative slots skip, equal slots of one store
   /// do nothing. `plan` may be reused when the call returns. Throws InvalidArgument as stateport::validate, and for
-  /// conv_shift != 0; nothing is copied then. A captured call keeps the plan of its capture if that fits inline;
-  /// longer plans in a graph use copy_slots_on_device.
+  /// conv_shift != 0; nothing is copied then.
   void copy_slots(const Stream& stream, CopyPlan plan, LayerRange layers = all_layers);
 
   /// The copy of the align modes: as copy_slots, but conv tokens [conv_shift, window) go to [0, window - conv_shift),

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/stream.hpp>
+
+/// What the kernels ask of the vendor's runtime around their launches; one source per vendor, src/<vendor>.
+namespace stateport::detail {
+
+/// Whether the stream records a graph. What is enqueued then runs at every replay: a copy from memory of the host would
+/// read it as it is at that time, and nothing may be waited for.
+[[nodiscard]] bool is_capturing(const Stream& stream);
+
+/// Throws InvalidArgument for memory that kernels of the device in use cannot reach: pageable memory of the host,
+/// unless the device reads it, and memory of another device. Memory that the vendor's runtime cannot tell anything
+/// about is taken as it is.
+void require_reachable(const void* memory, const char* argument);
+
+/// Multiprocessors or compute units of the device in use.
+[[nodiscard]] int compute_units();
+
+/// Waits until all work of the device in use is done. Without effect when none is in use. For what goes away while
+/// streams of an engine, which may be gone already, could still use it.
+void wait_for_device() noexcept;
+
+/// Around one launch. Kokkos makes the device in use the thread's current one, and does not look whether the vendor's
+/// runtime took the launch.
+class LaunchScope {
+ public:
+  LaunchScope();
+  /// The thread's current device is again what it was.
+  ~LaunchScope();
+  LaunchScope(const LaunchScope&) = delete;
+  LaunchScope& operator=(const LaunchScope&) = delete;
+
+  /// Throws BackendError "<label>: <the vendor's own text>" when the launch was refused. An error that nobody had asked
+  /// about before the launch is left to those who will.
+  void check(const char* label) const;
+
+ private:
+  int device_before_ = -1;
+  int error_before_ = 0;
+};
+
+/// An OpenMP build captures no graph and refuses no launch. Tests of what the kernels do then pretend it.
+struct Pretence {
+  bool captures = false;
+  bool refuses_launches = false;
+};
+[[nodiscard]] Pretence& pretence() noexcept;
+
+}  // namespace stateport::detail
