@@ -6,8 +6,8 @@
 #include "../native_device.hpp"
 #include "check.hpp"
 
-#include <fmt/format.h>
 #include <Kokkos_Core.hpp>
+#include <fmt/format.h>
 
 #include <cstdint>
 
@@ -58,7 +58,7 @@ void wait_for_device() noexcept {
 }
 
 LaunchScope::LaunchScope() : error_before_(static_cast<int>(cudaPeekAtLastError())) {
-  check(cudaGetDevice(&device_before_), "cudaGetDevice");
+  detail::check(cudaGetDevice(&device_before_), "cudaGetDevice");
 }
 LaunchScope::~LaunchScope() {
   int device_now = device_before_;

@@ -6,8 +6,8 @@
 #include "../native_device.hpp"
 #include "check.hpp"
 
-#include <fmt/format.h>
 #include <Kokkos_Core.hpp>
+#include <fmt/format.h>
 
 #include <cstdint>
 
@@ -59,7 +59,7 @@ void wait_for_device() noexcept {
 }
 
 LaunchScope::LaunchScope() : error_before_(static_cast<int>(hipPeekAtLastError())) {
-  check(hipGetDevice(&device_before_), "hipGetDevice");
+  detail::check(hipGetDevice(&device_before_), "hipGetDevice");
 }
 LaunchScope::~LaunchScope() {
   int device_now = device_before_;

@@ -35,12 +35,12 @@ constexpr auto many_rows = static_cast<std::uint32_t>(SlotCopier::inline_copies_
 template <std::uint32_t capacity>
 struct RowsByValue {
   SlotCopy rows[capacity];
-  KOKKOS_FUNCTION const SlotCopy& operator[](std::uint32_t row) const { return rows[row]; }
+  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return rows[row]; }
 };
 /// The rows of a plan that was staged, in device memory.
 struct StagedRows {
   const SlotCopy* rows;
-  KOKKOS_FUNCTION const SlotCopy& operator[](std::uint32_t row) const { return rows[row]; }
+  KOKKOS_FUNCTION SlotCopy operator[](std::uint32_t row) const { return rows[row]; }
 };
 
 /// Rows from the host: all of them have work.
