@@ -10,12 +10,14 @@
 #include "caches/tree_cache.hpp"
 #include "options.hpp"
 #include "report/html_report.hpp"
+#include "report/json.hpp"
 #include "report/progress.hpp"
 #include "report/report.hpp"
 #include "report/sizing.hpp"
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
 #include "request_run.hpp"
+#include "run_setup.hpp"
 #include "states/device_states.hpp"
 #include "states/scaled_spec.hpp"
 #include "workload/trace.hpp"
@@ -50,71 +52,6 @@ void interrupt_gently() {
     interrupted = 1;
     std::signal(SIGINT, SIG_DFL);
   });
-}
-
-Workload load_workload(const Options& options, RunDescription& run) {
-  run.block_size_tokens = options.generator.block_size_tokens;
-  if (options.trace.empty()) {
-    GeneratorOptions generator = options.generator;
-    if (options.requests_max > 0) generator.requests = options.requests_max;
-    run.workload = fmt::format("generated {}, seed {}", name(generator.kind), generator.seed);
-    return generate_workload(generator);
-  }
-  Trace trace = read_trace(std::filesystem::path(options.trace),
-                           {.block_size_tokens = run.block_size_tokens, .skip_bad = options.skip_bad});
-  run.workload = options.trace;
-  run.bad_lines = trace.bad_lines;
-  if (trace.bad_lines > 0) fmt::print(stderr, "skipped {} lines, first: {}\n", trace.bad_lines, trace.first_bad_line);
-  return std::move(trace.workload);
-}
-
-/// Throws for a model of which the catalogue does not know the KV.
-Budget make_budget(const Options& options, const StateSpec& spec, std::int64_t bytes) {
-  const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
-  require(kv_bytes.has_value(), "model", options.model, "its KV bytes per token are not known: a budget needs them");
-  return {.bytes = bytes,
-          .state_bytes = static_cast<std::int64_t>(spec.slot_bytes()),
-          .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
-          .block_size_tokens = options.generator.block_size_tokens};
-}
-
-void choose_capacity(const Options& options, const Workload& workload, const StateSpec& spec, RunDescription& run) {
-  if (options.budget_bytes > 0) {
-    run.budget_bytes = options.budget_bytes;
-    run.slots = slots_max(make_budget(options, spec, options.budget_bytes), workload, options.policy);
-    return;
-  }
-  run.slots = options.slots;
-  run.blocks = options.blocks > 0 ? options.blocks
-                                  : std::clamp(blocks_per_slot * run.slots, workload.longest_blocks(),
-                                               std::int64_t{std::numeric_limits<std::int32_t>::max() - 1});
-  run.unlimited = options.unlimited;
-  if (!options.unlimited) return;
-  const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
-  run.blocks = distinct;
-  run.slots = options.cache == CacheKind::align
-                  ? align_blocks_max(workload, options.drafts)
-                  : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
-}
-
-void describe_cache(const Options& options, RunDescription& run) {
-  run.checkpoint = name(options.checkpoint);
-  if (options.budget_bytes > 0) {
-    run.cache = fmt::format("budget, {}", name(options.policy));
-    run.hash = "none";
-    run.checkpoint = name(checkpoint_mode(options.policy));
-    return;
-  }
-  constexpr const char* names[] = {"slots", "tree", "align"};
-  run.cache = names[static_cast<std::size_t>(options.cache)];
-  if (options.eviction) run.cache += fmt::format(", {}", name(*options.eviction));
-  run.hash = "none";
-  if (options.cache == CacheKind::slots) run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
-  if (options.cache != CacheKind::align) return;
-  run.checkpoint = "boundaries";
-  run.drafts = options.drafts;
-  run.accept = options.accept;
-  run.asynchronous = options.asynchronous;
 }
 
 /// None: what the cache does by itself.
@@ -162,8 +99,7 @@ std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& m
       DeviceStatesOptions{.slots = static_cast<std::int32_t>(run.slots),
                           .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
                           .plant_wrong_slot = options.plant_wrong_slot});
-  run.memory_state = describe(states->spec());
-  run.memory_bytes = states->memory_bytes();
+  describe_memory(states->spec(), states->memory_bytes(), run);
   return states;
 }
 
@@ -277,23 +213,18 @@ int run_sizing(const Options& options, const StateSpec& spec, const Workload& wo
 
 int replay(const Options& options) {
   interrupt_gently();
-  Report report;
-  RunDescription& run = report.run;
   std::ofstream json = open_output(options.json_file);
   std::ofstream prometheus = open_output(options.prometheus_file);
   std::ofstream page = open_output(options.report_file);
-  Workload workload = load_workload(options, run);
-  if (options.hints.any()) workload.give_hints(options.hints);
+  const LoadedWorkload loaded = load_workload(options);
+  if (loaded.bad_lines > 0)
+    fmt::print(stderr, "skipped {} lines, first: {}\n", loaded.bad_lines, loaded.first_bad_line);
+  const Workload& workload = loaded.workload;
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
   if (options.size) return run_sizing(options, full, workload, json);
-  choose_capacity(options, workload, full, run);
-  run.model = options.model;
-  describe_cache(options, run);
-  run.full_state = describe(full);
-  run.full_state_bytes = full.slot_bytes();
-
+  Report report{.run = describe_run(options, loaded, full)};
   if (options.cache == CacheKind::align)
     replay_requests(options, workload, full, report, [&](RequestReplayer& replayer, bool show_progress) {
       run_requests(options, workload, replayer, show_progress);

@@ -4,8 +4,8 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
 
+#include "run_setup.hpp"
 #include "states/device_passes.hpp"
-#include "states/scaled_spec.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -41,8 +41,7 @@ std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& me
                           .history_tokens = requests.history_tokens,
                           .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
                           .plant_wrong_slot = options.plant_wrong_slot});
-  description.memory_state = describe(states->spec());
-  description.memory_bytes = states->memory_bytes();
+  describe_memory(states->spec(), states->memory_bytes(), description);
   return states;
 }
 

@@ -143,7 +143,7 @@ def run(arguments):
     out.write_text(json.dumps(report, indent=1) + "\n")
     print("\nours, peer, limit: median ns (C3: speedups); ratio = peer / ours, above 1 this library is faster\n")
     print(table(report["rows"]))
-    drawn = plots.draw(results, out)
+    drawn = plots.draw(results, out, pathlib.Path(arguments.programs))
     print("\nwritten: " + ", ".join(str(path) for path in [out, *drawn]))
 
 

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line plots as plain SVG: bandwidth over the number of requests, ns per node over the size of the tree."""
-import math
+"""Line plots: bandwidth over the number of requests, ns per node over the size of the tree. stateport-plot draws them."""
+import json
+import subprocess
 from dataclasses import dataclass
-
-COLOURS = ["#0b6e99", "#c44e1e", "#5a8f29", "#7a4fa3"]
-WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 150, 40, 50
 
 
 @dataclass(frozen=True)
@@ -42,57 +39,35 @@ PLOTS = [
 ]
 
 
-def text(x, y, content, anchor="middle", colour="#333", size=12):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}">{content}</text>'
+def points_of(plot, results):
+    """{x: {label: y}} of the benchmarks that were run."""
+    found = results.get((plot.program, None), {})
+    return {x: {label: figure(found[name]) for label, figure in plot.lines.items()}
+            for x, name in plot.benchmarks.items() if name in found}
 
 
-def ticks(top):
-    """About five round steps from 0 to at least `top`."""
-    step = 10 ** math.floor(math.log10(top / 4))
-    step *= next(factor for factor in (1, 2, 5, 10) if top / (factor * step) <= 5)
-    return [step * i for i in range(math.ceil(top / step) + 1)]
+def description(plot, points):
+    """What stateport-plot reads."""
+    places = sorted(points)
+    return {"title": plot.title, "x": plot.x, "y": plot.y, "places": [f"{x:,}" for x in places],
+            "series": {label: [points[x][label] for x in places] for label in plot.lines}}
 
 
-def svg(plot, points):
-    """points: {x: {label: y}}. The x axis is logarithmic, the y axis starts at 0."""
-    xs = sorted(points)
-    marks = ticks(max(y for values in points.values() for y in values.values()))
-    low, high = math.log(xs[0]), math.log(xs[-1])
-
-    def at(x, y):
-        across = (math.log(x) - low) / (high - low) if high > low else 0.5
-        return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y / marks[-1] * (HEIGHT - TOP - BOTTOM)
-
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', text(LEFT, 22, plot.title, "start", size=15)]
-    for mark in marks:
-        _, y = at(xs[0], mark)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(text(LEFT - 8, y + 4, f"{mark:g}", "end"))
-    for x in xs:
-        parts.append(text(at(x, 0)[0], HEIGHT - BOTTOM + 18, f"{x:,}"))
-    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, plot.x))
-    parts.append(f'<g transform="translate(18 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)">{text(0, 0, plot.y)}</g>')
-    for index, label in enumerate(plot.lines):
-        colour = COLOURS[index]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(x, points[x][label]) for x in xs))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{pair.split(",")[0]}" cy="{pair.split(",")[1]}" r="3" fill="{colour}"/>'
-                  for pair in path.split()]
-        parts.append(text(WIDTH - RIGHT + 10, TOP + 20 * index + 10, label, "start", colour))
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def draw(results, report_path):
-    """Writes the plots whose benchmarks are in `results`, beside the report; returns their paths."""
+def draw(results, report_path, programs):
+    """Writes the plots whose benchmarks are in `results`, beside the report; returns their paths. None is drawn if
+    stateport-plot is not among the programs."""
     drawn = []
+    program = programs / "stateport-plot"
+    if not program.exists():
+        print(f"perf-report: no plots: {program} is not built", flush=True)
+        return drawn
     for plot in PLOTS:
-        found = results.get((plot.program, None), {})
-        points = {x: {label: figure(found[name]) for label, figure in plot.lines.items()}
-                  for x, name in plot.benchmarks.items() if name in found}
+        points = points_of(plot, results)
         if not points:
             continue
+        svg = subprocess.run([program], input=json.dumps(description(plot, points)), capture_output=True, text=True,
+                             check=True).stdout
         path = report_path.with_name(f"{report_path.stem}-{plot.name}.svg")
-        path.write_text(svg(plot, points))
+        path.write_text(svg)
         drawn.append(path)
     return drawn

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
 import stat
 import tempfile
@@ -109,6 +110,7 @@ class Running(unittest.TestCase):
         objects = [result(name=f"C1/{n}{manual}", ours_ns=100.0, memcpy_ns=150.0, contiguous_nontemporal_ns=95.0,
                           GB_per_s=10.0) | {"name": f"C1/{n}{manual}"} for n in (1, 2, 4, 8)]
         self.program(f"echo '{json.dumps({'benchmarks': objects})}'")
+        (self.folder / "stateport-plot").symlink_to(os.environ["STATEPORT_PLOT"])
         out = self.folder / "report.json"
         arguments = ["perf_report.py", "run", "--programs", str(self.folder), "--out", str(out), "--only", "C1",
                      "--fact", "backend=OPENMP"]
@@ -119,7 +121,16 @@ class Running(unittest.TestCase):
         self.assertEqual(report["backend"], "OPENMP")
         self.assertEqual([row["met"] for row in report["rows"]], [True] * 4)
         self.assertIn("ratio >= 1.3", printed.getvalue())
-        ElementTree.parse(self.folder / "report-bandwidth.svg")
+        svg = ElementTree.parse(self.folder / "report-bandwidth.svg").getroot()
+        words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+        for word in ("State copies, chunks of 1 MiB and more", "GB/s (read + written)", "8", "memcpy per chunk"):
+            self.assertIn(word, words)
+        self.assertEqual(len(list(svg.iter("{http://www.w3.org/2000/svg}polyline"))), 3)
+
+    def test_without_the_program_that_draws_there_are_no_plots(self):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertEqual(plots.draw({}, self.folder / "report.json", self.folder), [])
+        self.assertIn("no plots", printed.getvalue())
 
 
 class Comparing(unittest.TestCase):
@@ -142,10 +153,14 @@ class Comparing(unittest.TestCase):
 
 
 class Plots(unittest.TestCase):
-    def test_ticks_are_round_and_cover_the_values(self):
-        self.assertEqual(plots.ticks(9.0), [0, 2, 4, 6, 8, 10])
-        self.assertEqual(plots.ticks(100), [0, 20, 40, 60, 80, 100])
-        self.assertGreaterEqual(plots.ticks(0.37)[-1], 0.37)
+    def test_places_are_in_order_and_every_series_has_a_number_for_each(self):
+        plot = plots.Plot("name", "title", "x", "y", "some_bench", {10: "b", 2000: "c", 1: "a", 4: "not run"},
+                          {"ours": lambda found: found["ours_ns"], "twice": lambda found: 2 * found["ours_ns"]})
+        found = {name: {"ours_ns": number} for name, number in (("a", 5), ("b", 7), ("c", 9))}
+        points = plots.points_of(plot, {("some_bench", None): found})
+        self.assertEqual(plots.description(plot, points),
+                         {"title": "title", "x": "x", "y": "y", "places": ["1", "10", "2,000"],
+                          "series": {"ours": [5, 7, 9], "twice": [10, 14, 18]}})
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ constexpr std::string_view style =
     "body{font:15px/1.45 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;padding:0 "
     "1rem}\n"
     "h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2.5rem 0 .3rem}p{margin:.2rem 0 .8rem;color:#444}\n"
-    "svg{width:100%;height:auto;display:block}svg text{font:13px system-ui,sans-serif;fill:#333}\n"
-    ".grid{stroke:#e4e4e4}.axis{stroke:#888}.level{stroke:#000;stroke-width:1.5;stroke-dasharray:6 4}\n"
+    "svg{width:100%;height:auto;display:block}\n"
     ".table{overflow-x:auto;border:1px solid #ddd;margin:.6rem 0}\n"
     "table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\n"
     "th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap}\n"
@@ -279,8 +278,8 @@ std::string to_html(const Report& report) {
   page.add(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>stateport-replay: {}</title>\n"
-      "<style>\n{}</style>\n</head>\n<body>\n<h1>What the cache was worth</h1>\n",
-      escape_html(report.run.workload), style);
+      "<style>\n{}{}</style>\n</head>\n<body>\n<h1>What the cache was worth</h1>\n",
+      escape_html(report.run.workload), style, svg_style);
   add_run(page, report);
   if (!report.capacities.empty()) add_capacities(page, report);
   add_losses(page, report);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/report.hpp"
 
-#include "report/cells_json.hpp"
 #include "report/figures.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -14,40 +12,6 @@
 
 namespace stateport::replay {
 namespace {
-
-/// Figures that follow from the counts.
-struct Derived {
-  double states_copied;
-  double bytes_copied;  ///< at the model's full state size, read + written
-  double bytes_moved;   ///< really read + written
-  double copy_gb_per_s;
-  double bookkeeping_p50;
-  double bookkeeping_p99;
-  double bookkeeping_per_block;
-  double hashing_per_block;
-  double bookkeeping_per_block_beside_copies;
-  double planning_p50 = 0;
-  double planning_p99 = 0;
-
-  explicit Derived(const Report& report) {
-    constexpr double read_and_written = 2;
-    const MoverCounts& mover = report.mover;
-    states_copied = static_cast<double>(report.passes ? report.passes->copies : mover.restores + mover.commits);
-    bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
-    bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
-    copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
-    const ReplayCounts& alone = report.bookkeeping;
-    const std::vector<double> bookkeeping(alone.bookkeeping_ns.begin(), alone.bookkeeping_ns.end());
-    bookkeeping_p50 = quantile(bookkeeping, 0.5);
-    bookkeeping_p99 = quantile(bookkeeping, 0.99);
-    bookkeeping_per_block = quantile(alone.bookkeeping_ns_per_block, 0.5);
-    hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
-    bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
-    if (!report.passes) return;
-    planning_p50 = quantile(report.passes->planning_ns, 0.5);
-    planning_p99 = quantile(report.passes->planning_ns, 0.99);
-  }
-};
 
 /// Collects lines of a label and a value.
 class Lines {
@@ -123,19 +87,6 @@ void add_losses(Lines& lines, const CacheStats& stats) {
   add_ages(lines, "eviction age", stats.eviction_ages);
 }
 
-nlohmann::ordered_json losses_json(const CacheStats& stats, bool flops) {
-  nlohmann::ordered_json json;
-  for (int reason = 0; reason < lost_hit_count; ++reason) {
-    const Loss& loss = stats.of(static_cast<LostHit>(reason));
-    const std::string key(name(static_cast<LostHit>(reason)));
-    if (flops)
-      json[key] = loss.flops;
-    else
-      json[key] = loss.tokens;
-  }
-  return json;
-}
-
 void add_hits(Lines& lines, const Report& report) {
   const ReplayCounts& replay = report.replay;
   lines.heading(replay.interrupted ? "hits (interrupted: of the requests so far)" : "hits");
@@ -208,53 +159,26 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
             mover.copy_seconds, mover.forward_seconds, mover.verify_seconds);
 }
 
-nlohmann::ordered_json align_json(const Report& report, const Derived& derived) {
-  const PassCounts& passes = *report.passes;
-  return {{"drafts", report.run.drafts},
-          {"accept", report.run.accept},
-          {"counters", report.run.asynchronous ? "async" : "sync"},
-          {"steps", passes.steps},
-          {"drafts_proposed", passes.drafts_proposed},
-          {"drafts_accepted", passes.drafts_accepted},
-          {"copies", passes.copies},
-          {"skipped_parts", passes.skipped_parts},
-          {"published", report.mover.commits},
-          {"refused", passes.refused},
-          {"planning_ns_p50", derived.planning_p50},
-          {"planning_ns_p99", derived.planning_p99}};
-}
-
-nlohmann::ordered_json timeline_json(const Report& report) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const Interval& interval : report.timeline) {
-    nlohmann::ordered_json lost;
-    for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
-      lost[std::string(name(static_cast<LostHit>(reason)))] = interval.lost_tokens[reason];
-    json.push_back({{"begin_s", interval.begin_s},
-                    {"end_s", interval.end_s},
-                    {"requests", interval.requests},
-                    {"input_tokens", interval.input_tokens},
-                    {"hit_tokens", interval.hit_tokens},
-                    {"lost_tokens", lost},
-                    {"kv_bytes", interval.kv_bytes},
-                    {"state_bytes", interval.state_bytes},
-                    {"states_copied", interval.states_copied},
-                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.full_state_bytes)},
-                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.state_bytes)}});
-  }
-  return json;
-}
-
-nlohmann::ordered_json ages_json(const CacheStats& stats) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (int bucket = 0; bucket < ages_shown(stats); ++bucket)
-    json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
-                    {"reuses", stats.reuse_ages.count(bucket)},
-                    {"evictions", stats.eviction_ages.count(bucket)}});
-  return json;
-}
-
 }  // namespace
+
+Derived::Derived(const Report& report) {
+  constexpr double read_and_written = 2;
+  const MoverCounts& mover = report.mover;
+  states_copied = static_cast<double>(report.passes ? report.passes->copies : mover.restores + mover.commits);
+  bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
+  bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
+  copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
+  const ReplayCounts& alone = report.bookkeeping;
+  const std::vector<double> bookkeeping(alone.bookkeeping_ns.begin(), alone.bookkeeping_ns.end());
+  bookkeeping_p50 = quantile(bookkeeping, 0.5);
+  bookkeeping_p99 = quantile(bookkeeping, 0.99);
+  bookkeeping_per_block = quantile(alone.bookkeeping_ns_per_block, 0.5);
+  hashing_per_block = quantile(alone.hashing_ns_per_block, 0.5);
+  bookkeeping_per_block_beside_copies = quantile(report.replay.bookkeeping_ns_per_block, 0.5);
+  if (!report.passes) return;
+  planning_p50 = quantile(report.passes->planning_ns, 0.5);
+  planning_p99 = quantile(report.passes->planning_ns, 0.99);
+}
 
 double Report::token_hit_rate_ceiling() const noexcept {
   const CacheStats& stats = replay.stats;
@@ -278,74 +202,6 @@ std::string to_text(const Report& report) {
   add_states(lines, report, derived);
   add_times(lines, report, derived);
   return lines.take();
-}
-
-std::string to_json(const Report& report) {
-  const Derived derived(report);
-  const ReplayCounts& replay = report.replay;
-  const RunDescription& run = report.run;
-  nlohmann::ordered_json lost;
-  for (int reason = 0; reason < lost_hit_count; ++reason)
-    lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
-  nlohmann::ordered_json json = {
-      {"workload", run.workload},
-      {"model", run.model},
-      {"cache", run.cache},
-      {"checkpoint", run.checkpoint},
-      {"hash", run.hash},
-      {"device", run.device},
-      {"block_size", run.block_size_tokens},
-      {"blocks", run.blocks},
-      {"slots", run.slots},
-      {"unlimited", run.unlimited},
-      {"budget_bytes", run.budget_bytes},
-      {"interrupted", replay.interrupted},
-      {"skipped_lines", run.bad_lines},
-      {"requests", replay.requests},
-      {"input_tokens", replay.input_tokens},
-      {"hit_tokens", replay.hit_tokens},
-      {"token_hit_rate", replay.token_hit_rate()},
-      {"request_hit_rate", replay.request_hit_rate()},
-      {"lost_hits", lost},
-      {"lost_tokens", losses_json(replay.stats, false)},
-      {"lost_flops", losses_json(replay.stats, true)},
-      {"restores", report.mover.restores},
-      {"verified", report.mover.verified},
-      {"mismatches", report.mover.mismatches},
-      {"first_mismatch", replay.first_mismatch},
-      {"commits", report.mover.commits},
-      {"dropped_checkpoints", report.cache.dropped_checkpoints},
-      {"evictions", report.cache.state_evictions},
-      {"victims", report.cache.victims},
-      {"metadata_bytes", report.cache.metadata_bytes},
-      {"block_evictions", report.cache.block_evictions},
-      {"uncached_blocks", report.cache.uncached_blocks},
-      {"resident_states", report.cache.resident_states},
-      {"resident_blocks", report.cache.resident_blocks},
-      {"state_bytes", run.full_state_bytes},
-      {"state_bytes_in_memory", report.mover.state_bytes},
-      {"memory_bytes", run.memory_bytes},
-      {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},
-      {"bytes_moved", static_cast<std::int64_t>(derived.bytes_moved)},
-      {"copy_gb_per_s", derived.copy_gb_per_s},
-      {"copy_share_of_memcpy", report.mover.copy_share_of_memcpy},
-      {"bookkeeping_ns_p50", derived.bookkeeping_p50},
-      {"bookkeeping_ns_p99", derived.bookkeeping_p99},
-      {"bookkeeping_ns_per_block_p50", derived.bookkeeping_per_block},
-      {"hashing_ns_per_block_p50", derived.hashing_per_block},
-      {"bookkeeping_ns_per_block_beside_copies_p50", derived.bookkeeping_per_block_beside_copies},
-      {"copy_s", report.mover.copy_seconds},
-      {"forward_s", report.mover.forward_seconds},
-      {"verify_s", report.mover.verify_seconds},
-      {"wall_s", replay.wall_seconds}};
-  if (report.passes) json.update(align_json(report, derived));
-  if (!report.timeline.empty()) {
-    json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
-    json["capacities"] = cells_json(report.capacities);
-    json["timeline"] = timeline_json(report);
-    json["ages"] = ages_json(replay.stats);
-  }
-  return json.dump(2) + "\n";
 }
 
 }  // namespace stateport::replay

@@ -56,12 +56,27 @@ struct Report {
   [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
 };
 
+/// Figures that follow from the counts of a report. Times are of the pass without states, where nothing else is said.
+struct Derived {
+  double states_copied = 0;
+  double bytes_copied = 0;  ///< at the model's full state size, read + written
+  double bytes_moved = 0;   ///< really read + written
+  double copy_gb_per_s = 0;
+  double bookkeeping_p50 = 0;
+  double bookkeeping_p99 = 0;
+  double bookkeeping_per_block = 0;
+  double hashing_per_block = 0;
+  double bookkeeping_per_block_beside_copies = 0;
+  double planning_p50 = 0;
+  double planning_p99 = 0;
+
+  explicit Derived(const Report& report);
+};
+
 /// Buckets of the histograms of ages up to the last one that counted something.
 [[nodiscard]] int ages_shown(const CacheStats& stats) noexcept;
 
 /// For people.
 [[nodiscard]] std::string to_text(const Report& report);
-/// For programs: one JSON object; --help names its keys.
-[[nodiscard]] std::string to_json(const Report& report);
 
 }  // namespace stateport::replay

@@ -5,7 +5,6 @@
 #include "report/figures.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <iterator>
@@ -105,18 +104,6 @@ std::string to_text(const Sizing& sizing) {
     fmt::format_to(std::back_inserter(text), "{:>12} {:>14.2f} {:>28.0f}\n",
                    human_bytes(static_cast<double>(step.bytes)), 100 * step.token_hit_rate, step.tokens_per_gib);
   return text;
-}
-
-std::string to_json(const Sizing& sizing) {
-  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
-  for (const Sizing::Step& step : sizing.steps)
-    steps.push_back(
-        {{"bytes", step.bytes}, {"token_hit_rate", step.token_hit_rate}, {"tokens_per_gib", step.tokens_per_gib}});
-  const nlohmann::ordered_json json = {{"policy", name(sizing.policy)},     {"budget_bytes", sizing.budget.bytes},
-                                       {"hit_tokens", sizing.hit_tokens},   {"token_hit_rate", sizing.token_hit_rate},
-                                       {"ceiling", sizing.ceiling},         {"mean_blocks", sizing.mean_blocks},
-                                       {"mean_states", sizing.mean_states}, {"steps", steps}};
-  return json.dump(2) + "\n";
 }
 
 }  // namespace stateport::replay

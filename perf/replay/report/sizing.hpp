@@ -40,7 +40,5 @@ struct Sizing {
 
 /// For people.
 [[nodiscard]] std::string to_text(const Sizing& sizing);
-/// One JSON object.
-[[nodiscard]] std::string to_json(const Sizing& sizing);
 
 }  // namespace stateport::replay

@@ -172,6 +172,17 @@ std::string to_svg(const Plot& plot) {
   return Drawing(plot).draw();
 }
 
+std::string to_svg_file(const Plot& plot) {
+  constexpr double title = 26;  // above the plot
+  const std::string svg = to_svg(plot);
+  const std::size_t end = svg.find('>') + 1;
+  const std::string head = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 {:.0f} {:.0f} {:.0f}\" role=\"img\">\n<style>{}</style>\n"
+      "<rect y=\"{:.0f}\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"{:.0f}\" y=\"-8\">{}</text>",
+      -title, width, height + title, svg_style, -title, left, escape_html(plot.title));
+  return head + svg.substr(end);
+}
+
 std::string escape_html(const std::string& text) {
   std::string escaped;
   for (const char c : text) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace stateport::replay {
@@ -34,8 +35,15 @@ struct Plot {
   int decimals = 2;            ///< of the values that are shown when a mark is pointed at
 };
 
-/// An inline <svg> element, self-contained.
+/// How a page, or a file of its own, shows the classes that a plot uses.
+inline constexpr std::string_view svg_style =
+    "svg text{font:13px system-ui,sans-serif;fill:#333}\n"
+    ".grid{stroke:#e4e4e4}.axis{stroke:#888}.level{stroke:#000;stroke-width:1.5;stroke-dasharray:6 4}\n";
+
+/// An inline <svg> element for a page with svg_style.
 [[nodiscard]] std::string to_svg(const Plot& plot);
+/// The same as a file of its own, with its title above it.
+[[nodiscard]] std::string to_svg_file(const Plot& plot);
 
 /// `text` with & < > " replaced, for HTML.
 [[nodiscard]] std::string escape_html(const std::string& text);

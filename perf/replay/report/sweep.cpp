@@ -2,11 +2,9 @@
 #include "report/sweep.hpp"
 
 #include "caches/replayer.hpp"
-#include "report/cells_json.hpp"
 #include "report/figures.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <iterator>
@@ -94,24 +92,6 @@ std::string to_table(std::span<const SweepCell> cells) {
          table_of(cells, "metadata", [](const SweepCell& c) {
            return c.metadata_bytes == 0 ? std::string("-") : human_bytes(static_cast<double>(c.metadata_bytes));
          });
-}
-
-nlohmann::ordered_json cells_json(std::span<const SweepCell> cells) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const SweepCell& cell : cells)
-    json.push_back({{"policy", name(cell.policy)},
-                    {"budget_bytes", cell.budget_bytes},
-                    {"hit_tokens", cell.hit_tokens},
-                    {"token_hit_rate", cell.token_hit_rate},
-                    {"victims", cell.victims},
-                    {"metadata_bytes", cell.metadata_bytes},
-                    {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
-                    {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
-  return json;
-}
-
-std::string to_json(std::span<const SweepCell> cells) {
-  return cells_json(cells).dump(2) + "\n";
 }
 
 }  // namespace stateport::replay

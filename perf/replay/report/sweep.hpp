@@ -36,7 +36,5 @@ struct SweepCell {
 
 /// A row for each policy, a column for each budget.
 [[nodiscard]] std::string to_table(std::span<const SweepCell> cells);
-/// A JSON array of objects with the members of SweepCell.
-[[nodiscard]] std::string to_json(std::span<const SweepCell> cells);
 
 }  // namespace stateport::replay

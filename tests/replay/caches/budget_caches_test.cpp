@@ -6,6 +6,7 @@
 #include "caches/slots_cache.hpp"
 #include "model_cache.hpp"
 #include "random.hpp"
+#include "report/json.hpp"
 #include "report/sweep.hpp"
 #include "served_request.hpp"
 #include "workload/generator.hpp"

@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/models.hpp>
 
+#include "report/json.hpp"
 #include "report/svg_plot.hpp"
 #include "workload/generator.hpp"
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/report.hpp"
 
+#include "report/json.hpp"
+
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 

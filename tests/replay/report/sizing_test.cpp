@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/sizing.hpp"
 
+#include "report/json.hpp"
 #include "report/sweep.hpp"
 #include "workload/generator.hpp"
 

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/json.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace stateport::replay {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string written(const Json& json) {
+  return json.dump(2) + "\n";
+}
+
+Json losses_json(const CacheStats& stats, bool flops) {
+  Json json;
+  for (int reason = 0; reason < lost_hit_count; ++reason) {
+    const Loss& loss = stats.of(static_cast<LostHit>(reason));
+    const std::string key(name(static_cast<LostHit>(reason)));
+    if (flops)
+      json[key] = loss.flops;
+    else
+      json[key] = loss.tokens;
+  }
+  return json;
+}
+
+Json align_json(const Report& report, const Derived& derived) {
+  const PassCounts& passes = *report.passes;
+  return {{"drafts", report.run.drafts},
+          {"accept", report.run.accept},
+          {"counters", report.run.asynchronous ? "async" : "sync"},
+          {"steps", passes.steps},
+          {"drafts_proposed", passes.drafts_proposed},
+          {"drafts_accepted", passes.drafts_accepted},
+          {"copies", passes.copies},
+          {"skipped_parts", passes.skipped_parts},
+          {"published", report.mover.commits},
+          {"refused", passes.refused},
+          {"planning_ns_p50", derived.planning_p50},
+          {"planning_ns_p99", derived.planning_p99}};
+}
+
+Json timeline_json(const Report& report) {
+  Json json = Json::array();
+  for (const Interval& interval : report.timeline) {
+    Json lost;
+    for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
+      lost[std::string(name(static_cast<LostHit>(reason)))] = interval.lost_tokens[reason];
+    json.push_back({{"begin_s", interval.begin_s},
+                    {"end_s", interval.end_s},
+                    {"requests", interval.requests},
+                    {"input_tokens", interval.input_tokens},
+                    {"hit_tokens", interval.hit_tokens},
+                    {"lost_tokens", lost},
+                    {"kv_bytes", interval.kv_bytes},
+                    {"state_bytes", interval.state_bytes},
+                    {"states_copied", interval.states_copied},
+                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.full_state_bytes)},
+                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.state_bytes)}});
+  }
+  return json;
+}
+
+Json ages_json(const CacheStats& stats) {
+  Json json = Json::array();
+  for (int bucket = 0; bucket < ages_shown(stats); ++bucket)
+    json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
+                    {"reuses", stats.reuse_ages.count(bucket)},
+                    {"evictions", stats.eviction_ages.count(bucket)}});
+  return json;
+}
+
+Json cells_json(std::span<const SweepCell> cells) {
+  Json json = Json::array();
+  for (const SweepCell& cell : cells)
+    json.push_back({{"policy", name(cell.policy)},
+                    {"budget_bytes", cell.budget_bytes},
+                    {"hit_tokens", cell.hit_tokens},
+                    {"token_hit_rate", cell.token_hit_rate},
+                    {"victims", cell.victims},
+                    {"metadata_bytes", cell.metadata_bytes},
+                    {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
+                    {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(std::span<const SweepCell> cells) {
+  return written(cells_json(cells));
+}
+
+std::string to_json(const Sizing& sizing) {
+  Json steps = Json::array();
+  for (const Sizing::Step& step : sizing.steps)
+    steps.push_back(
+        {{"bytes", step.bytes}, {"token_hit_rate", step.token_hit_rate}, {"tokens_per_gib", step.tokens_per_gib}});
+  const Json json = {{"policy", name(sizing.policy)},     {"budget_bytes", sizing.budget.bytes},
+                                       {"hit_tokens", sizing.hit_tokens},   {"token_hit_rate", sizing.token_hit_rate},
+                                       {"ceiling", sizing.ceiling},         {"mean_blocks", sizing.mean_blocks},
+                                       {"mean_states", sizing.mean_states}, {"steps", steps}};
+  return written(json);
+}
+
+std::string to_json(const Report& report) {
+  const Derived derived(report);
+  const ReplayCounts& replay = report.replay;
+  const RunDescription& run = report.run;
+  Json lost;
+  for (int reason = 0; reason < lost_hit_count; ++reason)
+    lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
+  Json json = {
+      {"workload", run.workload},
+      {"model", run.model},
+      {"cache", run.cache},
+      {"checkpoint", run.checkpoint},
+      {"hash", run.hash},
+      {"device", run.device},
+      {"block_size", run.block_size_tokens},
+      {"blocks", run.blocks},
+      {"slots", run.slots},
+      {"unlimited", run.unlimited},
+      {"budget_bytes", run.budget_bytes},
+      {"interrupted", replay.interrupted},
+      {"skipped_lines", run.bad_lines},
+      {"requests", replay.requests},
+      {"input_tokens", replay.input_tokens},
+      {"hit_tokens", replay.hit_tokens},
+      {"token_hit_rate", replay.token_hit_rate()},
+      {"request_hit_rate", replay.request_hit_rate()},
+      {"lost_hits", lost},
+      {"lost_tokens", losses_json(replay.stats, false)},
+      {"lost_flops", losses_json(replay.stats, true)},
+      {"restores", report.mover.restores},
+      {"verified", report.mover.verified},
+      {"mismatches", report.mover.mismatches},
+      {"first_mismatch", replay.first_mismatch},
+      {"commits", report.mover.commits},
+      {"dropped_checkpoints", report.cache.dropped_checkpoints},
+      {"evictions", report.cache.state_evictions},
+      {"victims", report.cache.victims},
+      {"metadata_bytes", report.cache.metadata_bytes},
+      {"block_evictions", report.cache.block_evictions},
+      {"uncached_blocks", report.cache.uncached_blocks},
+      {"resident_states", report.cache.resident_states},
+      {"resident_blocks", report.cache.resident_blocks},
+      {"state_bytes", run.full_state_bytes},
+      {"state_bytes_in_memory", report.mover.state_bytes},
+      {"memory_bytes", run.memory_bytes},
+      {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},
+      {"bytes_moved", static_cast<std::int64_t>(derived.bytes_moved)},
+      {"copy_gb_per_s", derived.copy_gb_per_s},
+      {"copy_share_of_memcpy", report.mover.copy_share_of_memcpy},
+      {"bookkeeping_ns_p50", derived.bookkeeping_p50},
+      {"bookkeeping_ns_p99", derived.bookkeeping_p99},
+      {"bookkeeping_ns_per_block_p50", derived.bookkeeping_per_block},
+      {"hashing_ns_per_block_p50", derived.hashing_per_block},
+      {"bookkeeping_ns_per_block_beside_copies_p50", derived.bookkeeping_per_block_beside_copies},
+      {"copy_s", report.mover.copy_seconds},
+      {"forward_s", report.mover.forward_seconds},
+      {"verify_s", report.mover.verify_seconds},
+      {"wall_s", replay.wall_seconds}};
+  if (report.passes) json.update(align_json(report, derived));
+  if (!report.timeline.empty()) {
+    json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
+    json["capacities"] = cells_json(report.capacities);
+    json["timeline"] = timeline_json(report);
+    json["ages"] = ages_json(replay.stats);
+  }
+  return written(json);
+}
+
+}  // namespace stateport::replay

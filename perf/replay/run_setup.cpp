@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "run_setup.hpp"
+
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/model/models.hpp>
+
+#include "caches/request_replayer.hpp"
+#include "states/scaled_spec.hpp"
+#include "workload/generator.hpp"
+#include "workload/trace.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+namespace stateport::replay {
+namespace {
+
+void choose_capacity(const Options& options, const Workload& workload, const StateSpec& spec, RunDescription& run) {
+  if (options.budget_bytes > 0) {
+    run.budget_bytes = options.budget_bytes;
+    run.slots = slots_max(make_budget(options, spec, options.budget_bytes), workload, options.policy);
+    return;
+  }
+  run.slots = options.slots;
+  run.blocks = options.blocks > 0 ? options.blocks
+                                  : std::clamp(blocks_per_slot * run.slots, workload.longest_blocks(),
+                                               std::int64_t{std::numeric_limits<std::int32_t>::max() - 1});
+  run.unlimited = options.unlimited;
+  if (!options.unlimited) return;
+  const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
+  run.blocks = distinct;
+  run.slots = options.cache == CacheKind::align
+                  ? align_blocks_max(workload, options.drafts)
+                  : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
+}
+
+void describe_cache(const Options& options, RunDescription& run) {
+  run.checkpoint = name(options.checkpoint);
+  if (options.budget_bytes > 0) {
+    run.cache = fmt::format("budget, {}", name(options.policy));
+    run.hash = "none";
+    run.checkpoint = name(checkpoint_mode(options.policy));
+    return;
+  }
+  constexpr const char* names[] = {"slots", "tree", "align"};
+  run.cache = names[static_cast<std::size_t>(options.cache)];
+  if (options.eviction) run.cache += fmt::format(", {}", name(*options.eviction));
+  run.hash = "none";
+  if (options.cache == CacheKind::slots) run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
+  if (options.cache != CacheKind::align) return;
+  run.checkpoint = "boundaries";
+  run.drafts = options.drafts;
+  run.accept = options.accept;
+  run.asynchronous = options.asynchronous;
+}
+
+}  // namespace
+
+LoadedWorkload load_workload(const Options& options) {
+  const auto with_hints = [&](LoadedWorkload loaded) {
+    if (options.hints.any()) loaded.workload.give_hints(options.hints);
+    return loaded;
+  };
+  if (options.trace.empty()) {
+    GeneratorOptions generator = options.generator;
+    if (options.requests_max > 0) generator.requests = options.requests_max;
+    return with_hints({.workload = generate_workload(generator),
+                       .name = fmt::format("generated {}, seed {}", name(generator.kind), generator.seed)});
+  }
+  Trace trace = read_trace(std::filesystem::path(options.trace),
+                           {.block_size_tokens = options.generator.block_size_tokens, .skip_bad = options.skip_bad});
+  return with_hints({.workload = std::move(trace.workload),
+                     .name = options.trace,
+                     .bad_lines = trace.bad_lines,
+                     .first_bad_line = std::move(trace.first_bad_line)});
+}
+
+Budget make_budget(const Options& options, const StateSpec& full, std::int64_t bytes) {
+  const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
+  require(kv_bytes.has_value(), "model", options.model, "its KV bytes per token are not known: a budget needs them");
+  return {.bytes = bytes,
+          .state_bytes = static_cast<std::int64_t>(full.slot_bytes()),
+          .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
+          .block_size_tokens = options.generator.block_size_tokens};
+}
+
+RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full) {
+  RunDescription run{.workload = loaded.name,
+                     .model = options.model,
+                     .full_state = describe(full),
+                     .block_size_tokens = options.generator.block_size_tokens,
+                     .bad_lines = loaded.bad_lines,
+                     .full_state_bytes = full.slot_bytes()};
+  choose_capacity(options, loaded.workload, full, run);
+  describe_cache(options, run);
+  return run;
+}
+
+void describe_memory(const StateSpec& in_memory, std::size_t bytes, RunDescription& run) {
+  run.memory_state = describe(in_memory);
+  run.memory_bytes = bytes;
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/state_spec.hpp>
+
+#include "caches/budget.hpp"
+#include "options.hpp"
+#include "report/report.hpp"
+#include "workload/workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+/// From the command line to what is replayed, and to its description in the report.
+namespace stateport::replay {
+
+struct LoadedWorkload {
+  Workload workload;  ///< with the hints that were asked for
+  std::string name;   ///< file, or kind and seed
+  std::int64_t bad_lines = 0;
+  std::string first_bad_line;  ///< in words, if there are any
+};
+
+/// Reads the trace or generates the workload. Throws as read_trace and generate_workload.
+[[nodiscard]] LoadedWorkload load_workload(const Options& options);
+
+/// `full`: a state of the model. Throws InvalidArgument for a model of which the catalogue does not know the KV.
+[[nodiscard]] Budget make_budget(const Options& options, const StateSpec& full, std::int64_t bytes);
+
+/// Everything that is known before a runtime is started, capacities included.
+[[nodiscard]] RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full);
+/// What is known once there are states in memory.
+void describe_memory(const StateSpec& in_memory, std::size_t bytes, RunDescription& run);
+
+}  // namespace stateport::replay
