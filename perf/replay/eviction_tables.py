@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the tables of core/src/evict/README.md: token hit % of stateport-replay, as Markdown on the standard output.
+
+    eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,hints,generated,slots,tree]
+
+FOLDER holds conversation.jsonl and agent_sessions.jsonl; without it only the generated workloads are replayed. One
+replay runs at a time, and no state is made: all of it takes some minutes of one core. Standard library only."""
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+OTHERS = ["every", "last", "branch", "node-lru", "gdsf"]
+HINTS = [("told of last turns", ["--hint-last-turns"]), ("told of tool calls", ["--hint-tool-calls"]),
+         ("told of idle times", ["--hint-idle-times"]),
+         ("told of last turns and idle times", ["--hint-last-turns", "--hint-idle-times"]),
+         ("told of sessions", ["--hint-sessions"])]
+GENERATED = ["chat", "agent", "shared-prompt"]
+ORDERS = [("least recently used", "lru"), ("gdsf", "gdsf"), ("hix", "hix")]
+KV_FOR_EVERYTHING = 2_000_000  # blocks: more than a trace has
+
+
+class Replay:
+    def __init__(self, program, traces, requests):
+        self.program, self.traces, self.requests = program, traces, requests
+
+    def workload(self, name):
+        """The options of a trace or of a generated workload, its number of requests included."""
+        if name in GENERATED:
+            return ["--workload", name, "--requests", str(self.requests or 6000)]
+        limit = ["--requests", str(self.requests)] if self.requests else []
+        return ["--trace", str(self.traces / f"{name}.jsonl"), *limit]
+
+    def run(self, workload, *options):
+        """The JSON of one replay."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "out.json"
+            command = [self.program, *self.workload(workload), "--recurrent-dtype", "f32", "--json", out, *options]
+            done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise SystemExit(f"{' '.join(str(part) for part in command)}\n{done.stderr}")
+            return json.loads(out.read_text())
+
+    def per_cent(self, workload, *options):
+        return f"{100 * self.run(workload, '--materialize', '0', *options)['token_hit_rate']:.2f}"
+
+    def swept(self, workload, budgets, *options):
+        """{(policy, budget): token hit %} of every policy."""
+        cells = self.run(workload, "--sweep", ",".join(f"{gib}GiB" for gib in budgets), *options)
+        return {(cell["policy"], cell["budget_bytes"] >> 30): 100 * cell["token_hit_rate"] for cell in cells}
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
+
+
+def heads(columns, unit):
+    """chat 64 GiB | 256 | …: what is the same as before is not said again."""
+    return ["", *(f"{name} {sizes[0]}{unit}" if i == 0 else str(size)
+                  for name, _, sizes in columns for i, size in enumerate(sizes))]
+
+
+def budget_columns(traces):
+    if not traces:
+        return [("chat", "chat", [16, 64])]
+    return [("chat", "conversation", [64, 256, 1024]), ("agents", "agent_sessions", [32, 64, 256])]
+
+
+def budget_table(replay):
+    columns = budget_columns(replay.traces)
+    swept = [(sizes, replay.swept(workload, sizes)) for _, workload, sizes in columns]
+    slots = [(sizes, replay.swept(workload, sizes, "--cache", "slots")) for _, workload, sizes in columns]
+
+    def row(label, cells, value):
+        return [label, *(f"{value(found, size):.2f}" for sizes, found in cells for size in sizes)]
+
+    rows = [row("best of the others", swept, lambda found, size: max(found[name, size] for name in OTHERS))]
+    rows += [row(f"`{name}`", swept, lambda found, size, name=name: found[name, size])
+             for name in [*OTHERS, "hix-exact", "hix"]]
+    rows += [row(f"slots, {order}", slots, lambda found, size, order=order: found[f"slots-{order}", size])
+             for order in ("lru", "gdsf", "hix")]
+    return table(heads(columns, " GiB"), rows)
+
+
+def hint_rows(replay, columns):
+    rows = []
+    for label, options in [("told of nothing", []), *HINTS]:
+        row = [label]
+        for _, workload, sizes in columns:
+            if options == ["--hint-sessions"] and workload == "conversation":
+                row += ["not known"] * len(sizes)
+                continue
+            row += [replay.per_cent(workload, "--budget", f"{gib}GiB", "--policy", "hix", *options) for gib in sizes]
+        rows.append(row)
+    return rows
+
+
+def hint_table(replay):
+    columns = budget_columns(replay.traces)
+    return table(heads(columns, " GiB"), hint_rows(replay, columns))
+
+
+def generated_table(replay):
+    columns = [(name, name, [16, 64, 128]) for name in GENERATED]
+    return table(heads(columns, " GiB"), hint_rows(replay, columns))
+
+
+def pool_table(replay, cache, columns, rows):
+    """`columns`: (name, workload, [(slots, blocks)])."""
+    lines = [[label, *(replay.per_cent(workload, "--cache", cache, "--slots", str(slots), "--blocks", str(blocks),
+                                       *options)
+                       for _, workload, sizes in columns for slots, blocks in sizes)] for label, options in rows]
+    named = [(name, workload, [slots for slots, _ in sizes]) for name, workload, sizes in columns]
+    return table(["slots", *heads(named, "")[1:]], lines)
+
+
+def slots_table(replay):
+    sizes = [(slots, KV_FOR_EVERYTHING) for slots in (64, 256, 1024)]
+    columns = [("chat", "conversation", sizes), ("agents", "agent_sessions", sizes)]
+    if not replay.traces:
+        columns = [("chat", "chat", sizes)]
+    rows = [(label, ["--policy", order]) for label, order in ORDERS]
+    return pool_table(replay, "slots", columns,
+                      [*rows, ("hix, with rungs", ["--policy", "hix", "--checkpoint", "rungs"])])
+
+
+def tree_table(replay):
+    chat = [(64, 16384), (256, 16384), (1024, 65536)]
+    columns = [("chat", "conversation", chat), ("agents", "agent_sessions", [(64, 8192), (256, 16384)])]
+    if not replay.traces:
+        columns = [("chat", "chat", chat)]
+    return pool_table(replay, "tree", columns, [(label, ["--policy", order]) for label, order in ORDERS])
+
+
+TABLES = {"budget": budget_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
+          "tree": tree_table}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", required=True, type=pathlib.Path)
+    parser.add_argument("--traces", type=pathlib.Path)
+    parser.add_argument("--only", default=",".join(TABLES), help="tables, separated by commas")
+    parser.add_argument("--requests", type=int, help="of each workload, at most [all of a trace, 6000 generated]")
+    arguments = parser.parse_args()
+    wanted = arguments.only.split(",")
+    unknown = sorted(set(wanted) - set(TABLES))
+    if unknown:
+        parser.error(f"no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    replay = Replay(arguments.program.resolve(), arguments.traces, arguments.requests)
+    for name in wanted:
+        print(f"<!-- {name} -->\n{TABLES[name](replay)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
