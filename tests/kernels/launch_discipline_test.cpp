@@ -68,9 +68,11 @@ TEST_CASE("a copier has the memory for long plans from the start") {
   SlotCopier(store).copy_slots(stream, plan);  // what Kokkos allocates once
   SlotCopier copier(store);
   const std::uint64_t before = test::heap_allocations();
+  const std::uint64_t memory_before = test::memory_allocations();
   constexpr std::uint64_t calls = 20;
   for (std::uint64_t i = 0; i < calls; ++i) copier.copy_slots(stream, plan);
   CHECK(test::heap_allocations() - before <= calls);  // Kokkos makes a string of each launch's label
+  CHECK(test::memory_allocations() == memory_before);
 }
 
 TEST_CASE("a plan without work launches nothing") {

@@ -6,11 +6,16 @@
 
 namespace {
 thread_local std::uint64_t allocations = 0;
+thread_local std::uint64_t of_memory = 0;
 thread_local std::uint64_t until_failure = 0;
 }  // namespace
 
 std::uint64_t stateport::test::heap_allocations() noexcept {
   return allocations;
+}
+
+std::uint64_t stateport::test::memory_allocations() noexcept {
+  return of_memory;
 }
 
 void stateport::test::fail_heap_allocation(std::uint64_t n) noexcept {
@@ -37,6 +42,7 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 }
 // HostResource's: memory of states, not of structures.
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  ++of_memory;
   const auto align = static_cast<std::size_t>(alignment);
   return std::aligned_alloc(align, (bytes + align - 1) / align * align);
 }

@@ -9,6 +9,10 @@ namespace stateport::test {
 /// Calls of operator new by this thread so far. Link support/heap_counter.cpp, which replaces operator new.
 [[nodiscard]] std::uint64_t heap_allocations() noexcept;
 
+/// Of those with an alignment that do not throw, which are counted here alone: memory of states, of an OpenMP build's
+/// resources.
+[[nodiscard]] std::uint64_t memory_allocations() noexcept;
+
 /// Makes the n-th call of operator new by this thread from now on throw std::bad_alloc, once; 0 = none.
 void fail_heap_allocation(std::uint64_t n) noexcept;
 
