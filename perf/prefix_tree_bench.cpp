@@ -4,8 +4,8 @@
 //      one-page nodes against a chain of flat-map finds; both in small and in large trees. Prompts were matched before
 //      unless it says that they were not
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
-//      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked;
-//      the same by the learned hazard index against least recent use, where each node has a state
+//      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
+//   R2 the same by the learned hazard index against least recent use, where each node has a state
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "comparison.hpp"

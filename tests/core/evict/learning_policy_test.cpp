@@ -110,6 +110,33 @@ TEST_CASE("for hix, an end that its conversation has left ranks below one that m
   CHECK(key_of_end_before(8) == unknown);
 }
 
+TEST_CASE("for gdsf, the state of a fork goes after those that one continuation needs, however often they were used") {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(3);
+  for (const std::uint32_t index : {0U, 1U, 2U}) learner.kept({.index = index, .has_state = true});
+  for (int use = 0; use < 100; ++use) learner.used(1);
+  const auto with_children = [](std::uint32_t index, std::uint32_t children, std::int64_t end_tokens) {
+    return VictimFacts{.index = index,
+                       .used_tick = 3 - index,
+                       .has_state = true,
+                       .children = children,
+                       .segment_tokens = 10,
+                       .end_tokens = end_tokens};
+  };
+  CHECK(policy->key(with_children(0, 1, 10)) < policy->key(with_children(1, 1, 100)));
+  CHECK(policy->key(with_children(1, 1, 100)) < policy->key(with_children(0, 2, 10)));
+  // Among forks the one goes first that was used last before the others.
+  CHECK(policy->key(with_children(2, 2, 10)) < policy->key(with_children(0, 3, 10)));
+  // The state of a fork sets no clock.
+  const VictimKey before = policy->key(with_children(2, 1, 10));
+  learner.chosen(with_children(1, 2, 100));
+  learner.lost_state(2);
+  learner.kept({.index = 2, .has_state = true});
+  CHECK(policy->key(with_children(2, 1, 10)) == before);
+  learner.check_invariants();
+}
+
 TEST_CASE("what gdsf keeps after a victim ranks above its like from before") {
   const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::gdsf);
   LearningPolicy& learner = *policy->learning();
