@@ -148,6 +148,8 @@ def bookkeeping_rows():
               "match_ns", "lines_ns", peer_benchmark=in_tree_of(1000), ratio=1 / 2.5)
     yield row("B2", "three cache lines a node, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
               in_tree_of(1_000_000), "lines_ns", "lines_ns", peer_benchmark=in_tree_of(1000))
+    yield row("B2", "match, 64 nodes of 1,000,000 | three cache lines a node, known ahead", "prefix_tree_bench",
+              in_tree_of(1_000_000), "match_ns", "lines_ns")
     yield row("B2", "match, 64 nodes of 1,000,000 | chain of flat-map finds", "prefix_tree_bench",
               in_tree_of(1_000_000), "match_ns", "chain_ns")
     yield row("B2", "the same for the first time | chain of flat-map finds", "prefix_tree_bench",

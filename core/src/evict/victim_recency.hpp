@@ -62,19 +62,20 @@ class LazyRecency {
 };
 
 /// For candidates whose ticks are all different, in nodes that have two links to spare: source.node(index) answers a
-/// node with the members `older`, `newer` (indices; both `none` outside the list) and `tick`. Node 0 is no candidate:
-/// the list begins and ends there. A use moves a candidate to the end of the list, O(1). A candidate whose place is far
-/// from both ends when it is added goes to a heap instead, where a use costs nothing.
+/// node with the members `older`, `newer` (indices; outside the list `older` is `unlisted` or more) and `tick`. Node 0
+/// is no candidate: the list begins and ends there. A use moves a candidate to the end of the list, O(1). A candidate
+/// whose place is far from both ends when it is added goes to a heap instead, where a use costs nothing.
 class LinkedRecency {
  public:
   static constexpr std::uint32_t none = UINT32_MAX;
+  static constexpr std::uint32_t unlisted = std::uint32_t{1} << 31;  ///< indices are below
 
   void reserve(std::size_t capacity) { late_.reserve(capacity); }
   [[nodiscard]] std::size_t bytes() const noexcept { return late_.bytes(); }
 
   template <class Source>
   [[nodiscard]] static bool listed(const Source& source, std::uint32_t index) noexcept {
-    return source.node(index).older != none;
+    return source.node(index).older < unlisted;
   }
   template <class Source>
   [[nodiscard]] bool contains(const Source& source, std::uint32_t index) const noexcept {

@@ -98,9 +98,14 @@ std::uint32_t RadixNodes::find_child(RadixWalk& walk, std::uint32_t name_space, 
 }
 
 void RadixNodes::look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept {
-  const std::uint32_t far = listed(node) ? none : nodes_[node].newer;
+  const bool hints = !listed(node);
+  const std::uint32_t far = hints ? nodes_[node].newer : none;
   ahead.note(depth, far);
   if (far != none) prefetch(&nodes_[far]);
+  if (hints && ahead.at(depth + 1) == none && nodes_[node].older != none) {  // nothing further up told the next one
+    ahead.note(depth + 1, nodes_[node].older - unlisted);
+    prefetch(&nodes_[nodes_[node].older - unlisted]);
+  }
   // What was fetched some levels before is here by now: it tells where its pages are.
   const std::uint32_t near = ahead.at(depth + PathAhead::levels / 2);
   if (near == none) return;
@@ -116,8 +121,10 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
   while (walk.pages < pages && name_space != NamespaceTable::none) {
     const Token* rest = tokens + walk.pages * page;
     prefetch(tokens + std::min(walk.pages + fetched_pages, pages) * page);
-    const std::uint32_t child = find_child(walk, name_space, rest, ahead.at(walk.depth + 1));
+    const std::uint32_t hint = ahead.at(walk.depth + 1);
+    const std::uint32_t child = find_child(walk, name_space, rest, hint);
     if (child == none) break;
+    if (hint != none && child != hint) ahead = {};  // the hints are of another path
     const RadixNode& node = nodes_[child];
     const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
                                                   std::min(node.pages, pages - walk.pages) - 1, page_size_);
@@ -252,6 +259,8 @@ void RadixNodes::check_node(std::uint32_t index) const {
   });
   require_invariant(found == index, structure, "a node is not found, or a sibling begins with the same page");
   require_invariant(node.newer < nodes_.size() || node.newer == none, structure, "a node hints at no node");
+  require_invariant(node.older == none || (node.older & ~unlisted) < nodes_.size(), structure,
+                    "a node hints at no next node");
 }
 
 void RadixNodes::check_links() const {

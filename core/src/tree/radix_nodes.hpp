@@ -30,8 +30,10 @@ struct RadixNode {
   std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
   std::uint32_t full_lock = 0;
   std::uint32_t generation = 0;
-  std::uint32_t older = UINT32_MAX;  ///< neighbours in the list of leaves, if it is there
-  std::uint32_t newer = UINT32_MAX;  ///< if it is not there: PathAhead's hint, or none
+  // Neighbours in the list of leaves, if it is there. Otherwise hints (PathAhead), or none: `newer` is the node some
+  // levels below, `older` the next one plus `unlisted`.
+  std::uint32_t older = UINT32_MAX;
+  std::uint32_t newer = UINT32_MAX;
   std::uint64_t tick = 0;
   std::uint64_t created = 0;
   std::uint32_t hits = 0;
@@ -61,6 +63,7 @@ class RadixNodes {
  public:
   static constexpr std::uint32_t root = 0;
   static constexpr std::uint32_t none = UINT32_MAX;
+  static constexpr std::uint32_t unlisted = std::uint32_t{1} << 31;  ///< nodes are below
   static constexpr std::int32_t no_slot = -1;
   static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
 
@@ -83,7 +86,7 @@ class RadixNodes {
     if (node.index < nodes_.size()) prefetch(&nodes_[node.index]);
   }
   /// Of a list of leaves; the root begins and ends it.
-  [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older != none; }
+  [[nodiscard]] bool listed(std::uint32_t node) const noexcept { return nodes_[node].older < unlisted; }
 
   [[nodiscard]] std::int64_t tokens_of(std::uint32_t pages) const noexcept { return std::int64_t{pages} * page_size_; }
   [[nodiscard]] std::span<const Token> tokens(std::uint32_t node) const noexcept {
@@ -109,7 +112,11 @@ class RadixNodes {
   /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
   void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
     const std::uint32_t ahead = below.at(depth);
-    if (ahead != none && !listed(node)) nodes_[node].newer = ahead;
+    const std::uint32_t next = below.at(depth + 1);
+    if (!listed(node)) {
+      if (ahead != none) nodes_[node].newer = ahead;
+      if (next != none) nodes_[node].older = next | unlisted;
+    }
     below.note(depth, node);
   }
 
