@@ -196,7 +196,7 @@ void RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) 
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  close(request, how, hint);
+  close(request, how, hint == ReuseHint{} ? record(request).hint : hint);
   passes_.end_request(request);
   records_[request.index()].running = false;
   records_[request.index()].quiet_until = 0;

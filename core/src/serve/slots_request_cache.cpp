@@ -246,23 +246,43 @@ void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, 
 }
 
 void SlotsRequestCache::tell_policy() {
-  const std::int64_t block = options_.block_size_tokens;
-  for (const RequestId id : to_tell_) {
-    const Request& request = requests_[id.index()];
-    const std::int64_t prompt = record(id).prompt_tokens;
-    allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
-                           {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
-                            .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
-                            .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
-                            .hint = record(id).hint},
-                           now_s_);
-  }
+  for (const RequestId id : to_tell_) tell_prompt(id);
   to_tell_.clear();
 }
 
-void SlotsRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
+/// The request runs on behind its prompt.
+void SlotsRequestCache::tell_prompt(RequestId id) {
+  Request& request = requests_[id.index()];
+  const std::int64_t block = options_.block_size_tokens;
+  const std::int64_t prompt = record(id).prompt_tokens;
+  request.past = allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
+                                        {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
+                                         .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
+                                         .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
+                                         .tokens = prompt + 1,
+                                         .hint = record(id).hint},
+                                        now_s_);
+}
+
+/// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
+void SlotsRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
+  Request& request = requests_[id.index()];
+  const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
+  const auto hashes = kv_.hashes(id).keys().first(full);
+  const std::optional<FoundState> last = allocator_.find_longest_state(hashes);
+  if (!last || static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= request.hit_tokens) return;
+  if (!request.told) tell_prompt(id);
+  allocator_.note_served(hashes.first(last->index + 1),
+                         {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / options_.block_size_tokens),
+                          .past = request.past,
+                          .hint = hint},
+                         now_s_);
+}
+
+void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
+  if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
   kv_.end(id);
   request = {.live = request.live};
 }

@@ -46,6 +46,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
     bool begun = false;              ///< a pass was committed: the live slot holds its state
     bool told = false;               ///< the eviction policy knows of it, or will after this commit
+    PromptPast past;                 ///< what it knew then
   };
   /// Where the state of a checkpoint is when the pass is over.
   enum class Source : std::uint8_t { scratch, live, step };
@@ -69,6 +70,8 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void store(const Checkpoint& checkpoint, SlotId slot);
   void lose_state(BlockId block);
   void tell_policy();
+  void tell_prompt(RequestId request);
+  void tell_end(RequestId request, const ReuseHint& hint);
 
   HashedKv kv_;
   SlotPool slots_;

@@ -326,12 +326,28 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
         --checkpoint_slots_;
       }
       kept = std::max(kept, request.kept_tokens);
+    } else if (request.protected_tokens > request.hit.tokens) {
+      tell_end(id, hint);
     }
   }
   if (!live_donated) tree_.release_slots({&live, 1});
   if (request.kept.valid()) return_slot(request.kept);
   request.kept = {};
   end_row(request, kept);
+}
+
+/// Nothing more is donated: the request ends at the last state that it left, for a policy that learns.
+void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
+  if (options_.eviction != EvictionOrder::hix) return;
+  const Request& request = requests_[id.index()];
+  freed_.clear();
+  tree_.insert({.tokens = record(id).tokens.first(request.protected_tokens),
+                .kv = std::span(request.row).first(static_cast<std::size_t>(request.protected_tokens)),
+                .slot = {},
+                .name_space = name_space(id),
+                .prev_tokens = request.protected_tokens,
+                .prompt = {.past = request.hit.past, .hint = hint}},
+               freed_);
 }
 
 void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {

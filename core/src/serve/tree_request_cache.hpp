@@ -69,6 +69,7 @@ class TreeRequestCache final : public RequestBook {
   void keep_decoded(const RowPlan& row);
   [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint);
   void hold_path(RequestId request, std::int64_t tokens);
+  void tell_end(RequestId request, const ReuseHint& hint);
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
   void end_row(Request& request, std::int64_t kept_tokens);

@@ -387,21 +387,26 @@ std::optional<FoundState> SlotAllocator::find_longest_state(std::span<const Bloc
   return std::nullopt;
 }
 
-void SlotAllocator::note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) {
+PromptPast SlotAllocator::note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) {
   check_hint(prompt.hint);
   require(prompt.usable_blocks >= 0, "usable_blocks", prompt.usable_blocks, "must not be negative");
   require(prompt.matched_blocks >= 0, "matched_blocks", prompt.matched_blocks, "must not be negative");
   require(prompt.hit_blocks >= 0, "hit_blocks", prompt.hit_blocks, "must not be negative");
+  require(prompt.tokens >= 0, "tokens", prompt.tokens, "must not be negative");
   require(std::isfinite(now_s) && now_s >= books_->now_s, "now_s", now_s,
           "must be finite and not before the last time");
+  const double looked_up_s = prompt.past.looked_up_s.value_or(now_s);
+  require(looked_up_s <= now_s, "past.looked_up_s", looked_up_s, "must be a time of the clock, up to now");
   books_->now_s = now_s;
-  if (!books_->forest) return;
+  if (!books_->forest) return {};
   const auto find = [this](BlockHash hash) -> std::optional<StateForest::Found> {
     const SlotId slot = books_->hash_to_slot.find(hash, books_->hash_of());
     if (!slot.valid()) return std::nullopt;
     return StateForest::Found{BlockId{slots_.owner(slot)}, slots_.tag(slot).token_count};
   };
-  for (const std::uint32_t index : books_->forest->serve(hashes, prompt, now_s, find)) books_->rank_again(index);
+  const PromptPast past = books_->forest->serve(hashes, prompt, now_s, find);
+  for (const std::uint32_t index : books_->forest->served()) books_->rank_again(index);
+  return past;
 }
 
 void SlotAllocator::withdraw(BlockId block) {

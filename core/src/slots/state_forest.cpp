@@ -112,24 +112,25 @@ void StateForest::follow(const Found& state, std::int32_t depth_blocks) {
   path_.push_back(index);
 }
 
-void StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
+PromptPast StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
   PromptFacts told = prompt;
   told.blocks = static_cast<std::int32_t>(hashes.size());
   // Positive hashes are the same numbers without a sign.
   const std::span keys(reinterpret_cast<const PositionKey*>(hashes.data()), hashes.size());
   told.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
+  const bool again = prompt.past.looked_up_s.has_value();
   if (learning_ && learning_->observes_prompts()) {
     learning_->set_time(now_s);
-    told.past = learning_->looked_up(told);
+    if (!again) told.past = learning_->looked_up(told);
   }
   for (const std::uint32_t index : path_) {
     Node& node = nodes_[index];
-    if (node.depth_blocks == prompt.hit_blocks) {
+    if (!again && node.depth_blocks == prompt.hit_blocks) {
       ++node.hits;
       if (learning_) learning_->used(index);
     }
     KeptAt at = node.depth_blocks <= prompt.matched_blocks ? KeptAt::branch : KeptAt::rung;
-    if (node.depth_blocks == told.blocks) at = KeptAt::end;
+    if (node.depth_blocks == told.blocks && prompt.tokens <= node.end_tokens) at = KeptAt::end;
     if (!learning_) continue;
     learning_->kept({.index = index,
                      .has_state = true,
@@ -138,6 +139,8 @@ void StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& pro
                      .at = at,
                      .prompt = told});
   }
+  if (!told.past.looked_up_s) told.past.looked_up_s = now_s;
+  return told.past;
 }
 
 void StateForest::clear() noexcept {

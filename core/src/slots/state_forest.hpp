@@ -45,18 +45,17 @@ class StateForest {
     BlockId block;
     std::int64_t end_tokens = 0;
   };
-  /// See SlotAllocator::note_served. `find(hash)` answers the state, if there is one. Answers the states of the prompt,
-  /// whose keys may have become smaller; valid until the next call.
+  /// See SlotAllocator::note_served. `find(hash)` answers the state, if there is one.
   template <class Find>
-  [[nodiscard]] std::span<const std::uint32_t> serve(std::span<const BlockHash> hashes, const PromptFacts& prompt,
-                                                     double now_s, Find&& find) {
+  PromptPast serve(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s, Find&& find) {
     path_.clear();
     std::size_t blocks = 0;
     for (; blocks < hashes.size() && hashes[blocks] > 0; ++blocks)
       if (const auto found = find(hashes[blocks])) follow(*found, static_cast<std::int32_t>(blocks) + 1);
-    tell(hashes.first(blocks), prompt, now_s);
-    return path_;
+    return tell(hashes.first(blocks), prompt, now_s);
   }
+  /// The states of the last prompt, whose keys may have become smaller. Valid until the next one.
+  [[nodiscard]] std::span<const std::uint32_t> served() const noexcept { return path_; }
   void clear() noexcept;
 
   [[nodiscard]] bool has_state(std::uint32_t index) const noexcept { return nodes_[index].has_state; }
@@ -80,7 +79,7 @@ class StateForest {
     return node.parent != none && nodes_[node.parent].life == node.parent_life ? node.parent : none;
   }
   void follow(const Found& state, std::int32_t depth_blocks);
-  void tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
+  PromptPast tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
   void attach(std::uint32_t index, std::uint32_t parent) noexcept;
   /// Answers the next prefix that is left, after those that nothing hangs on any more.
   std::uint32_t detach(std::uint32_t index) noexcept;

@@ -275,6 +275,64 @@ TEST_CASE("what finds no room is named, and the rest of the batch runs") {
   }
 }
 
+namespace {
+
+/// Serves three prompts, of which two states can be kept beside that of a fourth. Which of them can be continued then?
+/// `decoded`: what a request leaves is a state of its output, else one of its prompt.
+std::vector<bool> kept_of_three(CacheIndex index, bool decoded, bool at_start, const std::array<ReuseHint, 3>& hints) {
+  RequestCacheOptions options = small(index);
+  options.max_requests = 1;
+  options.kv_tokens = 1000;
+  options.checkpoints = 3;
+  options.scan_alignment_tokens = decoded ? 0 : 1;
+  options.eviction = EvictionOrder::hix;
+  options.eviction_options.samples = 0;
+  const auto cache = make_request_cache(options);
+  double now_s = 0;
+  const auto serve = [&](Token first, const ReuseHint& hint) {
+    const Tokens prompt = counting(70, first);
+    const auto started = cache->start({.tokens = prompt, .hint = at_start ? hint : ReuseHint{}, .now_s = now_s += 10});
+    std::array rows = {PassRow{.request = started->request, .tokens = 70}};
+    const std::int32_t count = 1;
+    const Token token = 7;
+    for (int pass = 0; pass < (decoded ? 4 : 1); ++pass, rows[0].tokens = 1)
+      static_cast<void>(cache->commit(cache->plan(rows).pass, {&count, 1}, {&token, 1}));
+    cache->finish(started->request, at_start ? ReuseHint{} : hint);
+    cache->check_invariants();
+  };
+  for (std::size_t i = 0; i < 3; ++i) serve(1000 * static_cast<Token>(i), hints[i]);
+  serve(9000, {});
+  std::vector<bool> kept;
+  for (Token i = 0; i < 3; ++i) {
+    Tokens prompt = counting(70, 1000 * i);
+    prompt.insert(prompt.end(), 4, 7);
+    const auto started = cache->start({.tokens = prompt, .now_s = now_s += 10});
+    kept.push_back(started->reused_tokens > 0);
+    cache->abort(started->request);
+  }
+  return kept;
+}
+
+}  // namespace
+
+TEST_CASE("what is said of a request's end decides whose state goes, with every index that has an order") {
+  using Kept = std::vector<bool>;
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const bool decoded : {false, true})
+      for (const bool at_start : {false, true}) {
+        CAPTURE(static_cast<int>(index));
+        CAPTURE(decoded);
+        CAPTURE(at_start);
+        const auto kept = [&](const std::array<ReuseHint, 3>& hints) {
+          return kept_of_three(index, decoded, at_start, hints);
+        };
+        CHECK(kept({}) == Kept{false, true, true});
+        CHECK(kept({ReuseHint{}, ReuseHint{.last_turn = true}, ReuseHint{}}) == Kept{true, false, true});
+        CHECK(kept({ReuseHint{}, ReuseHint{}, ReuseHint{.expected_idle_s = 1e6}}) == Kept{true, true, false});
+        CHECK(kept({ReuseHint{.tool_call_pending = true}, ReuseHint{}, ReuseHint{}}) == Kept{true, false, true});
+      }
+}
+
 TEST_CASE("a request that decodes inside a block of states holds its window alone") {
   RequestCacheOptions options = small(CacheIndex::align);
   options.max_requests = 2;
@@ -362,6 +420,12 @@ class RandomEngine {
     return at->first;
   }
 
+  ReuseHint random_hint() {
+    return {.last_turn = random_.chance(20),
+            .expected_idle_s = random_.chance(20) ? 30.0 : 0,
+            .session = random_.chance(20) ? 1u + static_cast<std::uint64_t>(random_.between(0, 3)) : 0};
+  }
+
   void start() {
     Tokens prompt;
     if (!old_.empty() && random_.chance(70)) {
@@ -371,7 +435,7 @@ class RandomEngine {
     for (std::int64_t own = random_.between(prompt.empty() ? 1 : 0, 20); own > 0; --own)
       prompt.push_back(random_.between32(0, 2));
     if (prompt.size() > 60) prompt.resize(60);
-    const auto started = cache_->start({.tokens = prompt, .now_s = now_s_ += 1});
+    const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
     if (!started) return;
     hits += started->reused_tokens > 0;
     running_[started->request] = {.tokens = prompt, .told = prompt.size(), .prompt = std::ssize(prompt)};
@@ -384,7 +448,7 @@ class RandomEngine {
     for (auto* batch : {&pass_, &planned_})
       if (*batch)
         for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
-    cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)));
+    cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
     running_.erase(id);
   }
 

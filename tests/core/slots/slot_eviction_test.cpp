@@ -41,6 +41,7 @@ class Witness final : public LearningPolicy {
   bool observes_prompts() const noexcept override { return true; }
   void set_time(double now_s) noexcept override { time_s = now_s; }
   PromptPast looked_up(const PromptFacts& prompt) noexcept override {
+    ++look_ups;
     looked_up_keys = prompt.keys.size();
     return {.looked_up_s = time_s};
   }
@@ -54,6 +55,7 @@ class Witness final : public LearningPolicy {
   std::map<std::uint32_t, std::uint32_t> heirs;  ///< of what is gone; itself if only the state went
   std::vector<std::uint32_t> uses;
   std::size_t looked_up_keys = 0;
+  int look_ups = 0;
   double time_s = 0;
 
  private:
@@ -178,6 +180,27 @@ TEST_CASE("LRU gives up the state that saves most, GDSF and HIX do not") {
     CHECK(cache.has(1) == (order == EvictionOrder::lru));
     CHECK(cache.has(2));
   }
+}
+
+TEST_CASE("a request that is noted again, at its end, counts no look-up and no use again") {
+  const auto witness = std::make_shared<Witness>();
+  Cache cache(4, witness);
+  cache.store(0, Cache::hash(1, 2), 2);
+  cache.store(1, Cache::hash(1, 4), 4);
+  // It runs on behind the four blocks of its prompt: it does not end there.
+  const PromptPast past =
+      cache.states.note_served(hashes_of(1, 4), {.usable_blocks = 4, .hit_blocks = 2, .tokens = 1 << 20}, 5);
+  CHECK(past.looked_up_s == 5);
+  CHECK(witness->kept_at == std::map<std::uint32_t, KeptAt>{{0, KeptAt::rung}, {1, KeptAt::rung}});
+  CHECK(witness->uses == std::vector<std::uint32_t>{0});
+  cache.store(2, Cache::hash(1, 6), 6);
+  CHECK(cache.states.note_served(hashes_of(1, 6), {.hit_blocks = 2, .past = past}, 7).looked_up_s == 5);
+  CHECK(witness->kept_at == std::map<std::uint32_t, KeptAt>{{0, KeptAt::rung}, {1, KeptAt::rung}, {2, KeptAt::end}});
+  CHECK(witness->uses == std::vector<std::uint32_t>{0});
+  CHECK(witness->look_ups == 1);
+  CHECK_THROWS_AS(cache.states.note_served(hashes_of(1, 6), {.tokens = -1}, 7), InvalidArgument);
+  CHECK_THROWS_AS(cache.states.note_served(hashes_of(1, 6), {.past = {.looked_up_s = 8}}, 7), InvalidArgument);
+  cache.states.check_invariants();
 }
 
 TEST_CASE("HIX gives up a last turn first, and by least recent use what no request told of") {

@@ -27,6 +27,7 @@ struct ReuseHint {
   /// was edited or summarised), nobody returns to this end: 1/8 from then on. The 2,048 sessions seen last, less those
   /// whose hashes collide, are told apart; of the others nothing is said.
   std::uint64_t session = 0;
+  friend constexpr bool operator==(const ReuseHint&, const ReuseHint&) noexcept = default;
 };
 
 /// What a policy knew of a prompt when it was looked up. The request hands it on with what it keeps of the prompt; one

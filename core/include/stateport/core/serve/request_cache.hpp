@@ -127,8 +127,9 @@ class RequestCache {
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
 
-  /// The request ends, with what is computed and committed. The hint is about prompts that may continue it. Throws for
-  /// a request that does not run and a bad hint.
+  /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
+  /// the last state that the request left by it, if that has 64 tokens (tree). Nothing is said of a request that left
+  /// none beyond its hit, of one that is aborted, and to the other orders. Throws for a request that does not run and a bad hint.
   virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
   void preempt(RequestId request) { end(request, RequestEnd::preempted); }

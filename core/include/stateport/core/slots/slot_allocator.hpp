@@ -132,11 +132,14 @@ class SlotAllocator final : public BlockListener {
   /// Tells the eviction policy of a request, once the states that it leaves have their tags and are registered: which
   /// positions of its prompt have a state now, how long each is, and which shorter one a request would fall back to.
   /// `hashes` are those of the full blocks of the prompt; those after the first one <= 0 do not count. Of `prompt`, the
-  /// usable, matched and hit blocks and the hint are read. `now_s` is the caller's clock in seconds. A state that no
-  /// request has reported has rank 0 for gdsf and hix: those go first, least recently used first, so an engine that
-  /// never calls this has LRU. Throws InvalidArgument for a clock that goes back or is not finite, a negative number of
-  /// blocks, and a hint that check_hint refuses. O(hashes).
-  void note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s);
+  /// usable, matched and hit blocks, `tokens`, `past` and the hint are read. The request ends at the state of the last
+  /// block, unless it gets longer (`tokens`). What this call answers is the `past` of the next one about the same
+  /// request, for example with more blocks at its end: a request that has a past counts no lookup and no use again.
+  /// `now_s` is the caller's clock in seconds. A state that no request has reported has rank 0 for gdsf and hix: those
+  /// go first, least recently used first, so an engine that never calls this has LRU. Throws InvalidArgument for a
+  /// clock that goes back or is not finite, a past after it, a negative number of blocks or tokens, and a hint that
+  /// check_hint refuses. O(hashes).
+  PromptPast note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s);
 
   /// What the slot of a block holds. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
