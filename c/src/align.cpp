@@ -42,7 +42,7 @@ void read_host_batch(const stateport_align_batch& host, std::vector<StagedReques
   const auto scheduled = array(host.scheduled, count, "scheduled");
   rows.clear();
   for (std::size_t row = 0; row < count; ++row)
-    rows.push_back({.request = request[row],
+    rows.push_back({.request = RequestId{request[row]},
                     .computed = computed[row],
                     .scheduled = scheduled[row],
                     .drafts = host.drafts == nullptr ? 0 : host.drafts[row]});

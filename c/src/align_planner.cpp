@@ -231,7 +231,7 @@ stateport_status stateport_align_planner_wrote(stateport_align_planner* planner,
       require(value >= PublicationCheck::unknown, "tokens", value, "must be a count, or -1 for unknown");
     check_blocks(held->planner, group, named);
     PublicationCheck& publication = held->planner.publication(group);
-    for (std::size_t i = 0; i < count; ++i) publication.wrote(named[i], held_tokens[i]);
+    for (std::size_t i = 0; i < count; ++i) publication.wrote(BlockId{named[i]}, held_tokens[i]);
   });
 }
 

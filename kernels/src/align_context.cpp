@@ -105,7 +105,7 @@ AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const Stage
               {.computed = all.subspan(requests, requests),
                .scheduled = all.subspan(2 * requests, requests),
                .drafts = all.subspan(3 * requests, requests)});
-  for (std::size_t row = 0; row < batch.size(); ++row) all[row] = batch[row].request;
+  for (std::size_t row = 0; row < batch.size(); ++row) all[row] = batch[row].request.value();
   copy_bytes(stream, stage.device.data(), stage.pinned.data(), all.size_bytes());
   stage.in_use.record(stream);
   impl_->next_stage = (impl_->next_stage + 1) % Impl::stages;

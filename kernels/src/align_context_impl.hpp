@@ -102,8 +102,8 @@ class AlignContext::Impl {
   void check_named_once(std::span<const StagedRequest> batch) {
     ++stage_epoch;
     for (const StagedRequest& row : batch) {
-      if (row.request < 0 || row.request >= options.max_requests) continue;  // stage_batch refuses it
-      std::uint64_t& named = named_at[static_cast<std::size_t>(row.request)];
+      if (!row.request.valid() || row.request.value() >= options.max_requests) continue;  // stage_batch refuses it
+      std::uint64_t& named = named_at[row.request.index()];
       require(named != stage_epoch, "request", row.request, "is named twice");
       named = stage_epoch;
     }

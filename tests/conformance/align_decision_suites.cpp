@@ -193,7 +193,7 @@ void staging(const Json& value, Report& report) {
     const std::string name = value.at("req_order")[i];
     const std::int32_t computed = value.at("computed")[i];
     columns[i] = value.at("state_col").at(name);
-    batch[i] = {.request = static_cast<std::int32_t>(i),
+    batch[i] = {.request = RequestId{static_cast<std::int32_t>(i)},
                 .computed = computed,
                 .scheduled = value.at("scheduled").at(name),
                 .drafts = {},

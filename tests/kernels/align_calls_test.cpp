@@ -37,7 +37,7 @@ struct Eight {
 
   Eight() {
     for (std::int32_t slot = 0; slot < 8; ++slot)
-      staged.push_back({.request = slot, .computed = 15, .scheduled = 4, .drafts = 3, .prompt = 10});
+      staged.push_back({.request = RequestId{slot}, .computed = 15, .scheduled = 4, .drafts = 3, .prompt = 10});
   }
   static Int32s ids() {
     Int32s ids(64);
@@ -174,7 +174,7 @@ TEST_CASE("addresses in the upper half of the range are only numbers to the tabl
   DeviceArray nulls(Int32s(8, null_block));
   context.bind(std::vector<AlignBinding>{{&store, nulls.data(), 8, 8}});
   context.add_request(stream, RequestId{0}, 4);
-  const std::vector<StagedRequest> row = {{.request = 0, .computed = 4, .scheduled = 4, .prompt = 9}};
+  const std::vector<StagedRequest> row = {{.request = RequestId{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
   context.pre_step(stream, context.stage(stream, row));
   CHECK(from_device(context.columns(0), 1) == Int32s{1});
   CHECK(from_device(context.skipped_parts(), 1)[0] == 2);
@@ -241,19 +241,19 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   CHECK_THROWS_AS(context.fill_accepted(stream, table.data(), 3, 1), InvalidArgument);
   CHECK_THROWS_AS(context.scatter_accepted(stream, nullptr, table.data(), 1), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(context.columns(1)), InvalidArgument);
-  const std::vector<StagedRequest> unknown = {{.request = 0}};
+  const std::vector<StagedRequest> unknown = {{.request = RequestId{0}}};
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, unknown)), InvalidArgument);
-  const std::vector<StagedRequest> many(3, StagedRequest{.request = 0});
+  const std::vector<StagedRequest> many(3, StagedRequest{.request = RequestId{0}});
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, many)), InvalidArgument);
   const auto not_staged = [&](const StagedRequest& row) {
     CHECK_THROWS_AS(static_cast<void>(context.stage(stream, {&row, 1})), InvalidArgument);
   };
   context.add_request(stream, RequestId{0}, 0);
-  not_staged({.request = 0, .scheduled = 3, .drafts = 2});  // K is 1
-  not_staged({.request = 0, .scheduled = 0, .drafts = 1});
-  not_staged({.request = 0, .scheduled = 1, .drafts = -1});
-  not_staged({.request = 2, .scheduled = 1});
-  const std::vector<StagedRequest> twice(2, StagedRequest{.request = 0, .scheduled = 1});
+  not_staged({.request = RequestId{0}, .scheduled = 3, .drafts = 2});  // K is 1
+  not_staged({.request = RequestId{0}, .scheduled = 0, .drafts = 1});
+  not_staged({.request = RequestId{0}, .scheduled = 1, .drafts = -1});
+  not_staged({.request = RequestId{2}, .scheduled = 1});
+  const std::vector<StagedRequest> twice(2, StagedRequest{.request = RequestId{0}, .scheduled = 1});
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, twice)), InvalidArgument);
   CHECK(context.stage(stream, std::span(twice).first(1)).rows == 1);
   context.unbind();

@@ -282,7 +282,7 @@ void require_same_publication(Random& random, AlignContext& context, AlignPlanne
   // What the forward wrote itself, and what got a new owner.
   const Int32s written = {any(), -1, 0, check.blocks()}, at = {random.between32(1, 30), 4, 4, 4};
   DeviceArray device_written(written), device_at(at);
-  check.wrote(written[0], at[0]);
+  check.wrote(BlockId{written[0]}, at[0]);
   context.wrote_blocks(stream, group, device_written.data(), device_at.data(), 4);
   std::vector<BlockId> gone;
   for (std::int64_t i = random.between(0, 3); i > 0; --i) gone.emplace_back(any());

@@ -8,9 +8,9 @@ namespace stateport {
 namespace {
 
 void validate(const StagedRequest& row, std::span<const std::int32_t> column_of_request) {
-  require(row.request >= 0 && static_cast<std::size_t>(row.request) < column_of_request.size(), "request", row.request,
+  require(row.request.valid() && row.request.index() < column_of_request.size(), "request", row.request,
           "is not a request slot");
-  require(column_of_request[static_cast<std::size_t>(row.request)] != forgotten_column, "request", row.request,
+  require(column_of_request[row.request.index()] != forgotten_column, "request", row.request,
           "has no remembered column");
   require(row.computed >= 0, "computed", row.computed, "must not be negative");
   require(row.scheduled >= 0, "scheduled", row.scheduled, "must not be negative");
@@ -33,7 +33,7 @@ void stage_batch(std::span<const StagedRequest> batch, std::span<const std::int3
     if (!staging.computed.empty()) staging.computed[i] = row.computed;
     if (!staging.scheduled.empty()) staging.scheduled[i] = row.scheduled;
     if (!staging.drafts.empty()) staging.drafts[i] = row.drafts.value_or(0);
-    if (!staging.column.empty()) staging.column[i] = column_of_request[static_cast<std::size_t>(row.request)];
+    if (!staging.column.empty()) staging.column[i] = column_of_request[row.request.index()];
     if (!staging.prefilling.empty()) staging.prefilling[i] = row.computed < row.prompt;
   }
 }

@@ -11,19 +11,19 @@ PublicationCheck::PublicationCheck(std::int32_t blocks) {
 }
 
 void PublicationCheck::forget(BlockId block) {
-  at(block.value()) = {};
+  at(block) = {};
 }
 
 bool PublicationCheck::publish(BlockId block, std::int64_t tokens) {
   require(block.value() > null_block, "block", block, "is not a block that can hold a state");
-  const Held& held = at(block.value());
+  const Held& held = at(block);
   const bool holds = holds_state(held.conv, held.recurrent, tokens);
   ++(holds ? published_ : refused_);
   return holds;
 }
 
 std::int64_t PublicationCheck::tokens(BlockId block) const {
-  const Held& held = at(block.value());
+  const Held& held = at(block);
   return held.conv == held.recurrent ? held.conv : unknown;
 }
 

@@ -283,8 +283,8 @@ void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::siz
   } else {
     const auto [first, end] = pass.save_ranges[at];
     for (std::size_t i = first; i < end; ++i)
-      publication.wrote(pass.saves[i].slot.value(), row.start + pass.saves[i].offset);
-    publication.wrote(ids[column], row.start + row.tokens);
+      publication.wrote(BlockId{pass.saves[i].slot.value()}, row.start + pass.saves[i].offset);
+    publication.wrote(BlockId{ids[column]}, row.start + row.tokens);
   }
 }
 

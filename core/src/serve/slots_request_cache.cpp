@@ -197,10 +197,10 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
   After& copies = after_[0];
   switch (checkpoint.source) {
     case Source::scratch:
-      copies.from_scratch.push_back(SlotCopy::whole(checkpoint.from.value(), slot.value()));
+      copies.from_scratch.push_back(SlotCopy::whole(checkpoint.from, slot));
       break;
     case Source::live:
-      copies.copies.push_back(SlotCopy::whole(checkpoint.from.value(), slot.value()));
+      copies.copies.push_back(SlotCopy::whole(checkpoint.from, slot));
       break;
     case Source::step: {
       StepCommit& step = copies.steps[static_cast<std::size_t>(checkpoint.row)];

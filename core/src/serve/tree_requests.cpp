@@ -198,7 +198,7 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
   const std::int64_t length = copies ? request.computed() : *request.tracked;
   SlotId donated = fresh;
   if (copies)
-    cached.checkpoint = SlotCopy::whole(request.live.value(), fresh.value());
+    cached.checkpoint = SlotCopy::whole(request.live, fresh);
   else
     std::swap(donated, request.tracks[request.kept_track]);
   cached.adopted = !donate(request, donated, {.tokens = length, .chunked = chunked}, freed).state_exists;

@@ -417,7 +417,7 @@ void SlotAllocator::withdraw(BlockId block) {
 
 SlotCopy SlotAllocator::store_from(BlockId block, SlotId source) const {
   require(source.valid(), "source", source, "must not be negative");
-  return SlotCopy::whole(source.value(), with_slot(block).value());
+  return SlotCopy::whole(source, with_slot(block));
 }
 
 void SlotAllocator::store_from_live(std::span<const SlotId> slots, std::span<const SlotId> live_slots,
@@ -426,7 +426,7 @@ void SlotAllocator::store_from_live(std::span<const SlotId> slots, std::span<con
   require(copies.size() == slots.size(), "copies", copies.size(), "must be as many as slots");
   for (const SlotId slot : slots) require(slots_.owner(slot) != SlotPool::caller, "slot", slot, "belongs to no block");
   for (const SlotId live : live_slots) require(live.valid(), "live_slot", live, "must not be negative");
-  for (std::size_t i = 0; i < slots.size(); ++i) copies[i] = SlotCopy::whole(live_slots[i].value(), slots[i].value());
+  for (std::size_t i = 0; i < slots.size(); ++i) copies[i] = SlotCopy::whole(live_slots[i], slots[i]);
 }
 
 RestorePlan SlotAllocator::restore_to_live(BlockId block, SlotId live_slot, const StateTag& wanted) const {
@@ -435,7 +435,7 @@ RestorePlan SlotAllocator::restore_to_live(BlockId block, SlotId live_slot, cons
   if (!slot.valid()) return {};
   const TagCheck check = check_tag(slots_.tag(slot), wanted);
   if (check != TagCheck::match) return {.check = check, .copy = {}};
-  return {.check = check, .copy = SlotCopy::whole(slot.value(), live_slot.value())};
+  return {.check = check, .copy = SlotCopy::whole(slot, live_slot)};
 }
 
 SlotId SlotAllocator::pin(BlockId block) {

@@ -398,14 +398,14 @@ TEST_CASE("a block is published only with the token count that it holds") {
   CHECK_FALSE(check.publish(BlockId{1}, 4));
   CHECK(check.published() == 1);
   CHECK(check.refused() == 3);
-  check.wrote_conv(1, 4);
-  check.wrote_recurrent(1, 8);
+  check.wrote_conv(BlockId{1}, 4);
+  check.wrote_recurrent(BlockId{1}, 8);
   CHECK_FALSE(check.publish(BlockId{1}, 4));
   CHECK_FALSE(check.publish(BlockId{1}, 8));
   CHECK(check.tokens(BlockId{1}) == PublicationCheck::unknown);
   CHECK_THROWS_AS(static_cast<void>(check.publish(BlockId{0}, 4)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(check.publish(BlockId{9}, 4)), InvalidArgument);
-  CHECK_THROWS_AS(check.wrote(9, 4), InvalidArgument);
+  CHECK_THROWS_AS(check.wrote(BlockId{9}, 4), InvalidArgument);
   CHECK_THROWS_AS(PublicationCheck{0}, InvalidArgument);
 }
 
@@ -422,11 +422,11 @@ TEST_CASE("the state of a draft that was not kept is never published") {
   };
   PublicationCheck& check = planner.publication(0);
   run(1);  // state@5 is in block 2; block 3 has the recurrent state after a draft that was refused
-  check.wrote_conv(3, 6);
+  check.wrote_conv(BlockId{3}, 6);
   CHECK(check.tokens(BlockId{2}) == 5);
   CHECK_FALSE(check.publish(BlockId{3}, 6));
   run(2);
-  check.wrote_conv(3, 6);
+  check.wrote_conv(BlockId{3}, 6);
   CHECK(check.publish(BlockId{3}, 6));
 }
 
@@ -472,15 +472,15 @@ TEST_CASE("staging writes what it is given, row by row, and nothing behind the b
   Int32s computed(3, untouched), scheduled(3, untouched), drafts(3, untouched), column(3, untouched);
   std::vector<std::uint8_t> prefilling(3, untouched);
   const Int32s columns = {5, forgotten_column, 7};
-  const std::vector<StagedRequest> batch = {{.request = 2, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
-                                            {.request = 0, .computed = 10, .scheduled = 8, .prompt = 20}};
+  const std::vector<StagedRequest> batch = {{.request = RequestId{2}, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
+                                            {.request = RequestId{0}, .computed = 10, .scheduled = 8, .prompt = 20}};
   stage_batch(batch, columns, {computed, scheduled, drafts, column, prefilling});
   CHECK(computed == Int32s{30, 10, untouched});
   CHECK(scheduled == Int32s{4, 8, untouched});
   CHECK(drafts == Int32s{3, 0, untouched});
   CHECK(column == Int32s{7, 5, untouched});
   CHECK(prefilling == std::vector<std::uint8_t>{0, 1, untouched});
-  const std::vector<StagedRequest> last = {{.request = 0, .computed = 12}};
+  const std::vector<StagedRequest> last = {{.request = RequestId{0}, .computed = 12}};
   stage_batch(last, columns, {.computed = computed});
   CHECK(computed == Int32s{12, 10, untouched});
 }
@@ -493,13 +493,13 @@ TEST_CASE("staging refuses a batch that does not fit") {
     CHECK_THROWS_AS(stage_batch(batch, columns, staging), InvalidArgument);
     CHECK(computed == Int32s{0});
   };
-  refused({{.request = 0}, {.request = 0}});
-  refused({{.request = 2}});
-  refused({{.request = -1}});
-  refused({{.request = 1}});
-  refused({{.request = 0, .computed = -1}});
-  refused({{.request = 0, .scheduled = -1}});
-  refused({{.request = 0, .computed = 1, .scheduled = INT32_MAX}});
-  refused({{.request = 0, .drafts = -1}});
-  refused({{.request = 0, .prompt = -1}});
+  refused({{.request = RequestId{0}}, {.request = RequestId{0}}});
+  refused({{.request = RequestId{2}}});
+  refused({{.request = RequestId{-1}}});
+  refused({{.request = RequestId{1}}});
+  refused({{.request = RequestId{0}, .computed = -1}});
+  refused({{.request = RequestId{0}, .scheduled = -1}});
+  refused({{.request = RequestId{0}, .computed = 1, .scheduled = INT32_MAX}});
+  refused({{.request = RequestId{0}, .drafts = -1}});
+  refused({{.request = RequestId{0}, .prompt = -1}});
 }

@@ -204,7 +204,7 @@ TEST_CASE("a second turn starts from the end of the first") {
   const auto second = cache.start(iota_tokens(15), {}, freed);
   REQUIRE(second);
   CHECK(second->prefix_tokens == 11);
-  CHECK(second->restore == SlotCopy::whole(first->live_slot.value(), second->live_slot.value()));
+  CHECK(second->restore == SlotCopy::whole(first->live_slot, second->live_slot));
   CHECK(cache.extend(second->request, 15, freed)->restore == second->restore);
   cache.abort(second->request, freed);
   cache.check_invariants();

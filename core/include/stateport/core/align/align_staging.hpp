@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,7 +11,7 @@ namespace stateport {
 
 /// One batch row of an engine whose counters live on the host.
 struct StagedRequest {
-  std::int32_t request = -1;  ///< request slot
+  RequestId request;
   std::int32_t computed = 0;
   std::int32_t scheduled = 0;
   std::optional<std::int32_t> drafts;  ///< not set: 0

@@ -28,11 +28,11 @@ class PublicationCheck {
 
   /// The forward left the conv window (the recurrent state) of `tokens` tokens in a block. A null or negative block is
   /// ignored. Throws InvalidArgument for a block out of range.
-  void wrote_conv(std::int32_t block, std::int64_t tokens) {
-    if (block > null_block) at(block).conv = tokens;
+  void wrote_conv(BlockId block, std::int64_t tokens) {
+    if (block.value() > null_block) at(block).conv = tokens;
   }
-  void wrote_recurrent(std::int32_t block, std::int64_t tokens) {
-    if (block > null_block) at(block).recurrent = tokens;
+  void wrote_recurrent(BlockId block, std::int64_t tokens) {
+    if (block.value() > null_block) at(block).recurrent = tokens;
   }
   /// A forward with a running state of `running` tokens wrote neighbouring columns, the first of them `skipped` behind
   /// the running column; `kept`: forward_kept().
@@ -46,7 +46,7 @@ class PublicationCheck {
       ++skipped;
     }
   }
-  void wrote(std::int32_t block, std::int64_t tokens) {
+  void wrote(BlockId block, std::int64_t tokens) {
     wrote_conv(block, tokens);
     wrote_recurrent(block, tokens);
   }
@@ -71,8 +71,8 @@ class PublicationCheck {
   /// The tokens that a block stands for; unknown if its parts differ.
   [[nodiscard]] std::int64_t tokens(BlockId block) const;
   /// The tokens that each part stands for.
-  [[nodiscard]] std::int64_t conv_tokens(BlockId block) const { return at(block.value()).conv; }
-  [[nodiscard]] std::int64_t recurrent_tokens(BlockId block) const { return at(block.value()).recurrent; }
+  [[nodiscard]] std::int64_t conv_tokens(BlockId block) const { return at(block).conv; }
+  [[nodiscard]] std::int64_t recurrent_tokens(BlockId block) const { return at(block).recurrent; }
 
   [[nodiscard]] std::int64_t published() const noexcept { return published_; }
   [[nodiscard]] std::int64_t refused() const noexcept { return refused_; }
@@ -87,8 +87,8 @@ class PublicationCheck {
     require(static_cast<std::uint32_t>(block) < held.size(), "block", block, "is not a block of the group");
     return held[static_cast<std::size_t>(block)];
   }
-  [[nodiscard]] const Held& at(std::int32_t block) const { return checked(std::span(held_), block); }
-  [[nodiscard]] Held& at(std::int32_t block) { return const_cast<Held&>(std::as_const(*this).at(block)); }
+  [[nodiscard]] const Held& at(BlockId block) const { return checked(std::span(held_), block.value()); }
+  [[nodiscard]] Held& at(BlockId block) { return const_cast<Held&>(std::as_const(*this).at(block)); }
 
   std::vector<Held> held_;
   std::int64_t published_ = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/ids.hpp>
+
 #include <cstdint>
 #include <span>
 
@@ -21,6 +23,9 @@ struct SlotCopy {
   /// The plain copy: the whole state of `src` → `dst`.
   [[nodiscard]] static constexpr SlotCopy whole(std::int32_t src, std::int32_t dst) noexcept {
     return {src, dst, 0, src};
+  }
+  [[nodiscard]] static constexpr SlotCopy whole(SlotId src, SlotId dst) noexcept {
+    return whole(src.value(), dst.value());
   }
   friend constexpr bool operator==(const SlotCopy&, const SlotCopy&) noexcept = default;
 };

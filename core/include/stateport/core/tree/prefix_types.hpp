@@ -65,7 +65,7 @@ struct PrefixMatch {
 
   /// The copy that gives a request its state: all layers, all tensors. Precondition: slot and `live` are valid.
   [[nodiscard]] constexpr SlotCopy restore_into(SlotId live) const noexcept {
-    return SlotCopy::whole(slot.value(), live.value());
+    return SlotCopy::whole(slot, live);
   }
 };
 
