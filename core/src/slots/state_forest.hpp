@@ -15,11 +15,12 @@
 
 namespace stateport {
 
-/// What an EvictionPolicy may look at to rank the states of a SlotAllocator, by block; and what a LearningPolicy is
-/// told of them.
+/// What an EvictionPolicy may look at to rank the states of a SlotAllocator, by block; and what is reported
+/// to a LearningPolicy about them.
 ///
-/// States form a forest: a state hangs on the longest shorter prefix that had one when a request told of both. What an
-/// evicted state carried hangs on in its place, so that it is followed to the next one that is left.
+/// States form a forest. The parent of a state is the longest shorter prefix that had a state when a request reported
+/// both. The place of an evicted state stays in the forest as long as it has children, so that these find the next
+/// state above it.
 class StateForest {
  public:
   static constexpr std::uint32_t none = UINT32_MAX;
@@ -33,9 +34,9 @@ class StateForest {
 
   /// The block got a slot.
   void store(BlockId block) noexcept;
-  /// The state goes: the policy has chosen it. Answers as lose().
+  /// The state is evicted, because the policy chose it. Returns what lose() returns.
   std::uint32_t evict(BlockId block) noexcept;
-  /// The block has no state any more. Answers the block whose key may have become smaller by that, or `none`.
+  /// The block has no state any more. Returns the block whose key that may have made smaller, or `none`.
   std::uint32_t lose(BlockId block) noexcept;
   /// It has no content any more, either. Precondition: no state.
   void forget(BlockId block) noexcept;
@@ -66,7 +67,7 @@ class StateForest {
   struct Node {
     std::uint64_t created = 0;
     std::int64_t end_tokens = 0;
-    std::int32_t depth_blocks = 0;  ///< 0: no request told of it
+    std::int32_t depth_blocks = 0;  ///< 0: no request has reported it
     std::uint32_t parent = none;
     std::uint32_t parent_life = 0;  ///< the parent is another one if it has another life now
     std::uint32_t life = 0;         ///< content or state that the block has had
@@ -81,7 +82,7 @@ class StateForest {
   void follow(const Found& state, std::int32_t depth_blocks);
   PromptPast tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
   void attach(std::uint32_t index, std::uint32_t parent) noexcept;
-  /// Answers the next prefix that is left, after those that nothing hangs on any more.
+  /// Removes the places above that have no children left; returns the next one that stays.
   std::uint32_t detach(std::uint32_t index) noexcept;
 
   std::shared_ptr<EvictionPolicy> policy_;

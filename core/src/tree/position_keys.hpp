@@ -16,39 +16,40 @@
 
 namespace stateport::detail {
 
-/// Names the positions of prompts that a policy keeps the history of: a chained hash every so many pages. Those of
-/// pages in the arena are kept, so that what the tree holds of a prompt is not hashed again. Splitting a segment moves
-/// no page, so it changes no key.
+/// Computes the keys of the positions whose history a policy keeps: every step_pages pages of a prompt, a hash of all
+/// tokens up to there, chained from position to position. The keys of pages in the token arena are stored, so that the
+/// part of a prompt that the tree holds is not hashed again. Splitting a segment moves no page and changes no key.
 class PositionKeys {
  public:
   PositionKeys(std::int32_t page_size_tokens, std::uint32_t step_pages)
       : page_size_tokens_(page_size_tokens), step_pages_(step_pages) {}
 
-  /// Positions within so many pages, or tokens.
+  /// Number of positions in a prompt of this many pages, or tokens.
   [[nodiscard]] std::uint32_t count(std::uint32_t pages) const noexcept { return pages / step_pages_; }
   [[nodiscard]] std::int32_t count_of_tokens(std::int64_t tokens) const noexcept {
     return static_cast<std::int32_t>(tokens / (std::int64_t{page_size_tokens_} * step_pages_));
   }
-  /// Pages up to the end of a position. Positions are counted from 1 on.
+  /// Number of pages up to the end of a position. Positions are counted from 1.
   [[nodiscard]] std::uint32_t end_page(std::uint32_t position) const noexcept { return position * step_pages_; }
 
-  /// Makes room for an arena of so many pages and for the keys of prompts of so many. Positions that were never kept
-  /// cannot be known: of longer prompts open() leaves them out.
+  /// Makes room for the keys of an arena of `arena_pages` and of one prompt of `prompt_pages`. open() leaves the later
+  /// positions of longer prompts out: the tree has never held a prompt of that length, so no policy knows them.
   void reserve(std::uint32_t arena_pages, std::uint32_t prompt_pages) {
     if (keys_.size() < arena_pages) keys_.resize(arena_pages);
     if (const std::size_t positions = count(prompt_pages); positions > prompt_.capacity())
       prompt_.reserve(std::max(positions, 2 * prompt_.capacity()));
   }
-  /// Of the position that ends with a page of the arena.
+  /// The key of the position that ends with this page of the arena.
   [[nodiscard]] PositionKey& key(std::uint32_t arena_page) noexcept { return keys_[arena_page]; }
   [[nodiscard]] PositionKey key(std::uint32_t arena_page) const noexcept { return keys_[arena_page]; }
-  /// Of a position of a prompt, after the one with the key `before`; the first comes after the seed of its namespace.
+  /// The key of a position of a prompt. `before` is the key of the position before it; for the first position it is the
+  /// seed of the namespace.
   [[nodiscard]] PositionKey next(std::span<const Token> prompt, std::uint32_t position,
                                  PositionKey before) const noexcept {
     const std::size_t step = std::size_t{step_pages_} * static_cast<std::size_t>(page_size_tokens_);
     return XXH3_64bits_withSeed(prompt.data() + (position - 1) * step, step * sizeof(Token), before);
   }
-  /// Room for the keys of a prompt, as far as there is: valid until the next call.
+  /// Memory for the keys of a prompt of this many tokens, shortened to what reserve() made. Valid until the next call.
   [[nodiscard]] std::span<PositionKey> open(std::int64_t tokens) noexcept {
     prompt_.resize(std::min(static_cast<std::size_t>(count_of_tokens(tokens)), prompt_.capacity()));
     return prompt_;

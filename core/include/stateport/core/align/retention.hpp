@@ -9,7 +9,7 @@
 
 namespace stateport {
 
-/// Which columns are worth keeping after the request has passed them.
+/// Which columns keep their states after the request has passed them.
 struct RetentionPolicy {
   /// Keep one column per so many tokens, counted from the start of the sequence. 0: none but the named boundaries; not
   /// set, or at most one block: all.

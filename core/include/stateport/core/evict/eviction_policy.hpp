@@ -15,27 +15,27 @@
 namespace stateport {
 
 /// What a policy may look at to rank a candidate. Ticks are values of one logical clock. The lengths of prefixes are
-/// for a LearningPolicy; for other policies they are 0.
+/// filled in for a LearningPolicy only; for other policies they are 0.
 struct VictimFacts {
   std::uint32_t index = 0;         ///< of the node or block; a policy may keep its own data by it
   std::uint64_t used_tick = 0;     ///< last use
-  std::uint64_t created_tick = 0;  ///< a part that was split off keeps the time of the whole
+  std::uint64_t created_tick = 0;  ///< both parts of a split node keep the tick of the whole
   std::uint32_t hits = 0;          ///< inserts that passed through or ended here
   std::int32_t priority = 0;
-  std::int64_t tokens = 0;  ///< KV that an eviction would free; 0: the state alone goes
+  std::int64_t tokens = 0;  ///< KV that the eviction would free; 0: it frees the state alone
   bool has_state = false;
-  std::uint32_t children = 0;        ///< longer prefixes that go on from here in different ways
+  std::uint32_t children = 0;        ///< branches: longer prefixes that continue from here
   std::int64_t segment_tokens = 0;   ///< KV from the next fork or state above to the end; 0: a block
   std::int64_t end_tokens = 0;       ///< length of the prefix that ends here
   std::int64_t fallback_tokens = 0;  ///< length of the longest shorter prefix that has a state
-  /// Of a leaf: the KV from the next fork above to its end, which nothing else needs and which goes sooner or later if
-  /// the leaf goes; and the length of the longest prefix with a state that is left then. 0: not a leaf.
+  /// Of a leaf, else 0. The KV from the next fork above to the end of the leaf: no other prefix needs it, so it follows
+  /// the leaf out of the cache sooner or later. And the length of the longest prefix with a state that is left then.
   std::int64_t chain_tokens = 0;
   std::int64_t chain_fallback_tokens = 0;
 };
 
-/// The rank of a candidate: the smallest goes first; equal keys are ordered by node index, so the order is total.
-/// 12 bytes, so that a heap entry has 16.
+/// The rank of a candidate: the smallest key is evicted first. Candidates with equal keys are ordered by index, so the
+/// order is total. 12 bytes, so that a heap entry has 16.
 class VictimKey {
  public:
   constexpr VictimKey() noexcept = default;
@@ -68,16 +68,16 @@ class LearningPolicy;
 
 /// How the keys of a policy behave. A cache chooses by it how it finds the smallest one (VictimStrategy).
 struct VictimTraits {
-  /// The key is the last use and nothing else.
+  /// The key depends on the last use alone.
   bool by_last_use = false;
-  /// A use, a state that comes or goes, or a split may make a key smaller. The cache then ranks a candidate again
-  /// whenever that happens, O(log n), instead of when the candidate comes up.
+  /// A use, a split, or a state that is added or removed may make a key smaller. The cache then ranks the candidate
+  /// again at once, O(log n). Otherwise it ranks a candidate again only before it would evict it.
   bool key_may_shrink = false;
-  /// > 0: keys change with time, so that no order can be kept. The cache draws so many candidates at random, compares
-  /// them with the best that lost the draws before (VictimDraw), and evicts the smallest.
+  /// > 0: keys change with time, so the cache keeps no order. For each victim it draws this many candidates at random,
+  /// compares them with the best ones left over from earlier draws (VictimDraw), and evicts the smallest.
   std::int32_t draws = 0;
-  /// The policy ranks states of nodes that stay, too. Otherwise it ranks leaves alone, and states go by last use. Where
-  /// keys are drawn it always does.
+  /// The policy also ranks the states of inner nodes, which keep their KV. Otherwise it ranks leaves alone, and states
+  /// are evicted by last use. Always so if keys are drawn.
   bool ranks_states = false;
   std::uint64_t draw_seed = 1;
 };
@@ -101,44 +101,46 @@ class EvictionPolicy {
   [[nodiscard]] virtual LearningPolicy* learning() noexcept { return nullptr; }
 };
 
-/// A policy that also observes what happens in one cache; its keys depend on what it saw. Equal calls give equal keys.
-/// No observation allocates once reserve() was called, and none is concurrent.
+/// A policy that also observes what happens in one cache. Its keys depend on what it observed: equal sequences of calls
+/// give equal keys. After reserve() no observation allocates. Calls are never concurrent.
 class LearningPolicy : public EvictionPolicy {
  public:
   static constexpr std::uint32_t no_heir = UINT32_MAX;
 
   [[nodiscard]] LearningPolicy* learning() noexcept final { return this; }
-  /// True only if the candidate's key is VictimKey::from(0, used_tick) whatever its other facts are: a cache need not
-  /// collect them to ask for the key.
+  /// True only if the candidate's key is VictimKey::from(0, used_tick), whatever its other facts are. The cache then
+  /// need not collect these facts to know the key.
   [[nodiscard]] virtual bool is_worthless(std::uint32_t /*index*/) const noexcept { return false; }
   /// A hint that key() will soon be asked for this candidate, if it is still one.
   virtual void fetch(std::uint32_t /*index*/) const noexcept {}
-  /// True for the first cache that asks: a policy observes one cache only.
+  /// True for the first cache that calls it, false afterwards: a policy observes one cache only.
   [[nodiscard]] bool claim() noexcept { return !std::exchange(claimed_, true); }
   /// True if the policy observes time and prompts: set_time(), looked_up(), and kept() with keys.
   [[nodiscard]] virtual bool observes_prompts() const noexcept { return false; }
 
-  /// Makes room: indices of candidates will be below `indices`.
+  /// Makes room for candidates with indices below `indices`.
   virtual void reserve(std::size_t /*indices*/) {}
   /// Time in seconds; never goes back.
   virtual void set_time(double /*now_s*/) noexcept {}
-  /// A request begins with a lookup of its prompt, of which `keys` and `blocks` are told.
+  /// A request looks its prompt up. Only `keys` and `blocks` of the prompt are set.
   [[nodiscard]] virtual PromptPast looked_up(const PromptFacts& /*prompt*/) noexcept { return {}; }
   /// A request continues from the state of this candidate.
   virtual void used(std::uint32_t /*index*/) noexcept {}
-  /// The lengths of a candidate whose state was just used or kept, or lost a continuation. Told by a tree, if the
-  /// policy ranks states.
+  /// The current lengths of a candidate: its state was just used or kept, or it lost a continuation. Called by a
+  /// PrefixTree, if the policy ranks states.
   virtual void measured(const VictimFacts& /*facts*/) noexcept {}
-  /// A prefix is kept. The cache has checked the hint (check_hint) before it changed anything.
+  /// The cache keeps a prefix. It has checked the hint already (check_hint).
   virtual void kept(const KeptFacts& /*prefix*/) noexcept {}
-  /// This candidate lost its state and stays.
+  /// This candidate lost its state and keeps its KV.
   virtual void lost_state(std::uint32_t /*index*/) noexcept {}
-  /// This candidate left the cache, its state with it. `heir` is the end of the longest prefix of it that is left, if
-  /// nothing else continues from there: a request that would have hit here will hit there. Otherwise no_heir.
+  /// This candidate left the cache, with its state. `heir` is the candidate at the end of its longest prefix that is
+  /// left, if no other prefix continues from there: requests that would have hit this candidate now hit the heir.
+  /// Otherwise no_heir.
   virtual void removed(std::uint32_t /*index*/, std::uint32_t /*heir*/) noexcept {}
-  /// This candidate is evicted next. Not told of one that is worthless. (States and leaves also go for other reasons.)
+  /// This candidate is the next victim. Not called if is_worthless(). States and leaves can also be removed without
+  /// having been chosen.
   virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
-  /// The cache dropped everything that it held. What was learned stays.
+  /// The cache dropped everything that it held. The policy keeps what it learned.
   virtual void cleared() noexcept {}
   [[nodiscard]] virtual std::size_t bytes() const noexcept { return 0; }
   /// Throws std::logic_error naming the first violation.

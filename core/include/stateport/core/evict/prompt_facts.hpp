@@ -5,33 +5,36 @@
 #include <optional>
 #include <span>
 
-/// What policies that learn are told of prompts. Positions of a prompt are counted in whole blocks of a cache's choice.
-/// Plain data.
+/// What a cache reports about prompts to a policy that learns (LearningPolicy). Plain data. A position in a prompt is
+/// counted in whole blocks; the cache chooses the size of a block.
 namespace stateport {
 
 /// Names a position of a prompt: a hash of all tokens up to there.
 using PositionKey = std::uint64_t;
 
-/// What the caller knows of a prompt's future and history does not say: the learned hazard index then values the end of
-/// this prompt differently from others of its kind. The policies that do not learn ignore it.
+/// What the engine knows about the future of a prompt and the cache cannot learn from its past. Only hix, the learned
+/// hazard index, uses it: it changes the expected rate of later uses of the end of this prompt.
 ///
-/// The multipliers are of the rate of uses, at any age: together rounded to half octaves, within 1/16 and 16.
+/// last_turn, tool_call_pending and factor each multiply that rate. Their product is limited to [1/16, 16] and rounded
+/// to a power of sqrt(2).
 struct ReuseHint {
-  bool last_turn = false;          ///< nobody is expected to continue the prompt: 1/8
-  bool tool_call_pending = false;  ///< it goes on as soon as a tool has answered: 4
-  double factor = 1;               ///< > 0: for what else is known
-  /// No use before so many seconds have passed; >= 0. Until then the end is worth what it will be worth then, less for
-  /// the wait; afterwards the hint says nothing. Rounded down to a third of a doubling of 1 + s.
+  bool last_turn = false;          ///< no further prompt of the conversation is expected: times 1/8
+  bool tool_call_pending = false;  ///< the next prompt follows as soon as a tool answers: times 4
+  double factor = 1;               ///< > 0: times this, for anything else that the engine knows
+  /// The engine expects no use for this many seconds; >= 0. Until then the rank of the end is the rank that it will
+  /// have at that time, lowered because memory is held while waiting. After that time the hint has no effect. 1 +
+  /// seconds is rounded down to a power of the cube root of 2.
   double expected_idle_s = 0;
-  /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not (the history
-  /// was edited or summarised), nobody returns to this end: 1/8 from then on. The 2,048 sessions seen last, less those
-  /// whose hashes collide, are told apart; of the others nothing is said.
+  /// Number of the conversation; 0: unknown. Its next prompt is expected to extend this one. If that prompt does not
+  /// (the history was edited or summarised), this end is not expected to be used again: times 1/8 from then on. A table
+  /// holds about 2,048 sessions: a session that is seen later may replace one whose hash collides with it.
   std::uint64_t session = 0;
   friend constexpr bool operator==(const ReuseHint&, const ReuseHint&) noexcept = default;
 };
 
-/// What a policy knew of a prompt when it was looked up. The request hands it on with what it keeps of the prompt; one
-/// that does not was a new prompt. Of no interest to others.
+/// What a policy knew of a prompt when a request looked it up. The caller stores it with the request and passes it back
+/// with every prefix that the request keeps; without it the policy takes the prompt for a new one. Only the policy
+/// reads the members.
 struct PromptPast {
   std::optional<double> looked_up_s;  ///< none: not looked up
   std::int32_t known_blocks = 0;      ///< depth of the deepest position that was known
@@ -39,17 +42,17 @@ struct PromptPast {
   bool repeat = false;                ///< all of the prompt was known
 };
 
-/// The prompt of a request. Whoever hands it on fills in what it knows: the engine what a cache cannot find itself (see
-/// PrefixInsert::prompt and SlotAllocator::note_served), the cache `keys` and `blocks` for the policy.
+/// The prompt of a request. The engine fills in what a cache cannot find itself (see PrefixInsert::prompt and
+/// SlotAllocator::note_served). The cache fills in `keys` and `blocks` for the policy.
 struct PromptFacts {
-  /// keys[i] names the position after i + 1 blocks. Those that the forward could not continue from, or that nobody can
-  /// know, may be left out at the end.
+  /// keys[i] names the position after i + 1 blocks. The last positions may be missing: those that the forward cannot
+  /// continue from, and those that the policy cannot know.
   std::span<const PositionKey> keys;
   std::int32_t blocks = 0;          ///< of all of the request that is known, >= keys.size()
   std::int32_t usable_blocks = 0;   ///< the forward needs a token: (tokens of the prompt - 1) / block size
   std::int32_t matched_blocks = 0;  ///< whose KV was cached before: a state there is at a branch point
   std::int32_t hit_blocks = 0;      ///< the request continued from the state after these; 0: from none
-  std::int64_t tokens = 0;          ///< how long the request gets, as far as is known; 0: unknown
+  std::int64_t tokens = 0;          ///< expected length of the request, prompt and output; 0: unknown
   PromptPast past;                  ///< of the request's lookup. Without looked_up_s ages count from now
   ReuseHint hint;                   ///< about the end of the request
 };
@@ -61,7 +64,7 @@ enum class KeptAt : std::uint8_t {
   rung     ///< somewhere before the end
 };
 
-/// A prefix of a request that is kept: from now on candidate `index` stands for it.
+/// A prefix of a request that the cache keeps. From now on it is candidate number `index`.
 struct KeptFacts {
   std::uint32_t index = 0;
   bool has_state = false;

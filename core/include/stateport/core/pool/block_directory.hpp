@@ -10,12 +10,12 @@
 
 namespace stateport {
 
-/// What a directory tells those who keep something per block. Callbacks run inside the directory's call, after its own
-/// books are right; they may read the directory and must not change it. They do not throw for valid ids.
+/// Called by a BlockDirectory for whoever keeps data by block. Callbacks run inside a call of the directory, when it is
+/// consistent again: they may read it and must not change it. They do not throw for valid ids.
 class BlockListener {
  public:
-  /// The ref count of these blocks has become 0, or an unreferenced block got an older last-use tick. Nothing is said
-  /// when a count grows or a tick gets newer: listeners look at both when they need them.
+  /// The ref count of these blocks has become 0, or an unreferenced block got an older last-use tick. There is no call
+  /// when a count grows or a tick becomes newer: a listener reads both when it needs them.
   virtual void on_blocks_unreferenced(std::span<const BlockId> blocks) = 0;
   /// These blocks lost their content: evicted, dropped or freed. hashes[i] is what blocks[i] was registered with, not
   /// positive if it was not.
@@ -25,8 +25,8 @@ class BlockListener {
   ~BlockListener() = default;
 };
 
-/// Who owns KV blocks, seen by the slot allocator, the planner and the matcher. BlockPool is one; an engine with its
-/// own KV pool implements this over it, and calls its listeners:
+/// The KV blocks as the slot allocator, the planner and the matcher read them. BlockPool is one; ExternalBlockPool is
+/// one for an engine with its own KV pool. Another implementation calls its listeners:
 ///
 ///   - on_blocks_unreferenced once per release, for the blocks whose count reached 0;
 ///   - on_blocks_deregistered once per eviction, before one of the blocks is handed out again.

@@ -60,7 +60,8 @@ class BlockPool final : public BlockDirectory {
   /// Blocks with ref 0 that are registered.
   [[nodiscard]] std::int32_t cached_blocks() const noexcept { return cached_count_; }
 
-  /// The clock that allocate and retain stamp on blocks. An engine advances it once per step.
+  /// The logical clock: allocate() and retain() store it as the last use of a block. An engine advances it once per
+  /// step.
   [[nodiscard]] std::int64_t tick() const noexcept { return tick_; }
   void advance_tick() noexcept { ++tick_; }
 
@@ -105,8 +106,8 @@ class BlockPool final : public BlockDirectory {
   void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
   void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
 
-  /// Every block but the reserved one is free again, in ascending order; listeners are told of those that were not. The
-  /// tick stays.
+  /// Every block but the reserved one is free again, in ascending order. Listeners are called for those that were not
+  /// free. The tick stays.
   void reset();
   /// Throws std::logic_error naming the first broken invariant. O(blocks).
   void check_invariants() const;

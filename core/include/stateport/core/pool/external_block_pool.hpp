@@ -12,8 +12,8 @@
 
 namespace stateport {
 
-/// The books of an engine that keeps its KV blocks in a pool of its own: the engine tells in batches what happens to
-/// its blocks, and the slot allocator, the planner and the matcher read it here. It hands no block out and evicts none.
+/// For an engine that keeps its KV blocks in a pool of its own. The engine reports in batches what happens to its
+/// blocks; the slot allocator, the planner and the matcher read it here. This class allocates no block and evicts none.
 ///
 ///     unknown ── reference ──► live (ref ≥ 1) ── unreference to 0, not registered ──► unknown
 ///                                │   ▲
@@ -23,9 +23,9 @@ namespace stateport {
 /// The engine may deregister cached blocks in any order. As long as a block that has a hash is there, the hash finds
 /// one; which one, if several have it, depends on the sequence of calls alone.
 ///
-/// Every function that takes blocks throws InvalidArgument for a block that is out of range, that is told of in a state
-/// that the call does not start from, or that was told before; then it has changed nothing. O(1) per block. No
-/// allocation after construction. Not thread-safe.
+/// Every function that takes blocks throws InvalidArgument for a block that is out of range or not in the state that
+/// the arrow of the call starts from, and for one that is named twice where that is no count; then it has changed
+/// nothing. O(1) per block. No allocation after construction. Not thread-safe.
 class ExternalBlockPool final : public BlockDirectory {
  public:
   /// All blocks are unknown. Throws InvalidArgument for blocks < 1.
@@ -34,14 +34,14 @@ class ExternalBlockPool final : public BlockDirectory {
   ExternalBlockPool(const ExternalBlockPool&) = delete;
   ExternalBlockPool& operator=(const ExternalBlockPool&) = delete;
 
-  /// The clock that reference() stamps on blocks. An engine advances it once per step.
+  /// The logical clock: reference() stores it as the last use of a block. An engine advances it once per step.
   [[nodiscard]] std::int64_t tick() const noexcept { return tick_; }
   void advance_tick() noexcept { ++tick_; }
 
   /// Requests use these blocks: adds one per occurrence and refreshes the tick.
   void reference(std::span<const BlockId> blocks);
-  /// Requests let go of them: takes one per occurrence. Also throws if a count would go below 0. Listeners hear of
-  /// those that reached 0: the registered ones stay cached, the others have lost their content.
+  /// Requests do not use them any more: takes one per occurrence. Also throws if a count would become negative. Of
+  /// those that reach 0 the registered ones stay cached, the others lose their content; listeners are called for both.
   void unreference(std::span<const BlockId> blocks);
   /// Full blocks became findable: hashes[i] > 0 is that of blocks[i], parents[i] the hash before it (root_hash for
   /// none; `parents` may be empty). The parent is the block before it in the batch if that has the hash, else one that
@@ -52,7 +52,8 @@ class ExternalBlockPool final : public BlockDirectory {
   /// The engine evicted these cached blocks: call it before one of them is written again. Also throws for a block that
   /// is referenced, has no hash or is named twice.
   void deregister(std::span<const BlockId> blocks);
-  /// The engine dropped all blocks, referenced ones too: all are unknown, and listeners hear of those that were not.
+  /// The engine dropped all blocks, referenced ones too: all are unknown. Listeners are called for those that were not
+  /// unknown before.
   void clear();
 
   /// BlockId{} if no block has it.

@@ -20,7 +20,7 @@
 
 namespace stateport {
 
-/// A state that a SlotAllocator gives up for another one.
+/// A state that a SlotAllocator evicts.
 struct SlotVictim {
   BlockId block;   ///< keeps its content and its hash
   SlotId slot;     ///< holds the state until it is written again
@@ -32,8 +32,9 @@ struct SlotAllocatorOptions {
   /// Which states are evicted: see make_eviction_policy(). Null: lru, by (last-use tick, block id). A learning policy
   /// belongs to one allocator. An order whose keys shrink with each use (mru) is refused.
   std::shared_ptr<EvictionPolicy> eviction;
-  /// Called for every victim, in order of eviction, before its slot is handed on or free. A copy that is enqueued in
-  /// it, on the stream that later writes the slot, still reads the state. Must not throw or call the allocator.
+  /// Called for every victim, in order of eviction, before its slot is free or given to another block. A copy that the
+  /// callback enqueues on the stream that writes the slot later still reads the state. Must not throw or call the
+  /// allocator.
   std::function<void(const SlotVictim&)> on_victim;
 };
 
@@ -65,20 +66,20 @@ struct RestorePlan {
 ///       ▲                       │                                   │
 ///       └── evicted for another block, invalidated, or its block deregistered ──┘
 ///
-/// A block's slot is evicted only at ref 0 and when not pinned; KV block and KV hash stay. A hash entry goes with the
-/// slot, and only if it names that block. The allocator hears from the directory when blocks become unreferenced or
-/// lose their content, so that choosing victims never scans (see BlockListener).
+/// A block's slot is evicted only at ref 0 and when not pinned; KV block and KV hash stay. A hash entry is removed with
+/// the slot, if it names that block. The directory calls the allocator (see BlockListener) when blocks become
+/// unreferenced or lose their content, so that choosing victims never scans.
 ///
 /// Costs: O(1) per block of a call, plus O(log slots) per eviction. No allocation after construction and warm-up. Not
 /// thread-safe. Every function that takes blocks throws InvalidArgument for one out of range, and then has changed
 /// nothing.
 ///
-/// With an eviction policy a victim costs what the policy says: O(log slots), or O(draws) keys. Several victims of one
-/// call are ranked one after the other, each as if those before it were gone; that costs about twice as much for each.
+/// With an eviction policy a victim costs O(log slots), or O(draws) keys. Several victims of one call are ranked one
+/// after the other, each as if those before it were gone; that costs about twice as much for each.
 class SlotAllocator final : public BlockListener {
  public:
-  /// Takes slots from `slots` (owner = block id; the engine may hold others of it) for blocks of `blocks`. Both must
-  /// outlive the allocator; nobody else gives block ids as owners in `slots`.
+  /// Takes slots from `slots` for blocks of `blocks`, with the block id as the owner. The engine may hold other slots
+  /// of that pool, but must not use block ids as owners. Both must outlive the allocator.
   SlotAllocator(SlotPool& slots, BlockDirectory& blocks, const SlotAllocatorOptions& options = {});
   ~SlotAllocator();
   SlotAllocator(const SlotAllocator&) = delete;
@@ -91,9 +92,8 @@ class SlotAllocator final : public BlockListener {
   /// The same; throws SlotCapacityError if the demand is not met.
   void allocate(std::span<const BlockId> blocks, std::span<SlotId> slots);
 
-  /// Gives up the next `states` states: their slots are free afterwards, in order of eviction, so that a caller with
-  /// one memory for KV and states can use theirs. Returns how many there were: fewer if the others are referenced or
-  /// pinned. Throws InvalidArgument for states < 0.
+  /// Evicts `states` states; their slots are free afterwards. For a caller with one memory for KV and states. Returns
+  /// how many were evicted: fewer if all that are left are referenced or pinned. Throws InvalidArgument for states < 0.
   std::int64_t evict(std::int64_t states);
 
   /// SlotId{} if the block has none.
@@ -121,16 +121,16 @@ class SlotAllocator final : public BlockListener {
   /// The last of `hashes` that has a state, searched right to left.
   [[nodiscard]] std::optional<FoundState> find_longest_state(std::span<const BlockHash> hashes) const;
   [[nodiscard]] std::size_t registered_count() const noexcept;
-  /// What the state of a block was registered with last; not positive if it was not. Another block may have taken the
-  /// hash over. Also throws for a block without a slot.
+  /// The hash that the state of a block was registered with last; not positive if it never was. Another block may have
+  /// taken the hash over. Also throws for a block without a slot.
   [[nodiscard]] BlockHash registered_hash(BlockId block) const;
   /// The state that has exactly this tag and is registered, found by `hash`; `index` is 0.
   [[nodiscard]] std::optional<FoundState> find_tagged(BlockHash hash, const StateTag& wanted) const;
   /// A hint that the hash will soon be looked up or registered.
   void prefetch(BlockHash hash) const noexcept;
 
-  /// Tells the eviction policy of a request, once the states that it leaves have their tags and are registered: which
-  /// positions of its prompt have a state now, how long each is, and which shorter one a request would fall back to.
+  /// Reports a request to the eviction policy: which positions of its prompt have a state now, how long each prefix is,
+  /// and which shorter one a request would fall back to. Call it once the request's states are tagged and registered.
   /// `hashes` are those of the full blocks of the prompt; those after the first one <= 0 do not count. Of `prompt`, the
   /// usable, matched and hit blocks, `tokens`, `past` and the hint are read. The request ends at the state of the last
   /// block, unless it gets longer (`tokens`). What this call answers is the `past` of the next one about the same
@@ -144,8 +144,8 @@ class SlotAllocator final : public BlockListener {
   /// What the slot of a block holds. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
   [[nodiscard]] const StateTag& tag(BlockId block) const { return slots_.tag(with_slot(block)); }
-  /// Hides a state before its slot is written again: hash entry and tag go, the slot stays. Also throws for a block
-  /// without a slot.
+  /// Hides a state before its slot is written again: removes hash entry and tag, the block keeps the slot. Also throws
+  /// for a block without a slot.
   void withdraw(BlockId block);
 
   /// Copies into the slot of `block`, from a slot of another store. Also throws for a block without a slot.
@@ -167,11 +167,11 @@ class SlotAllocator final : public BlockListener {
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
   void on_blocks_unreferenced(std::span<const BlockId> blocks) override;
 
-  /// Writes the states that would be evicted next, one after the other, if nothing happened in between, and returns how
-  /// many there are, at most out.size(). No later answer changes. A state that a policy would rank otherwise once the
-  /// victims before it are gone is not foreseen. The cost of as many evictions.
+  /// Writes the states that would be evicted next, in order, and returns how many there are, at most out.size().
+  /// Changes no later answer. The ranks are those of now: a state that the policy would rank otherwise once the victims
+  /// before it are gone is not foreseen. Costs what these evictions cost.
   [[nodiscard]] std::size_t peek_victims(std::span<SlotVictim> out);
-  /// States given up for others or by evict(), since construction.
+  /// States evicted for other blocks or by evict(), since construction.
   [[nodiscard]] std::int64_t evictions() const noexcept;
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
   [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }

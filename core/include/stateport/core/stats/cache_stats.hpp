@@ -13,8 +13,8 @@
 
 namespace stateport {
 
-/// Ages in buckets that double: bucket b counts ages below 2^b seconds that no earlier one counts; the last one also
-/// all that are longer.
+/// Ages in buckets of doubling width: bucket 0 counts ages below 1 second, bucket b those in [2^(b-1), 2^b) seconds,
+/// the last one also all longer ages.
 class AgeHistogram {
  public:
   static constexpr int buckets = 24;  // 2^23 s are three months
@@ -43,7 +43,7 @@ struct Loss {
   friend bool operator==(const Loss&, const Loss&) noexcept = default;
 };
 
-/// What a cache was worth, and why it was not worth more. Plain counters: no operation allocates; not thread-safe.
+/// What a cache saved, and why it did not save more. Plain counters: no operation allocates; not thread-safe.
 struct CacheStats {
   ComputeCost cost;  ///< of a forward; the default makes flops equal tokens
 

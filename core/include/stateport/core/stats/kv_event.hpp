@@ -16,9 +16,9 @@ namespace stateport {
 /// The spans are valid during the call alone.
 struct KvEvent {
   enum class Kind : std::uint8_t {
-    stored,   ///< blocks came; their parent came before them and has not left
-    removed,  ///< blocks left; nothing that came below them is left
-    cleared,  ///< everything left
+    stored,   ///< blocks were added; their parent was added before and is still there
+    removed,  ///< blocks were removed; no block that follows them is left
+    cleared,  ///< all blocks were removed
   };
   Kind kind = Kind::cleared;
   std::span<const BlockDigest> blocks;  ///< consecutive blocks of one path

@@ -21,8 +21,8 @@ namespace stateport {
 ///     KV and state ── evict a state ──► tombstone (KV alone) ── insert ──► KV and state again
 ///          └────────── evict KV: a leaf goes whole, its state with it ──────────► gone
 ///
-/// A state cannot be split: when a segment is, the upper part has none. After the MambaRadixCache of SGLang, with its
-/// defects removed. All answers depend on the sequence of calls alone, so that every rank of a group decides alike.
+/// A state cannot be split: when a segment is split, its upper part has no state. After the MambaRadixCache of SGLang,
+/// with its defects removed. Answers depend on the sequence of calls alone, so that all ranks of a group decide alike.
 ///
 /// Bad input throws InvalidArgument and changes nothing. Not thread-safe.
 class PrefixTree {
@@ -37,44 +37,53 @@ class PrefixTree {
   PrefixTree(PrefixTree&&) noexcept;
   PrefixTree& operator=(PrefixTree&&) noexcept;
 
-  /// The deepest node with a state on the path of `tokens`. Refreshes the path down to it and its state; splits the
-  /// edge on which the walk ended, if a node is at hand (insert keeps some in reserve). Writes the KV indices of the
-  /// usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. A state whose tag has
-  /// another token count or layout than its node is no state. A policy that learns also hears of `request_tokens`, the
-  /// length of a prompt of which `tokens` are what the request may continue from; 0: they are all.
+  /// Finds the deepest node with a state on the path of `tokens`. Marks the path down to it and its state as used now.
+  /// Splits the edge on which the walk ended, if a spare node is there (insert keeps some). Writes the KV indices of
+  /// the usable tokens to `kv_out`, which is empty (not wanted) or at least as long as `tokens`. A state counts only if
+  /// its tag has the token count and the layout of its node. `request_tokens` is for a policy that learns: the length
+  /// of the prompt, of which `tokens` is the part that the request may continue from; 0: `tokens` is the whole prompt.
   /// O(tokens); allocates nothing.
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {},
                     Lookup lookup = Lookup::request, std::int64_t request_tokens = 0);
 
-  /// The clock of a policy that learns, in seconds; before each call whose time it is. Without it every request counts
-  /// for a second. Throws InvalidArgument for a time that is not finite or before the last one.
+  /// Sets the clock of a policy that learns, in seconds: the time of the calls that follow. If it is never called, the
+  /// clock advances by a second with each request. Throws InvalidArgument for a time that is not finite or before the
+  /// last one.
   void set_time(double now_s);
 
-  /// match() for a request that is to start from the state: `live_slot` is its working slot, or none: then one is
-  /// taken from the pool, if needed by evicting one state other than the matched one. If that fails too the answer is
-  /// a miss with reason locked_pool and branching_position as it was found. A miss takes no slot.
+  /// match() for a request that will start from the state. `live_slot` is its working slot. If it is none, a hit takes
+  /// one from the pool; if no slot is free, it first evicts one state other than the matched one. If none can be
+  /// evicted, the answer is a miss with the reason locked_pool, and branching_position as it was found. A miss takes no
+  /// slot.
   PrefixMatch match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
                                    std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed);
 
-  /// Keeps a prefix. The caller's duplicate indices kv[prev_tokens, prefix_tokens) come back in `freed`, and the slots
-  /// that max_states_per_path dropped. A node without a state adopts the slot. O(tokens), amortised.
+  /// Keeps a prefix. If its end node has no state, the node adopts the slot. `freed` gets the caller's indices
+  /// kv[prev_tokens, prefix_tokens), which the tree had already, and the slots that max_states_per_path dropped.
+  /// O(tokens), amortised.
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
 
-  /// Frees at least what is demanded, or all that is not locked. First leaves in policy order, KV and state together,
-  /// until the tokens suffice; then states, least recently used first: an unlocked leaf goes whole, any other node
-  /// keeps its KV; then for bytes leaves, and states if no leaf is left. May over-deliver by one leaf. However many
-  /// nodes are locked, a leaf costs O(1) for lru, else O(log n), a state O(log n), amortised over touches and locks.
-  /// A policy that ranks states (hix, gdsf) chooses the states too, and for bytes decides between leaves and states;
-  /// leaves without a state, which no request can continue from, go first. A victim costs hix O(draws).
+  /// Evicts until the demand is met, or until all that is left is locked. May free more than demanded, by up to a leaf.
+  ///
+  /// 1. For `tokens`: leaves in the order of the policy, each with its KV and its state.
+  /// 2. For `states`: states, least recently used first. An unlocked leaf is removed with its KV, any other node keeps
+  ///    its KV.
+  /// 3. For `bytes`: leaves as in 1; states as in 2 once no leaf is left.
+  ///
+  /// A policy that ranks states (hix, gdsf) also chooses the states of 2, and in 3 compares leaves with states. Under
+  /// such a policy leaves without a state are evicted first, because no request can continue from them.
+  ///
+  /// A leaf costs O(1) for lru and O(log n) for other orders, a state O(log n), hix O(draws) for either: amortised over
+  /// touches and locks, however many nodes are locked.
   EvictResult evict(EvictDemand demand, Freed& freed);
 
-  /// Writes what evict() would give up next for one kind of demand, in order, and answers how much that is, at most
-  /// out.size(). Changes nothing, recency and draws included. A node that would become a leaf, or would be ranked
-  /// otherwise, once the victims before it are gone is not foreseen. Costs what evicting them costs, and O(nodes of the
-  /// path) for each.
+  /// Writes the next victims of evict() for one kind of demand, in order, and returns how many there are, at most
+  /// out.size(). Changes nothing, neither recency nor draws. The ranks are those of now: a node that becomes a leaf, or
+  /// changes its rank, when an earlier victim is gone is not foreseen. Costs what evicting them costs, and O(nodes of
+  /// the path) for each.
   [[nodiscard]] std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
 
-  /// Gives up the state of a node, which keeps its KV; the slot goes back to the pool. Throws InvalidArgument for a
+  /// Removes the state of a node, which keeps its KV; the slot returns to the pool. Throws InvalidArgument for a
   /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
   void drop_state(NodeId node, Freed& freed);
 
@@ -83,13 +92,14 @@ class PrefixTree {
   [[nodiscard]] PrefixLock lock(NodeId node);
   [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
 
-  /// Refreshes the path to `node` and its state, as a match that answers `node` would. That is recency alone: a policy
-  /// that learns hears of no request. O(nodes of the path).
+  /// Marks the path to `node` and its state as used now, as a match that answers `node` does. A policy that learns does
+  /// not count it as a request. O(nodes of the path).
   void touch(NodeId node);
-  /// The same for each node in turn, all or none: their cache misses overlap, so a step touches its requests at once.
+  /// The same for each node in turn, all or none. Faster than single calls, because the cache misses overlap.
   void touch(std::span<const NodeId> nodes);
 
-  /// Slots that the caller owns: taken from the longest free, all or nothing; given back unless the tree owns them.
+  /// Takes slots for the caller, those that have been free longest first, all or nothing; and gives slots of the caller
+  /// back.
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
   void release_slots(std::span<const SlotId> slots);
   /// The tag of the state after exactly `tokens`: what a checkpoint must carry to be inserted there. O(tokens).

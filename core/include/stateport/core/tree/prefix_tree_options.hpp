@@ -25,23 +25,22 @@ struct PrefixTreeOptions {
   EvictionOrder eviction = EvictionOrder::hix;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< what EvictDemand::bytes counts by, and the policy that `eviction` names
-  /// Used instead of `eviction` if given. Throws InvalidState for a LearningPolicy that another cache has
-  /// claimed.
+  /// Used instead of `eviction` if given. Throws InvalidState for a LearningPolicy that another cache has claimed.
   std::shared_ptr<EvictionPolicy> policy;
-  /// For a policy that learns: history is kept of positions so many tokens apart (rounded up to whole pages); what
-  /// ends between two of them shares the history of the one before, and what is shorter has none. Costs 8 bytes a
-  /// page of the room for tokens.
+  /// For a policy that learns: it keeps the history of positions this many tokens apart, rounded up to whole pages. A
+  /// prefix that ends between two positions shares the history of the earlier one; one that is shorter than the first
+  /// has none. Costs 8 bytes for each page of the room for tokens.
   std::int32_t position_tokens = 64;
   /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
   std::int64_t kv_indices = 0;
-  /// Room made at once. Beyond it insert makes room itself; nothing else ever allocates.
+  /// Room that is allocated at the start. insert() allocates more when it is used up; no other call allocates.
   std::size_t reserve_nodes = 1024;
   std::size_t reserve_tokens = 0;
   std::uint64_t hash_seed = 0;  ///< of the child table; a secret value where tenants are not trusted
   /// Called for every state or node that is about to leave the tree: by evict(), match_with_live_slot(), drop_state()
-  /// or max_states_per_path, not by reset(). Answers true to keep the slot of the state: it then belongs to the caller,
-  /// who copies it and gives it back with release_slots(). A kept slot frees nothing: evict() goes on until its demand
-  /// is met by others. Must not throw or call the tree.
+  /// or max_states_per_path, not by reset(). It returns true to keep the slot of the state: the slot then belongs to
+  /// the caller, who copies it and gives it back with release_slots(). A kept slot does not count as freed: evict()
+  /// goes on to meet its demand. Must not throw or call the tree.
   std::function<bool(const Victim&)> on_victim;
   /// Called for KV that came (at the end of an insert) or left (by eviction or reset), in order, so that a router
   /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.

@@ -36,13 +36,13 @@ struct Freed {
   }
 };
 
-/// What a PrefixTree is about to give up, told before anything of it changes. The spans are valid until the tree does.
+/// What a PrefixTree is about to evict, reported before anything changes. The spans are valid until the tree changes.
 struct Victim {
   NodeId node;
   std::int64_t end_tokens = 0;    ///< length of the prefix that ends at the node
   SlotId slot;                    ///< state@end_tokens, or none
   StateTag tag;                   ///< what `slot` holds
-  std::span<const Token> tokens;  ///< of the node's segment, if it goes; empty: the state goes alone and the node stays
+  std::span<const Token> tokens;  ///< of the node's segment; empty: the state is evicted alone, the node stays
   std::span<const KvIndex> kv;    ///< of these tokens
 };
 
@@ -64,15 +64,13 @@ struct PrefixMatch {
   PromptPast past;              ///< for the inserts of the request, if the policy learns
 
   /// The copy that gives a request its state: all layers, all tensors. Precondition: slot and `live` are valid.
-  [[nodiscard]] constexpr SlotCopy restore_into(SlotId live) const noexcept {
-    return SlotCopy::whole(slot, live);
-  }
+  [[nodiscard]] constexpr SlotCopy restore_into(SlotId live) const noexcept { return SlotCopy::whole(slot, live); }
 };
 
-/// Who asks. A policy that learns counts a request once.
+/// Whose lookup it is. A policy that learns counts each request once.
 enum class Lookup : std::uint8_t {
   request,  ///< a request begins
-  again     ///< one that has been looked up before
+  again     ///< a request that has been looked up before
 };
 
 /// A prefix to keep. Only whole pages are kept; the KV of the tail stays the caller's.
