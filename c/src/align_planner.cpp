@@ -70,13 +70,18 @@ stateport_status step(stateport_align_planner* planner, const stateport_align_ba
   });
 }
 
-/// Refuses, before anything is changed, what PublicationCheck would refuse.
-void check_blocks(const AlignPlanner& planner, std::int32_t group, std::span<const std::int32_t> blocks) {
-  require(group >= 0 && group < planner.groups(), "group", group, "is out of range");
-  const std::int32_t limit = planner.options().groups[static_cast<std::size_t>(group)].blocks;
-  for (const std::int32_t block : blocks)
-    require(block >= 1 && block < limit, "blocks", block, "is not a block that can hold a state");
-}
+/// The publication check of a group, and the blocks that a call names. Refuses, before anything is changed, what the
+/// check would refuse.
+struct NamedBlocks {
+  std::span<const std::int32_t> blocks;
+  PublicationCheck& publication;
+
+  NamedBlocks(AlignPlanner& planner, std::int32_t group, const std::int32_t* ids, std::size_t count)
+      : blocks(array(ids, count, "blocks")), publication(planner.publication(group)) {
+    for (const std::int32_t block : blocks)
+      require(block >= 1 && block < publication.blocks(), "blocks", block, "is not a block that can hold a state");
+  }
+};
 
 }  // namespace
 
@@ -212,12 +217,11 @@ stateport_status stateport_align_planner_publish(stateport_align_planner* planne
                                                  const int64_t* tokens, size_t count, uint8_t* published) {
   return guarded([&] {
     const HeldPlanner held(planner, "planner");
-    const auto named = array(blocks, count, "blocks");
     const auto wanted = array(tokens, count, "tokens");
     const auto answers = array(published, count, "published");
-    check_blocks(held->planner, group, named);
-    PublicationCheck& publication = held->planner.publication(group);
-    for (std::size_t i = 0; i < count; ++i) answers[i] = publication.publish(BlockId{named[i]}, wanted[i]) ? 1 : 0;
+    const NamedBlocks named(held->planner, group, blocks, count);
+    for (std::size_t i = 0; i < count; ++i)
+      answers[i] = named.publication.publish(BlockId{named.blocks[i]}, wanted[i]) ? 1 : 0;
   });
 }
 
@@ -225,13 +229,11 @@ stateport_status stateport_align_planner_wrote(stateport_align_planner* planner,
                                                const int64_t* tokens, size_t count) {
   return guarded([&] {
     const HeldPlanner held(planner, "planner");
-    const auto named = array(blocks, count, "blocks");
     const auto held_tokens = array(tokens, count, "tokens");
     for (const std::int64_t value : held_tokens)
       require(value >= PublicationCheck::unknown, "tokens", value, "must be a count, or -1 for unknown");
-    check_blocks(held->planner, group, named);
-    PublicationCheck& publication = held->planner.publication(group);
-    for (std::size_t i = 0; i < count; ++i) publication.wrote(BlockId{named[i]}, held_tokens[i]);
+    const NamedBlocks named(held->planner, group, blocks, count);
+    for (std::size_t i = 0; i < count; ++i) named.publication.wrote(BlockId{named.blocks[i]}, held_tokens[i]);
   });
 }
 

@@ -38,3 +38,10 @@ stateport_spec* small_spec(void) {
   CHECK_OK(stateport_spec_create(tensors, small_tensors, &spec));
   return spec;
 }
+
+stateport_slot_allocator_info describe_allocator(stateport_slot_allocator* allocator) {
+  stateport_slot_allocator_info info = {.size = sizeof info};
+  CHECK_OK(stateport_slot_allocator_describe(allocator, &info));
+  CHECK_OK(stateport_slot_allocator_check(allocator));
+  return info;
+}

@@ -24,6 +24,8 @@ enum { conv_window = 4, conv_dim = 6, recurrent_elements = 40, small_tensors = 4
 
 /// Two layers, each a conv [4, 6] in bf16 and a recurrent [5, 8] in fp32.
 stateport_spec* small_spec(void);
+/// Checks the allocator, too.
+stateport_slot_allocator_info describe_allocator(stateport_slot_allocator* allocator);
 
 void test_specs(void);
 void test_block_hashes(void);

@@ -187,7 +187,7 @@ void test_checkpoint_refusals(void) {
   chunks[0] = whole_prompt(&made, 0);
   CHECK_REFUSED(stateport_checkpoint_planner_commit(made.planner, &commit), STATEPORT_INVALID_STATE, "commit");
   CHECK_REFUSED(stateport_checkpoint_planner_clear(made.planner), STATEPORT_INVALID_STATE, "clear");
-  CHECK_REFUSED(stateport_checkpoint_planner_plan(made.planner, chunks, 1, planned, &done), STATEPORT_INVALID_ARGUMENT,
+  CHECK_REFUSED(stateport_checkpoint_planner_plan(made.planner, chunks, 1, planned, &done), STATEPORT_INVALID_STATE,
                 "plan");
   CHECK_OK(stateport_checkpoint_planner_publish(made.planner));
 

@@ -14,13 +14,6 @@ static stateport_slot_allocator* make_allocator(void) {
   return allocator;
 }
 
-static stateport_slot_allocator_info describe(stateport_slot_allocator* allocator) {
-  stateport_slot_allocator_info info = {.size = sizeof info};
-  CHECK_OK(stateport_slot_allocator_describe(allocator, &info));
-  CHECK_OK(stateport_slot_allocator_check(allocator));
-  return info;
-}
-
 static size_t found_blocks(stateport_slot_allocator* allocator, const int64_t* hashes, size_t count) {
   int32_t out[blocks];
   size_t found = 99;
@@ -45,7 +38,7 @@ void test_external_blocks(void) {
   CHECK_OK(stateport_slot_allocator_retain_blocks(allocator, first, 2));
   CHECK_OK(stateport_slot_allocator_register_blocks(allocator, first, hashes, parents, 2));
   CHECK_OK(stateport_slot_allocator_retain_blocks(allocator, second, 2));
-  CHECK(describe(allocator).external_blocks == 2 && describe(allocator).free_blocks == 0);
+  CHECK(describe_allocator(allocator).external_blocks == 2 && describe_allocator(allocator).free_blocks == 0);
   CHECK(found_blocks(allocator, hashes, 2) == 2);
   CHECK_OK(stateport_slot_allocator_allocate_slots(allocator, first, 2, slot));
   CHECK_OK(stateport_slot_allocator_register_states(allocator, first, hashes, 2));
@@ -54,12 +47,12 @@ void test_external_blocks(void) {
   CHECK_OK(stateport_slot_allocator_advance_tick(allocator));
   CHECK_OK(stateport_slot_allocator_release_blocks(allocator, first, 2));
   CHECK_OK(stateport_slot_allocator_allocate_slots(allocator, second + 1, 1, slot));
-  CHECK(!has_state(allocator, 5) && has_state(allocator, 0) && describe(allocator).evictions == 1);
-  CHECK(found_blocks(allocator, hashes, 2) == 2 && describe(allocator).registered_states == 1);
+  CHECK(!has_state(allocator, 5) && has_state(allocator, 0) && describe_allocator(allocator).evictions == 1);
+  CHECK(found_blocks(allocator, hashes, 2) == 2 && describe_allocator(allocator).registered_states == 1);
 
   // The engine evicts block 5. The next content of it is another one.
   CHECK_OK(stateport_slot_allocator_deregister_blocks(allocator, first + 1, 1));
-  CHECK(found_blocks(allocator, hashes, 2) == 1 && describe(allocator).external_blocks == 1);
+  CHECK(found_blocks(allocator, hashes, 2) == 1 && describe_allocator(allocator).external_blocks == 1);
   CHECK_OK(stateport_slot_allocator_retain_blocks(allocator, first + 1, 1));
   CHECK(found_blocks(allocator, hashes, 2) == 1);
 
@@ -67,8 +60,8 @@ void test_external_blocks(void) {
   CHECK_OK(stateport_slot_allocator_release_blocks(allocator, second, 2));
   CHECK(!has_state(allocator, 3) && has_state(allocator, 0));
   CHECK_OK(stateport_slot_allocator_clear_blocks(allocator));
-  CHECK(!has_state(allocator, 0) && describe(allocator).free_slots == slots &&
-        describe(allocator).external_blocks == 0);
+  CHECK(!has_state(allocator, 0) && describe_allocator(allocator).free_slots == slots &&
+        describe_allocator(allocator).external_blocks == 0);
   CHECK(found_blocks(allocator, hashes, 2) == 0);
   CHECK_OK(stateport_slot_allocator_destroy(allocator));
 }
@@ -95,7 +88,7 @@ void test_external_block_refusals(void) {
                 "1");
   CHECK_REFUSED(stateport_slot_allocator_register_blocks(allocator, both, (const int64_t[]){11, 0}, NULL, 2),
                 STATEPORT_INVALID_ARGUMENT, "0");
-  CHECK(found_blocks(allocator, hashes, 1) == 0 && describe(allocator).external_blocks == 0);
+  CHECK(found_blocks(allocator, hashes, 1) == 0 && describe_allocator(allocator).external_blocks == 0);
   CHECK_OK(stateport_slot_allocator_register_blocks(allocator, both, hashes, NULL, 2));
   CHECK_REFUSED(stateport_slot_allocator_register_blocks(allocator, both + 1, hashes + 1, NULL, 1),
                 STATEPORT_INVALID_ARGUMENT, "2");
@@ -106,7 +99,7 @@ void test_external_block_refusals(void) {
   CHECK(found_blocks(allocator, hashes, 2) == 2);
   CHECK_OK(stateport_slot_allocator_deregister_blocks(allocator, both, 1));
   CHECK_REFUSED(stateport_slot_allocator_deregister_blocks(allocator, both, 1), STATEPORT_INVALID_ARGUMENT, "1");
-  CHECK(describe(allocator).external_blocks == 1);
+  CHECK(describe_allocator(allocator).external_blocks == 1);
   CHECK_OK(stateport_slot_allocator_destroy(allocator));
 
   const stateport_slot_allocator_options with_policy = {.size = sizeof with_policy,

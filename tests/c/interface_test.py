@@ -8,14 +8,14 @@ import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE, MRU, NO_CAPACITY,
-                         NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep,
-                         AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats, CheckpointCommit,
-                         CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState, GroupCommit,
-                         GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, PassBatch, PassCommit, PassPlan,
-                         PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint, RunningRequest, ServedPrompt,
-                         SlotCopy, SpecInfo, StartedRequest, StateGroup, StoreOptions, Tag, TensorMemory, TensorSpec,
-                         TreeOptions, int32s, room)
+from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE,
+                         MRU, NO_CAPACITY, NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup,
+                         AlignOptions, AlignStep, AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats,
+                         CheckpointCommit, CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState,
+                         GroupCommit, GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, PassBatch,
+                         PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint,
+                         RunningRequest, ServedPrompt, SlotCopy, SpecInfo, StartedRequest, StateGroup, StoreOptions,
+                         Tag, TensorMemory, TensorSpec, TreeOptions, int32s, room)
 
 SKIPPED = 77
 

@@ -39,13 +39,6 @@ static stateport_slot_allocator* make_allocator(int32_t blocks, int32_t slots) {
   return allocator;
 }
 
-static stateport_slot_allocator_info describe(stateport_slot_allocator* allocator) {
-  stateport_slot_allocator_info info = {.size = sizeof info};
-  CHECK_OK(stateport_slot_allocator_describe(allocator, &info));
-  CHECK_OK(stateport_slot_allocator_check(allocator));
-  return info;
-}
-
 /// Finds and restores what the prompt left, then hides it.
 static void reuse(stateport_slot_allocator* allocator, const int32_t* blocks, const int64_t* keys,
                   const stateport_tag* tag) {
@@ -104,17 +97,17 @@ void test_slot_allocator(void) {
   CHECK_OK(stateport_slot_allocator_register_states(allocator, &blocks[1], &keys[1], 1));
   CHECK_OK(stateport_slot_allocator_release_blocks(allocator, blocks, prompt_blocks));
   CHECK_OK(stateport_slot_allocator_advance_tick(allocator));
-  const stateport_slot_allocator_info info = describe(allocator);
+  const stateport_slot_allocator_info info = describe_allocator(allocator);
   CHECK(info.free_blocks == 2 && info.cached_blocks == 3 && info.free_slots == 1 && info.registered_states == 1 &&
         info.evictions == 0);
 
   reuse(allocator, blocks, keys, &tag);
-  CHECK(describe(allocator).free_slots == 2);
+  CHECK(describe_allocator(allocator).free_slots == 2);
 
   // Five blocks: the free ones, and the cached ones by eviction. No state is left.
   int32_t all[5];
   CHECK_OK(stateport_slot_allocator_allocate_blocks(allocator, all, 5));
-  CHECK(describe(allocator).cached_blocks == 0 && describe(allocator).registered_states == 0);
+  CHECK(describe_allocator(allocator).cached_blocks == 0 && describe_allocator(allocator).registered_states == 0);
   CHECK_OK(stateport_slot_allocator_destroy(allocator));
 }
 
@@ -145,7 +138,7 @@ void test_slot_allocator_refusals(void) {
   CHECK_REFUSED(stateport_slot_allocator_set_tag(allocator, 0, NULL), STATEPORT_INVALID_ARGUMENT, "tag = null");
   CHECK_OK(stateport_slot_allocator_release_blocks(allocator, blocks, 2));
   CHECK_REFUSED(stateport_slot_allocator_release_blocks(allocator, blocks, 1), STATEPORT_INVALID_ARGUMENT, "block");
-  CHECK(describe(allocator).free_blocks == 3);
+  CHECK(describe_allocator(allocator).free_blocks == 3);
   CHECK_OK(stateport_slot_allocator_destroy(allocator));
 
   stateport_slot_allocator_options options = {.size = sizeof options, .blocks = 0};

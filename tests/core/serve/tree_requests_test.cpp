@@ -316,16 +316,22 @@ TEST_CASE("a checkpoint without a slot is dropped and counted") {
   cache.check_invariants();
 }
 
-TEST_CASE("a request that has not been restored donates nothing") {
-  Pools pools(4, 40);
-  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
-  Freed freed;
+/// Starts a request that hits what another one left; it has run no pass yet.
+static RequestId start_over_hit(TreeRequests& cache, Freed& freed) {
   const auto first = cache.start(iota_tokens(6), {}, freed);
   REQUIRE(cache.extend(first->request, 6, freed));
   cache.finish(first->request, freed);
   const auto second = cache.start(iota_tokens(8), {}, freed);
   REQUIRE(second->restore);
-  cache.finish(second->request, freed);  // its live slot holds anything
+  return second->request;
+}
+
+TEST_CASE("a request that has not been restored donates nothing") {
+  Pools pools(4, 40);
+  TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
+  Freed freed;
+  const RequestId second = start_over_hit(cache, freed);
+  cache.finish(second, freed);  // its live slot holds anything
   CHECK(pools.tree.sizes() == TreeSizes{6, 0, 1, 0});
   CHECK(pools.tree.slots().free_slots() == 3);
 }
@@ -334,11 +340,7 @@ TEST_CASE("a request that has not been restored donates nothing, even if its tre
   Pools pools(4, 40);
   TreeRequests cache(pools.tree, pools.kv, {.style = CheckpointStyle::copy_live});
   Freed freed;
-  const auto first = cache.start(iota_tokens(6), {}, freed);
-  REQUIRE(cache.extend(first->request, 6, freed));
-  cache.finish(first->request, freed);
-  const auto second = cache.start(iota_tokens(8), {}, freed);
-  REQUIRE(second->restore);
+  const RequestId second = start_over_hit(cache, freed);
   // The prefix comes back without its state: now the tree would take any state of it.
   freed.clear();
   pools.tree.reset(freed);
@@ -346,7 +348,7 @@ TEST_CASE("a request that has not been restored donates nothing, even if its tre
   const Tokens prefix = iota_tokens(6);
   const std::vector<KvIndex> kv = freed.kv;
   pools.tree.insert({.tokens = prefix, .kv = kv}, freed);
-  cache.finish(second->request, freed);
+  cache.finish(second, freed);
   CHECK(pools.tree.sizes() == TreeSizes{6, 0, 0, 0});
   CHECK(pools.tree.slots().free_slots() == 4);
   cache.check_invariants();
