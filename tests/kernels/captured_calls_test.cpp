@@ -104,7 +104,7 @@ TEST_CASE("a batch of the host cannot be staged into a graph") {
   const Stream stream = Stream::default_stream();
   AlignContext context({.max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5}}});
   context.add_request(stream, RequestId{1}, 0);
-  const std::vector<StagedRequest> batch = {{.request = 1, .computed = 0, .scheduled = 4, .prompt = 9}};
+  const std::vector<StagedRequest> batch = {{.request = RequestId{1}, .computed = 0, .scheduled = 4, .prompt = 9}};
   {
     const Pretending capture({.captures = true});
     CHECK_THROWS_WITH_AS(static_cast<void>(context.stage(stream, batch)), doctest::Contains("batch = 1"),
