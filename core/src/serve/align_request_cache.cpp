@@ -6,12 +6,18 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace stateport::detail {
 
 AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, events_) {
   std::int32_t index = 0;
-  for (const StateGroup& group : options.groups) blocks_.emplace_back(group, index++, events_);
+  for (const StateGroup& group : options.groups) {
+    std::shared_ptr<EvictionPolicy> eviction;
+    if (options.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options.eviction);
+    blocks_.emplace_back(group, index++, events_, std::move(eviction));
+  }
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
       const auto columns = static_cast<std::int32_t>(
@@ -55,15 +61,21 @@ std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, double)
   opened.reused_tokens = longest_hit(id, std::min(prompt.prompt_tokens - 1, opened.cached_tokens));
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
   begin(id, opened.reused_tokens);
-  if (opened.cached_tokens == opened.reused_tokens) return opened;
-  const std::int64_t boundary = floor_to(opened.cached_tokens, blocks_.back().block_size());
-  if (boundary == opened.reused_tokens)
-    opened.lost = LostHit::off_grid;
-  else if (boundary == prompt.prompt_tokens && options_.align_mode != AlignMode::none && has_states(id, boundary))
-    opened.lost = LostHit::too_few_tokens;
-  else
-    opened.lost = LostHit::no_checkpoint;
+  if (opened.cached_tokens > opened.reused_tokens) opened.lost = why_lost(id, opened.reused_tokens, cached);
   return opened;
+}
+
+/// A state that was there and could not be used says more than one that has gone.
+LostHit AlignRequestCache::why_lost(RequestId id, std::int64_t reused_tokens, std::span<const BlockId> cached) const {
+  const std::int64_t block = options_.block_size_tokens;
+  const std::int64_t grid = blocks_.back().block_size();
+  const std::int64_t boundary = floor_to(std::ssize(cached) * block, grid);
+  if (boundary == reused_tokens) return LostHit::off_grid;
+  const bool keeps = options_.align_mode != AlignMode::none;
+  if (keeps && boundary == record(id).prompt_tokens && has_states(id, boundary)) return LostHit::too_few_tokens;
+  for (std::int64_t at = boundary; at > reused_tokens; at -= grid)
+    if (kv_.had_state(cached[static_cast<std::size_t>(at / block) - 1]) && !has_states(id, at)) return LostHit::evicted;
+  return LostHit::no_checkpoint;
 }
 
 /// The row of each group begins with the block of the hit.
@@ -299,7 +311,9 @@ void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
     const BlockId block{ids[static_cast<std::size_t>(boundary / size) - 1]};
     if (block.value() == null_block) continue;
     const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
-    published_ += blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary);
+    if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary)) continue;
+    ++published_;
+    kv_.note_state(row.request, at);
   }
 }
 

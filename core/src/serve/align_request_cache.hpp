@@ -58,6 +58,7 @@ class AlignRequestCache final : public RequestBook {
   }
   [[nodiscard]] std::int64_t longest_hit(RequestId request, std::int64_t upto) const;
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
+  [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;
   void begin(RequestId request, std::int64_t tokens);
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);

@@ -31,6 +31,7 @@ HashedKv::HashedKv(const RequestCacheOptions& options, EventQueue& events)
       events_(events),
       prefix_of_(static_cast<std::size_t>(kv_blocks(options))),
       found_(prefix_of_.size(), 0),
+      had_state_(prefix_of_.size(), 0),
       rows_(static_cast<std::size_t>(options.max_requests)) {
   pool_.add_listener(*this);
 }
@@ -87,6 +88,7 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     parents_.push_back(i == 0 ? root_hash : row.hashes.keys()[i - 1]);
     const PrefixHash& prefix = row.hashes.prefixes()[i];
     const BlockId before = pool_.find(row.hashes.keys()[i]);
+    had_state_[row.blocks[i].index()] = before.valid() ? had_state_[before.index()] : 0;
     if (before.valid()) found_[before.index()] = 0;
     found_[row.blocks[i].index()] = 1;
     if (!before.valid())
@@ -98,6 +100,11 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
   row.registered = full;
+}
+
+void HashedKv::note_state(RequestId request, std::size_t block) {
+  const BlockId found = pool_.find(rows_[request.index()].hashes.keys()[block]);
+  if (found.valid()) had_state_[found.index()] = 1;
 }
 
 void HashedKv::end(RequestId request) {
@@ -113,13 +120,16 @@ void HashedKv::reset() {
   pool_.remove_listener(*this);
   pool_.reset();
   std::ranges::fill(found_, std::uint8_t{0});
+  std::ranges::fill(had_state_, std::uint8_t{0});
   pool_.add_listener(*this);
 }
 
 void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
-  for (const BlockId block : blocks)
+  for (const BlockId block : blocks) {
+    had_state_[block.index()] = 0;
     if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0)
       events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix_of_[block.index()]});
+  }
 }
 
 }  // namespace stateport::detail

@@ -55,6 +55,9 @@ class HashedKv final : private BlockListener {
   }
   /// The blocks of `tokens`, all of which are computed, can be found from now on.
   void register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names);
+  /// A state at the end of this block of the request was published; and whether one was at the end of a cached block.
+  void note_state(RequestId request, std::size_t block);
+  [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
   void end(RequestId request);
   /// No block is found any more; without an event for each.
   void reset();
@@ -86,6 +89,7 @@ class HashedKv final : private BlockListener {
   EventQueue& events_;
   std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
+  std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found
   std::vector<Row> rows_;              ///< by request
   std::vector<BlockId> matched_;
   std::vector<BlockHash> parents_;

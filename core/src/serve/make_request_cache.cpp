@@ -57,6 +57,8 @@ void check_options(const RequestCacheOptions& options) {
   }
   require(options.align_mode >= AlignMode::none && options.align_mode <= AlignMode::all, "align_mode",
           static_cast<int>(options.align_mode), "is not a mode");
+  require(options.eviction != EvictionOrder::hix && options.eviction != EvictionOrder::gdsf, "eviction",
+          name(options.eviction), "learns from prompts, which blocks of states do not know");
   require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
   std::int32_t before = options.block_size_tokens;
   for (const StateGroup& group : options.groups) {

@@ -6,10 +6,11 @@
 
 namespace stateport::detail {
 
-StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events)
+StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events,
+                         std::shared_ptr<EvictionPolicy> eviction)
     : block_size_(group.block_size_tokens),
       group_(index),
-      pool_({.blocks = group.blocks + 2}),
+      pool_({.blocks = group.blocks + 2, .eviction = std::move(eviction)}),
       publication_(group.blocks + 2),
       events_(events),
       prefix_of_(static_cast<std::size_t>(group.blocks) + 2),

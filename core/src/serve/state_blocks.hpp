@@ -8,6 +8,7 @@
 #include "serve/event_queue.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,9 @@ namespace stateport::detail {
 /// nothing; the last one is never handed out.
 class StateBlocks final : private BlockListener {
  public:
-  StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events);
+  /// `eviction`: which state goes first; null: the least recently used.
+  StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events,
+              std::shared_ptr<EvictionPolicy> eviction);
   ~StateBlocks();
   StateBlocks(const StateBlocks&) = delete;
   StateBlocks& operator=(const StateBlocks&) = delete;

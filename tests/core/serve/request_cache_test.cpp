@@ -244,6 +244,8 @@ TEST_CASE("options that cannot be are refused") {
   }
   refused(CacheIndex::tree, [](auto& options) { options.groups = small(CacheIndex::align).groups; });
   refused(CacheIndex::align, [](auto& options) { options.groups.clear(); });
+  refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::hix; });
+  refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
   refused(CacheIndex::align, [](auto& options) { options.groups[0].block_size_tokens = 6; });
   refused(CacheIndex::align, [](auto& options) { options.groups[1].block_size_tokens = 16; });
   refused(CacheIndex::align, [](auto& options) { options.groups[0].blocks = 3; });
@@ -331,6 +333,38 @@ TEST_CASE("what is said of a request's end decides whose state goes, with every 
         CHECK(kept({ReuseHint{}, ReuseHint{}, ReuseHint{.expected_idle_s = 1e6}}) == Kept{true, true, false});
         CHECK(kept({ReuseHint{.tool_call_pending = true}, ReuseHint{}, ReuseHint{}}) == Kept{true, false, true});
       }
+}
+
+TEST_CASE("a state that lost its place to others is a hit lost to eviction, and the order says which one that is") {
+  for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::fifo, EvictionOrder::mru}) {
+    CAPTURE(name(order));
+    RequestCacheOptions options = small(CacheIndex::align);
+    // A request that goes into its second block holds two; one more can be cached then.
+    options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
+    options.eviction = order;
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    const Tokens first = counting(13);
+    const Tokens second = counting(13, 300);
+    serve_alone(*cache, world, first, 1);
+    serve_alone(*cache, world, second, 1);
+    CHECK(serve_alone(*cache, world, first, 1).reused_tokens == 12);
+    serve_alone(*cache, world, counting(13, 600), 1);
+    CHECK(cache->evicted_states() == 1);
+    const bool first_goes = order != EvictionOrder::lru;
+    for (const bool is_first : {true, false}) {
+      const auto started = cache->start({.tokens = is_first ? first : second});
+      CHECK((started->reused_tokens == 0) == (is_first == first_goes));
+      CHECK((started->lost == LostHit::evicted) == (is_first == first_goes));
+      CHECK(started->lost_tokens == (is_first == first_goes ? 12 : 0));
+      cache->abort(started->request);
+    }
+    CHECK(cache->stats().of(LostHit::evicted).tokens == 12);
+    // The KV is cached, and no state was at its end.
+    const auto off_grid = cache->start({.tokens = std::span(first).first(9)});
+    CHECK(off_grid->lost == LostHit::off_grid);
+    cache->abort(off_grid->request);
+  }
 }
 
 TEST_CASE("a request that decodes inside a block of states holds its window alone") {
@@ -438,6 +472,7 @@ class RandomEngine {
     const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
     if (!started) return;
     hits += started->reused_tokens > 0;
+    if (started->lost == LostHit::evicted) REQUIRE(cache_->evicted_states() > 0);
     running_[started->request] = {.tokens = prompt, .told = prompt.size(), .prompt = std::ssize(prompt)};
   }
 
@@ -611,6 +646,8 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
     return options;
   }
+  constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
+  options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
   std::int32_t size = options.block_size_tokens;
   while (size <= 2 * options.drafts) size += options.block_size_tokens;
   for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))

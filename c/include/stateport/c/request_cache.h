@@ -62,7 +62,7 @@ typedef struct stateport_request_cache_options {
   int64_t decode_checkpoint_tokens;
   const stateport_state_group* groups;  ///< align: at least one; else none
   size_t group_count;
-  const stateport_eviction_options* eviction;  ///< slots, tree: of states, and of leaves of the tree; null: LRU
+  const stateport_eviction_options* eviction;  ///< of states, and of leaves of the tree; null: LRU. align: no hix, gdsf
   int32_t fast_hash;                           ///< not 0: xxh3_128, for a single tenant; 0: sha256
   int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
   int32_t events;                              ///< not 0: keep events for stateport_request_cache_take_events

@@ -49,7 +49,9 @@ struct RequestCacheOptions {
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
   std::vector<StateGroup> groups;               ///< align: at least one; else none
-  EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree: of states, and of leaves of the tree
+  /// Of states, and of leaves of the tree; align: in each group by itself, and none that learns (hix, gdsf). KV of slots
+  /// and align goes by its last use.
+  EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;                           ///< of a state and of a token's KV, by which gdsf and hix weigh them
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
@@ -166,7 +168,8 @@ class RequestCache {
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
 /// alignment, decode_checkpoint_tokens that are not whole blocks; align: no group, and for a group a block size that is
 /// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
-/// fewer than one request needs, or a conv window (if any) not longer than drafts; another index: groups.
+/// fewer than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another
+/// index: groups.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport
