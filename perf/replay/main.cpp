@@ -225,7 +225,7 @@ int replay(const Options& options) {
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
   if (options.size) return run_sizing(options, full, workload, json);
   Report report{.run = describe_run(options, loaded, full)};
-  if (options.cache == CacheKind::align)
+  if (options.serves())
     replay_requests(options, workload, full, report, [&](RequestReplayer& replayer, bool show_progress) {
       run_requests(options, workload, replayer, show_progress);
     });

@@ -18,8 +18,9 @@ constexpr const char* description =
     "Replays a serving workload through a state cache whose states are really\n"
     "made, copied and verified. Requests are served one at a time, in order. Each\n"
     "continues from the deepest state inside its longest cached prefix; a stand-in\n"
-    "for the model computes the rest of the prompt. With --cache align, eight\n"
-    "requests are served at a time, prefilled in chunks, and decode their answers.";
+    "for the model computes the rest of the prompt. With --serve, and always with\n"
+    "--cache align, eight requests are served at a time, prefilled in chunks, and\n"
+    "decode their answers: as an engine does that codes against RequestCache.";
 
 constexpr const char* footer =
     "Keys of the JSON file, beside the settings of the run:\n"
@@ -43,7 +44,7 @@ constexpr const char* footer =
     "  capacities [...]  as --sweep writes them, all policies with a quarter to\n"
     "                 four times the budget\n"
     "  timeline [...]  of 24 equal parts of the requests; ages [...] of states\n"
-    "and with --cache align:\n"
+    "and with --serve or --cache align:\n"
     "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
     "  refused (checkpoints without room), skipped_parts (copies without a slot),\n"
     "  planning_ns_p50, planning_ns_p99  of plan and commit of a step\n"
@@ -73,7 +74,7 @@ void add_workload(CLI::App& app, Options& options) {
   app.add_option("--seed", options.generator.seed, "Of the generated workload and of the drafts that are kept")
       ->capture_default_str();
   app.add_option("--requests", options.requests_max,
-                 "Serve only so many [all of a trace, 3000 generated, 100 for align]")
+                 "Serve only so many [all of a trace, 3000 generated, 100 for align and --serve]")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}));
   app.add_option("--block-size", options.generator.block_size_tokens, "Tokens of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
@@ -152,8 +153,11 @@ void add_align(CLI::App& app, Options& options) {
   app.add_option("--accept", options.accept, "Align: chance that a draft is kept, if the one before it is")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_flag("--serve", options.serve,
+               "Serve through RequestCache: eight requests at a time, in chunks, with their answers. It places the "
+               "checkpoints itself");
   app.add_option("--counters", options.asynchronous,
-                 "Align: async = block tables are made before the last step's count is known")
+                 "Align, --serve: async = a pass is planned before the last one's count is known")
       ->transform(CLI::CheckedTransformer(counters, CLI::ignore_case))
       ->option_text("sync|async [sync]");
 }
@@ -186,7 +190,12 @@ void refuse_others(const CLI::App& app, const Options& options) {
       if (app.count(option) > 0) throw CLI::ValidationError(option, why);
   };
   const bool align = options.cache == CacheKind::align;
-  if (!align) refuse({"--draft", "--accept", "--counters"}, "needs --cache align");
+  if (!align) refuse({"--draft", "--accept"}, "needs --cache align");
+  if (!options.serves()) refuse({"--counters"}, "needs --cache align or --serve");
+  if (options.serve) {
+    refuse({"--checkpoint", "--budget", "--sweep", "--prometheus"}, "means nothing with --serve");
+    if (options.size) throw CLI::ValidationError("--serve", "means nothing to size");
+  }
   if (align && options.size) throw CLI::ValidationError("size", "means nothing with --cache align");
   if (align)
     refuse({"--budget", "--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"}, "means nothing with --cache align");
@@ -212,7 +221,7 @@ void add_states(CLI::App& app, Options& options) {
                  "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
                  "bookkeeping alone, nothing is moved or verified")
       ->transform(CLI::AsSizeValue(false))
-      ->option_text("BYTES [2GiB, 64MiB for align]");
+      ->option_text("BYTES [2GiB, 64MiB for align and --serve]");
 }
 
 /// `size` is a subcommand that takes the options of the program, so that there is one list of them.
@@ -263,7 +272,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   }
   options.plant_wrong_slot = !plant.empty();
   // Every decoded token writes states: fewer and smaller ones keep a run short.
-  if (options.cache == CacheKind::align) {
+  if (options.serves()) {
     constexpr std::uint64_t align_materialize_bytes = std::uint64_t{64} << 20;
     if (app.count("--materialize") == 0) options.materialize_bytes = align_materialize_bytes;
     if (options.trace.empty() && options.requests_max == 0) options.requests_max = 100;

@@ -44,12 +44,14 @@ struct Options {
   std::int32_t drafts = 0;                    ///< align only, like the next two
   double accept = 0.7;                        ///< chance that a draft is kept
   bool asynchronous = false;                  ///< counters
+  bool serve = false;                         ///< as an engine does, through RequestCache; align always
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   std::string prometheus_file;                               ///< empty: none
   std::string report_file;                                   ///< empty: none
   bool plant_wrong_slot = false;
 
+  [[nodiscard]] bool serves() const noexcept { return serve || cache == CacheKind::align; }
   /// One memory for KV and states, or several to compare, instead of blocks and slots.
   [[nodiscard]] bool has_budget() const noexcept { return budget_bytes > 0 || !sweep_bytes.empty(); }
 };

@@ -3,6 +3,7 @@
 
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/runtime.hpp>
+#include <stateport/core/model/models.hpp>
 
 #include "run_setup.hpp"
 #include "states/device_passes.hpp"
@@ -19,6 +20,30 @@ namespace {
 std::int32_t conv_window(const StateSpec& spec) {
   const auto conv = std::ranges::find(spec.tensors(), StateKind::conv, &StateTensorSpec::kind);
   return conv == spec.tensors().end() ? 0 : static_cast<std::int32_t>(conv->window());
+}
+
+RequestCacheOptions align_options(const Options& options, const Workload& workload, const StateSpec& full,
+                                  const RunDescription& run) {
+  RequestCacheOptions cache = align_cache_options(workload, static_cast<std::int32_t>(run.slots), options.drafts,
+                                                  options.asynchronous);
+  cache.groups.front().layout_fingerprint = full.fingerprint();
+  cache.groups.front().conv_window = conv_window(full);
+  return cache;
+}
+
+/// By block hash or by tokens.
+RequestCacheOptions pool_options(const Options& options, const Workload& workload, const StateSpec& full,
+                                 const RunDescription& run) {
+  const bool tree = options.cache == CacheKind::tree;
+  RequestCacheOptions cache = pool_cache_options(workload, tree ? CacheIndex::tree : CacheIndex::slots, run.blocks,
+                                                 run.slots, options.asynchronous);
+  cache.layout_fingerprint = full.fingerprint();
+  cache.hash = options.hash;
+  cache.eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
+  const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
+  cache.memory.state_bytes = static_cast<std::int64_t>(full.slot_bytes());
+  if (kv_bytes) cache.memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+  return cache;
 }
 
 void serve(const Workload& workload, const RequestReplayOptions& requests, PassMover& mover, bool show_progress,
@@ -49,15 +74,13 @@ std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& me
 
 void replay_requests(const Options& options, const Workload& workload, const StateSpec& full, Report& report,
                      const RunRequests& run) {
-  const std::int32_t window = conv_window(full);
-  RequestReplayOptions requests{.cache = align_cache_options(workload, static_cast<std::int32_t>(report.run.slots),
-                                                             options.drafts, options.asynchronous),
+  const bool align = options.cache == CacheKind::align;
+  RequestReplayOptions requests{.cache = align ? align_options(options, workload, full, report.run)
+                                               : pool_options(options, workload, full, report.run),
                                 .accept = options.accept,
                                 .seed = options.generator.seed,
-                                .history_tokens = std::max(window - options.drafts, 1)};
+                                .history_tokens = std::max(conv_window(full) - options.drafts, 1)};
   requests.cache.unchecked_layout = false;
-  requests.cache.groups.front().layout_fingerprint = full.fingerprint();
-  requests.cache.groups.front().conv_window = window;
   // Before the runtime starts, whose waiting threads would share the cores, and with the caches to itself.
   requests.cache.events = false;
   NoPasses none;

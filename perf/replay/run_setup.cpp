@@ -29,11 +29,13 @@ void choose_capacity(const Options& options, const Workload& workload, const Sta
   run.blocks = options.blocks > 0 ? options.blocks
                                   : std::clamp(blocks_per_slot * run.slots, workload.longest_blocks(),
                                                std::int64_t{std::numeric_limits<std::int32_t>::max() - 1});
+  if (options.serve && options.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload));
   run.unlimited = options.unlimited;
   if (!options.unlimited) return;
   const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
   run.blocks = distinct;
-  run.slots = options.cache == CacheKind::align
+  if (options.serves()) run.blocks = align_blocks_max(workload, options.drafts);
+  run.slots = options.serves()
                   ? align_blocks_max(workload, options.drafts)
                   : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
 }
@@ -51,8 +53,8 @@ void describe_cache(const Options& options, RunDescription& run) {
   if (options.eviction) run.cache += fmt::format(", {}", name(*options.eviction));
   run.hash = "none";
   if (options.cache == CacheKind::slots) run.hash = options.hash == BlockHashKind::sha256 ? "sha256" : "xxh3_128";
-  if (options.cache != CacheKind::align) return;
-  run.checkpoint = "boundaries";
+  if (!options.serves()) return;
+  run.checkpoint = options.cache == CacheKind::align ? "boundaries" : "request cache";
   run.drafts = options.drafts;
   run.accept = options.accept;
   run.asynchronous = options.asynchronous;

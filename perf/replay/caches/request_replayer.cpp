@@ -82,6 +82,30 @@ RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t b
   return options;
 }
 
+std::int64_t served_blocks_min(const Workload& workload) {
+  const std::int64_t block = workload.block_size_tokens();
+  return requests_at_a_time * ((request_tokens_max(workload, 0) + block - 1) / block);
+}
+
+RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex index, std::int64_t blocks,
+                                       std::int64_t slots, bool asynchronous) {
+  const std::int64_t block = workload.block_size_tokens();
+  require(blocks >= served_blocks_min(workload), "blocks", blocks, "too few for what runs at the same time");
+  require(blocks <= (std::numeric_limits<std::int32_t>::max() - 2 * block) / block, "blocks", blocks,
+          "more than a KV index can name");
+  require(slots >= 0 && slots < std::numeric_limits<std::int32_t>::max() - requests_at_a_time, "slots", slots,
+          "0 to 2^31 - 10");
+  return {.index = index,
+          .max_requests = requests_at_a_time,
+          .max_request_tokens = request_tokens_max(workload, 0),
+          .block_size_tokens = static_cast<std::int32_t>(block),
+          .kv_tokens = blocks * block,
+          .unchecked_layout = true,
+          .checkpoints = static_cast<std::int32_t>(slots),
+          .overlap = asynchronous,
+          .events = true};
+}
+
 std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts) {
   std::int64_t blocks = requests_at_a_time * blocks_held_max(drafts);
   for (std::size_t i = 0; i < workload.size(); ++i)
@@ -355,13 +379,13 @@ void RequestReplayer::take_events() {
       const bool state = event.content == CacheEvent::Content::state;
       const bool removed = event.kind == CacheEvent::Kind::removed;
       (state ? resident_states_ : resident_blocks_) += removed ? -1 : 1;
-      removed_blocks_ += removed && !state;
+      (state ? removed_states_ : removed_blocks_) += removed;
     }
   }
 }
 
 CacheCounts RequestReplayer::cache_counts() const {
-  return {.state_evictions = cache_->evicted_states(),
+  return {.state_evictions = cache_->options().events ? removed_states_ : cache_->evicted_states(),
           .block_evictions = removed_blocks_,
           .dropped_checkpoints = passes_.refused,
           .resident_blocks = resident_blocks_,

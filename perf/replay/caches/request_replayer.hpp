@@ -50,7 +50,13 @@ struct PassCounts {
 /// Throws InvalidArgument for drafts < 0 and for fewer blocks than the requests hold when each needs the most.
 [[nodiscard]] RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks,
                                                       std::int32_t drafts, bool asynchronous);
-/// Blocks with which nothing is ever evicted.
+/// A cache by block hash or by tokens with room for `blocks` blocks of KV and `slots` checkpoints, for requests_at_a_time
+/// requests of the workload. Throws InvalidArgument for slots < 0 and fewer blocks than served_blocks_min().
+[[nodiscard]] RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex index, std::int64_t blocks,
+                                                     std::int64_t slots, bool asynchronous);
+/// KV blocks with which requests_at_a_time requests always find room.
+[[nodiscard]] std::int64_t served_blocks_min(const Workload& workload);
+/// Blocks, of KV or of states, with which nothing is ever evicted.
 [[nodiscard]] std::int64_t align_blocks_max(const Workload& workload, std::int32_t drafts);
 
 /// Serves a workload as an engine does that codes against RequestCache, whatever the index: up to requests_at_a_time
@@ -136,6 +142,7 @@ class RequestReplayer {
   std::int64_t resident_states_ = 0;
   std::int64_t resident_blocks_ = 0;
   std::int64_t removed_blocks_ = 0;
+  std::int64_t removed_states_ = 0;  ///< evicted, or gone with their KV
 
   // Of one call.
   std::vector<Token> prompt_;

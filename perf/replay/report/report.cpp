@@ -32,10 +32,13 @@ class Lines {
 std::string describe_cache(const Report& report) {
   const RunDescription& run = report.run;
   const char* const unlimited = run.unlimited ? " (unlimited)" : "";
-  if (report.passes)
+  const char* const counters = run.asynchronous ? "asynchronous" : "synchronous";
+  if (report.passes && run.checkpoint == "boundaries")
     return fmt::format("{}, {} blocks{}, {} requests at a time, {} drafts, {:.2f} kept, counters {}", run.cache,
-                       run.slots, unlimited, requests_at_a_time, run.drafts, run.accept,
-                       run.asynchronous ? "asynchronous" : "synchronous");
+                       run.slots, unlimited, requests_at_a_time, run.drafts, run.accept, counters);
+  if (report.passes)
+    return fmt::format("{}, {} blocks, {} slots{}, {} requests at a time, counters {}, hash {}", run.cache, run.blocks,
+                       run.slots, unlimited, requests_at_a_time, counters, run.hash);
   if (run.budget_bytes > 0)
     return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
                        human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
@@ -117,11 +120,11 @@ void add_align(Lines& lines, const Report& report) {
   const PassCounts& passes = *report.passes;
   const MoverCounts& mover = report.mover;
   lines.add("steps", "{}, {} of {} drafts kept", passes.steps, passes.drafts_accepted, passes.drafts_proposed);
-  lines.add("moved", "{} copies between columns, {} parts skipped", passes.copies, passes.skipped_parts);
-  lines.add("published", "{} boundaries; {} refused, which found no room", mover.commits, passes.refused);
+  lines.add("moved", "{} copies between slots, {} parts skipped", passes.copies, passes.skipped_parts);
+  lines.add("published", "{} states; {} refused, which found no room", mover.commits, passes.refused);
   if (report.run.memory_state.empty()) return;
-  lines.add("verified", "{} states ({} continued from, {} published), {} wrong", mover.verified, mover.restores,
-            mover.commits, mover.mismatches);
+  lines.add("verified", "{} states, {} of them continued from; {} wrong", mover.verified, mover.restores,
+            mover.mismatches);
 }
 
 void add_states(Lines& lines, const Report& report, const Derived& derived) {

@@ -112,14 +112,8 @@ RequestReplayOptions align_options(const Workload& workload, std::int32_t blocks
 
 /// The same requests by another index, with room for less.
 RequestReplayOptions options_of(CacheIndex index, const Workload& workload, bool asynchronous) {
-  RequestReplayOptions options = align_options(workload, 90, 0, asynchronous);
-  options.cache.index = index;
-  options.cache.groups.clear();
-  options.cache.checkpoints = 20;
-  const std::int64_t block = workload.block_size_tokens();
-  options.cache.kv_tokens =
-      2 * requests_at_a_time * ((options.cache.max_request_tokens + block - 1) / block + 1) * block;
-  return options;
+  return {.cache = pool_cache_options(workload, index, 2 * served_blocks_min(workload), 20, asynchronous),
+          .history_tokens = history};
 }
 
 }  // namespace
@@ -181,6 +175,24 @@ TEST_CASE("requests are served alike by block hash and by tokens") {
         CHECK(replayer.cache_counts().state_evictions > 0);
         CHECK(replayer.cache_counts().resident_states > 0);
       }
+}
+
+TEST_CASE("with KV for what runs alone every request is served") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    const Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 60, .block_size_tokens = 64});
+    const RequestReplayOptions options{
+        .cache = pool_cache_options(workload, index, served_blocks_min(workload), 3, false), .history_tokens = history};
+    SymbolicPasses states(options);
+    RequestReplayer replayer(workload, options, states);
+    replayer.run([&](std::int64_t) {
+      replayer.check_invariants();
+      return true;
+    });
+    CHECK(replayer.counts().requests == 60);
+    CHECK(states.counts().mismatches == 0);
+    CHECK(replayer.cache_counts().state_evictions > 0);
+  }
 }
 
 TEST_CASE("residents are what was stored and not removed") {
@@ -274,4 +286,8 @@ TEST_CASE("a replay over RequestCache refuses options that cannot work") {
   refused([](RequestReplayOptions& options) { options.cache.index = CacheIndex::slots; });  // with a draft
   CHECK_THROWS_AS(align_cache_options(workload, 31, 0, false), InvalidArgument);
   CHECK_THROWS_AS(align_cache_options(workload, 400, -1, false), InvalidArgument);
+  const std::int64_t least = served_blocks_min(workload);
+  CHECK_THROWS_AS(pool_cache_options(workload, CacheIndex::tree, least - 1, 20, false), InvalidArgument);
+  CHECK_THROWS_AS(pool_cache_options(workload, CacheIndex::tree, least, -1, false), InvalidArgument);
+  CHECK_THROWS_AS(pool_cache_options(workload, CacheIndex::tree, 1 << 30, 20, false), InvalidArgument);
 }
