@@ -206,8 +206,8 @@ void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
   }
 }
 
-/// A policy that was told of the first victim cannot take it back: so the others are looked for before. If there are
-/// fewer than `count`, chosen holds them.
+/// What a policy has observed of a first victim cannot be undone, so all victims are looked for beforehand. If there
+/// are fewer than `count`, `chosen` holds them.
 bool SlotAllocator::Books::can_choose(std::size_t count) {
   if (!forest || count == 1) return true;
   foreseen.resize(std::min(count, held.size()));
@@ -217,8 +217,8 @@ bool SlotAllocator::Books::can_choose(std::size_t count) {
   return false;
 }
 
-/// Chooses up to `count` victims, in order of eviction. They keep their slots for now, but a policy is told that they
-/// go, so that it ranks each as if those before it were gone.
+/// Chooses up to `count` victims, in order of eviction. They keep their slots for now, but the policy observes each
+/// eviction at once, so that it ranks the next one as if those before it were gone.
 void SlotAllocator::Books::choose_victims(std::size_t count) {
   const Candidates spared{*this, true};
   while (chosen.size() < count) {

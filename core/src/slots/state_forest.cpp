@@ -100,8 +100,8 @@ void StateForest::forget(BlockId block) noexcept {
   node = {.life = node.life + 1};
 }
 
-/// The next state of a prompt. One that was told of at another depth is none of its prefixes: hashes that no prompt has
-/// must not tie states in a circle.
+/// The next state of a prompt. One that was reported at another depth is none of its prefixes: hashes that belong to no
+/// prompt must not make a circle of states.
 void StateForest::follow(const Found& state, std::int32_t depth_blocks) {
   const auto index = static_cast<std::uint32_t>(state.block.value());
   Node& node = nodes_[index];

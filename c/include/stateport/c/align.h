@@ -5,7 +5,7 @@
 #include <stateport/c/align_options.h>
 #include <stateport/c/store.h>
 
-/// Checkpoints found by block table: stateport::AlignContext. The conventions are told in stateport/c/core.h, the rules
+/// Checkpoints found by block table: stateport::AlignContext. The conventions are in stateport/c/core.h, the rules
 /// in the C++ header.
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #include <stateport/c/copies.h>
 #include <stateport/c/status.h>
 
-/// Checkpoints found by block table, planned on the host: stateport::AlignPlanner. The conventions are told in
+/// Checkpoints found by block table, planned on the host: stateport::AlignPlanner. The conventions are in
 /// stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #include <stateport/c/slot_allocator.h>
 #include <stateport/c/status.h>
 
-/// Where a prefill saves states for a slot allocator: stateport::CheckpointPlanner. The conventions are told in
+/// Where a prefill saves states for a slot allocator: stateport::CheckpointPlanner. The conventions are in
 /// stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What a tree or a slot allocator evicts, and what the policy that learns may be told: stateport::EvictionPolicy,
-/// stateport::ReuseHint. The conventions are told in stateport/c/core.h, the rules in the C++ headers.
+/// What a tree or a slot allocator evicts, and what a policy that learns may use: stateport::EvictionPolicy,
+/// stateport::ReuseHint. The conventions are in stateport/c/core.h, the rules in the C++ headers.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -7,7 +7,7 @@
 #include <stateport/c/statistics.h>
 #include <stateport/c/status.h>
 
-/// Checkpoints found by tokens: stateport::PrefixTree. The conventions are told in stateport/c/core.h, the rules in the
+/// Checkpoints found by tokens: stateport::PrefixTree. The conventions are in stateport/c/core.h, the rules in the
 /// C++ header.
 #ifdef __cplusplus
 extern "C" {
@@ -69,10 +69,10 @@ typedef struct stateport_insert {
   int32_t slot;  ///< checkpoint to donate, tagged with the whole pages of `tokens`, or STATEPORT_NONE; 0 is a slot
   int32_t priority;
   int32_t chunked;  ///< not 0: a chunk of a prompt, which counts as no use
-  // What hix may be told of the request; zeros tell nothing. What cannot be is refused, as a time after now.
-  uint64_t past[2];                  ///< of its match; without it, it is a new prompt whose age counts from now
+  // What hix may use of the request; zeros: unknown. Impossible values are refused, such as a time after now.
+  uint64_t past[2];                  ///< of its match; zeros: a new prompt, whose age counts from now
   const stateport_reuse_hint* hint;  ///< about its end
-  int64_t request_tokens;            ///< that it gets, as far as is known; 0: it ends here, unless chunked
+  int64_t request_tokens;            ///< expected length of the request; 0: it ends here, unless chunked
 } stateport_insert;
 
 typedef struct stateport_insert_result {
@@ -184,7 +184,7 @@ stateport_status stateport_tree_peek_victims(stateport_tree* tree, int32_t kind,
 /// Gives up the state of a node, which keeps its KV. Refuses a node that has been evicted, has no state, or a locked
 /// one.
 stateport_status stateport_tree_drop_state(stateport_tree* tree, uint64_t node);
-/// KV indices that left the tree, oldest first, and are the caller's again: at most `capacity` of them, each told once.
+/// KV indices that left the tree, oldest first, and are the caller's again: at most `capacity` of them, each once.
 /// They wait here until they are taken: ask after match_with_live_slot, insert, evict and reset.
 stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out, size_t capacity, size_t* count);
 

@@ -9,7 +9,7 @@
 #include <stateport/c/status.h>
 
 /// The one interface that an engine needs, for each of the three indexes: stateport::RequestCache. The conventions are
-/// told in stateport/c/core.h, the rules in the C++ header.
+/// in stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,7 +21,7 @@ extern "C" {
 ///     [before]  for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
-/// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits tell of
+/// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits name
 /// (pointers in their outputs) belongs to the cache and stays until the next plan, cancel, commit or reset, and for a
 /// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
 typedef struct stateport_request_cache stateport_request_cache;
@@ -128,7 +128,7 @@ stateport_status stateport_request_cache_stats(stateport_request_cache* cache, s
 /// needed for all of it, with that zero. prefix: of the names; null: "stateport".
 stateport_status stateport_request_cache_prometheus(stateport_request_cache* cache, const char* prefix, char* text,
                                                     size_t capacity, size_t* bytes);
-/// The oldest events, each told once: at most `capacity`; their number into `count`.
+/// Moves the oldest events, at most `capacity`, into `out`, and their number into `count`.
 stateport_status stateport_request_cache_take_events(stateport_request_cache* cache, stateport_cache_event* out,
                                                      size_t capacity, size_t* count);
 /// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.

@@ -87,7 +87,7 @@ typedef struct stateport_group_plan {
 /// A planned pass. The caller sets `size`, `groups` and `group_count` before the call.
 typedef struct stateport_pass_plan {
   size_t size;
-  stateport_group_plan* groups;  ///< room for what each group needs; null: it is not told
+  stateport_group_plan* groups;  ///< room for what each group needs; null: not wanted
   size_t group_count;            ///< of the cache, or 0
   uint64_t pass;
   /// 0: planned ahead, and where its rows begin depends on a pass that is not committed: memory is reserved, and `room`
@@ -126,7 +126,7 @@ typedef struct stateport_group_commit {
 /// A committed pass. The caller sets `size`, `groups`, `group_count` and `next` before the call.
 typedef struct stateport_pass_commit {
   size_t size;
-  stateport_group_commit* groups;  ///< room for what each group needs; null: it is not told
+  stateport_group_commit* groups;  ///< room for what each group needs; null: not wanted
   size_t group_count;              ///< of the cache, or 0
   stateport_pass_plan* next;       ///< room for a plan, set up as for a plan; needed with `overlap` alone
   int32_t has_next;                ///< not 0: a pass that was planned ahead was not ready, and is now; `next` tells it

@@ -6,7 +6,7 @@
 #include <stateport/c/eviction.h>
 #include <stateport/c/status.h>
 
-/// Checkpoints found by block hash: stateport::SlotAllocator over a stateport::BlockPool. The conventions are told in
+/// Checkpoints found by block hash: stateport::SlotAllocator over a stateport::BlockPool. The conventions are in
 /// stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {
@@ -72,7 +72,7 @@ typedef struct stateport_restore {
   stateport_slot_copy copy;  ///< from the block's slot to a slot of the store of live states
 } stateport_restore;
 
-/// A request whose states are stored, as a policy is told of it.
+/// A request whose states are stored, as it is reported to a policy.
 typedef struct stateport_served_prompt {
   size_t size;
   double now_s;                      ///< the caller's clock in seconds: finite, not negative, never goes back
@@ -124,9 +124,9 @@ stateport_status stateport_slot_allocator_set_tag(stateport_slot_allocator* allo
 /// Makes states findable; hashes <= 0 are skipped. Tag them first.
 stateport_status stateport_slot_allocator_register_states(stateport_slot_allocator* allocator, const int32_t* blocks,
                                                           const int64_t* hashes, size_t count);
-/// Tells the eviction policy of a request, once the states it leaves have their tags and are registered. To gdsf and
-/// hix, states that no request told of are worth nothing: they go first, least recently used first. Without a policy of
-/// states the hint is checked, and nothing happens.
+/// Reports a request to the eviction policy, once its states have their tags and are registered. gdsf and hix give a
+/// state that no request has reported rank 0: such states are evicted first, least recently used first. Without a
+/// policy the hint is checked, and nothing happens.
 stateport_status stateport_slot_allocator_note_served(stateport_slot_allocator* allocator,
                                                       const stateport_served_prompt* prompt);
 /// The last of the hashes that has a state.

@@ -4,7 +4,7 @@
 
 #include <stateport/c/status.h>
 
-/// What one state consists of: stateport::StateSpec and the catalogue. The conventions are told in
+/// What one state consists of: stateport::StateSpec and the catalogue. The conventions are in
 /// stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What a cache was worth, and why it was not worth more: stateport::CacheStats, stateport::LostHit. Plain data.
+/// What a cache saved, and why it did not save more: stateport::CacheStats, stateport::LostHit. Plain data.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// Errors and the version. The conventions are told in stateport/c/core.h.
+/// Errors and the version. The conventions are in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -4,7 +4,7 @@
 
 #include <stateport/c/store.h>
 
-/// What a decode step with drafts leaves: stateport::StepCommitter. The conventions are told in stateport/c/core.h, the
+/// What a decode step with drafts leaves: stateport::StepCommitter. The conventions are in stateport/c/core.h, the
 /// addresses of a strip in the C++ header.
 #ifdef __cplusplus
 extern "C" {

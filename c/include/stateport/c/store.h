@@ -6,7 +6,7 @@
 #include <stateport/c/spec.h>
 #include <stateport/c/status.h>
 
-/// The runtime, stores and copies. The conventions are told in stateport/c/core.h.
+/// The runtime, stores and copies. The conventions are in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-/// Of how many tokens the states in a block are, as constexpr functions of integers: PublicationCheck keeps the counts
-/// on the host, AlignContext on the device. Conv and recurrent parts are counted apart: with drafts they lie in
-/// different columns.
+/// How many tokens the states in a block stand for, as constexpr functions of integers. PublicationCheck keeps these
+/// counts on the host, AlignContext on the device. Conv and recurrent parts are counted apart, because with drafts they
+/// lie in different columns.
 namespace stateport {
 
 inline constexpr std::int64_t unknown_tokens = -1;

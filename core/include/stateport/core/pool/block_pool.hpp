@@ -25,10 +25,10 @@ struct BlockPoolOptions {
   /// A dummy that is never handed out, for example block 0 where an engine pads its block tables with 0. BlockId{}: the
   /// last one.
   BlockId reserved = {};
-  /// Which cached block is evicted first. Null: lru, by (last-use tick, id). Any order will do. Of a block it is told
-  /// the last-use tick, when it was registered, its hits (1, and one for each reference since) and its registered
-  /// children; all else is 0, so `priority` is the same as lru. A learning policy is refused: a block pool knows no
-  /// prompts.
+  /// Which cached block is evicted first. Null: lru, by (last-use tick, id). Any order can be used. VictimFacts of a
+  /// block has the last-use tick, the tick of registration, hits (1, and one for each reference since) and the number
+  /// of registered children; all else is 0, so `priority` equals lru. A learning policy is refused, because a block
+  /// pool knows no prompts.
   std::shared_ptr<EvictionPolicy> eviction;
 };
 
