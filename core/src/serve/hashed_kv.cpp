@@ -88,10 +88,13 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     parents_.push_back(i == 0 ? root_hash : row.hashes.keys()[i - 1]);
     const PrefixHash& prefix = row.hashes.prefixes()[i];
     const BlockId before = pool_.find(row.hashes.keys()[i]);
-    had_state_[row.blocks[i].index()] = before.valid() ? had_state_[before.index()] : 0;
+    // Another prefix with the same key cannot be found any more.
+    const bool same = before.valid() && prefix_of_[before.index()] == prefix;
+    if (before.valid() && !same) lose(before);
+    had_state_[row.blocks[i].index()] = same ? had_state_[before.index()] : 0;
     if (before.valid()) found_[before.index()] = 0;
     found_[row.blocks[i].index()] = 1;
-    if (!before.valid())
+    if (!same)
       events_.push({.kind = CacheEvent::Kind::stored,
                     .prefix = prefix,
                     .parent = i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
@@ -125,11 +128,13 @@ void HashedKv::reset() {
 }
 
 void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
-  for (const BlockId block : blocks) {
-    had_state_[block.index()] = 0;
-    if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0)
-      events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix_of_[block.index()]});
-  }
+  for (const BlockId block : blocks) lose(block);
+}
+
+void HashedKv::lose(BlockId block) {
+  had_state_[block.index()] = 0;
+  if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0)
+    events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix_of_[block.index()]});
 }
 
 }  // namespace stateport::detail

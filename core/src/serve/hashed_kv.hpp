@@ -80,6 +80,8 @@ class HashedKv final : private BlockListener {
     std::size_t registered = 0;     ///< leading blocks that are found by hash
   };
 
+  /// The block is not found by its hash any more.
+  void lose(BlockId block);
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 

@@ -50,11 +50,14 @@ void StateBlocks::release(std::span<const BlockId> blocks) {
 bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens) {
   if (pool_.hash(block) > 0 || !publication_.publish(block, tokens)) return false;
   const BlockId before = pool_.find(key);
+  // Another prefix with the same key cannot be found any more.
+  const bool same = before.valid() && prefix_of_[before.index()] == prefix;
+  if (before.valid() && !same) lose(before);
   if (before.valid()) found_[before.index()] = 0;
   found_[block.index()] = 1;
   prefix_of_[block.index()] = prefix;
   pool_.register_hashes({&block, 1}, {&key, 1});
-  if (!before.valid())
+  if (!same)
     events_.push({.kind = CacheEvent::Kind::stored,
                   .content = CacheEvent::Content::state,
                   .group = group_,
@@ -67,12 +70,16 @@ void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::s
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (hashes[i] <= 0) continue;
     ++evictions_;
-    if (std::exchange(found_[blocks[i].index()], std::uint8_t{0}) == 0) continue;
-    events_.push({.kind = CacheEvent::Kind::removed,
-                  .content = CacheEvent::Content::state,
-                  .group = group_,
-                  .prefix = prefix_of_[blocks[i].index()]});
+    lose(blocks[i]);
   }
+}
+
+void StateBlocks::lose(BlockId block) {
+  if (std::exchange(found_[block.index()], std::uint8_t{0}) == 0) return;
+  events_.push({.kind = CacheEvent::Kind::removed,
+                .content = CacheEvent::Content::state,
+                .group = group_,
+                .prefix = prefix_of_[block.index()]});
 }
 
 void StateBlocks::reset() {

@@ -41,6 +41,8 @@ class StateBlocks final : private BlockListener {
 
  private:
   void take_null_block();
+  /// The state is not found by its hash any more.
+  void lose(BlockId block);
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/serve/request_cache.hpp>
 
+#include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "heap_counter.hpp"
@@ -42,6 +43,10 @@ RequestCacheOptions small(CacheIndex index, std::int32_t drafts = 0, bool overla
                     {.block_size_tokens = 24, .blocks = 30, .conv_window = 3 + drafts, .layout_fingerprint = 8}};
   return options;
 }
+
+/// Two first blocks of four tokens with one 63-bit key under xxh3_128, and different digests. They were found by
+/// following the key of a block to the block that it numbers, and so on, some 2^32 times (Pollard's rho).
+constexpr std::array<std::array<Token, 4>, 2> one_key = {{{1977724, 1278635, 517372, 1}, {1596476, 103655, 356537, 1}}};
 
 constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
 
@@ -367,6 +372,48 @@ TEST_CASE("a state that lost its place to others is a hit lost to eviction, and 
   }
 }
 
+TEST_CASE("prompts whose blocks have the same key share nothing") {
+  BlockHasher hasher({.kind = BlockHashKind::xxh3_128, .block_size_tokens = 4});
+  const BlockDigest first = hasher.hash_block({}, one_key[0]);
+  const BlockDigest second = hasher.hash_block({}, one_key[1]);
+  REQUIRE(first.key() == second.key());
+  REQUIRE(first.prefix() != second.prefix());
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::align}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index);
+    if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
+    options.events = true;
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    const auto prompt = [](std::size_t which, std::int32_t more) {
+      Tokens tokens(one_key[which].begin(), one_key[which].end());
+      for (Token i = 0; i < more; ++i) tokens.push_back(i);
+      return tokens;
+    };
+    CHECK(serve_alone(*cache, world, prompt(0, 1), 1).reused_tokens == 0);
+    CHECK(serve_alone(*cache, world, prompt(0, 1), 1).reused_tokens == 4);
+    // Neither KV nor state of the other one; and what it leaves takes the place of the first, whichever comes next.
+    for (const std::size_t which : {1u, 0u, 1u}) {
+      const StartedRequest other = serve_alone(*cache, world, prompt(which, 6), 2);
+      CHECK(other.reused_tokens == 0);
+      CHECK(!other.lost);
+      CHECK(serve_alone(*cache, world, prompt(which, 6), 2).reused_tokens == 8);
+    }
+    CHECK(cache->stats().hit_tokens == 4 + 3 * 8);
+    std::array<CacheEvent, 100> events;
+    std::set<std::tuple<CacheEvent::Content, std::array<std::uint64_t, 2>>> found;
+    for (const CacheEvent& event : std::span(events).first(cache->take_events(events))) {
+      const auto key = std::tuple(event.content, event.prefix.words);
+      if (event.kind == CacheEvent::Kind::stored)
+        CHECK(found.insert(key).second);
+      else
+        CHECK(found.erase(key) == 1);
+    }
+    CHECK(found.contains(std::tuple(CacheEvent::Content::kv_block, second.prefix().words)));
+    CHECK(!found.contains(std::tuple(CacheEvent::Content::kv_block, first.prefix().words)));
+  }
+}
+
 TEST_CASE("a request that decodes inside a block of states holds its window alone") {
   RequestCacheOptions options = small(CacheIndex::align);
   options.max_requests = 2;
@@ -466,6 +513,8 @@ class RandomEngine {
       prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];
       prompt.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt))));
     }
+    if (prompt.empty() && random_.chance(30))
+      for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.push_back(token);
     for (std::int64_t own = random_.between(prompt.empty() ? 1 : 0, 20); own > 0; --own)
       prompt.push_back(random_.between32(0, 2));
     if (prompt.size() > 60) prompt.resize(60);
