@@ -50,8 +50,9 @@ Budget qwen3_next(std::int64_t bytes) {
 
 /// Of all indexes.
 std::vector<PolicyKind> every_policy() {
-  std::vector<PolicyKind> policies(all_policies.begin(), all_policies.end());
-  policies.insert(policies.end(), slots_policies.begin(), slots_policies.end());
+  std::vector<PolicyKind> policies;
+  for (const CacheKind cache : {CacheKind::tree, CacheKind::slots})
+    for (const PolicyKind policy : policies_of(cache)) policies.push_back(policy);
   return policies;
 }
 
