@@ -106,7 +106,7 @@ void TamperedPool::set_tick(BlockId block, std::int64_t tick) {
 
 void TamperedPool::tell(BlockId block) {
   if (ref_count(block) > 0) return;
-  for (BlockListener* listener : listeners_) listener->on_blocks_unreferenced({&block, 1});
+  tell_unreferenced({&block, 1});
 }
 
 void TamperedPool::forget(std::span<const BlockId> blocks) {
@@ -131,12 +131,12 @@ BlockHash TamperedPool::hash(BlockId block) const {
 }
 
 void TamperedPool::add_listener(BlockListener& listener) {
-  listeners_.push_back(&listener);
+  BlockDirectory::add_listener(listener);
   pool_.add_listener(listener);
 }
 
 void TamperedPool::remove_listener(BlockListener& listener) noexcept {
-  std::erase(listeners_, &listener);
+  BlockDirectory::remove_listener(listener);
   pool_.remove_listener(listener);
 }
 

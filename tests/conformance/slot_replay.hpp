@@ -64,7 +64,6 @@ class TamperedPool final : public BlockDirectory {
 
   BlockPool pool_;
   std::map<BlockId, MadeUp> made_up_;
-  std::vector<BlockListener*> listeners_;
 };
 
 /// Replays the ops of one recorded case on the library and on plain payload arrays, which only the copy plans change.

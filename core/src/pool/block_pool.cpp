@@ -187,10 +187,6 @@ void BlockPool::Books::offer(BlockId id) {
   if (block.is_leaf()) victims.offer(candidates(), static_cast<std::uint32_t>(id.value()));
 }
 
-void BlockPool::tell_unreferenced(std::span<const BlockId> blocks) {
-  for (BlockListener* listener : listeners_) listener->on_blocks_unreferenced(blocks);
-}
-
 void BlockPool::register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,
                                 std::span<const BlockHash> parents) {
   require(hashes.size() == blocks.size(), "hashes", hashes.size(), "must be as many as blocks");
@@ -316,7 +312,7 @@ void BlockPool::free_listed(std::span<const BlockId> blocks) {
         raw(blocks[i]).tick = 0;
       });
   if (blocks.empty()) return;
-  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, books_->hashes);
+  tell_deregistered(blocks, books_->hashes);
 }
 
 void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick) {
@@ -365,7 +361,7 @@ void BlockPool::reset() {
   cached_count_ = 0;
   free_all();
   if (books_->listed.empty()) return;
-  for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(books_->listed, books_->hashes);
+  tell_deregistered(books_->listed, books_->hashes);
 }
 
 void BlockPool::free_all() {

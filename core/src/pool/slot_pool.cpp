@@ -30,7 +30,7 @@ bool SlotPool::allocate(std::span<SlotId> out) noexcept {
   const std::int32_t from = order_ == Order::stack ? free_count_ - count : 0;
   for (std::int32_t i = 0; i < count; ++i) {
     const SlotId slot = books_->ring[ring_index(from + i)];
-    slots_[slot.index()] = {.tag = {}, .owner = caller, .locks = 0};
+    slots_[slot.index()] = {.owner = caller};
     out[static_cast<std::size_t>(i)] = slot;
   }
   if (order_ == Order::queue && count > 0) first_ = static_cast<std::int32_t>(ring_index(count));

@@ -34,7 +34,7 @@ NodeInfo RadixTree::node(std::uint32_t index, std::uint32_t end_page) const {
           .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : 0,
           .children = node.children,
           .tick = node.tick,
-          .state_tick = state ? victims_.state_tick(SlotId{node.slot}) : 0,
+          .state_tick = state ? pool_.last_use_tick(SlotId{node.slot}) : 0,
           .created_tick = node.created,
           .hits = node.hits,
           .priority = node.priority};

@@ -16,14 +16,13 @@ constexpr int fallback_nodes_max = 256;
 
 }  // namespace
 
-TreeVictims::TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy& policy, std::size_t slots)
+TreeVictims::TreeVictims(RadixNodes& nodes, SlotPool& pool, EvictionPolicy& policy, std::size_t slots)
     : nodes_(nodes),
       pool_(pool),
       policy_(policy),
       learning_(policy.learning()),
       ranks_states_(policy.traits().ranks_states || policy.traits().draws > 0),
-      leaves_(policy.traits()),
-      state_ticks_(slots, 0) {
+      leaves_(policy.traits()) {
   if (ranks_states()) states_ = bare_ = VictimOrder<>(policy.traits());
   states_.reserve(slots);
 }

@@ -5,7 +5,6 @@
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
-#include "containers/table.hpp"
 #include "evict/victim_order.hpp"
 #include "tree/radix_nodes.hpp"
 
@@ -25,7 +24,7 @@ namespace stateport::detail {
 class TreeVictims {
  public:
   /// `slots` is the size of `pool`. All three must outlive this.
-  TreeVictims(RadixNodes& nodes, const SlotPool& pool, EvictionPolicy& policy, std::size_t slots);
+  TreeVictims(RadixNodes& nodes, SlotPool& pool, EvictionPolicy& policy, std::size_t slots);
   TreeVictims(const TreeVictims&) = delete;
   TreeVictims& operator=(const TreeVictims&) = delete;
 
@@ -80,7 +79,7 @@ class TreeVictims {
     leaves_.rank_again(leaves(), node);
   }
   void unlock_state(SlotId slot) noexcept { states_.offer_again(states(), static_cast<std::uint32_t>(slot.value())); }
-  void touch_state(SlotId slot, std::uint64_t tick) noexcept { state_ticks_[slot.index()] = tick; }
+  void touch_state(SlotId slot, std::uint64_t tick) noexcept { pool_.touch(slot, tick); }
   /// The node lost its state and stays.
   void state_was_lost(std::uint32_t node) noexcept { leaves_.rank_again(leaves(), node); }
   /// The key of the node's state, if it has one, may have become smaller.
@@ -89,7 +88,6 @@ class TreeVictims {
     if (learning_ != nullptr) learning_->measured(facts(node));
     states_.rank_again(states(), static_cast<std::uint32_t>(nodes_[node].slot));
   }
-  [[nodiscard]] std::uint64_t state_tick(SlotId slot) const noexcept { return state_ticks_[slot.index()]; }
 
   // The node that goes next: a leaf whole, any other without its KV.
   [[nodiscard]] std::optional<std::uint32_t> next_leaf() {
@@ -142,7 +140,9 @@ class TreeVictims {
     [[nodiscard]] bool has_owner(std::uint32_t slot) const noexcept;
     [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept;
     [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
-    [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept { return victims.state_ticks_[slot]; }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept {
+      return victims.pool_.last_use_tick(SlotId{static_cast<std::int32_t>(slot)});
+    }
     void fetch(std::uint32_t slot, VictimFetch what) const noexcept {
       if (has_owner(slot)) victims.fetch(victims.owner(slot), what);
     }
@@ -164,14 +164,13 @@ class TreeVictims {
   void check_list() const;
 
   RadixNodes& nodes_;
-  const SlotPool& pool_;
+  SlotPool& pool_;
   EvictionPolicy& policy_;
   LearningPolicy* learning_;  ///< the policy, if it learns
   bool ranks_states_;
   VictimOrder<LinkedRecency> leaves_;  ///< by node; with a state, if the policy ranks states
   VictimOrder<> bare_;                 ///< by node: leaves without a state, if the policy ranks states
   VictimOrder<> states_;               ///< by slot
-  Table<std::uint64_t> state_ticks_;   ///< by slot
 };
 
 }  // namespace stateport::detail

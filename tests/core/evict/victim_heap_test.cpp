@@ -2,6 +2,7 @@
 #include "evict/victim_heap.hpp"
 
 #include "random.hpp"
+#include "scanned_victims.hpp"
 
 #include <doctest/doctest.h>
 
@@ -27,43 +28,33 @@ TEST_CASE("victim heap agrees with a scan over random touches, locks, erasures a
   stateport::test::for_each_seed(2000, [](stateport::test::Random& random, std::uint64_t) {
     const auto n = static_cast<std::uint32_t>(random.between(1, 20));
     VictimHeap<std::int64_t> heap(n);
-    std::vector<std::int64_t> key(n, 0);
-    std::vector<bool> locked(n, false);
-    std::vector<bool> member(n, false);
+    stateport::test::ScannedVictims all(n);
     for (int step = 0; step < 100; ++step) {
       const auto i = static_cast<std::uint32_t>(random.between(0, n - 1));
       switch (random.between(0, 5)) {
         case 0:
-          key[i] += random.between(0, 9);
+          all.key[i] += random.between(0, 9);
           break;
         case 1:
-          locked[i] = true;
+          all.locked[i] = true;
           break;
         case 2:
-          locked[i] = false;
-          if (member[i]) heap.push(i, key[i]);
+          all.locked[i] = false;
+          if (all.member[i]) heap.push(i, all.key[i]);
           break;
         case 3:
-          member[i] = true;
-          if (!locked[i]) heap.push(i, key[i]);
+          all.member[i] = true;
+          if (!all.locked[i]) heap.push(i, all.key[i]);
           break;
         case 4:
-          member[i] = false;
+          all.member[i] = false;
           heap.erase(i);
           break;
         default:
-          key[i] -= random.between(0, 9);
-          if (member[i] && !locked[i])
-            heap.update(i, key[i]);
-          else
-            heap.erase(i);
+          all.key[i] -= random.between(0, 9);
+          all.rank_again(heap, i);
       }
-      std::optional<std::uint32_t> expected;
-      for (std::uint32_t k = 0; k < n; ++k)
-        if (member[k] && !locked[k] && (!expected || key[k] < key[*expected])) expected = k;
-      const auto top =
-          heap.top([&](std::uint32_t k) { return member[k] && !locked[k]; }, [&](std::uint32_t k) { return key[k]; });
-      REQUIRE(top == expected);
+      all.require_same_top(heap);
       heap.check_invariants();
     }
   });

@@ -3,6 +3,7 @@
 
 #include "heap_counter.hpp"
 #include "random.hpp"
+#include "scanned_victims.hpp"
 
 #include <doctest/doctest.h>
 
@@ -34,31 +35,29 @@ TEST_CASE("victim queue agrees with a scan over random touches, locks, erasures 
     const auto n = static_cast<std::uint32_t>(random.between(1, 20));
     VictimQueue queue;
     queue.reserve(n);
-    std::vector<std::int64_t> key(n, 0);
-    std::vector<bool> locked(n, false);
-    std::vector<bool> member(n, false);
+    stateport::test::ScannedVictims all(n);
     std::int64_t tick = 0;
     const bool ticks_only = random.chance(50);
     for (int step = 0; step < 150; ++step) {
       const auto i = static_cast<std::uint32_t>(random.between(0, n - 1));
       switch (random.between(0, 7)) {
         case 0:
-          key[i] = ticks_only ? tick : key[i] + random.between(0, 9);
+          all.key[i] = ticks_only ? tick : all.key[i] + random.between(0, 9);
           break;
         case 1:
-          locked[i] = true;
+          all.locked[i] = true;
           break;
         case 2:
-          locked[i] = false;
-          if (member[i]) queue.update(i, key[i]);
+          all.locked[i] = false;
+          if (all.member[i]) queue.update(i, all.key[i]);
           break;
         case 3:
-          if (!member[i] && ticks_only) key[i] = tick;
-          member[i] = true;
-          if (!locked[i]) queue.push(i, key[i]);
+          if (!all.member[i] && ticks_only) all.key[i] = tick;
+          all.member[i] = true;
+          if (!all.locked[i]) queue.push(i, all.key[i]);
           break;
         case 4:
-          member[i] = false;
+          all.member[i] = false;
           queue.erase(i);
           break;
         case 5:
@@ -67,25 +66,14 @@ TEST_CASE("victim queue agrees with a scan over random touches, locks, erasures 
         case 6:
           if (random.chance(3)) {
             queue.clear();
-            member.assign(n, false);
+            all.member.assign(n, false);
           }
           break;
         default:
-          if (random.chance(ticks_only ? 10 : 100)) key[i] -= random.between(0, 9);
-          if (member[i] && !locked[i])
-            queue.update(i, key[i]);
-          else
-            queue.erase(i);
+          if (random.chance(ticks_only ? 10 : 100)) all.key[i] -= random.between(0, 9);
+          all.rank_again(queue, i);
       }
-      std::optional<std::uint32_t> expected;
-      for (std::uint32_t k = 0; k < n; ++k)
-        if (member[k] && !locked[k] && (!expected || key[k] < key[*expected])) expected = k;
-      std::optional<std::uint32_t> top;
-      if (random.chance(70)) {
-        top = queue.top([&](std::uint32_t k) { return member[k] && !locked[k]; },
-                        [&](std::uint32_t k) { return key[k]; });
-        REQUIRE(top == expected);
-      }
+      if (random.chance(70)) all.require_same_top(queue);
       queue.check_invariants();
     }
   });

@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "block_recorder.hpp"
 #include "colliding_hashes.hpp"
 #include "heap_counter.hpp"
 #include "random.hpp"
@@ -19,14 +20,9 @@ using namespace stateport;
 
 namespace {
 
-using Blocks = std::vector<BlockId>;
-using Hashes = std::vector<BlockHash>;
-
-Blocks ids(std::initializer_list<std::int32_t> values) {
-  Blocks blocks;
-  for (const std::int32_t value : values) blocks.emplace_back(value);
-  return blocks;
-}
+using test::Blocks;
+using test::Hashes;
+using test::ids;
 
 Blocks take(BlockPool& pool, std::size_t count) {
   Blocks out(count);
@@ -173,29 +169,6 @@ class Model {
   Blocks free_;
 };
 
-/// Remembers what it was told, and what the pool looked like then.
-class Recorder final : public BlockListener {
- public:
-  explicit Recorder(BlockPool& pool) : pool_(pool) { pool_.add_listener(*this); }
-  ~Recorder() { pool_.remove_listener(*this); }
-  void on_blocks_unreferenced(std::span<const BlockId> blocks) override {
-    for (const BlockId block : blocks) CHECK(pool_.ref_count(block) == 0);
-    unreferenced.insert(unreferenced.end(), blocks.begin(), blocks.end());
-  }
-  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> lost) override {
-    for (const BlockId block : blocks) CHECK(pool_.is_free(block));
-    deregistered.insert(deregistered.end(), blocks.begin(), blocks.end());
-    hashes.insert(hashes.end(), lost.begin(), lost.end());
-  }
-
-  Blocks unreferenced;
-  Blocks deregistered;
-  Hashes hashes;
-
- private:
-  BlockPool& pool_;
-};
-
 }  // namespace
 
 TEST_CASE("of blocks used at the same time the smallest id goes first, also above a victim") {
@@ -243,12 +216,12 @@ TEST_CASE("eviction peels leaves by tick and id, and never a parent before its c
   pool.register_hashes(chain, Hashes{10, 20, 30, 40}, Hashes{0, 10, 20, 10});
   pool.release(chain);
   pool.set_last_use(ids({3}), 7);
-  Recorder recorder(pool);
+  test::BlockRecorder recorder(pool);
   CHECK(pool.evict(2));
-  CHECK(recorder.deregistered == ids({2, 1}));
-  CHECK(recorder.hashes == Hashes{30, 20});
+  CHECK(recorder.told.lost == ids({2, 1}));
+  CHECK(recorder.told.hashes == Hashes{30, 20});
   CHECK(pool.evict(2));
-  CHECK(recorder.deregistered == ids({2, 1, 3, 0}));
+  CHECK(recorder.told.lost == ids({2, 1, 3, 0}));
   CHECK_FALSE(pool.evict(1));
 }
 
@@ -267,15 +240,15 @@ TEST_CASE("a live child keeps its unreferenced parent, and the failed eviction c
 
 TEST_CASE("listeners hear of unreferenced and of freed blocks, whether registered or not") {
   BlockPool pool({.blocks = 5});
-  Recorder recorder(pool);
+  test::BlockRecorder recorder(pool);
   const Blocks blocks = take(pool, 3);
   pool.register_hashes({blocks.data(), 1}, Hashes{10});
   pool.release(blocks);
-  CHECK(recorder.unreferenced == Blocks{blocks[0]});
-  CHECK(recorder.deregistered == Blocks{blocks[1], blocks[2]});
-  CHECK(recorder.hashes == Hashes{-1, -1});
+  CHECK(recorder.told.unreferenced == Blocks{blocks[0]});
+  CHECK(recorder.told.lost == Blocks{blocks[1], blocks[2]});
+  CHECK(recorder.told.hashes == Hashes{-1, -1});
   pool.reset();
-  CHECK(recorder.deregistered.back() == blocks[0]);
+  CHECK(recorder.told.lost.back() == blocks[0]);
   CHECK(pool.free_blocks() == 4);
 }
 

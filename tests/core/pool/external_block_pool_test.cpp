@@ -5,6 +5,7 @@
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "block_recorder.hpp"
 #include "colliding_hashes.hpp"
 #include "heap_counter.hpp"
 #include "random.hpp"
@@ -20,42 +21,9 @@ using namespace stateport;
 
 namespace {
 
-using Blocks = std::vector<BlockId>;
-using Hashes = std::vector<BlockHash>;
-
-Blocks ids(std::initializer_list<std::int32_t> values) {
-  Blocks blocks;
-  for (const std::int32_t value : values) blocks.emplace_back(value);
-  return blocks;
-}
-
-/// What a listener was told, in order.
-struct Told {
-  Blocks unreferenced;
-  Blocks lost;
-  Hashes hashes;
-  friend bool operator==(const Told&, const Told&) = default;
-};
-
-class Recorder final : public BlockListener {
- public:
-  explicit Recorder(ExternalBlockPool& pool) : pool_(pool) { pool_.add_listener(*this); }
-  ~Recorder() { pool_.remove_listener(*this); }
-  void on_blocks_unreferenced(std::span<const BlockId> blocks) override {
-    for (const BlockId block : blocks) CHECK(pool_.ref_count(block) == 0);
-    told.unreferenced.insert(told.unreferenced.end(), blocks.begin(), blocks.end());
-  }
-  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override {
-    for (const BlockId block : blocks) CHECK(pool_.hash(block) == hash_not_computed);
-    told.lost.insert(told.lost.end(), blocks.begin(), blocks.end());
-    told.hashes.insert(told.hashes.end(), hashes.begin(), hashes.end());
-  }
-
-  Told told;
-
- private:
-  ExternalBlockPool& pool_;
-};
+using test::Blocks;
+using test::Hashes;
+using test::ids;
 
 /// The same rules over plain lists: what each call answers, and what it tells.
 class Model {
@@ -129,7 +97,7 @@ class Model {
   }
 
   std::int64_t tick = 0;
-  Told told;
+  test::ToldOfBlocks told;
 
  private:
   struct Block {
@@ -149,7 +117,7 @@ class Model {
 
 TEST_CASE("an external pool knows what the engine tells of its blocks") {
   ExternalBlockPool pool(8);
-  Recorder recorder(pool);
+  test::BlockRecorder recorder(pool);
   pool.advance_tick();
   pool.reference(ids({5, 2, 7}));
   pool.register_hashes(ids({5, 2}), Hashes{10, 20}, Hashes{0, 10});
@@ -163,9 +131,9 @@ TEST_CASE("an external pool knows what the engine tells of its blocks") {
   CHECK(out[1] == BlockId{2});
 
   pool.unreference(ids({7, 2, 5}));
-  CHECK(recorder.told == Told{ids({2, 5}), ids({7}), {hash_not_computed}});
+  CHECK(recorder.told == test::ToldOfBlocks{ids({2, 5}), ids({7}), {hash_not_computed}});
   pool.deregister(ids({5}));
-  CHECK(recorder.told == Told{ids({2, 5}), ids({7, 5}), {hash_not_computed, 10}});
+  CHECK(recorder.told == test::ToldOfBlocks{ids({2, 5}), ids({7, 5}), {hash_not_computed, 10}});
   CHECK_FALSE(pool.find(10).valid());
   CHECK(pool.find(20) == BlockId{2});
   pool.check_invariants();
@@ -235,7 +203,7 @@ TEST_CASE("the states of blocks of an external pool go with the content, and by 
 TEST_CASE("an external pool refuses blocks told twice or never, and stays as it was") {
   CHECK_THROWS_AS(ExternalBlockPool(0), InvalidArgument);
   ExternalBlockPool pool(6);
-  Recorder recorder(pool);
+  test::BlockRecorder recorder(pool);
   pool.reference(ids({1, 2, 3, 3}));
   pool.register_hashes(ids({1, 2}), Hashes{10, 20});
   pool.unreference(ids({1}));
@@ -267,7 +235,7 @@ TEST_CASE("an external pool refuses blocks told twice or never, and stays as it 
   CHECK_THROWS_AS(static_cast<void>(pool.find_prefix(Hashes{10, 20}, short_out)), InvalidArgument);
 
   pool.check_invariants();
-  CHECK(recorder.told == Told{});
+  CHECK(recorder.told == test::ToldOfBlocks{});
   CHECK(pool.ref_count(BlockId{2}) == 1);
   CHECK(pool.ref_count(BlockId{3}) == 2);
   CHECK(pool.hash(BlockId{3}) == hash_not_computed);
@@ -282,7 +250,7 @@ TEST_CASE("random batches told to an external pool agree with plain lists") {
     constexpr BlockHash hashes = 9;  // few, so that blocks share them
     const std::int32_t count = random.between32(1, 10);
     ExternalBlockPool pool(count);
-    Recorder recorder(pool);
+    test::BlockRecorder recorder(pool);
     Model model(count);
     const auto some_blocks = [&] {
       Blocks blocks(static_cast<std::size_t>(random.between(0, 3)));

@@ -107,3 +107,18 @@ TEST_CASE("random slot pool operations agree with a plain list") {
     }
   });
 }
+
+TEST_CASE("a slot pool knows when each slot was used last, and forgets it with the slot") {
+  SlotPool pool(2);
+  const auto slots = take(pool, 2);
+  pool.touch(slots[0], 7);
+  CHECK(pool.last_use_tick(slots[0]) == 7);
+  CHECK(pool.last_use_tick(slots[1]) == 0);
+  pool.release(slots[0]);
+  CHECK_THROWS_AS(pool.touch(slots[0], 8), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(pool.last_use_tick(slots[0])), InvalidArgument);
+  CHECK_THROWS_AS(pool.touch(SlotId{2}, 8), InvalidArgument);
+  CHECK(take(pool, 1) == std::vector{slots[0]});
+  CHECK(pool.last_use_tick(slots[0]) == 0);
+  pool.check_invariants();
+}

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace stateport {
 
@@ -26,10 +27,10 @@ class BlockListener {
 };
 
 /// The KV blocks as the slot allocator, the planner and the matcher read them. BlockPool is one; ExternalBlockPool is
-/// one for an engine with its own KV pool. Another implementation calls its listeners:
+/// one for an engine with its own KV pool. Another implementation tells its listeners:
 ///
-///   - on_blocks_unreferenced once per release, for the blocks whose count reached 0;
-///   - on_blocks_deregistered once per eviction, before one of the blocks is handed out again.
+///   - tell_unreferenced() once per release, for the blocks whose count reached 0;
+///   - tell_deregistered() once per eviction, before one of the blocks is handed out again.
 ///
 /// Reads are O(1), throw InvalidArgument for a block outside [0, block_count) and are called in hot loops.
 class BlockDirectory {
@@ -52,8 +53,20 @@ class BlockDirectory {
   virtual void prefetch(BlockId) const noexcept {}
 
   /// A listener is called until it is removed. It must outlive its registration.
-  virtual void add_listener(BlockListener& listener) = 0;
-  virtual void remove_listener(BlockListener& listener) noexcept = 0;
+  virtual void add_listener(BlockListener& listener) { listeners_.push_back(&listener); }
+  virtual void remove_listener(BlockListener& listener) noexcept { std::erase(listeners_, &listener); }
+
+ protected:
+  /// See BlockListener. In the order in which the listeners were added.
+  void tell_unreferenced(std::span<const BlockId> blocks) const {
+    for (BlockListener* listener : listeners_) listener->on_blocks_unreferenced(blocks);
+  }
+  void tell_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) const {
+    for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, hashes);
+  }
+
+ private:
+  std::vector<BlockListener*> listeners_;
 };
 
 }  // namespace stateport

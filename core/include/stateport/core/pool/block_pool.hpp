@@ -103,8 +103,6 @@ class BlockPool final : public BlockDirectory {
   [[nodiscard]] std::span<const BlockId> free_list() const noexcept { return free_; }
 
   void prefetch(BlockId block) const noexcept override;
-  void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
-  void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
 
   /// Every block but the reserved one is free again, in ascending order. Listeners are called for those that were not
   /// free. The tick stays.
@@ -139,7 +137,6 @@ class BlockPool final : public BlockDirectory {
                     std::span<const BlockHash> parents);
   void free_listed(std::span<const BlockId> blocks);
   void free_all();
-  void tell_unreferenced(std::span<const BlockId> blocks);
 
   std::unique_ptr<Books> books_;  ///< the tables, the index of hashes and the order of eviction
   Block* blocks_ = nullptr;       ///< one table in `books_`, by block
@@ -150,7 +147,6 @@ class BlockPool final : public BlockDirectory {
   bool has_history_ = false;  ///< the order looks at more than the last use
   BlockId reserved_;
   std::vector<BlockId> free_;
-  std::vector<BlockListener*> listeners_;
 };
 
 }  // namespace stateport

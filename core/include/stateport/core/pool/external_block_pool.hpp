@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 namespace stateport {
 
@@ -70,8 +69,6 @@ class ExternalBlockPool final : public BlockDirectory {
   [[nodiscard]] std::int32_t registered_blocks() const noexcept { return registered_count_; }
 
   void prefetch(BlockId block) const noexcept override;
-  void add_listener(BlockListener& listener) override { listeners_.push_back(&listener); }
-  void remove_listener(BlockListener& listener) noexcept override { std::erase(listeners_, &listener); }
 
   /// Throws std::logic_error naming the first broken invariant. O(blocks).
   void check_invariants() const;
@@ -106,7 +103,6 @@ class ExternalBlockPool final : public BlockDirectory {
   std::int32_t block_count_;
   std::int32_t registered_count_ = 0;
   std::int64_t tick_ = 0;
-  std::vector<BlockListener*> listeners_;
 };
 
 }  // namespace stateport

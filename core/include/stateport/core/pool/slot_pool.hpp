@@ -13,15 +13,18 @@
 
 namespace stateport {
 
-/// Bookkeeping of the slots of one StateStore: who owns each slot, what it holds, who pins it.
+/// Bookkeeping of the slots of one StateStore: who owns each slot, what it holds, who pins it, when it was last used.
 ///
 ///     free ── allocate ──► owned ── lock ──► owned, pinned
 ///       ▲                    │  ▲              │
 ///       └────── release ─────┘  └── unlock ────┘
 ///
 /// The owner of a slot is a number that the index gives it (a block id, a node index); `caller` means that the slot
-/// was handed to the engine. Every operation is O(1) per slot and allocates nothing after construction. Not
-/// thread-safe.
+/// was handed to the engine. The recency of states is the tick of each slot's last use, on the clock of its index. An
+/// index by block hash leaves it alone: the state of a block is as recent as the block, whose directory has its tick
+/// and says nothing when it gets newer.
+///
+/// Every operation is O(1) per slot and allocates nothing after construction. Not thread-safe.
 class SlotPool {
  public:
   /// Which free slot is handed out next: stack = the one freed last (as the slot allocator), queue = the one that
@@ -56,6 +59,9 @@ class SlotPool {
   [[nodiscard]] std::int32_t owner(SlotId slot) const { return owned(slot).owner; }
   void set_tag(SlotId slot, const StateTag& tag) { owned(slot).tag = tag; }
   [[nodiscard]] const StateTag& tag(SlotId slot) const { return owned(slot).tag; }
+  /// The state was used now. A slot that was just handed out has tick 0.
+  void touch(SlotId slot, std::uint64_t tick) { owned(slot).used_tick = tick; }
+  [[nodiscard]] std::uint64_t last_use_tick(SlotId slot) const { return owned(slot).used_tick; }
   void lock(SlotId slot) { ++owned(slot).locks; }
   /// Also throws for a slot that is not pinned.
   void unlock(SlotId slot);
@@ -77,6 +83,7 @@ class SlotPool {
   static constexpr std::int32_t nobody = -2;
   struct Slot {
     StateTag tag;
+    std::uint64_t used_tick = 0;
     std::int32_t owner = nobody;
     std::int32_t locks = 0;
   };

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/pool/block_directory.hpp>
+
+#include <doctest/doctest.h>
+
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+namespace stateport::test {
+
+using Blocks = std::vector<BlockId>;
+using Hashes = std::vector<BlockHash>;
+
+inline Blocks ids(std::initializer_list<std::int32_t> values) {
+  Blocks blocks;
+  for (const std::int32_t value : values) blocks.emplace_back(value);
+  return blocks;
+}
+
+/// What a listener was told, in order.
+struct ToldOfBlocks {
+  Blocks unreferenced;
+  Blocks lost;
+  Hashes hashes;  ///< of what is lost
+  friend bool operator==(const ToldOfBlocks&, const ToldOfBlocks&) = default;
+};
+
+/// Remembers what it is told, and checks that the books of the directory are right by then.
+class BlockRecorder final : public BlockListener {
+ public:
+  explicit BlockRecorder(BlockDirectory& blocks) : blocks_(blocks) { blocks_.add_listener(*this); }
+  ~BlockRecorder() { blocks_.remove_listener(*this); }
+  BlockRecorder(const BlockRecorder&) = delete;
+  BlockRecorder& operator=(const BlockRecorder&) = delete;
+
+  void on_blocks_unreferenced(std::span<const BlockId> blocks) override {
+    for (const BlockId block : blocks) CHECK(blocks_.ref_count(block) == 0);
+    told.unreferenced.insert(told.unreferenced.end(), blocks.begin(), blocks.end());
+  }
+  void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override {
+    for (const BlockId block : blocks) {
+      CHECK(blocks_.ref_count(block) == 0);
+      CHECK(blocks_.hash(block) == hash_not_computed);
+    }
+    told.lost.insert(told.lost.end(), blocks.begin(), blocks.end());
+    told.hashes.insert(told.hashes.end(), hashes.begin(), hashes.end());
+  }
+
+  ToldOfBlocks told;
+
+ private:
+  BlockDirectory& blocks_;
+};
+
+}  // namespace stateport::test
