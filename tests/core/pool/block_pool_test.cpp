@@ -451,6 +451,20 @@ TEST_CASE("random block pool operations agree with plain lists") {
   });
 }
 
+TEST_CASE("a prompt is given up from its end only as far as the order of the pool says") {
+  BlockPool pool({.blocks = 4, .eviction = make_eviction_policy(EvictionOrder::filo)});
+  const Blocks all = take(pool, 3);
+  pool.register_hashes(ids({0}), Hashes{10});
+  pool.register_hashes(ids({2}), Hashes{30});
+  pool.register_hashes(ids({1}), Hashes{20}, Hashes{10});
+  pool.release(all);
+  pool.set_last_use(ids({2}), 9);  // block 0 was used before it, but is the older registration
+  test::BlockRecorder recorder(pool);
+  CHECK(pool.evict(2));
+  CHECK(recorder.told.lost == ids({1, 2}));
+  pool.check_invariants();
+}
+
 TEST_CASE("a warm block pool allocates nothing") {
   BlockPool pool({.blocks = 1001});
   Blocks out(100);
