@@ -42,6 +42,16 @@ TEST_CASE("fingerprints of the usual layouts are those of earlier versions, in a
   CHECK(unsaid.fingerprint() == said.fingerprint());
 }
 
+TEST_CASE("each stride of a conv state changes its fingerprint") {
+  StateTensorSpec tensor = StateTensorSpec::conv(0, {.window = 3, .dim = 8});
+  const auto with = [&](std::int64_t token, std::int64_t channel) {
+    tensor.strides = {.token = token, .channel = channel};
+    return StateSpec({tensor}).fingerprint();
+  };
+  CHECK(with(1, 5) != with(1, 6));
+  CHECK(with(40, 2) != with(41, 2));
+}
+
 TEST_CASE("a conv state with gaps spans more bytes than it has, and has a fingerprint of its own") {
   const StateTensorSpec sd = StateTensorSpec::conv(0, {.window = 3, .dim = 8});
   CHECK(sd.is(ConvLayout::sd));
