@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/// An image or another input at a position of a prompt. Prompts that differ in it share nothing from there on.
+/// An image or another input at a position of a prompt. Prompts that differ in it share nothing from its block on, and
+/// with STATEPORT_INDEX_TREE nothing at all.
 typedef struct stateport_media_key {
   size_t size;
   const void* id;  ///< of the content, for example its hash

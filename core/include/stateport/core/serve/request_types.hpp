@@ -18,7 +18,7 @@
 namespace stateport {
 
 /// An image, a sound or another input that stands at a position of a prompt. Two prompts that differ in it share
-/// nothing from there on.
+/// nothing from its block on; with the index `tree`, which knows tokens alone, they share nothing at all.
 struct MediaKey {
   std::string_view id;           ///< of the content, for example its hash
   std::int64_t first_token = 0;  ///< position in the prompt; ascending
