@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <vector>
@@ -29,6 +30,7 @@ struct TableAllocator : std::allocator<T> {
   };
 
   [[nodiscard]] T* allocate(std::size_t count) {
+    if (count > count_max) throw std::bad_array_new_length();
     const std::size_t bytes = bytes_of(count);
     void* const memory = ::operator new(bytes, alignment(bytes));
     if (bytes >= detail::huge_page_bytes) detail::advise_huge_pages(memory, bytes);
@@ -37,6 +39,9 @@ struct TableAllocator : std::allocator<T> {
   void deallocate(T* memory, std::size_t count) noexcept { ::operator delete(memory, alignment(bytes_of(count))); }
 
  private:
+  /// No address space holds so many, and bytes_of() does not overflow below it.
+  static constexpr std::size_t count_max = PTRDIFF_MAX / 2 / sizeof(T);
+
   /// With the rest of a huge page that is nearly full: on small pages it would be the slow part of the table.
   [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t count) noexcept {
     const std::size_t bytes = count * sizeof(T);
