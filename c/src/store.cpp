@@ -177,8 +177,8 @@ stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void*
   return copy_on_device(copier, stream, copies, count, all_layers);
 }
 stateport_status stateport_copier_copy_on_device_layers(stateport_copier* copier, void* stream,
-                                                        const stateport_slot_copy* copies, int32_t count,
-                                                        int32_t begin, int32_t end) {
+                                                        const stateport_slot_copy* copies, int32_t count, int32_t begin,
+                                                        int32_t end) {
   return copy_on_device(copier, stream, copies, count, {begin, end});
 }
 

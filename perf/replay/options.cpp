@@ -198,7 +198,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
   }
   if (align && options.size) throw CLI::ValidationError("size", "means nothing with --cache align");
   if (align)
-    refuse({"--budget", "--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"}, "means nothing with --cache align");
+    refuse({"--budget", "--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"},
+           "means nothing with --cache align");
   if (!align && app.count("--trace") > 0) refuse({"--seed"}, "means nothing with --trace, but for --cache align");
   if (options.size)
     refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--checkpoint", "--prometheus", "--report"},

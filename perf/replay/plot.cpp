@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stateport-plot: reads the description of a plot (JSON, see `help`) from the standard input and writes it as SVG to the
-// standard output.
+// stateport-plot: reads the description of a plot (JSON, see `help`) from the standard input and writes it as SVG to
+// the standard output.
 #include "report/svg_plot.hpp"
 
 #include <fmt/format.h>

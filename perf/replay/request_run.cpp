@@ -24,8 +24,8 @@ std::int32_t conv_window(const StateSpec& spec) {
 
 RequestCacheOptions align_options(const Options& options, const Workload& workload, const StateSpec& full,
                                   const RunDescription& run) {
-  RequestCacheOptions cache = align_cache_options(workload, static_cast<std::int32_t>(run.slots), options.drafts,
-                                                  options.asynchronous);
+  RequestCacheOptions cache =
+      align_cache_options(workload, static_cast<std::int32_t>(run.slots), options.drafts, options.asynchronous);
   cache.groups.front().layout_fingerprint = full.fingerprint();
   cache.groups.front().conv_window = conv_window(full);
   return cache;

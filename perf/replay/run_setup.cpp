@@ -35,9 +35,8 @@ void choose_capacity(const Options& options, const Workload& workload, const Sta
   const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
   run.blocks = distinct;
   if (options.serves()) run.blocks = align_blocks_max(workload, options.drafts);
-  run.slots = options.serves()
-                  ? align_blocks_max(workload, options.drafts)
-                  : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
+  run.slots = options.serves() ? align_blocks_max(workload, options.drafts)
+                               : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
 }
 
 void describe_cache(const Options& options, RunDescription& run) {

@@ -36,14 +36,13 @@ static void make_scratch(scratch_memory* scratch) {
     const size_t bytes = requests * request_bytes(tensor);
     for (size_t i = 0; i < bytes; ++i) scratch->host[tensor][i] = (unsigned char)(i * 7 + tensor * 13 + i / 251);
     scratch->device[tensor] = to_device(scratch->host[tensor], bytes);
-    scratch->description[tensor] =
-        (stateport_step_scratch){.size = sizeof(stateport_step_scratch),
-                                 .base = scratch->device[tensor].data,
-                                 .request_stride_bytes = (int64_t)request_bytes(tensor),
-                                 .step_stride_bytes = (int64_t)step_bytes(tensor),
-                                 .token_stride = tensor % 2 == 0 ? conv_dim : 0,
-                                 .channel_stride = tensor % 2 == 0 ? 1 : 0,
-                                 .type = tensor % 2 == 0 ? STATEPORT_BF16 : STATEPORT_FP32};
+    scratch->description[tensor] = (stateport_step_scratch){.size = sizeof(stateport_step_scratch),
+                                                            .base = scratch->device[tensor].data,
+                                                            .request_stride_bytes = (int64_t)request_bytes(tensor),
+                                                            .step_stride_bytes = (int64_t)step_bytes(tensor),
+                                                            .token_stride = tensor % 2 == 0 ? conv_dim : 0,
+                                                            .channel_stride = tensor % 2 == 0 ? 1 : 0,
+                                                            .type = tensor % 2 == 0 ? STATEPORT_BF16 : STATEPORT_FP32};
   }
 }
 

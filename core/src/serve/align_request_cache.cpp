@@ -231,9 +231,7 @@ void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
   const RowPlan& row = pass.rows[index];
   const std::int64_t computed = record(row.request).computed;
   const bool full = kv_.fills_block(row.request, computed);
-  if (full)
-    kv_.register_full(row.request, record(row.request).tokens.first(computed),
-                      record(row.request).names());
+  if (full) kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Running running = running_after(pass, index, g, sampled);
     if (options_.align_mode == AlignMode::align)

@@ -89,10 +89,10 @@ class HashedKv final : private BlockListener {
   BlockHasher hasher_;
   BlockPool pool_;
   EventQueue& events_;
-  std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
-  std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
+  std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
+  std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found
-  std::vector<Row> rows_;              ///< by request
+  std::vector<Row> rows_;                ///< by request
   std::vector<BlockId> matched_;
   std::vector<BlockHash> parents_;
   std::vector<ExtraKey> extra_keys_;

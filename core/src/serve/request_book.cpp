@@ -243,7 +243,8 @@ void RequestBook::check_invariants() const {
     const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
     require_invariant(same(record.kv.ids, kv_of(id).ids), structure, "the KV of a request is out of date");
     for (std::size_t g = 0; g < groups_; ++g)
-      require_invariant(same(states_.of(id)[g].slots, slots_of(id, g)), structure, "the slots of a state are out of date");
+      require_invariant(same(states_.of(id)[g].slots, slots_of(id, g)), structure,
+                        "the slots of a state are out of date");
   }
   require_invariant(running == running_, structure, "the number of running requests is wrong");
   require_invariant(free_requests_.size() + static_cast<std::size_t>(running) == records_.size(), structure,

@@ -35,9 +35,7 @@ class RequestBook : public RequestCache {
   [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                   std::span<const Token> sampled) final;
   void end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
-  [[nodiscard]] std::span<const Token> tokens(RequestId request) const final {
-    return checked(request).tokens.all();
-  }
+  [[nodiscard]] std::span<const Token> tokens(RequestId request) const final { return checked(request).tokens.all(); }
   [[nodiscard]] std::int64_t computed(RequestId request) const final { return checked(request).computed; }
   [[nodiscard]] KvRow kv(RequestId request) const final;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;

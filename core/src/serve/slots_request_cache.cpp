@@ -116,8 +116,7 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
-    kv_.register_full(row.request, record(row.request).tokens.first(computed),
-                      record(row.request).names());
+    kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
   if (!request.told && computed >= record(row.request).prompt_tokens) {
     request.told = true;
     to_tell_.push_back(row.request);
@@ -272,11 +271,12 @@ void SlotsRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
   const std::optional<FoundState> last = allocator_.find_longest_state(hashes);
   if (!last || static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= request.hit_tokens) return;
   if (!request.told) tell_prompt(id);
-  allocator_.note_served(hashes.first(last->index + 1),
-                         {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / options_.block_size_tokens),
-                          .past = request.past,
-                          .hint = hint},
-                         now_s_);
+  allocator_.note_served(
+      hashes.first(last->index + 1),
+      {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / options_.block_size_tokens),
+       .past = request.past,
+       .hint = hint},
+      now_s_);
 }
 
 void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint) {

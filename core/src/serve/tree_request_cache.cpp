@@ -270,15 +270,16 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_tokens_ = tokens;
   freed_.clear();
-  const InsertResult inserted = tree_.insert(
-      {.tokens = key,
-       .kv = std::span(request.row).first(count),
-       .slot = slot,
-       .name_space = name_space(id),
-       .prev_tokens = request.protected_tokens,
-       .chunked = in_prompt && !ends,
-       .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens.all()) + 1, .past = request.hit.past, .hint = hint}},
-      freed_);
+  const InsertResult inserted = tree_.insert({.tokens = key,
+                                              .kv = std::span(request.row).first(count),
+                                              .slot = slot,
+                                              .name_space = name_space(id),
+                                              .prev_tokens = request.protected_tokens,
+                                              .chunked = in_prompt && !ends,
+                                              .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens.all()) + 1,
+                                                         .past = request.hit.past,
+                                                         .hint = hint}},
+                                             freed_);
   take_back(freed_);
   if (inserted.state_exists) return false;
   ++published_;
@@ -289,8 +290,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
 void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens) {
   if (!events_.on()) return;
   GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, record(id).tokens.first(tokens),
-                {.name_space = name_space(id), .media = {}}, extra_keys_);
+  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}}, extra_keys_);
   state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   told_[slot.index()] = 1;
   events_.push({.kind = CacheEvent::Kind::stored,
@@ -303,8 +303,8 @@ void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens
 void TreeRequestCache::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
-  const PrefixMatch kept = tree_.match(record(id).tokens.first(tokens), name_space(id),
-                                       std::span(request.row).first(count), Lookup::again);
+  const PrefixMatch kept =
+      tree_.match(record(id).tokens.first(tokens), name_space(id), std::span(request.row).first(count), Lookup::again);
   request.lock = tree_.lock(kept);
   request.protected_tokens = kept.tokens;
 }

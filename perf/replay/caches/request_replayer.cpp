@@ -32,8 +32,7 @@ std::int64_t slack(std::int32_t drafts) {
 
 std::int64_t request_tokens_max(const Workload& workload, std::int32_t drafts) {
   std::int64_t tokens = 1;
-  for (std::size_t i = 0; i < workload.size(); ++i)
-    tokens = std::max(tokens, computed_tokens(workload.request(i)));
+  for (std::size_t i = 0; i < workload.size(); ++i) tokens = std::max(tokens, computed_tokens(workload.request(i)));
   return tokens + slack(drafts);
 }
 
@@ -175,9 +174,8 @@ bool RequestReplayer::start(Serving& serving) {
                            workload_.blocks(continuations_[next_]), next_);
   prompt_.clear();
   for (std::int64_t at = 0; at < serving.prompt; ++at) prompt_.push_back(serving.names.token(at));
-  const auto started = cache_->start({.tokens = prompt_,
-                                      .hint = wanted.hint,
-                                      .now_s = static_cast<double>(wanted.arrival_ms) / ms_of_second});
+  const auto started = cache_->start(
+      {.tokens = prompt_, .hint = wanted.hint, .now_s = static_cast<double>(wanted.arrival_ms) / ms_of_second});
   if (!started) return false;
   ++next_;
   serving.request = started->request;
@@ -338,8 +336,7 @@ void RequestReplayer::check_published(const Serving& serving, std::int64_t from)
   const std::span<const std::int32_t> columns = cache_->state(serving.request).slots;
   for (std::int64_t boundary = floor_to(from, block) + block; boundary <= serving.computed; boundary += block) {
     const std::span<const std::int32_t> column = columns.subspan(static_cast<std::size_t>(boundary / block) - 1, 1);
-    if (column.front() != null_block)
-      check({.slots = column, .read_column = 0}, serving, boundary, "published", false);
+    if (column.front() != null_block) check({.slots = column, .read_column = 0}, serving, boundary, "published", false);
   }
 }
 

@@ -40,9 +40,9 @@ struct PassCounts {
   std::int64_t steps = 0;
   std::int64_t drafts_proposed = 0;
   std::int64_t drafts_accepted = 0;
-  std::int64_t copies = 0;         ///< of states or parts of them, as planned
-  std::int64_t skipped_parts = 0;  ///< copies that name no slot; there are none
-  std::int64_t refused = 0;        ///< checkpoints that found no room, and were not published
+  std::int64_t copies = 0;          ///< of states or parts of them, as planned
+  std::int64_t skipped_parts = 0;   ///< copies that name no slot; there are none
+  std::int64_t refused = 0;         ///< checkpoints that found no room, and were not published
   std::vector<double> planning_ns;  ///< plan and commit, per step
 };
 
@@ -50,8 +50,9 @@ struct PassCounts {
 /// Throws InvalidArgument for drafts < 0 and for fewer blocks than the requests hold when each needs the most.
 [[nodiscard]] RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t blocks,
                                                       std::int32_t drafts, bool asynchronous);
-/// A cache by block hash or by tokens with room for `blocks` blocks of KV and `slots` checkpoints, for requests_at_a_time
-/// requests of the workload. Throws InvalidArgument for slots < 0 and fewer blocks than served_blocks_min().
+/// A cache by block hash or by tokens with room for `blocks` blocks of KV and `slots` checkpoints, for
+/// requests_at_a_time requests of the workload. Throws InvalidArgument for slots < 0 and fewer blocks than
+/// served_blocks_min().
 [[nodiscard]] RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex index, std::int64_t blocks,
                                                      std::int64_t slots, bool asynchronous);
 /// KV blocks with which requests_at_a_time requests always find room.

@@ -20,10 +20,10 @@
 namespace stateport::replay {
 
 struct DevicePassesOptions {
-  RequestCacheOptions cache;           ///< whose plans are executed; one group
-  std::int32_t history_tokens = 1;     ///< conv tokens of a state without drafts, at least 1
-  std::size_t materialize_bytes = 0;   ///< bound on the memory for states
-  bool plant_wrong_slot = false;       ///< self-test: the first state that is restored is overwritten with another one
+  RequestCacheOptions cache;          ///< whose plans are executed; one group
+  std::int32_t history_tokens = 1;    ///< conv tokens of a state without drafts, at least 1
+  std::size_t materialize_bytes = 0;  ///< bound on the memory for states
+  bool plant_wrong_slot = false;      ///< self-test: the first state that is restored is overwritten with another one
 };
 
 /// States in device memory: moved where the plans of a RequestCache say, made and verified by PassStandIn.

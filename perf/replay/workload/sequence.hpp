@@ -20,7 +20,7 @@ class Sequence {
   /// `known`: identities of the leading blocks. What follows, up to `tokens`, is named after `own`, and equals no other
   /// sequence's.
   Sequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
-                std::uint64_t own);
+           std::uint64_t own);
 
   /// The first `tokens` tokens; empty_content for tokens <= 0. Precondition: tokens <= those of the constructor.
   [[nodiscard]] Content prefix(std::int64_t tokens) const noexcept;

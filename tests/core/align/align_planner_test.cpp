@@ -472,8 +472,9 @@ TEST_CASE("staging writes what it is given, row by row, and nothing behind the b
   Int32s computed(3, untouched), scheduled(3, untouched), drafts(3, untouched), column(3, untouched);
   std::vector<std::uint8_t> prefilling(3, untouched);
   const Int32s columns = {5, forgotten_column, 7};
-  const std::vector<StagedRequest> batch = {{.request = RequestId{2}, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
-                                            {.request = RequestId{0}, .computed = 10, .scheduled = 8, .prompt = 20}};
+  const std::vector<StagedRequest> batch = {
+      {.request = RequestId{2}, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
+      {.request = RequestId{0}, .computed = 10, .scheduled = 8, .prompt = 20}};
   stage_batch(batch, columns, {computed, scheduled, drafts, column, prefilling});
   CHECK(computed == Int32s{30, 10, untouched});
   CHECK(scheduled == Int32s{4, 8, untouched});

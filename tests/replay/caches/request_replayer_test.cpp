@@ -197,7 +197,8 @@ TEST_CASE("with KV for what runs alone every request is served") {
 
 TEST_CASE("residents are what was stored and not removed") {
   Workload workload(16);
-  for (BlockIdentity i = 1; i <= 20; ++i) workload.add({.input_tokens = 40, .output_tokens = 30}, Blocks{2 * i, 2 * i + 1});
+  for (BlockIdentity i = 1; i <= 20; ++i)
+    workload.add({.input_tokens = 40, .output_tokens = 30}, Blocks{2 * i, 2 * i + 1});
   for (const std::int32_t blocks : {400, 50}) {
     const RequestReplayOptions options = align_options(workload, blocks, 1);
     SymbolicPasses states(options);

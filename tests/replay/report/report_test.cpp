@@ -68,21 +68,16 @@ TEST_CASE("a report of the align modes tells drafts, copies and publications") {
   report.run.asynchronous = true;
   report.run.checkpoint = "boundaries";
   report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100};
-  report.passes = PassCounts{.steps = 9,
-                             .drafts_proposed = 27,
-                             .drafts_accepted = 13,
-                             .copies = 5,
-                             .refused = 2,
-                             .planning_ns = {30, 10, 20}};
+  report.passes = PassCounts{
+      .steps = 9, .drafts_proposed = 27, .drafts_accepted = 13, .copies = 5, .refused = 2, .planning_ns = {30, 10, 20}};
   const std::string text = to_text(report);
   for (const char* words :
        {"3 drafts, 0.50 kept, counters asynchronous", "9, 13 of 27 drafts kept", "7 states; 2 refused",
         "8 states, 1 of them continued from; 0 wrong", "planning      20 ns per step"})
     CHECK_MESSAGE(text.find(words) != std::string::npos, words);
   const nlohmann::json json = nlohmann::json::parse(to_json(report));
-  for (const char* key :
-       {"drafts", "accept", "counters", "steps", "drafts_proposed", "drafts_accepted", "copies", "skipped_parts",
-        "published", "refused", "planning_ns_p50", "planning_ns_p99"})
+  for (const char* key : {"drafts", "accept", "counters", "steps", "drafts_proposed", "drafts_accepted", "copies",
+                          "skipped_parts", "published", "refused", "planning_ns_p50", "planning_ns_p99"})
     CHECK_MESSAGE(json.contains(key), key);
   CHECK(json["counters"] == "async");
   CHECK(json["bytes_moved"] == 1000);

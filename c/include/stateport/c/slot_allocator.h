@@ -41,7 +41,8 @@ typedef struct stateport_slot_allocator_options {
   int32_t blocks;  ///< at least 1; the last one is never handed out
   int32_t slots;
   int32_t policy;  ///< stateport_block_policy
-  /// Which states are evicted. Null: the least recently used. An order whose keys shrink with each use (mru) is refused.
+  /// Which states are evicted. Null: the least recently used. An order whose keys shrink with each use (mru) is
+  /// refused.
   const stateport_eviction_options* eviction;
   /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine tells what
   /// happens to them, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that

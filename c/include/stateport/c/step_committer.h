@@ -16,8 +16,8 @@ extern "C" {
 typedef struct stateport_step_committer stateport_step_committer;
 
 /// Where one tensor's states of all steps lie: that of request b after step t starts at
-/// base + b * request_stride_bytes + t * step_stride_bytes. States may overlap: a strip of conv inputs has a step stride
-/// of one token.
+/// base + b * request_stride_bytes + t * step_stride_bytes. States may overlap: a strip of conv inputs has a step
+/// stride of one token.
 typedef struct stateport_step_scratch {
   size_t size;
   const void* base;  ///< device memory; it must outlive the committer
@@ -28,8 +28,8 @@ typedef struct stateport_step_scratch {
   int32_t type;            ///< stateport_element_type
 } stateport_step_scratch;
 
-/// Device memory [rows], read when the kernel runs. A step or a slot that is negative or out of range skips that part of
-/// a row.
+/// Device memory [rows], read when the kernel runs. A step or a slot that is negative or out of range skips that part
+/// of a row.
 typedef struct stateport_step_targets {
   size_t size;
   const int32_t* last_step;

@@ -109,8 +109,8 @@ stateport_status stateport_copier_copy_shifted_layers(stateport_copier* copier, 
                                                       const stateport_slot_copy* copies, size_t count, int32_t begin,
                                                       int32_t end);
 stateport_status stateport_copier_copy_on_device_layers(stateport_copier* copier, void* stream,
-                                                        const stateport_slot_copy* copies, int32_t count,
-                                                        int32_t begin, int32_t end);
+                                                        const stateport_slot_copy* copies, int32_t count, int32_t begin,
+                                                        int32_t end);
 
 /// A copier with two sources for stateport_copier_commit_scratch: states that a scan saved, packed, and live states.
 /// The other calls take the first one as their source.

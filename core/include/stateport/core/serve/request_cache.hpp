@@ -48,9 +48,9 @@ struct RequestCacheOptions {
   std::int32_t scan_alignment_tokens = 1;
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
-  std::vector<StateGroup> groups;               ///< align: at least one; else none
-  /// Of states, and of leaves of the tree; align: in each group by itself, and none that learns (hix, gdsf). KV of slots
-  /// and align goes by its last use.
+  std::vector<StateGroup> groups;  ///< align: at least one; else none
+  /// Of states, and of leaves of the tree; align: in each group by itself, and none that learns (hix, gdsf). KV of
+  /// slots and align goes by its last use.
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;                           ///< of a state and of a token's KV, by which gdsf and hix weigh them
@@ -131,7 +131,8 @@ class RequestCache {
 
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
   /// the last state that the request left by it, if that has 64 tokens (tree). Nothing is said of a request that left
-  /// none beyond its hit, of one that is aborted, and to the other orders. Throws for a request that does not run and a bad hint.
+  /// none beyond its hit, of one that is aborted, and to the other orders. Throws for a request that does not run and a
+  /// bad hint.
   virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
   void preempt(RequestId request) { end(request, RequestEnd::preempted); }

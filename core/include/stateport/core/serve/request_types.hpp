@@ -29,7 +29,7 @@ struct Prompt {
   std::span<const Token> tokens;  ///< all that is known; of a request that starts again: prompt and output so far
   Namespace name_space;
   std::span<const MediaKey> media;
-  ReuseHint hint;  ///< about prompts that may continue this one, unless end() gives a better one
+  ReuseHint hint;    ///< about prompts that may continue this one, unless end() gives a better one
   double now_s = 0;  ///< the caller's clock in seconds; never goes back
 };
 
