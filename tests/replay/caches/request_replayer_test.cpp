@@ -105,6 +105,14 @@ class SymbolicPasses final : public PassMover {
   MoverCounts counts_;
 };
 
+/// Looks at the cache after every request.
+void serve_all(RequestReplayer& replayer) {
+  replayer.run([&](std::int64_t) {
+    replayer.check_invariants();
+    return true;
+  });
+}
+
 RequestReplayOptions align_options(const Workload& workload, std::int32_t blocks, std::int32_t drafts = 0,
                                    bool asynchronous = false) {
   return {.cache = align_cache_options(workload, blocks, drafts, asynchronous), .history_tokens = history};
@@ -131,10 +139,7 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
           const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous);
           SymbolicPasses states(options);
           RequestReplayer replayer(workload, options, states);
-          replayer.run([&](std::int64_t) {
-            replayer.check_invariants();
-            return true;
-          });
+          serve_all(replayer);
           CHECK(replayer.counts().requests == 40);
           CHECK(replayer.counts().first_mismatch.empty());
           CHECK(states.wrong_reads == 0);
@@ -162,10 +167,7 @@ TEST_CASE("requests are served alike by block hash and by tokens") {
         const RequestReplayOptions options = options_of(index, workload, asynchronous);
         SymbolicPasses states(options);
         RequestReplayer replayer(workload, options, states);
-        replayer.run([&](std::int64_t) {
-          replayer.check_invariants();
-          return true;
-        });
+        serve_all(replayer);
         CHECK(replayer.counts().requests == 40);
         CHECK(replayer.counts().requests_hit > 0);
         CHECK(states.wrong_reads == 0);
@@ -185,10 +187,7 @@ TEST_CASE("with KV for what runs alone every request is served") {
         .cache = pool_cache_options(workload, index, served_blocks_min(workload), 3, false), .history_tokens = history};
     SymbolicPasses states(options);
     RequestReplayer replayer(workload, options, states);
-    replayer.run([&](std::int64_t) {
-      replayer.check_invariants();
-      return true;
-    });
+    serve_all(replayer);
     CHECK(replayer.counts().requests == 60);
     CHECK(states.counts().mismatches == 0);
     CHECK(replayer.cache_counts().state_evictions > 0);
