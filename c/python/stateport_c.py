@@ -5,8 +5,8 @@
     spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
 
 import ctypes
-from ctypes import (POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p,
-                    sizeof)
+from ctypes import (CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64,
+                    c_void_p, sizeof)
 
 OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR, _, INVALID_STATE = range(8)  # stateport_status
 NONE = -1
@@ -43,16 +43,24 @@ EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, stat
                          positions=c_uint64, seed=c_uint64)
 ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
                    expected_idle_s=c_double, session=c_uint64)
+SlotVictim = struct("SlotVictim", block=c_int32, slot=c_int32, token_count=c_int64, prefix=c_uint64 * 2,
+                    layout_fingerprint=c_uint64, hash=c_int64)
+# Callbacks: Python must hold on to the object as long as the allocator or the tree lives.
+OnSlotVictim = CFUNCTYPE(None, POINTER(SlotVictim), c_void_p)
 AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32,
-                          eviction=POINTER(EvictionOptions), external_blocks=c_int32)
+                          eviction=POINTER(EvictionOptions), external_blocks=c_int32, on_victim=OnSlotVictim,
+                          on_victim_context=c_void_p)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
+Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,
+                kv=INT32S, count=c_size_t)
+OnVictim = CFUNCTYPE(c_int32, POINTER(Victim), c_void_p)  # not 0: keep the slot
 TreeOptions = struct("TreeOptions", page_size=c_int32, slots=c_int32, chunk_size=c_int32, max_states_per_path=c_int32,
                      eviction=c_int32, layout_fingerprint=c_uint64, kv_indices=c_int64, hash_seed=c_uint64,
                      state_bytes=c_int64, kv_bytes_per_token=c_int64, eviction_options=POINTER(EvictionOptions),
-                     position_tokens=c_int32)
+                     position_tokens=c_int32, on_victim=OnVictim, on_victim_context=c_void_p)
 Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, branching_position=c_int64,
                slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2, past=c_uint64 * 2,
                kv_node=c_uint64)
@@ -61,8 +69,6 @@ Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
 Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
-Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,
-                kv=INT32S, count=c_size_t)
 EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
 EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
 CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,

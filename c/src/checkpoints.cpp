@@ -28,6 +28,7 @@ struct PlannerObject final : Object {
     const std::lock_guard turn(allocator->mutex());
     if (pending) planner.abandon();
   }
+  [[nodiscard]] const Object& turn_owner() const noexcept override { return *allocator; }
 
   std::shared_ptr<AllocatorObject> allocator;
   CheckpointPlanner planner;

@@ -3,11 +3,13 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -40,10 +42,33 @@ class Object {
 
   [[nodiscard]] Kind kind() const noexcept { return kind_; }
   [[nodiscard]] std::mutex& mutex() noexcept { return mutex_; }
+  /// Whose mutex the calls on this one hold: it is made of that one and changes it. Usually its own.
+  [[nodiscard]] virtual const Object& turn_owner() const noexcept { return *this; }
+  /// True in a callback of the calls on this object: the calling thread has the mutex, and would wait for itself.
+  [[nodiscard]] bool is_calling_back_here() const noexcept {
+    return calling_back_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
 
  private:
+  friend class Callback;
+
   Kind kind_;
   std::mutex mutex_;
+  std::atomic<std::thread::id> calling_back_;  ///< of a callback that runs; written with the mutex held
+};
+
+/// While a function of the caller's runs during a call on `of`.
+class Callback {
+ public:
+  explicit Callback(Object& of) noexcept : of_(of) {
+    of_.calling_back_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  ~Callback() { of_.calling_back_.store({}, std::memory_order_relaxed); }
+  Callback(const Callback&) = delete;
+  Callback& operator=(const Callback&) = delete;
+
+ private:
+  Object& of_;
 };
 
 /// Every object that C has a handle of. A handle is a number in the guise of a pointer, never dereferenced:
@@ -61,7 +86,8 @@ class HandleTable {
   [[nodiscard]] void* add(std::shared_ptr<Object> object);
   /// Several: all, or none. out: as many.
   void add(std::span<std::shared_ptr<Object>> objects, std::span<void*> out);
-  /// Throws InvalidHandle unless `handle` names a living object of that kind. `argument` is for the text.
+  /// Throws InvalidHandle unless `handle` names a living object of that kind, InvalidState in a callback of the calls
+  /// on it. So do the others. `argument` is for the text.
   [[nodiscard]] std::shared_ptr<Object> find(const void* handle, Kind kind, const char* argument) const;
   /// The same, and ends the handle. The object goes with its last user.
   [[nodiscard]] std::shared_ptr<Object> remove(const void* handle, Kind kind, const char* argument);

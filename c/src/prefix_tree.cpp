@@ -61,6 +61,18 @@ PromptPast from_c(const std::uint64_t (&words)[2]) {
 
 }  // namespace
 
+PrefixTree::Options TreeObject::with(PrefixTree::Options options, TreeVictimFunction on_victim) {
+  if (on_victim.call == nullptr) return options;
+  // What it throws would leave the tree half changed: the program ends instead.
+  options.on_victim = [this, on_victim](const Victim& victim) noexcept {
+    stateport_victim told = to_c(victim);
+    told.size = sizeof told;
+    const Callback callback(*this);
+    return on_victim.call(&told, on_victim.context) != 0;
+  };
+  return options;
+}
+
 NodeId node_from_c(std::uint64_t node) noexcept {
   return {static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(node >> 32)};
 }

@@ -13,10 +13,16 @@
 
 namespace stateport::c {
 
+/// A function of the caller's, or null.
+struct TreeVictimFunction {
+  std::int32_t (*call)(const stateport_victim* victim, void* context) = nullptr;
+  void* context = nullptr;
+};
+
 struct TreeObject final : Object {
   static constexpr Kind kind = Kind::tree;
-  explicit TreeObject(const PrefixTree::Options& options)
-      : Object(kind), layout_fingerprint(options.layout_fingerprint), tree(options) {}
+  TreeObject(const PrefixTree::Options& options, TreeVictimFunction on_victim)
+      : Object(kind), layout_fingerprint(options.layout_fingerprint), tree(with(options, on_victim)) {}
 
   /// For one call. What it frees of slots is in the pool again; KV indices wait until they are taken.
   [[nodiscard]] Freed& collect() noexcept {
@@ -29,6 +35,9 @@ struct TreeObject final : Object {
   Freed freed;
   std::size_t taken = 0;  ///< of freed.kv
   std::vector<SlotId> slots;
+
+ private:
+  [[nodiscard]] PrefixTree::Options with(PrefixTree::Options options, TreeVictimFunction on_victim);
 };
 
 struct LockObject final : Object {
@@ -38,6 +47,7 @@ struct LockObject final : Object {
     const std::lock_guard turn(tree->mutex());
     lock.release();
   }
+  [[nodiscard]] const Object& turn_owner() const noexcept override { return *tree; }
 
   std::shared_ptr<TreeObject> tree;
   PrefixLock lock;

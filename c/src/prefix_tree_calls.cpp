@@ -52,7 +52,8 @@ PrefixTree::Options from_c(const stateport_tree_options& given) {
 stateport_status stateport_tree_create(const stateport_tree_options* options, stateport_tree** out) {
   return guarded([&] {
     create(out, [&] {
-      return std::make_shared<TreeObject>(from_c(read_struct<stateport_tree_options>(options, "options")));
+      const auto given = read_struct<stateport_tree_options>(options, "options");
+      return std::make_shared<TreeObject>(from_c(given), TreeVictimFunction{given.on_victim, given.on_victim_context});
     });
   });
 }

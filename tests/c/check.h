@@ -44,6 +44,8 @@ void test_tree_touch(void);
 void test_tree_locks(void);
 void test_tree_bytes(void);
 void test_tree_victims(void);
+void test_victims_of_trees(void);
+void test_victims_of_allocators(void);
 void test_hints(void);
 void test_pasts(void);
 void test_served_prompts(void);

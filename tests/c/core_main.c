@@ -25,6 +25,8 @@ int main(void) {
   test_tree_locks();
   test_tree_bytes();
   test_tree_victims();
+  test_victims_of_trees();
+  test_victims_of_allocators();
   test_hints();
   test_pasts();
   test_served_prompts();

@@ -12,10 +12,10 @@ from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGU
                          MRU, NO_CAPACITY, NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup,
                          AlignOptions, AlignStep, AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats,
                          CheckpointCommit, CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState,
-                         GroupCommit, GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, PassBatch,
-                         PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint,
-                         RunningRequest, ServedPrompt, SlotCopy, SpecInfo, StartedRequest, StateGroup, StoreOptions,
-                         Tag, TensorMemory, TensorSpec, TreeOptions, int32s, room)
+                         GroupCommit, GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, OnSlotVictim,
+                         OnVictim, PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore,
+                         ReuseHint, RunningRequest, ServedPrompt, SlotCopy, SlotVictim, SpecInfo, StartedRequest,
+                         StateGroup, StoreOptions, Tag, TensorMemory, TensorSpec, TreeOptions, int32s, room)
 
 SKIPPED = 77
 
@@ -111,6 +111,49 @@ def test_tree(stateport):
     stateport.tree_check(tree)
     stateport.refuses(INVALID_ARGUMENT, "evicted", "tree_lock_node", tree, c_uint64(hit.node), byref(c_void_p()))
     stateport.tree_destroy(tree)
+
+
+def test_victims_of_trees(stateport):
+    told, tokens = [], int32s(1, 2, 3, 4)
+
+    def hear(victim, context):
+        v = victim.contents
+        told.append((v.node, v.end_tokens, v.slot, v.tokens[: v.count], v.kv[: v.count], context))
+        stateport.refuses(INVALID_STATE, "by a callback", "tree_check", tree)
+        return 1
+
+    on_victim = OnVictim(hear)
+    tree = stateport.make("tree_create", byref(TreeOptions(slots=1, on_victim=on_victim, on_victim_context=77)))
+    slot, kept, freed = c_int32(), InsertResult(), c_int64()
+    stateport.tree_allocate_slots(tree, byref(slot), 1)
+    stateport.tree_tag_slot(tree, slot, tokens, 4, None)
+    stateport.tree_insert(tree, byref(Insert(tokens=tokens, kv=tokens, count=4, slot=slot.value)), byref(kept))
+    stateport.tree_evict(tree, c_int64(1), c_int64(0), None, byref(freed))
+    assert told == [(kept.node, 4, slot.value, [1, 2, 3, 4], [1, 2, 3, 4], 77)] and freed.value == 0
+    stateport.tree_release_slots(tree, byref(slot), 1)  # it was kept
+    stateport.tree_check(tree)
+    stateport.tree_destroy(tree)
+
+
+def test_victims_of_allocators(stateport):
+    told = []
+    on_victim = OnSlotVictim(lambda victim, context: told.append((victim.contents.block, victim.contents.slot,
+                                                                  victim.contents.token_count, context)))
+    allocator = stateport.make("slot_allocator_create",
+                               byref(AllocatorOptions(blocks=3, slots=2, on_victim=on_victim, on_victim_context=78)))
+    blocks, slots, evicted, count = int32s(0, 0), int32s(0, 0), c_int64(), c_size_t()
+    stateport.slot_allocator_allocate_blocks(allocator, blocks, 2)
+    stateport.slot_allocator_register_blocks(allocator, blocks, (c_int64 * 2)(31, 32), None, 2)
+    stateport.slot_allocator_allocate_slots(allocator, blocks, 2, slots)
+    stateport.slot_allocator_set_tag(allocator, I(blocks[0]), byref(Tag(token_count=8)))
+    stateport.slot_allocator_release_blocks(allocator, blocks, 1)
+    next_ones = room(SlotVictim, 2)
+    stateport.slot_allocator_peek_victims(allocator, next_ones, 2, byref(count))
+    assert count.value == 1 and next_ones[0].slot == slots[0] and not told
+    stateport.slot_allocator_evict(allocator, c_int64(2), byref(evicted))
+    assert evicted.value == 1 and told == [(blocks[0], slots[0], 8, 78)]
+    stateport.slot_allocator_check(allocator)
+    stateport.slot_allocator_destroy(allocator)
 
 
 def test_tree_batches(stateport):
@@ -359,8 +402,8 @@ def test_misuse(stateport):
 
 def main():
     stateport = Library(sys.argv[1])
-    tests = (test_specs, test_slot_allocator, test_checkpoints, test_tree, test_tree_batches, test_hints,
-             test_align_planner, test_request_caches, test_misuse)
+    tests = (test_specs, test_slot_allocator, test_checkpoints, test_tree, test_tree_batches, test_victims_of_trees,
+             test_victims_of_allocators, test_hints, test_align_planner, test_request_caches, test_misuse)
     runtime, backend = c_void_p(), "no device"
     if stateport.has_device:
         if stateport.status("runtime_create", None, byref(runtime)) == BACKEND_ERROR:

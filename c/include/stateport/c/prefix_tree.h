@@ -18,6 +18,18 @@ typedef struct stateport_tree stateport_tree;
 /// A pin on a path of a tree and the state at its end.
 typedef struct stateport_tree_lock stateport_tree_lock;
 
+/// What a tree would give up, or gives up now. Arrays belong to the tree and stay until it changes.
+typedef struct stateport_victim {
+  size_t size;
+  uint64_t node;
+  int64_t end_tokens;     ///< of the prefix that ends at the node
+  int32_t slot;           ///< state@end_tokens, or STATEPORT_NONE
+  uint64_t prefix[2];     ///< of the slot's tag
+  const int32_t* tokens;  ///< [count] of the node's segment, if it goes
+  const int32_t* kv;      ///< [count]
+  size_t count;           ///< 0: the state goes alone
+} stateport_victim;
+
 typedef struct stateport_tree_options {
   size_t size;
   int32_t page_size;  ///< tokens; 0: 1
@@ -34,6 +46,13 @@ typedef struct stateport_tree_options {
   const stateport_eviction_options* eviction_options;
   /// hix: history is kept of positions so many tokens apart (rounded up to whole pages), and of nothing shorter; 0: 64
   int32_t position_tokens;
+  /// Null, or called for every state or node that is about to leave the tree: by evict, evict_demand, drop_state,
+  /// match_with_live_slot, and by inserts that max_states_per_path limits; not by reset. `victim` and its arrays stay
+  /// until it returns. Not 0 keeps the slot of the state: it is then the caller's, who copies it and gives it back with
+  /// release_slots. A kept slot does not count as freed: evict goes on to meet its demand. The rules of callbacks are
+  /// in stateport/c/core.h.
+  int32_t (*on_victim)(const stateport_victim* victim, void* context);
+  void* on_victim_context;  ///< handed to on_victim; must outlive the tree
 } stateport_tree_options;
 
 /// Keys of different namespaces never share a prefix. A null key is none; one of 0 bytes is a name.
@@ -113,18 +132,6 @@ typedef enum stateport_victim_kind {
   STATEPORT_VICTIM_STATES,
   STATEPORT_VICTIM_BYTES
 } stateport_victim_kind;
-
-/// What a tree would give up. Arrays belong to the tree and stay until it changes.
-typedef struct stateport_victim {
-  size_t size;
-  uint64_t node;
-  int64_t end_tokens;     ///< of the prefix that ends at the node
-  int32_t slot;           ///< state@end_tokens, or STATEPORT_NONE
-  uint64_t prefix[2];     ///< of the slot's tag
-  const int32_t* tokens;  ///< [count] of the node's segment, if it goes
-  const int32_t* kv;      ///< [count]
-  size_t count;           ///< 0: the state goes alone
-} stateport_victim;
 
 typedef struct stateport_tree_sizes {
   size_t size;

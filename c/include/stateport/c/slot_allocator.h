@@ -36,6 +36,17 @@ typedef enum stateport_block_policy {
   STATEPORT_BLOCK_REF_ZERO  ///< it is dropped with the last reference
 } stateport_block_policy;
 
+/// A state that an allocator evicts. Its block keeps its KV and its hash.
+typedef struct stateport_slot_victim {
+  size_t size;
+  int32_t block;
+  int32_t slot;         ///< holds the state until it is written again
+  int64_t token_count;  ///< of the slot's tag; -1: it was never tagged
+  uint64_t prefix[2];
+  uint64_t layout_fingerprint;
+  int64_t hash;  ///< what the state was registered with; not positive if it was not
+} stateport_slot_victim;
+
 typedef struct stateport_slot_allocator_options {
   size_t size;
   int32_t blocks;  ///< at least 1; the last one is never handed out
@@ -48,6 +59,11 @@ typedef struct stateport_slot_allocator_options {
   /// happens to them, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that
   /// it evicted is written again. allocate_blocks is refused, and a `policy` other than 0.
   int32_t external_blocks;
+  /// Null, or called for every victim of a call, in order of eviction, before its slot is free or given to another
+  /// block. A copy that it enqueues on the stream that writes the slot later still reads the state. The slot cannot be
+  /// kept. `victim` stays until it returns. The rules of callbacks are in stateport/c/core.h.
+  void (*on_victim)(const stateport_slot_victim* victim, void* context);
+  void* on_victim_context;  ///< handed to on_victim; must outlive the allocator and the planners made of it
 } stateport_slot_allocator_options;
 
 typedef struct stateport_slot_allocator_info {
@@ -56,7 +72,7 @@ typedef struct stateport_slot_allocator_info {
   int32_t cached_blocks;  ///< registered and without references: can be evicted
   int32_t free_slots;
   int32_t registered_states;  ///< found by hash
-  int64_t evictions;          ///< slots taken from a block for another one
+  int64_t evictions;          ///< states evicted, for other blocks or by stateport_slot_allocator_evict
   int32_t external_blocks;    ///< of the engine's own pool: registered, with references or without
 } stateport_slot_allocator_info;
 
@@ -117,6 +133,12 @@ stateport_status stateport_slot_allocator_advance_tick(stateport_slot_allocator*
 /// Gives every block a slot, by eviction if needed; all, or STATEPORT_NO_CAPACITY. Blocks that have one keep it.
 stateport_status stateport_slot_allocator_allocate_slots(stateport_slot_allocator* allocator, const int32_t* blocks,
                                                          size_t count, int32_t* slots);
+/// Evicts `states` states: their slots are free afterwards. For an engine with one memory for KV and states. How many
+/// were evicted into `evicted` (or null): fewer if all that are left are referenced or pinned.
+stateport_status stateport_slot_allocator_evict(stateport_slot_allocator* allocator, int64_t states, int64_t* evicted);
+/// The states that would be evicted next, in order: at most `capacity`; their number into `count`. Nothing changes.
+stateport_status stateport_slot_allocator_peek_victims(stateport_slot_allocator* allocator, stateport_slot_victim* out,
+                                                       size_t capacity, size_t* count);
 /// STATEPORT_NONE if the block has none.
 stateport_status stateport_slot_allocator_slot_of(stateport_slot_allocator* allocator, int32_t block, int32_t* slot);
 /// Says what the slot of a block holds, once the copy into it was enqueued.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints found by block hash.
+// Calls of a slot allocator: checkpoints found by block hash.
 #include <stateport/c/slot_allocator.h>
-
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 
@@ -73,12 +72,13 @@ stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_
       const auto given = read_struct<stateport_slot_allocator_options>(options, "options");
       const BlockPoolOptions blocks{.blocks = given.blocks,
                                     .unreferenced = enumerator(given.policy, UnreferencedBlocks::dropped, "policy")};
-      const SlotAllocatorOptions wanted{.eviction = make_policy(given.eviction, "eviction")};
+      const auto eviction = make_policy(given.eviction, "eviction");
       const auto owner =
           given.external_blocks != 0 ? AllocatorBlocks::Owner::engine : AllocatorBlocks::Owner::allocator;
       require(owner == AllocatorBlocks::Owner::allocator || given.policy == STATEPORT_BLOCK_LRU, "policy", given.policy,
               "is the engine's affair for external blocks: leave it 0");
-      return std::make_shared<AllocatorObject>(owner, blocks, given.slots, wanted);
+      return std::make_shared<AllocatorObject>(owner, blocks, given.slots, eviction,
+                                               SlotVictimFunction{given.on_victim, given.on_victim_context});
     });
   });
 }
@@ -178,6 +178,26 @@ stateport_status stateport_slot_allocator_allocate_slots(stateport_slot_allocato
     call->given_slots.assign(array(slots, count, "slots").size(), SlotId{});
     call->allocator.allocate(named, call->given_slots);
     write_ids<SlotId>(call->given_slots, slots);
+  });
+}
+
+stateport_status stateport_slot_allocator_evict(stateport_slot_allocator* allocator, int64_t states, int64_t* evicted) {
+  return guarded([&] {
+    const Call call(allocator);
+    const std::int64_t done = call->allocator.evict(states);
+    if (evicted != nullptr) *evicted = done;
+  });
+}
+
+stateport_status stateport_slot_allocator_peek_victims(stateport_slot_allocator* allocator, stateport_slot_victim* out,
+                                                       size_t capacity, size_t* count) {
+  return guarded([&] {
+    const Call call(allocator);
+    const OutArray result(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    std::vector<SlotVictim> victims(std::min(capacity, static_cast<std::size_t>(call->slots.capacity_slots())));
+    told = call->allocator.peek_victims(victims);
+    for (std::size_t i = 0; i < told; ++i) result.write(i, to_c(victims[i]));
   });
 }
 
