@@ -6,7 +6,6 @@
 namespace stateport {
 
 class EvictionPolicy;
-struct ComputeCost;
 struct EvictionOptions;
 struct MemoryCost;
 
@@ -15,8 +14,5 @@ struct MemoryCost;
                                                                  const MemoryCost& memory);
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options,
                                                                 const MemoryCost& memory);
-
-/// Throws InvalidArgument unless the benefit is finite and not negative.
-void check_benefit(const ComputeCost& benefit);
 
 }  // namespace stateport

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/evict/eviction_policy.hpp>
 
+#include <stateport/core/model/compute_cost.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"
@@ -82,6 +83,7 @@ std::string_view name(EvictionOrder order) noexcept {
 
 std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order, const EvictionOptions& options,
                                                      const MemoryCost& memory) {
+  check_compute_cost(options.benefit, "benefit");
   switch (order) {
     case EvictionOrder::lru:
       return std::make_shared<KeyPolicy<EvictionOrder::lru>>();

@@ -8,7 +8,6 @@
 #include "evict/eviction_policies.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -94,17 +93,8 @@ class GdsfEviction final : public LearningPolicy {
 
 }  // namespace
 
-void check_benefit(const ComputeCost& benefit) {
-  const auto check = [](double cost, std::string_view argument) {
-    require(std::isfinite(cost) && cost >= 0, argument, cost, "must be finite and not negative");
-  };
-  check(benefit.linear, "benefit.linear");
-  check(benefit.quadratic, "benefit.quadratic");
-}
-
 std::shared_ptr<EvictionPolicy> make_gdsf_eviction(const EvictionOptions& options, const MemoryCost& memory) {
   check_memory_cost(memory);
-  check_benefit(options.benefit);
   return std::make_shared<GdsfEviction>(options.benefit, memory);
 }
 

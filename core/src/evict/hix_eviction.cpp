@@ -71,7 +71,6 @@ class HixEviction final : public LearningPolicy {
 
 std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options, const MemoryCost& memory) {
   check_memory_cost(memory);
-  check_benefit(options.benefit);
   require(options.positions >= 1 && options.positions < UINT32_MAX, "positions",
           static_cast<std::int64_t>(options.positions), "must be at least 1, and 32-bit");
   require(options.samples >= 0, "samples", options.samples, "must not be negative");

@@ -32,7 +32,7 @@ typedef struct stateport_eviction_options {
   int64_t state_bytes;         ///< hix, gdsf: memory of a state; 0: 4,096 times that of a token's KV
   int64_t kv_bytes_per_token;  ///< hix, gdsf; 0 with state_bytes
   /// hix, gdsf: what a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from * from).
-  /// Finite and not negative; both 0: tokens count, linear is 1.
+  /// From 0 to 1e100 each; both 0: tokens count, linear is 1.
   double benefit_linear;
   double benefit_quadratic;
   uint64_t positions;  ///< hix: whose history is remembered, cached or not: 48 bytes each; 0: 16,384

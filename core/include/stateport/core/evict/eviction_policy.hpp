@@ -177,8 +177,8 @@ struct EvictionOptions {
 };
 
 /// A policy that weighs states and KV by `memory`, of which only the ratio counts. Throws InvalidArgument for a value
-/// that is not an enumerator and, for gdsf and hix, for a cost of memory or positions < 1, samples < 0, and a benefit
-/// that is negative or not finite.
+/// that is not an enumerator, for a benefit that check_compute_cost refuses and, for gdsf and hix, for a cost of memory
+/// or positions < 1 and samples < 0.
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order,
                                                                    const EvictionOptions& options = {},
                                                                    const MemoryCost& memory = {});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace stateport {
 
@@ -21,5 +22,9 @@ struct ComputeCost {
     return linear * length + quadratic * length * length;
   }
 };
+
+/// Throws InvalidArgument for a factor that is NaN, negative or above 1e100, as "<argument>.linear" or
+/// "<argument>.quadratic". What passes gives finite costs for all lengths, so that they can be compared.
+void check_compute_cost(const ComputeCost& cost, std::string_view argument);
 
 }  // namespace stateport

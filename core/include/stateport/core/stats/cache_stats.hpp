@@ -45,7 +45,8 @@ struct Loss {
 
 /// What a cache saved, and why it did not save more. Plain counters: no operation allocates; not thread-safe.
 struct CacheStats {
-  ComputeCost cost;  ///< of a forward; the default makes flops equal tokens
+  /// Of a forward; the default makes flops equal tokens. One that check_compute_cost refuses makes them meaningless.
+  ComputeCost cost;
 
   std::int64_t requests = 0;
   std::int64_t requests_hit = 0;
