@@ -15,6 +15,14 @@ inline void prefetch([[maybe_unused]] const void* address) noexcept {
 #endif
 }
 
+/// The same for what is needed many accesses later. It goes to the second cache alone: the first has few misses in
+/// flight at a time, and what waits in it may be driven out again.
+inline void prefetch_early([[maybe_unused]] const void* address) noexcept {
+#ifdef __GNUC__
+  __builtin_prefetch(address, 0, 2);
+#endif
+}
+
 /// body(0) … body(count - 1); each index is given to `fetch` some turns before.
 template <class Fetch, class Body>
 void for_each_prefetched(std::size_t count, Fetch&& fetch, Body&& body) {

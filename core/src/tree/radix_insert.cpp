@@ -90,7 +90,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   const auto page = static_cast<std::size_t>(options_.page_size);
   const auto pages = static_cast<std::uint32_t>(prefix.tokens.size() / page);
   if (pages == 0) return {.node = nodes_.id(root), .prefix_tokens = 0, .state_exists = true};
-  const RadixWalk found = nodes_.walk(prefix.tokens.data(), pages, nodes_.names().find(prefix.name_space));
+  const RadixWalk found = nodes_.walk(prefix.tokens.data(), pages, nodes_.names().find(prefix.name_space), walked_);
   check_insert(prefix, static_cast<std::uint32_t>(pages * page), found);
 
   // All that can fail comes before the first change.
@@ -107,7 +107,10 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   if (options_.max_states_per_path >= 0) path_.reserve(found.depth + 2);
   freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
 
-  for (std::uint32_t at = found.node; at != root; at = nodes_[at].parent) count_use(nodes_[at], prefix);
+  for (std::uint32_t at = found.node, depth = found.depth; at != root; at = nodes_[at].parent, --depth) {
+    nodes_.fetch_above(depth, walked_);
+    count_use(nodes_[at], prefix);
+  }
   if (found.node != root) {
     raise_path(found.node, found.depth);
     path_was_used(found.node);

@@ -98,22 +98,24 @@ std::uint32_t RadixNodes::find_child(RadixWalk& walk, std::uint32_t name_space, 
 }
 
 void RadixNodes::look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& ahead) const noexcept {
-  const bool hints = !listed(node);
-  const std::uint32_t far = hints ? nodes_[node].newer : none;
-  ahead.note(depth, far);
-  if (far != none) prefetch(&nodes_[far]);
-  if (hints && ahead.at(depth + 1) == none && nodes_[node].older != none) {  // nothing further up told the next one
-    ahead.note(depth + 1, nodes_[node].older - unlisted);
-    prefetch(&nodes_[nodes_[node].older - unlisted]);
+  const auto note = [&](std::uint32_t at, std::uint32_t hint) {
+    ahead.note(at, hint);
+    if (hint != none) prefetch_early(&nodes_[hint]);
+  };
+  if (!listed(node)) {
+    const std::uint32_t near = PathAhead::near(depth);
+    if (ahead.at(near) == none && nodes_[node].older != none) note(near, nodes_[node].older - unlisted);
+    note(PathAhead::far(depth), nodes_[node].newer);
   }
   // What was fetched some levels before is here by now: it tells where its pages are.
-  const std::uint32_t near = ahead.at(depth + PathAhead::levels / 2);
-  if (near == none) return;
-  prefetch(arena_.tokens(nodes_[near].first_page));
-  prefetch(arena_.kv(nodes_[near].first_page));
+  const std::uint32_t soon = ahead.at(depth + PathAhead::page_levels);
+  if (soon == none) return;
+  prefetch(arena_.tokens(nodes_[soon].first_page));
+  prefetch(arena_.kv(nodes_[soon].first_page));
 }
 
-RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept {
+RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space,
+                           PathWalked& path) const noexcept {
   constexpr std::uint32_t fetched_pages = 8;  // of the key, ahead of the walk: it may be as cold as the nodes
   RadixWalk walk;
   PathAhead ahead;
@@ -126,8 +128,10 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
     if (child == none) break;
     if (hint != none && child != hint) ahead = {};  // the hints are of another path
     const RadixNode& node = nodes_[child];
-    const std::uint32_t common = 1 + common_pages(arena_.tokens(node.first_page) + page, rest + page,
-                                                  std::min(node.pages, pages - walk.pages) - 1, page_size_);
+    std::uint32_t common = 1;
+    if (node.pages > 1)
+      common += common_pages(arena_.tokens(node.first_page) + page, rest + page,
+                             std::min(node.pages, pages - walk.pages) - 1, page_size_);
     walk.pages += common;
     if (common < node.pages) {
       walk.cut_node = child;
@@ -136,6 +140,7 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
     }
     walk.node = child;
     ++walk.depth;
+    path.note(walk.depth, child);
     look_ahead(child, walk.depth, ahead);
     if (node.slot >= 0) {
       walk.answer = child;

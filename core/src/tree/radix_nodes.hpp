@@ -9,6 +9,7 @@
 #include "containers/table.hpp"
 #include "tree/namespace_table.hpp"
 #include "tree/path_ahead.hpp"
+#include "tree/path_walked.hpp"
 #include "tree/token_arena.hpp"
 
 #include <cstddef>
@@ -30,8 +31,8 @@ struct RadixNode {
   std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
   std::uint32_t full_lock = 0;
   std::uint32_t generation = 0;
-  // Neighbours in the list of leaves, if it is there. Otherwise hints (PathAhead), or none: `newer` is the node some
-  // levels below, `older` the next one plus `unlisted`.
+  // Neighbours in the list of leaves, if it is there. Otherwise hints (PathAhead), or none: `newer` is the far one,
+  // `older` the near one plus `unlisted`.
   std::uint32_t older = UINT32_MAX;
   std::uint32_t newer = UINT32_MAX;
   std::uint64_t tick = 0;
@@ -108,14 +109,18 @@ class RadixNodes {
     return nodes_[node].first_page + pages - 1 - end_page(nodes_[node].parent);
   }
 
-  [[nodiscard]] RadixWalk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space) const noexcept;
+  /// Notes in `path` the nodes that it goes down.
+  [[nodiscard]] RadixWalk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space,
+                               PathWalked& path) const noexcept;
+  /// On the way up a path: fetches what comes some levels later.
+  void fetch_above(std::uint32_t depth, const PathWalked& path) const noexcept { prefetch(&nodes_[path.above(depth)]); }
   /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
   void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
-    const std::uint32_t ahead = below.at(depth);
-    const std::uint32_t next = below.at(depth + 1);
+    const std::uint32_t far = below.at(PathAhead::far(depth));
+    const std::uint32_t near = below.at(PathAhead::near(depth));
     if (!listed(node)) {
-      if (ahead != none) nodes_[node].newer = ahead;
-      if (next != none) nodes_[node].older = next | unlisted;
+      if (far != none) nodes_[node].newer = far;
+      if (near != none) nodes_[node].older = near | unlisted;
     }
     below.note(depth, node);
   }

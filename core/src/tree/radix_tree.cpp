@@ -119,8 +119,8 @@ void RadixTree::set_time(double now_s) {
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                              Lookup lookup, std::int64_t request_tokens) {
   const auto page = static_cast<std::size_t>(options_.page_size);
-  RadixWalk found =
-      nodes_.walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page), nodes_.names().find(name_space));
+  RadixWalk found = nodes_.walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page),
+                                nodes_.names().find(name_space), walked_);
   refuse_wrong_states(nodes_, pool_, options_.layout_fingerprint, found);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   std::uint32_t kv_node = found.node;
@@ -136,6 +136,7 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   std::uint32_t depth = found.answer_depth;
   PathAhead below;
   for (std::uint32_t at = found.answer; at != root; at = nodes_[at].parent, --depth) {
+    nodes_.fetch_above(depth, walked_);
     RadixNode& node = nodes_[at];
     begin -= node.pages;
     if (!kv_out.empty())

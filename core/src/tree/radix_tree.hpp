@@ -7,6 +7,7 @@
 
 #include "tree/kv_event_source.hpp"
 #include "tree/kv_index_set.hpp"
+#include "tree/path_walked.hpp"
 #include "tree/prompt_history.hpp"
 #include "tree/radix_nodes.hpp"
 #include "tree/tree_victims.hpp"
@@ -121,6 +122,7 @@ class RadixTree {
   KvIndexSet kv_;
   KvEventSource events_;
   TreeSizes sizes_;
+  PathWalked walked_;                  ///< scratch of match and insert
   std::vector<std::uint32_t> path_;    ///< scratch of cap_path
   std::vector<std::uint32_t> peeked_;  ///< scratch of peek_victims
 };
