@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does the prefix tree cost beside the bare loops that it cannot do without?
 //   B2 match of a cached prompt of 32k tokens, page 16, in 8 edges against memcmp of the same tokens, and as 2,048
-//      one-page nodes against a chain of flat-map finds; both in small and in large trees. Prompts were matched before
-//      unless it says that they were not
+//      one-page nodes against a chain of flat-map finds; both in small and in large trees; how it grows from small to
+//      large trees, and how what no match can do without grows. Prompts were matched before unless it says that they
+//      were not
 //   B3 a use, one or 64 a call, against moving a node to the front of a bare list; evict one + insert one against a
 //      bare flat-map erase + insert + list link, 10^6 nodes in random order; the same with 99 % of the nodes locked
 //   R2 the same by the learned hazard index against least recent use, where each node has a state
@@ -10,12 +11,14 @@
 
 #include "comparison.hpp"
 #include "containers/flat_map.hpp"
+#include "containers/prefetch.hpp"
+#include "containers/table.hpp"
 
 #include <benchmark/benchmark.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -113,24 +116,49 @@ struct Chains {
   std::uint32_t nodes = 0;
 };
 
-/// What memory alone costs a match: for each node three cache lines far apart (the node, its tokens, its KV indices),
-/// as if a walk knew from the beginning where they are.
+/// What no match can do without whose nodes have a cache line each: it finds the first node by its page, and of each
+/// node reads the line, stores a tick, compares the tokens with the prompt's and copies the KV indices. As if the first
+/// node told where all others are, and with no other work.
 struct Lines {
-  explicit Lines(std::size_t nodes) : order(nodes), lines{Table<Line>(nodes), Table<Line>(nodes), Table<Line>(nodes)} {
-    std::iota(order.begin(), order.end(), 0U);
-    std::ranges::shuffle(order, std::mt19937_64(nodes));
+  explicit Lines(const std::vector<Key>& prompts)
+      : count(prompts.size()), pages(prompts.front().size() / page), nodes(count * pages), kv(count * pages) {
+    first_nodes.reserve(count);
+    for (const Key& key : prompts) {
+      first_nodes[page_hash(0, key.data())] = static_cast<std::uint32_t>(tokens.size() / page);
+      tokens.insert(tokens.end(), key.begin(), key.end());
+    }
   }
-  void read(std::size_t begin, std::size_t nodes) const {
-    std::uint64_t sum = 0;
-    for (std::size_t i = begin; i < begin + nodes; ++i)
-      for (const Table<Line>& table : lines) sum += table[order[i % order.size()]].value;
-    benchmark::DoNotOptimize(sum);
+  void match(const Key& key, std::vector<KvIndex>& kv_out) {
+    const std::size_t first = first_nodes.find(page_hash(0, key.data()))->second;
+    // A level lies beside the same level of all prompts, as in a tree whose prompts were cut in turn.
+    const auto line = [&](std::size_t level) { return (pages - 1 - level) * count + first / pages; };
+    const auto fetch = [&](std::size_t level) {
+      detail::prefetch_early(&nodes[line(level)]);
+      detail::prefetch(&tokens[(first + level) * page]);
+      detail::prefetch(&kv[first + level]);
+      detail::prefetch(&key[level * page]);
+    };
+    detail::for_each_prefetched(pages, fetch, [&](std::size_t level) {
+      const std::size_t at = first + level;
+      Line& node = nodes[line(level)];
+      if (node.parent != 0 || std::memcmp(&tokens[at * page], &key[level * page], sizeof(Token) * page) != 0)
+        std::abort();
+      std::memcpy(&kv_out[level * page], &kv[at], sizeof(Line));
+      node.tick = ++ticks;
+    });
   }
   struct alignas(64) Line {
-    std::uint64_t value = 1;
+    std::uint64_t parent = 0;
+    std::uint64_t tick = 0;
   };
-  std::vector<std::uint32_t> order;
-  std::array<Table<Line>, 3> lines;
+  static_assert(sizeof(Line) == sizeof(KvIndex) * page);
+  std::size_t count;
+  std::size_t pages;
+  FlatMap<std::uint64_t, std::uint32_t> first_nodes;
+  Table<Line> nodes;
+  Table<Token> tokens;
+  Table<Line> kv;
+  std::uint64_t ticks = 0;
 };
 
 constexpr std::size_t prompt_tokens = 32768;
@@ -167,29 +195,63 @@ void match_in_pages(benchmark::State& state) {
          0, rounds);
 }
 
-/// 64 prompts of 64 one-page nodes a run, in a tree of `range(0)` nodes. Prompts that were matched before or, if
-/// `range(1)` is 0, are matched for the first time (where there are more of them than are matched).
+constexpr std::uint32_t many = 1'000'000;
+/// Nodes a run, in as many prompts as they make.
+constexpr std::size_t nodes_per_run = 4096;
+
+/// Once for each prompt of a run.
+template <class Body>
+auto each_prompt(std::size_t pages, Body body) {
+  return [body, matches = nodes_per_run / pages](int round) mutable {
+    for (std::size_t i = 0; i < matches; ++i) body(static_cast<std::size_t>(round) * matches + i);
+  };
+}
+
+/// Prompts of 64 one-page nodes in a tree of `range(0)` nodes. Prompts that were matched before or, if `range(1)` is 0,
+/// are matched for the first time (where there are more of them than are matched).
 void match_in_tree_of(benchmark::State& state) {
   constexpr std::size_t pages = 64;
   Prompts prompts(static_cast<std::size_t>(state.range(0)) / pages, pages * page, pages);
   if (state.range(1) != 0) prompts.match_all();
   const Chains chains(prompts.keys);
-  const Lines lines(prompts.tree.node_count());
-  constexpr std::size_t matches = 64;
-  const auto each = [](auto&& body) {
-    return [body](int round) {
-      for (std::size_t i = 0; i < matches; ++i) body(static_cast<std::size_t>(round) * matches + i);
-    };
-  };
   const auto result = report(state,
-                             {{"match", each([&](std::size_t i) { prompts.match(i); })},
-                              {"chain", each([&](std::size_t i) { chains.find(prompts.key(i)); })},
-                              {"lines", each([&](std::size_t i) { lines.read(i * pages, pages); })}},
+                             {{"match", each_prompt(pages, [&](std::size_t i) { prompts.match(i); })},
+                              {"chain", each_prompt(pages, [&](std::size_t i) { chains.find(prompts.key(i)); })}},
                              0, rounds);
-  state.counters["ns_per_node"] = result.ours().median_ns / static_cast<double>(matches * pages);
+  state.counters["ns_per_node"] = result.ours().median_ns / double{nodes_per_run};
 }
 
-constexpr std::uint32_t many = 1'000'000;
+/// The time of the second of two runs over different prompts: those of a small tree lie in the caches then, whatever
+/// ran in between, and those of a large one do not.
+double second_time_ns(const Contender& contender, int round) {
+  contender.run(2 * round);
+  return wall_time_ns(contender, 2 * round + 1);
+}
+
+/// Prompts of `range(0)` one-page nodes that were matched before, in a tree of 10^6 nodes against one of 1,000 or of
+/// one prompt; and the same of what no match can do without.
+void match_growth(benchmark::State& state) {
+  const auto pages = static_cast<std::size_t>(state.range(0));
+  Prompts large(many / pages, pages * page, pages);
+  Prompts small(std::max<std::size_t>(1, 1000 / pages), pages * page, pages);
+  large.match_all();
+  small.match_all();
+  Lines large_lines(large.keys);
+  Lines small_lines(small.keys);
+  const auto match = [&](Prompts& prompts) { return each_prompt(pages, [&](std::size_t i) { prompts.match(i); }); };
+  const auto read = [&](Lines& lines, Prompts& prompts) {
+    return each_prompt(pages, [&](std::size_t i) { lines.match(prompts.key(i), prompts.kv_out); });
+  };
+  const auto result = report(state,
+                             {{"match", match(large)},
+                              {"small_match", match(small)},
+                              {"lines", read(large_lines, large)},
+                              {"small_lines", read(small_lines, small)}},
+                             0, rounds, second_time_ns);
+  for (std::size_t i = 0; i < result.names.size(); ++i)
+    state.counters[result.names[i] + "_ns_per_node"] = result.timings[i].median_ns / double{nodes_per_run};
+}
+
 constexpr int batch = 4000;
 static_assert(many % batch == 0);
 
@@ -360,6 +422,13 @@ BENCHMARK(match_in_tree_of)
     ->ArgNames({"nodes", "matched_before"})
     ->ArgsProduct({{1000, 10'000, 100'000, many}, {1}})
     ->Args({many, 0})
+    ->Iterations(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(match_growth)
+    ->ArgName("prompt_nodes")
+    ->Arg(64)
+    ->Arg(2048)
     ->Iterations(1)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);

@@ -80,13 +80,13 @@ class SpeedupRow:
         return ours, peer, None, ours / peer
 
 
-def row(id, metric, program, benchmark, ours, peer=None, limit=None, peer_benchmark=None, **goal):
-    """A row whose figures come from one benchmark; the peer's may come from `peer_benchmark` of the same program."""
+def row(id, metric, program, benchmark, ours, peer=None, limit=None, **goal):
+    """A row whose figures come from one benchmark."""
 
-    def figure(counter, name=benchmark):
-        return Figure(program, name, counter) if counter else None
+    def figure(counter):
+        return Figure(program, benchmark, counter) if counter else None
 
-    return Row(id, metric, figure(ours), figure(peer, peer_benchmark or benchmark), figure(limit), Goal(**goal))
+    return Row(id, metric, figure(ours), figure(peer), figure(limit), Goal(**goal))
 
 
 def copy_rows():
@@ -144,12 +144,11 @@ def bookkeeping_rows():
     def in_tree_of(nodes, matched_before=1):
         return f"match_in_tree_of/nodes:{nodes}/matched_before:{matched_before}{manual}"
 
-    yield row("B2", "match, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench", in_tree_of(1_000_000), "match_ns",
-              "match_ns", "lines_ns", peer_benchmark=in_tree_of(1000), ratio=1 / 2.5)
-    yield row("B2", "three cache lines a node, 64 nodes of 1,000,000 | of 1,000", "prefix_tree_bench",
-              in_tree_of(1_000_000), "lines_ns", "lines_ns", peer_benchmark=in_tree_of(1000))
-    yield row("B2", "match, 64 nodes of 1,000,000 | three cache lines a node, known ahead", "prefix_tree_bench",
-              in_tree_of(1_000_000), "match_ns", "lines_ns")
+    for nodes, small in (("2048", "2,048"), ("64", "1,000")):
+        growth = "prefix_tree_bench", f"match_growth/prompt_nodes:{nodes}{manual}"
+        yield row("B2", f"match, prompts of {int(nodes):,} nodes, tree of 1,000,000 | of {small}", *growth, "match_ns",
+                  "small_match_ns", "lines_ns", ratio=1 / 2.5)
+        yield row("B2", f"what no match can do without, the same | of {small}", *growth, "lines_ns", "small_lines_ns")
     yield row("B2", "match, 64 nodes of 1,000,000 | chain of flat-map finds", "prefix_tree_bench",
               in_tree_of(1_000_000), "match_ns", "chain_ns")
     yield row("B2", "the same for the first time | chain of flat-map finds", "prefix_tree_bench",
