@@ -56,8 +56,9 @@ class HixEviction final : public LearningPolicy {
     const double hits_per_s = worth_.hits_per_s(facts.index, leaf);
     if (hits_per_s == 0) return 0;
     double saved = saved_per_byte(facts, facts.tokens, facts.fallback_tokens);
-    // What only this leaf needs goes with it sooner or later: the better of both counts.
-    if (facts.tokens > 0 && leaf)
+    // What only this leaf needs goes with it sooner or later: the better of both counts, if they differ.
+    const bool same = facts.chain_tokens == facts.tokens && facts.chain_fallback_tokens == facts.fallback_tokens;
+    if (facts.tokens > 0 && leaf && !same)
       saved = std::max(saved, saved_per_byte(facts, facts.chain_tokens, facts.chain_fallback_tokens));
     return hits_per_s * saved;
   }

@@ -62,10 +62,6 @@ void SlotPool::prefetch(SlotId slot) const noexcept {
   if (slot.valid() && slot.value() < capacity_slots_) detail::prefetch(&slots_[slot.index()]);
 }
 
-bool SlotPool::is_free(SlotId slot) const noexcept {
-  return slot.valid() && slot.value() < capacity_slots() && slots_[slot.index()].owner == nobody;
-}
-
 std::vector<SlotId> SlotPool::free_list() const {
   std::vector<SlotId> list;
   for (std::int32_t i = 0; i < free_count_; ++i) list.push_back(books_->ring[ring_index(i)]);

@@ -137,8 +137,13 @@ class TreeVictims {
   /// Those of states_, by slot.
   struct States {
     const TreeVictims& victims;
-    [[nodiscard]] bool has_owner(std::uint32_t slot) const noexcept;
-    [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept;
+    [[nodiscard]] bool has_owner(std::uint32_t slot) const noexcept {
+      const SlotId id{static_cast<std::int32_t>(slot)};
+      return !victims.pool_.is_free(id) && victims.pool_.owner(id) != SlotPool::caller;
+    }
+    [[nodiscard]] bool eligible(std::uint32_t slot) const noexcept {
+      return has_owner(slot) && victims.pool_.lock_count(SlotId{static_cast<std::int32_t>(slot)}) == 0;
+    }
     [[nodiscard]] VictimKey key(std::uint32_t slot) const noexcept { return victims.key(victims.owner(slot)); }
     [[nodiscard]] std::uint64_t tick(std::uint32_t slot) const noexcept {
       return victims.pool_.last_use_tick(SlotId{static_cast<std::int32_t>(slot)});

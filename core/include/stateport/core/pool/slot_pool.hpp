@@ -70,7 +70,9 @@ class SlotPool {
   /// A hint that the slot will soon be asked for. Any id is allowed.
   void prefetch(SlotId slot) const noexcept;
   /// False for a slot out of range.
-  [[nodiscard]] bool is_free(SlotId slot) const noexcept;
+  [[nodiscard]] bool is_free(SlotId slot) const noexcept {
+    return slot.valid() && slot.value() < capacity_slots_ && slots_[slot.index()].owner == nobody;
+  }
   /// The free slots, next one to be handed out last for a stack, first for a queue. For tests and dumps.
   [[nodiscard]] std::vector<SlotId> free_list() const;
 
