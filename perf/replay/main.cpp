@@ -6,8 +6,7 @@
 
 #include "caches/policy_kind.hpp"
 #include "caches/replayer.hpp"
-#include "caches/slots_cache.hpp"
-#include "caches/tree_cache.hpp"
+#include "caches/served_cache.hpp"
 #include "options.hpp"
 #include "report/html_report.hpp"
 #include "report/json.hpp"
@@ -18,8 +17,6 @@
 #include "report/timeline.hpp"
 #include "request_run.hpp"
 #include "run_setup.hpp"
-#include "states/device_states.hpp"
-#include "states/scaled_spec.hpp"
 #include "workload/trace.hpp"
 
 #include <fmt/format.h>
@@ -54,53 +51,26 @@ void interrupt_gently() {
   });
 }
 
-/// None: what the cache does by itself.
-std::shared_ptr<EvictionPolicy> make_eviction(const Options& options, const StateSpec& spec) {
-  if (!options.eviction) return nullptr;
-  return make_eviction_policy(*options.eviction, {}, {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes())});
-}
-
 std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescription& run, const StateSpec& spec,
-                                        const Workload& workload) {
+                                        const Workload& workload, bool tells_stored) {
   if (options.budget_bytes > 0)
     return make_budget_cache(options.policy, make_budget(options, spec, options.budget_bytes),
-                             compute_cost(options.model), workload);
-  switch (options.cache) {
-    case CacheKind::slots:
-      return std::make_unique<SlotsCache>(SlotsCacheOptions{.blocks = static_cast<std::int32_t>(run.blocks),
-                                                            .slots = static_cast<std::int32_t>(run.slots),
-                                                            .block_size_tokens = run.block_size_tokens,
-                                                            .hash = options.hash,
-                                                            .layout_fingerprint = spec.fingerprint(),
-                                                            .eviction = make_eviction(options, spec)});
-    case CacheKind::tree: {
-      TreeCacheOptions tree{.blocks = static_cast<std::int32_t>(run.blocks),
-                            .slots = static_cast<std::int32_t>(run.slots),
-                            .block_size_tokens = run.block_size_tokens,
-                            .layout_fingerprint = spec.fingerprint()};
-      if (options.eviction) tree.eviction = *options.eviction;
-      if (const auto kv_bytes = models::info(options.model).kv_bytes_per_token) {
-        tree.state_bytes = static_cast<std::int64_t>(spec.slot_bytes());
-        tree.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
-      }
-      return std::make_unique<TreeCache>(tree);
-    }
-    case CacheKind::align:
-      break;  // no ReplayCache: see replay_requests
-  }
-  throw std::logic_error("a cache without an implementation");
-}
-
-std::unique_ptr<StateMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
-                                       RunDescription& run) {
-  if (options.materialize_bytes == 0) return std::make_unique<NoStates>();
-  auto states = std::make_unique<DeviceStates>(
-      memory, full,
-      DeviceStatesOptions{.slots = static_cast<std::int32_t>(run.slots),
-                          .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
-                          .plant_wrong_slot = options.plant_wrong_slot});
-  describe_memory(states->spec(), states->memory_bytes(), run);
-  return states;
+                             compute_cost(options.model), workload, tells_stored);
+  const bool tree = options.cache == CacheKind::tree;
+  ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::slots,
+                           .blocks = run.blocks,
+                           .slots = run.slots,
+                           .block_size_tokens = run.block_size_tokens,
+                           .longest_blocks = workload.longest_blocks(),
+                           .placement = options.checkpoint,
+                           .hash = options.hash,
+                           .layout_fingerprint = spec.fingerprint(),
+                           .eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru),
+                           .tells_stored = tells_stored};
+  if (const auto kv_bytes = models::info(options.model).kv_bytes_per_token)
+    cache.memory = {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes()),
+                    .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes)};
+  return std::make_unique<ServedCache>(cache);
 }
 
 std::int64_t requests_wanted(const Options& options, const Workload& workload) {
@@ -121,11 +91,10 @@ void run_requests(const Options& options, const Workload& workload, AnyReplayer&
   });
 }
 
-ReplayCounts serve_requests(const Options& options, const Workload& workload, ReplayCache& cache, StateMover& mover,
-                            const std::optional<ComputeCost>& explain, bool show_progress,
-                            Timeline* timeline = nullptr) {
-  Replayer replayer(workload, cache, mover,
-                    options.budget_bytes > 0 ? checkpoint_mode(options.policy) : options.checkpoint, explain);
+ReplayCounts serve_prompts(const Options& options, const Workload& workload, ReplayCache& cache, PassMover& mover,
+                           const StateSpec& spec, const std::optional<ComputeCost>& explain, bool show_progress,
+                           Timeline* timeline = nullptr) {
+  Replayer replayer(workload, cache, mover, explain, history_tokens(options, spec));
   run_requests(options, workload, replayer, show_progress, timeline);
   cache.check_invariants();
   return replayer.counts();
@@ -135,9 +104,9 @@ ReplayCounts serve_requests(const Options& options, const Workload& workload, Re
 /// caches in between. They must also be the same decisions.
 ReplayCounts time_bookkeeping(const Options& options, const RunDescription& run, const StateSpec& spec,
                               const Workload& workload) {
-  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec, workload);
-  NoStates states;
-  return serve_requests(options, workload, *cache, states, std::nullopt, false);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, run, spec, workload, false);
+  NoPasses none;
+  return serve_prompts(options, workload, *cache, none, spec, std::nullopt, false);
 }
 
 /// Opened before the replay, so that a path that cannot be written does not cost a run.
@@ -165,21 +134,21 @@ int run_sweep(const Options& options, const StateSpec& spec, const Workload& wor
   return interrupted == 0 ? 0 : exit_interrupted;
 }
 
-void replay_slots(const Options& options, const Workload& workload, const StateSpec& full, Report& report) {
+void replay_prompts(const Options& options, const Workload& workload, const StateSpec& full, Report& report) {
   // Before the runtime starts, whose waiting threads would share the cores.
   report.bookkeeping = time_bookkeeping(options, report.run, full, workload);
   const Runtime runtime;
   report.run.device = runtime.device().name;
   DeviceResource memory;
-  const std::unique_ptr<StateMover> mover = make_mover(options, memory, full, report.run);
-  const std::unique_ptr<ReplayCache> cache = make_cache(options, report.run, full, workload);
+  const std::unique_ptr<ReplayCache> cache = make_cache(options, report.run, full, workload, true);
+  const std::unique_ptr<PassMover> mover = make_mover(options, memory, full, cache->room(), true, report.run);
   const ComputeCost cost = compute_cost(options.model);
   if (options.report_file.empty()) {
-    report.replay = serve_requests(options, workload, *cache, *mover, cost, true);
+    report.replay = serve_prompts(options, workload, *cache, *mover, full, cost, true);
   } else {
     Timeline timeline(workload, requests_wanted(options, workload), make_budget(options, full, options.budget_bytes),
                       *cache, *mover);
-    report.replay = serve_requests(options, workload, *cache, *mover, cost, true, &timeline);
+    report.replay = serve_prompts(options, workload, *cache, *mover, full, cost, true, &timeline);
     report.timeline = timeline.take(report.replay);
   }
   report.cache = cache->counts();
@@ -230,7 +199,7 @@ int replay(const Options& options) {
       run_requests(options, workload, replayer, show_progress);
     });
   else
-    replay_slots(options, workload, full, report);
+    replay_prompts(options, workload, full, report);
   report.replay.interrupted = interrupted != 0;
   require_invariant(report.replay.interrupted || report.replay.hit_tokens == report.bookkeeping.hit_tokens, "replay",
                     "the two passes decided differently");

@@ -87,10 +87,10 @@ void add_cache(CLI::App& app, Options& options) {
       {"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}};
   static const std::map<std::string, BlockHashKind> hashes = {{"sha256", BlockHashKind::sha256},
                                                               {"xxh3_128", BlockHashKind::xxh3_128}};
-  static const std::map<std::string, CheckpointMode> modes = {{"every", CheckpointMode::every},
-                                                              {"last", CheckpointMode::last},
-                                                              {"branch", CheckpointMode::branch},
-                                                              {"rungs", CheckpointMode::rungs}};
+  static const std::map<std::string, CheckpointPlacement> modes = {{"every", CheckpointPlacement::every},
+                                                                   {"last", CheckpointPlacement::last},
+                                                                   {"branch", CheckpointPlacement::branch},
+                                                                   {"rungs", CheckpointPlacement::rungs}};
   app.add_option("--cache", options.cache,
                  "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
                  "align = RequestCache by block tables: a slot is a block")

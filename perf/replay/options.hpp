@@ -5,7 +5,7 @@
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/element_type.hpp>
 
-#include "caches/checkpoint_mode.hpp"
+#include "caches/checkpoint_depths.hpp"
 #include "caches/policy_kind.hpp"
 #include "workload/generator.hpp"
 
@@ -30,7 +30,7 @@ struct Options {
   std::string model = "qwen3-next-80b-a3b";
   CacheKind cache = CacheKind::slots;
   BlockHashKind hash = BlockHashKind::sha256;
-  CheckpointMode checkpoint = CheckpointMode::branch;
+  CheckpointPlacement checkpoint = CheckpointPlacement::branch;
   std::int32_t blocks = 0;  ///< 0: blocks_per_slot for each slot
   std::int32_t slots = 256;
   bool unlimited = false;

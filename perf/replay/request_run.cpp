@@ -6,7 +6,6 @@
 #include <stateport/core/model/models.hpp>
 
 #include "run_setup.hpp"
-#include "states/device_passes.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -57,19 +56,6 @@ void serve(const Workload& workload, const RequestReplayOptions& requests, PassM
   report.mover = mover.counts();
 }
 
-std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
-                                      const RequestReplayOptions& requests, RunDescription& description) {
-  if (options.materialize_bytes == 0) return std::make_unique<NoPasses>();
-  auto states = std::make_unique<DevicePasses>(
-      memory, full,
-      DevicePassesOptions{.cache = requests.cache,
-                          .history_tokens = requests.history_tokens,
-                          .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
-                          .plant_wrong_slot = options.plant_wrong_slot});
-  describe_memory(states->spec(), states->memory_bytes(), description);
-  return states;
-}
-
 }  // namespace
 
 void replay_requests(const Options& options, const Workload& workload, const StateSpec& full, Report& report,
@@ -79,7 +65,7 @@ void replay_requests(const Options& options, const Workload& workload, const Sta
                                                : pool_options(options, workload, full, report.run),
                                 .accept = options.accept,
                                 .seed = options.generator.seed,
-                                .history_tokens = std::max(conv_window(full) - options.drafts, 1)};
+                                .history_tokens = history_tokens(options, full)};
   requests.cache.unchecked_layout = false;
   // Before the runtime starts, whose waiting threads would share the cores, and with the caches to itself.
   requests.cache.events = false;
@@ -91,7 +77,9 @@ void replay_requests(const Options& options, const Workload& workload, const Sta
   const Runtime runtime;
   report.run.device = runtime.device().name;
   DeviceResource memory;
-  const std::unique_ptr<PassMover> mover = make_mover(options, memory, full, requests, report.run);
+  const std::unique_ptr<PassMover> mover = make_mover(
+      options, memory, full, {.slots = state_slots(requests.cache), .scratch_slots = scratch_slots(requests.cache)},
+      false, report.run);
   serve(workload, requests, *mover, true, run, report);
   report.passes->planning_ns = std::move(planning_ns);
 }

@@ -5,6 +5,7 @@
 #include <stateport/core/model/models.hpp>
 
 #include "caches/request_replayer.hpp"
+#include "states/device_passes.hpp"
 #include "states/scaled_spec.hpp"
 #include "workload/generator.hpp"
 #include "workload/trace.hpp"
@@ -33,7 +34,7 @@ void choose_capacity(const Options& options, const Workload& workload, const Sta
   run.unlimited = options.unlimited;
   if (!options.unlimited) return;
   const std::int64_t distinct = std::max<std::int64_t>(workload.distinct_blocks(), 1);
-  run.blocks = distinct;
+  run.blocks = distinct + workload.longest_blocks();  // what a request computes again it has twice
   if (options.serves()) run.blocks = align_blocks_max(workload, options.drafts);
   run.slots = options.serves() ? align_blocks_max(workload, options.drafts)
                                : states_max(options.checkpoint, static_cast<std::int64_t>(workload.size()), distinct);
@@ -44,7 +45,7 @@ void describe_cache(const Options& options, RunDescription& run) {
   if (options.budget_bytes > 0) {
     run.cache = fmt::format("budget, {}", name(options.policy));
     run.hash = "none";
-    run.checkpoint = name(checkpoint_mode(options.policy));
+    run.checkpoint = name(placement_of(options.policy));
     return;
   }
   constexpr const char* names[] = {"slots", "tree", "align"};
@@ -101,9 +102,26 @@ RunDescription describe_run(const Options& options, const LoadedWorkload& loaded
   return run;
 }
 
-void describe_memory(const StateSpec& in_memory, std::size_t bytes, RunDescription& run) {
-  run.memory_state = describe(in_memory);
-  run.memory_bytes = bytes;
+std::int32_t history_tokens(const Options& options, const StateSpec& full) {
+  const auto conv = std::ranges::find(full.tensors(), StateKind::conv, &StateTensorSpec::kind);
+  if (conv == full.tensors().end()) return 1;
+  return std::max(static_cast<std::int32_t>(conv->window()) - options.drafts, 1);
+}
+
+std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
+                                      const StateRoom& room, bool against_memcpy, RunDescription& run) {
+  if (options.materialize_bytes == 0) return std::make_unique<NoPasses>();
+  auto states = std::make_unique<DevicePasses>(
+      memory, full,
+      DevicePassesOptions{.room = room,
+                          .history_tokens = history_tokens(options, full),
+                          .drafts = options.drafts,
+                          .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
+                          .against_memcpy = against_memcpy,
+                          .plant_wrong_slot = options.plant_wrong_slot});
+  run.memory_state = describe(states->spec());
+  run.memory_bytes = states->memory_bytes();
+  return states;
 }
 
 }  // namespace stateport::replay

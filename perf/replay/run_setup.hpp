@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/memory_resource.hpp>
 #include <stateport/core/model/state_spec.hpp>
 
 #include "caches/budget.hpp"
+#include "caches/cache.hpp"
 #include "options.hpp"
 #include "report/report.hpp"
+#include "states/pass_mover.hpp"
 #include "workload/workload.hpp"
 
-#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 /// From the command line to what is replayed, and to its description in the report.
@@ -30,7 +33,12 @@ struct LoadedWorkload {
 
 /// Everything that is known before a runtime is started, capacities included.
 [[nodiscard]] RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full);
-/// What is known once there are states in memory.
-void describe_memory(const StateSpec& in_memory, std::size_t bytes, RunDescription& run);
+/// Conv tokens of a state without its room for drafts, at least 1.
+[[nodiscard]] std::int32_t history_tokens(const Options& options, const StateSpec& full);
+/// States in device memory for a cache that needs so much room, which are added to the description; none if the options
+/// say so. `against_memcpy`: see DevicePassesOptions.
+[[nodiscard]] std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory,
+                                                    const StateSpec& full, const StateRoom& room, bool against_memcpy,
+                                                    RunDescription& run);
 
 }  // namespace stateport::replay

@@ -100,7 +100,7 @@ CacheCounts RequestEngineCache::counts() const {
   CacheCounts counts = counts_;
   counts.lookup_tokens = cache_->stats().prompt_tokens;
   counts.hit_tokens = cache_->stats().hit_tokens;
-  counts.evictions = cache_->evicted_states();
+  counts.evictions = cache_->usage().evicted_states;
   return counts;
 }
 

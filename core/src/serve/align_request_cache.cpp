@@ -26,10 +26,14 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
     }
 }
 
-std::int64_t AlignRequestCache::evicted_states() const noexcept {
-  std::int64_t evicted = 0;
-  for (const StateBlocks& blocks : blocks_) evicted += blocks.evictions();
-  return evicted;
+CacheUsage AlignRequestCache::usage() const noexcept {
+  CacheUsage usage{.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
+                   .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens};
+  for (const StateBlocks& blocks : blocks_) {
+    usage.states += blocks.used();
+    usage.evicted_states += blocks.evictions();
+  }
+  return usage;
 }
 
 std::span<const std::int32_t> AlignRequestCache::slots_of(RequestId request, std::size_t group) const {

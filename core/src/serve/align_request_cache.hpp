@@ -24,7 +24,7 @@ class AlignRequestCache final : public RequestBook {
  public:
   explicit AlignRequestCache(const RequestCacheOptions& options);
 
-  [[nodiscard]] std::int64_t evicted_states() const noexcept override;
+  [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
   std::optional<Opened> open(RequestId request, double now_s) override;

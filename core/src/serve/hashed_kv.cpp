@@ -127,8 +127,9 @@ void HashedKv::reset() {
   pool_.add_listener(*this);
 }
 
-void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
+void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) {
   for (const BlockId block : blocks) lose(block);
+  evicted_blocks_ += std::ranges::count_if(hashes, [](BlockHash hash) { return hash > 0; });
 }
 
 void HashedKv::lose(BlockId block) {

@@ -58,7 +58,16 @@ class HashedKv final : private BlockListener {
   /// A state at the end of this block of the request was published; and whether one was at the end of a cached block.
   void note_state(RequestId request, std::size_t block);
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
+  /// The last block of the request that is found by hash; none if none is.
+  [[nodiscard]] BlockId last_found(RequestId request) const noexcept {
+    const Row& row = rows_[request.index()];
+    return row.registered == 0 ? BlockId{} : row.blocks[row.registered - 1];
+  }
   void end(RequestId request);
+  /// Blocks that hold tokens, of running requests or found by hash.
+  [[nodiscard]] std::int64_t used_blocks() const noexcept { return pool_.block_count() - 1 - pool_.free_blocks(); }
+  /// Blocks that could be found and went, since construction.
+  [[nodiscard]] std::int64_t evicted_blocks() const noexcept { return evicted_blocks_; }
   /// No block is found any more; without an event for each.
   void reset();
 
@@ -92,7 +101,8 @@ class HashedKv final : private BlockListener {
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found
-  std::vector<Row> rows_;                ///< by request
+  std::int64_t evicted_blocks_ = 0;
+  std::vector<Row> rows_;  ///< by request
   std::vector<BlockId> matched_;
   std::vector<BlockHash> parents_;
   std::vector<ExtraKey> extra_keys_;

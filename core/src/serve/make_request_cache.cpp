@@ -28,6 +28,11 @@ void check_sizes(const RequestCacheOptions& options) {
           "must not be negative");
   require(options.decode_checkpoint_tokens >= 0 && options.decode_checkpoint_tokens % block == 0,
           "decode_checkpoint_tokens", options.decode_checkpoint_tokens, "must be whole blocks");
+  require(options.placement >= CheckpointPlacement::passes && options.placement <= CheckpointPlacement::every,
+          "placement", static_cast<int>(options.placement), "is not a placement");
+  require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
+  require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
+  check_memory_cost(options.memory);
 }
 
 void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint) {
@@ -55,6 +60,9 @@ void check_options(const RequestCacheOptions& options) {
     require(options.groups.empty(), "groups", options.groups.size(), "are for the index align alone");
     return check_layout(options, options.layout_fingerprint);
   }
+  require(options.placement == CheckpointPlacement::passes, "placement", static_cast<int>(options.placement),
+          "is not for the index align, which keeps states at the boundaries of blocks");
+  require(options.budget_bytes == 0, "budget_bytes", options.budget_bytes, "is not for the index align");
   require(options.align_mode >= AlignMode::none && options.align_mode <= AlignMode::all, "align_mode",
           static_cast<int>(options.align_mode), "is not a mode");
   require(options.eviction != EvictionOrder::hix && options.eviction != EvictionOrder::gdsf, "eviction",

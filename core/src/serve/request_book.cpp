@@ -19,6 +19,7 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       states_(records_.size(), groups_),
       check_(options_, records_, passes_),
       after_(groups_),
+      ages_(static_cast<std::size_t>(state_slots(options)), stats_),
       group_commits_(groups_) {
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;

@@ -7,6 +7,7 @@
 #include "serve/event_queue.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
+#include "serve/state_ages.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -103,6 +104,8 @@ class RequestBook : public RequestCache {
   std::vector<After> after_;    ///< by group, of this commit
   std::int32_t published_ = 0;  ///< of this commit
   std::int32_t dropped_ = 0;
+  CacheStats stats_;
+  StateAges ages_;  ///< of indexes whose checkpoints lie in slots
   double now_s_ = 0;
 
  private:
@@ -122,7 +125,6 @@ class RequestBook : public RequestCache {
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
   std::vector<GroupCommit> group_commits_;
-  CacheStats stats_;
 };
 
 }  // namespace stateport::detail

@@ -4,7 +4,30 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/slots/checkpoint_budget.hpp>
 
+#include <algorithm>
+
 namespace stateport {
+
+namespace {
+
+/// States that one pass of a request can save on its way, at most.
+std::int64_t saves_max(const RequestCacheOptions& options) noexcept {
+  switch (options.placement) {
+    case CheckpointPlacement::last:
+      return 1;
+    case CheckpointPlacement::branch:
+      return 2;
+    case CheckpointPlacement::rungs:
+      return 5;
+    case CheckpointPlacement::every:
+      return options.max_request_tokens / std::max(options.block_size_tokens, 1);
+    case CheckpointPlacement::passes:
+      break;
+  }
+  return max_checkpoints_per_chunk;
+}
+
+}  // namespace
 
 std::size_t group_count(const RequestCacheOptions& options) noexcept {
   return options.index == CacheIndex::align ? options.groups.size() : 1;
@@ -18,7 +41,8 @@ std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) 
 }
 
 std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
-  return options.index == CacheIndex::slots ? options.max_requests * max_checkpoints_per_chunk : 0;
+  if (options.index != CacheIndex::slots) return 0;
+  return static_cast<std::int32_t>(options.max_requests * saves_max(options));
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {

@@ -6,22 +6,23 @@
 #include <algorithm>
 
 namespace stateport::detail {
-namespace {
 
-SlotAllocatorOptions allocator_options(const RequestCacheOptions& options) {
+SlotAllocatorOptions SlotsRequestCache::allocator_options() {
   SlotAllocatorOptions allocator;
-  if (options.eviction != EvictionOrder::lru)
-    allocator.eviction = make_eviction_policy(options.eviction, options.eviction_options, options.memory);
+  if (options_.eviction != EvictionOrder::lru)
+    allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
+  allocator.on_victim = [this](const SlotVictim& victim) {
+    last_victim_ = victim.block;
+    lose_state(victim.block);
+  };
   return allocator;
 }
-
-}  // namespace
 
 SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
       kv_(options, events_),
       slots_(state_slots(options)),
-      allocator_(slots_, kv_.pool(), allocator_options(options)),
+      allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options.block_size_tokens, .layout_fingerprint = options.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options.max_requests)),
@@ -34,7 +35,7 @@ SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
     static_cast<void>(slots_.allocate({&live, 1}));
     request.live = live.value();
   }
-  const std::size_t most = requests_.size() * (max_checkpoints_per_chunk + 1);
+  const std::size_t most = static_cast<std::size_t>(scratch_slots(options)) + requests_.size();
   checkpoints_.reserve(most);
   blocks_.reserve(most);
   given_.reserve(most);
@@ -54,14 +55,43 @@ std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double)
                                            .keys = hashes.keys().first(cached.size()),
                                            .prefixes = hashes.prefixes().first(cached.size())},
                                           matched_);
-  kv_.begin(id, std::span(matched_).first(static_cast<std::size_t>(match.matched_blocks)));
+  begin(id, match.matched_blocks, static_cast<std::int32_t>(match.skip_tokens / options_.block_size_tokens));
   Request& request = requests_[id.index()];
   request = {.live = request.live,
              .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
              .hit_tokens = match.skip_tokens,
-             .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens};
+             .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
+             .known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens};
+  if (request.pinned.valid()) ages_.reused(request.pinned, now_s_);
   states_.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return Opened{.reused_tokens = match.skip_tokens, .cached_tokens = request.cached_tokens, .lost = match.lost};
+}
+
+/// A request that holds blocks makes them the most recent, and their states with them. A state is only as recent as the
+/// request that last continued from it, so those that this one passes over keep their place. So does the block where
+/// the prompt merely continues a cached one: a state made there is superseded at once by the one at the end.
+void SlotsRequestCache::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
+  BlockPool& pool = kv_.pool();
+  const auto blocks = std::span(matched_).first(static_cast<std::size_t>(matched));
+  passed_over_.clear();
+  for (std::int32_t depth = 1; depth <= matched; ++depth) {
+    const BlockId block = blocks[static_cast<std::size_t>(depth - 1)];
+    const bool continued = depth == matched && pool.child_count(block) == 0;
+    if (depth != hit && (continued || allocator_.has_state(block)))
+      passed_over_.push_back({block, pool.last_use_tick(block)});
+  }
+  kv_.begin(id, blocks);
+  for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
+}
+
+PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
+  const Request& request = requests_[id.index()];
+  return {.placement = options_.placement,
+          .block = options_.block_size_tokens,
+          .reused = request.hit_tokens,
+          .cached = request.cached_tokens,
+          .known = request.known_tokens,
+          .prompt = record(id).prompt_tokens};
 }
 
 void SlotsRequestCache::place(Pass& pass, std::size_t index) {
@@ -79,22 +109,33 @@ void SlotsRequestCache::place(Pass& pass, std::size_t index) {
   pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
 }
 
-/// Worth a checkpoint are: where the request leaves the shared prefix, the last full block of the prompt, and the start
-/// of the last block that the pass touches.
+void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
+  if ((at - row.start) % options_.scan_alignment_tokens != 0) return;
+  pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                        .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
+                        .in_scratch = true});
+}
+
+/// By default: where the request leaves the shared prefix, the last full block of the prompt, and the start of the last
+/// block that the pass touches.
 void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t end = row.start + row.tokens;
+  if (options_.placement != CheckpointPlacement::passes) {
+    const PromptCheckpoints placement = placement_of(row.request);
+    for (std::int64_t at = floor_to(row.start, block) + block; at < end; at += block)
+      if (placement.wants(at)) save(pass, row, at);
+    return;
+  }
   std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {requests_[row.request.index()].cached_tokens,
                                                                     floor_to(record(row.request).prompt_tokens, block),
                                                                     floor_to(end - 1, block)};
   std::ranges::sort(candidates);
   std::int64_t previous = row.start;
   for (const std::int64_t at : candidates) {
-    if (at <= previous || at >= end || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
+    if (at <= previous || at >= end) continue;
     previous = at;
-    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
-                          .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
-                          .in_scratch = true});
+    save(pass, row, at);
   }
 }
 
@@ -102,6 +143,7 @@ bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) 
   if (floor_to(end, options_.block_size_tokens) != end) return false;
   const std::int64_t prompt = record(request).prompt_tokens;
   if (end > prompt) return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
+  if (options_.placement != CheckpointPlacement::passes) return placement_of(request).wants(end);
   // A pass may end where plan_saves() would save: the live state is there already.
   return end == floor_to(prompt, std::int64_t{options_.block_size_tokens}) ||
          end == requests_[request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
@@ -182,12 +224,12 @@ void SlotsRequestCache::publish(Pass&) {
   tell_policy();
 }
 
-/// The first ones; those whose block has a slot need none.
+/// The last ones, of a row the deepest; those whose block has a slot need none.
 void SlotsRequestCache::keep_what_fits(std::int64_t available) {
-  std::size_t kept = 0;
-  for (const Checkpoint& checkpoint : checkpoints_)
-    if (allocator_.has_state(checkpoint.block) || available-- > 0) checkpoints_[kept++] = checkpoint;
-  checkpoints_.resize(kept);
+  std::size_t first = checkpoints_.size();
+  for (std::size_t i = checkpoints_.size(); i-- > 0;)
+    if (allocator_.has_state(checkpoints_[i].block) || available-- > 0) checkpoints_[--first] = checkpoints_[i];
+  checkpoints_.erase(checkpoints_.begin(), checkpoints_.begin() + static_cast<std::ptrdiff_t>(first));
   blocks_.clear();
   for (const Checkpoint& checkpoint : checkpoints_) blocks_.push_back(checkpoint.block);
 }
@@ -208,7 +250,6 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
       break;
     }
   }
-  if (const BlockId before = block_of_[slot.index()]; before.valid()) lose_state(before);
   allocator_.withdraw(checkpoint.block);
   allocator_.set_tag(checkpoint.block, checkpoint.tag);
   const BlockHash hash = kv_.pool().hash(checkpoint.block);
@@ -222,6 +263,7 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
   block_of_[slot.index()] = checkpoint.block;
   published_slot_[checkpoint.block.index()] = slot;
   state_prefix_[slot.index()] = checkpoint.tag.prefix;
+  ages_.made(slot, now_s_);
   if (same) return;
   events_.push({.kind = CacheEvent::Kind::stored,
                 .content = CacheEvent::Content::state,
@@ -236,12 +278,16 @@ void SlotsRequestCache::lose_state(BlockId block) {
   events_.push({.kind = CacheEvent::Kind::removed,
                 .content = CacheEvent::Content::state,
                 .prefix = state_prefix_[slot.index()]});
+  ages_.lost(slot, now_s_);
   block_of_[slot.index()] = {};
   published_slot_[block.index()] = {};
 }
 
 void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
-  for (const BlockId block : blocks) lose_state(block);
+  for (const BlockId block : blocks) {
+    lost_with_blocks_ += published_slot_[block.index()].valid();
+    lose_state(block);
+  }
 }
 
 void SlotsRequestCache::tell_policy() {
@@ -283,8 +329,67 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
+  if (options_.budget_bytes > 0) order_uses(id);
+  const BlockId last = kv_.last_found(id);
   kv_.end(id);
   request = {.live = request.live};
+  if (options_.budget_bytes == 0) return;
+  drop_useless(last);
+  keep_to_budget();
+}
+
+/// Gives the states that the request made or continued from ticks of their own, the deepest first, so that their order
+/// never depends on block ids.
+void SlotsRequestCache::order_uses(RequestId id) {
+  BlockPool& pool = kv_.pool();
+  const Request& request = requests_[id.index()];
+  const std::span<const BlockId> blocks = kv_.blocks(id);
+  const auto use = [&](BlockId block) {
+    pool.advance_tick();
+    pool.set_last_use({&block, 1}, pool.tick());
+  };
+  const auto known = static_cast<std::size_t>(std::max(request.known_tokens, request.hit_tokens));
+  const auto block_size = static_cast<std::size_t>(options_.block_size_tokens);
+  for (std::size_t depth = blocks.size(); depth > known / block_size; --depth)
+    if (allocator_.has_state(blocks[depth - 1])) use(blocks[depth - 1]);
+  if (request.hit_tokens > 0) use(blocks[static_cast<std::size_t>(request.hit_tokens) / block_size - 1]);
+}
+
+/// The states are what is chosen from: KV goes as soon as no state needs it, since no request can continue from it.
+void SlotsRequestCache::keep_to_budget() {
+  const auto used_bytes = [this] {
+    const CacheUsage now = usage();
+    return options_.memory.of(now.kv_tokens, now.states);
+  };
+  while (used_bytes() > options_.budget_bytes) {
+    if (allocator_.evict(1) == 1)
+      drop_useless(last_victim_);
+    else if (kv_.pool().cached_blocks() == 0 || !kv_.pool().evict(1))
+      return;  // requests that run hold the rest
+  }
+}
+
+/// If no state and no request needs this block it goes, and those before it, up to one that is needed.
+void SlotsRequestCache::drop_useless(BlockId block) {
+  BlockPool& pool = kv_.pool();
+  const auto useless = [&] {
+    return block.valid() && pool.ref_count(block) == 0 && !pool.is_free(block) && pool.child_count(block) == 0 &&
+           !allocator_.has_state(block);
+  };
+  while (useless()) {
+    const BlockId before = pool.parent(block);
+    pool.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
+    const bool gone = pool.evict(1);
+    require_invariant(gone && pool.is_free(block), "SlotsRequestCache", "another block went than the useless one");
+    block = before;
+  }
+}
+
+CacheUsage SlotsRequestCache::usage() const noexcept {
+  return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
+          .states = slots_.capacity_slots() - slots_.free_slots() - options_.max_requests,
+          .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
+          .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }
 
 void SlotsRequestCache::forget_all() {

@@ -5,6 +5,7 @@
 #include <stateport/core/slots/prefix_matcher.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
+#include "serve/checkpoint_placement.hpp"
 #include "serve/hashed_kv.hpp"
 #include "serve/request_book.hpp"
 
@@ -20,7 +21,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   explicit SlotsRequestCache(const RequestCacheOptions& options);
   ~SlotsRequestCache() override;
 
-  [[nodiscard]] std::int64_t evicted_states() const noexcept override { return allocator_.evictions(); }
+  [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
   std::optional<Opened> open(RequestId request, double now_s) override;
@@ -44,9 +45,14 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     SlotId pinned;           ///< the checkpoint that the first pass restores
     std::int64_t hit_tokens = 0;
     std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
+    std::int64_t known_tokens = 0;   ///< of the deepest state that was there when it began
     bool begun = false;              ///< a pass was committed: the live slot holds its state
     bool told = false;               ///< the eviction policy knows of it, or will after this commit
     PromptPast past;                 ///< what it knew then
+  };
+  struct Recency {
+    BlockId block;
+    std::int64_t tick = 0;
   };
   /// Where the state of a checkpoint is when the pass is over.
   enum class Source : std::uint8_t { scratch, live, step };
@@ -62,7 +68,11 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
+  [[nodiscard]] SlotAllocatorOptions allocator_options();
+  void begin(RequestId request, std::int32_t matched, std::int32_t hit);
+  [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
+  void save(Pass& pass, const RowPlan& row, std::int64_t at) const;
   [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
   void settle_decode(const RowPlan& row);
@@ -72,6 +82,9 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void tell_policy();
   void tell_prompt(RequestId request);
   void tell_end(RequestId request, const ReuseHint& hint);
+  void order_uses(RequestId request);
+  void keep_to_budget();
+  void drop_useless(BlockId block);
 
   HashedKv kv_;
   SlotPool slots_;
@@ -86,7 +99,10 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<SlotId> published_slot_;    ///< by block: the inverse
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> matched_;
-  std::vector<std::uint32_t> noted_;  ///< by block: the last commit that noted a checkpoint for it
+  std::vector<Recency> passed_over_;   ///< of one lookup
+  BlockId last_victim_;                ///< whose state was evicted last
+  std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block
+  std::vector<std::uint32_t> noted_;   ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;
 };
 

@@ -10,10 +10,10 @@ StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, EventQueue
                          std::shared_ptr<EvictionPolicy> eviction)
     : block_size_(group.block_size_tokens),
       group_(index),
-      pool_({.blocks = group.blocks + 2, .eviction = std::move(eviction)}),
-      publication_(group.blocks + 2),
+      pool_({.blocks = group.blocks + reserved_blocks, .eviction = std::move(eviction)}),
+      publication_(group.blocks + reserved_blocks),
       events_(events),
-      prefix_of_(static_cast<std::size_t>(group.blocks) + 2),
+      prefix_of_(static_cast<std::size_t>(group.blocks + reserved_blocks)),
       found_(prefix_of_.size(), 0) {
   take_null_block();
   pool_.add_listener(*this);

@@ -20,6 +20,7 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
                                  .eviction = options.eviction,
                                  .eviction_options = options.eviction_options,
                                  .memory = options.memory,
+                                 .position_tokens = options.position_tokens,
                                  .kv_indices = options.kv_tokens + options.block_size_tokens,
                                  .kv_event_hash = options.hash};
         if (options.events) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
@@ -59,6 +60,7 @@ void TreeRequestCache::take_back(const Freed& freed) {
   kv_.release(freed.kv);
   for (const SlotId slot : freed.slots) {
     ++evicted_states_;
+    ages_.lost(slot, now_s_);
     if (!told_[slot.index()]) continue;
     told_[slot.index()] = 0;
     events_.push({.kind = CacheEvent::Kind::removed,
@@ -69,7 +71,7 @@ void TreeRequestCache::take_back(const Freed& freed) {
 
 void TreeRequestCache::evict(EvictDemand demand) {
   freed_.clear();
-  tree_.evict(demand, freed_);
+  evicted_kv_tokens_ += tree_.evict(demand, freed_).tokens;
   take_back(freed_);
 }
 
@@ -97,7 +99,8 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
-  request.hit = tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_);
+  request.hit = tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens);
+  evicted_kv_tokens_ += std::ssize(freed_.kv);
   take_back(freed_);
   request.lock = tree_.lock(request.hit);
   SlotId live = request.hit.live_slot;
@@ -115,8 +118,25 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   request.begun = false;
   request.hashes.clear();
   states_.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
-  return Opened{
-      .reused_tokens = request.hit.tokens, .cached_tokens = request.hit.walked_tokens, .lost = request.hit.lost};
+  if (request.hit.slot.valid()) ages_.reused(request.hit.slot, now_s_);
+  const std::optional<LostHit> lost = look_further(id);
+  return Opened{.reused_tokens = request.hit.tokens, .cached_tokens = request.cached_tokens, .lost = lost};
+}
+
+/// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
+/// same. Returns why not all is used.
+std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
+  Request& request = requests_[id.index()];
+  const PrefixMatch& hit = request.hit;
+  request.cached_tokens = hit.walked_tokens;
+  request.known_tokens = hit.tokens;
+  const std::int64_t prompt = record(id).prompt_tokens;
+  if (hit.walked_tokens + options_.block_size_tokens != prompt || hit.lost == LostHit::locked_pool) return hit.lost;
+  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
+  if (all.walked_tokens == hit.walked_tokens) return hit.lost;
+  request.cached_tokens = all.walked_tokens;
+  request.known_tokens = all.tokens;
+  return all.tokens > hit.tokens ? LostHit::too_few_tokens : all.lost;
 }
 
 bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
@@ -143,7 +163,7 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, index);
+  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
 }
@@ -156,9 +176,29 @@ void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
+PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
+  const Request& request = requests_[id.index()];
+  return {.placement = options_.placement,
+          .block = options_.block_size_tokens,
+          .reused = request.hit.tokens,
+          .cached = request.cached_tokens,
+          .known = request.known_tokens,
+          .prompt = record(id).prompt_tokens};
+}
+
+/// If room is short the deepest states get it: they serve the prompts that continue this one.
+void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
+  if (options_.placement == CheckpointPlacement::passes) return save_per_pass(pass, row);
+  const PromptCheckpoints placement = placement_of(row.request);
+  const std::int64_t page = options_.block_size_tokens;
+  const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
+  for (std::int64_t at = floor_to(row.start + row.tokens - 1, page); at > row.start; at -= page)
+    if (placement.wants(at) && (at - row.start) % options_.scan_alignment_tokens == 0) save(pass, row, at);
+  std::reverse(pass.saves.begin() + first, pass.saves.end());
+}
+
 /// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
-void TreeRequestCache::plan_saves(Pass& pass, std::size_t index) {
-  const RowPlan& row = pass.rows[index];
+void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   const std::int64_t page = options_.block_size_tokens;
   const std::int64_t step = options_.scan_alignment_tokens;
   const std::int64_t end = row.start + row.tokens;
@@ -173,7 +213,8 @@ void TreeRequestCache::plan_saves(Pass& pass, std::size_t index) {
 
 bool TreeRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
   if (floor_to(end, options_.block_size_tokens) != end) return false;
-  if (end <= record(request).prompt_tokens) return true;
+  if (end <= record(request).prompt_tokens)
+    return options_.placement == CheckpointPlacement::passes || placement_of(request).wants(end);
   return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
 
@@ -283,6 +324,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
   take_back(freed_);
   if (inserted.state_exists) return false;
   ++published_;
+  ages_.made(slot, now_s_);
   tell_state(id, slot, tokens);
   return true;
 }
@@ -326,7 +368,8 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
         --checkpoint_slots_;
       }
       kept = std::max(kept, request.kept_tokens);
-    } else if (request.protected_tokens > request.hit.tokens) {
+    } else if (request.protected_tokens > request.hit.tokens ||
+               request.protected_tokens == floor_to(computed, options_.block_size_tokens)) {
       tell_end(id, hint);
     }
   }
@@ -350,12 +393,31 @@ void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
                freed_);
 }
 
+/// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
 void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {
   kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens)));
   request.row.clear();
+  const bool spares = options_.eviction != EvictionOrder::hix;
+  if (spares) keep_to_budget();
   request.lock.release();
+  if (!spares) keep_to_budget();
   request.live = -1;
   request.protected_tokens = 0;
+}
+
+void TreeRequestCache::keep_to_budget() {
+  if (options_.budget_bytes == 0) return;
+  const CacheUsage now = usage();
+  const std::int64_t used_bytes = options_.memory.of(now.kv_tokens, now.states);
+  if (used_bytes > options_.budget_bytes) evict({.bytes = used_bytes - options_.budget_bytes});
+}
+
+CacheUsage TreeRequestCache::usage() const noexcept {
+  return {.kv_tokens = kv_.capacity() - kv_.available(),
+          .states = tree_.sizes().total_states() + checkpoint_slots_,
+          .evicted_kv_tokens = evicted_kv_tokens_,
+          .evicted_states = evicted_states_,
+          .metadata_bytes = tree_.bookkeeping_bytes()};
 }
 
 void TreeRequestCache::on_kv_event(const KvEvent& event) {

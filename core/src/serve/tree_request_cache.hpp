@@ -4,6 +4,7 @@
 #include <stateport/core/pool/kv_page_pool.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "serve/checkpoint_placement.hpp"
 #include "serve/hashed_kv.hpp"
 #include "serve/request_book.hpp"
 
@@ -22,7 +23,7 @@ class TreeRequestCache final : public RequestBook {
  public:
   explicit TreeRequestCache(const RequestCacheOptions& options);
 
-  [[nodiscard]] std::int64_t evicted_states() const noexcept override { return evicted_states_; }
+  [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
   std::optional<Opened> open(RequestId request, double now_s) override;
@@ -47,8 +48,10 @@ class TreeRequestCache final : public RequestBook {
     std::int64_t protected_tokens = 0;  ///< of the row, that are the tree's
     PrefixLock lock;
     PrefixMatch hit;
-    bool begun = false;  ///< a pass was committed: the live slot holds its state
-    SlotId kept;         ///< the last checkpoint of decoding, not donated yet
+    std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
+    std::int64_t known_tokens = 0;   ///< of the deepest state that was there
+    bool begun = false;              ///< a pass was committed: the live slot holds its state
+    SlotId kept;                     ///< the last checkpoint of decoding, not donated yet
     std::int64_t kept_tokens = 0;
     std::string extra_key;  ///< of the namespace, with the media
     bool has_extra_key = false;
@@ -57,13 +60,16 @@ class TreeRequestCache final : public RequestBook {
 
   [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
   void name_media(RequestId request);
+  [[nodiscard]] std::optional<LostHit> look_further(RequestId request);
   void evict(EvictDemand demand);
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
-  void plan_saves(Pass& pass, std::size_t index);
+  [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
+  void plan_saves(Pass& pass, const RowPlan& row);
+  void save_per_pass(Pass& pass, const RowPlan& row);
   [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
   void settle_steps(const RowPlan& row);
   void keep_decoded(const RowPlan& row);
@@ -73,6 +79,7 @@ class TreeRequestCache final : public RequestBook {
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
   void end_row(Request& request, std::int64_t kept_tokens);
+  void keep_to_budget();
 
   BlockHasher hasher_;
   PrefixTree tree_;
@@ -80,6 +87,7 @@ class TreeRequestCache final : public RequestBook {
   std::vector<Request> requests_;
   Freed freed_;
   std::int64_t evicted_states_ = 0;
+  std::int64_t evicted_kv_tokens_ = 0;
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
   std::int64_t inserted_tokens_ = 0;      ///< length of the path of the insert that runs
   std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it

@@ -84,6 +84,11 @@ PrefixMatch PrefixTree::match(std::span<const Token> tokens, const Namespace& na
   return impl_->match(tokens, name_space, kv_out, lookup, request_tokens);
 }
 
+PrefixMatch PrefixTree::peek(std::span<const Token> tokens, const Namespace& name_space) const {
+  check_key(tokens);
+  return detail::peek(*impl_, tokens, name_space);
+}
+
 void PrefixTree::set_time(double now_s) {
   require(std::isfinite(now_s) && now_s >= impl_->now_s(), "now_s", now_s,
           "must be finite and not before the last time");
@@ -91,10 +96,12 @@ void PrefixTree::set_time(double now_s) {
 }
 
 PrefixMatch PrefixTree::match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
-                                             std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed) {
+                                             std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed,
+                                             std::int64_t request_tokens) {
   check_lookup(tokens, kv_out);
+  check_request_tokens(request_tokens);
   check_callers_or_none(slots(), live_slot, "live_slot");
-  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request, 0);
+  PrefixMatch hit = impl_->match(tokens, name_space, kv_out, Lookup::request, request_tokens);
   if (hit.node.is_root()) return hit;
   if (!live_slot.valid()) live_slot = impl_->take_slot_beside(hit.node.index, freed);
   if (live_slot.valid()) {

@@ -40,6 +40,14 @@ void refuse_wrong_states(const RadixNodes& nodes, const SlotPool& pool, std::uin
   }
 }
 
+RadixWalk find(const RadixNodes& nodes, const SlotPool& pool, const PrefixTreeOptions& options,
+               std::span<const Token> tokens, const Namespace& name_space, PathWalked& path) noexcept {
+  const auto pages = static_cast<std::uint32_t>(tokens.size() / static_cast<std::size_t>(options.page_size));
+  RadixWalk found = nodes.walk(tokens.data(), pages, nodes.names().find(name_space), path);
+  refuse_wrong_states(nodes, pool, options.layout_fingerprint, found);
+  return found;
+}
+
 PrefixMatch describe(const RadixNodes& nodes, const SlotPool& pool, std::int64_t grid, const RadixWalk& walk,
                      std::uint32_t kv_node) noexcept {
   PrefixMatch match;
@@ -119,9 +127,7 @@ void RadixTree::set_time(double now_s) {
 PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& name_space, std::span<KvIndex> kv_out,
                              Lookup lookup, std::int64_t request_tokens) {
   const auto page = static_cast<std::size_t>(options_.page_size);
-  RadixWalk found = nodes_.walk(tokens.data(), static_cast<std::uint32_t>(tokens.size() / page),
-                                nodes_.names().find(name_space), walked_);
-  refuse_wrong_states(nodes_, pool_, options_.layout_fingerprint, found);
+  const RadixWalk found = find(nodes_, pool_, options_, tokens, name_space, walked_);
   // A lookup splits too (12). Without a node at hand the edge stays whole: the answer is the same.
   std::uint32_t kv_node = found.node;
   if (found.cut_node != none && nodes_.node_at_hand()) kv_node = split(found.cut_node, found.cut_pages);
@@ -148,6 +154,12 @@ PrefixMatch RadixTree::match(std::span<const Token> tokens, const Namespace& nam
   path_was_used(found.answer);
   touch_state(found.answer);
   return match;
+}
+
+PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space) {
+  PathWalked path;
+  const RadixWalk found = find(tree.shape(), tree.pool(), tree.options(), tokens, name_space, path);
+  return describe(tree.shape(), tree.pool(), tree.grid(), found, found.node);
 }
 
 SlotId RadixTree::take_slot_beside(std::uint32_t answer, Freed& freed) {

@@ -131,6 +131,8 @@ class RadixTree {
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
                                  std::uint64_t layout_fingerprint) noexcept;
 /// One line a node, indented by depth; parents come before children.
+/// What RadixTree::match would answer, without a past; changes nothing.
+[[nodiscard]] PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space);
 [[nodiscard]] std::string pretty_print(std::span<const NodeInfo> nodes);
 
 }  // namespace stateport::detail

@@ -1,32 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/evict/prompt_facts.hpp>
-#include <stateport/core/model/ids.hpp>
+#include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
 
+#include "states/pass_mover.hpp"
+#include "workload/sequence.hpp"
 #include "workload/workload.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace stateport::replay {
+
+/// For a cache under test a block of the workload is a page of so many tokens, whose first two are its identity. What
+/// is left of a prompt behind its full blocks is one token. So all decisions are those for the real tokens, and cost
+/// little.
+inline constexpr std::int32_t tokens_per_block = 4;
+
+/// Tokens of a prompt, as a cache under test sees it.
+[[nodiscard]] constexpr std::int64_t tokens_seen(std::int64_t blocks, std::int64_t input_tokens,
+                                                 std::int64_t block_size_tokens) noexcept {
+  return blocks * tokens_per_block + (input_tokens > blocks * block_size_tokens ? 1 : 0);
+}
 
 /// What a request found. Depths count blocks from the beginning of the prompt.
 struct Hit {
   std::int32_t matched_blocks = 0;  ///< j: longest prefix whose KV is resident
   std::int32_t hit_blocks = 0;      ///< p <= j: where the request continues, with state@p; 0: from nothing
-  SlotId slot;                      ///< holds state@p; invalid when p == 0
   std::optional<LostHit> lost;      ///< why p is less than j allows
-};
-
-/// A slot that takes the state after `depth_blocks` blocks.
-struct Checkpoint {
-  std::int32_t depth_blocks = 0;
-  SlotId slot;
 };
 
 struct CacheCounts {
@@ -40,29 +45,30 @@ struct CacheCounts {
   std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
 };
 
-/// The index under test: one request at a time goes through prepare, begin, place and finish. A new index is one more
-/// implementation and a line in make_cache.
+/// The cache under test: one request at a time goes through begin, plan, commit and finish. The whole prompt is one
+/// pass.
 class ReplayCache {
  public:
   virtual ~ReplayCache() = default;
 
-  /// Time of the request that comes next, for indexes that decide by it. Never goes back.
-  virtual void set_clock(double /*now_s*/) {}
-  /// What is known of its future; for indexes that decide by it.
-  virtual void set_hint(const ReuseHint& /*hint*/) {}
-  /// Turns a prompt into the index's own keys (hashes). Timed apart from the three calls that follow.
-  virtual void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) = 0;
-  /// Matches the prompt, pins what it found, and makes room for the KV of the rest.
+  [[nodiscard]] virtual StateRoom room() const = 0;
+  /// What comes next: a request with the names of its tokens_seen(). Returns what hashing them takes, which is part of
+  /// the calls that follow; 0 for a cache that does not hash.
+  virtual std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) = 0;
+  /// Matches the prompt, and pins what it found.
   [[nodiscard]] virtual Hit begin() = 0;
-  /// Finds slots for states at `depths` (ascending, in (p, n]; the forward makes them); fills `kept` with the
-  /// checkpoints that got one, ascending. Nobody can match them before finish().
-  virtual void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) = 0;
-  /// The placed states are written: makes KV and states visible and unpins the prompt.
+  /// One row: from state@p to the end of the prompt. No row: the prompt is longer than the cache, which passes it by.
+  [[nodiscard]] virtual PassPlan plan() = 0;
+  /// The pass has run: KV and states can be found.
+  [[nodiscard]] virtual PassCommit commit() = 0;
   virtual void finish() = 0;
+  /// Depths of the states that the request stored, ascending, once it is finished. Empty for a cache that was not asked
+  /// to tell.
+  [[nodiscard]] virtual std::span<const std::int32_t> stored() const = 0;
 
   [[nodiscard]] virtual CacheCounts counts() const = 0;
-  /// How long evicted states had not been used; empty for an index that has no clock.
-  [[nodiscard]] virtual AgeHistogram eviction_ages() const { return {}; }
+  /// How long evicted states had not been used.
+  [[nodiscard]] virtual AgeHistogram eviction_ages() const = 0;
   /// Throws std::logic_error naming the first broken invariant.
   virtual void check_invariants() const = 0;
 };

@@ -4,22 +4,32 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace stateport::replay {
 
-ItemCache::ItemCache(const Budget& budget, std::int32_t slots)
-    : budget_(budget), items_(budget.bytes), slots_(std::max(slots, 0)) {
-  check_budget(budget);
-  require(slots >= 1, "slots", slots, "at least 1");
+ItemCache::ItemCache(const Budget& budget, std::int64_t slots, CheckpointPlacement placement)
+    : budget_(budget), placement_(placement), items_(budget.bytes), slots_([&] {
+        check_budget(budget);
+        require(slots >= 1 && slots < std::numeric_limits<std::int32_t>::max(), "slots", slots, "1 to 2^31 - 2");
+        require(placement != CheckpointPlacement::passes, "placement", name(placement), "depends on passes");
+        return static_cast<std::int32_t>(slots);
+      }()) {
+  live_ = SlotId{static_cast<std::int32_t>(slots)};
 }
 
-void ItemCache::prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) {
-  prompt_.read(identities);
-  input_tokens_ = input_tokens;
+std::chrono::steady_clock::duration ItemCache::prepare(const Request& request, const Sequence& names) {
+  constexpr double ms_of_second = 1000;
+  now_s_ = static_cast<double>(request.arrival_ms) / ms_of_second;
+  prompt_.read(names.identities());
+  input_tokens_ = request.input_tokens;
+  tokens_ = names.tokens();
   slot_of_.resize(prompt_.count());
   was_evicted_.resize(prompt_.count(), 0);
   used_s_.resize(prompt_.count(), 0);
-  used_.assign(identities.size() + 1, 0);
+  used_.assign(static_cast<std::size_t>(prompt_.size()) + 1, 0);
+  stored_.clear();
+  return {};
 }
 
 Hit ItemCache::begin() {
@@ -30,30 +40,54 @@ Hit ItemCache::begin() {
   std::int32_t hit = std::min(matched, usable);
   bool evicted = false;
   while (hit > 0 && !has_state(hit)) evicted |= was_evicted_[prompt_.at(hit--)] != 0;
-  Hit answer{.matched_blocks = matched, .hit_blocks = hit};
-  if (hit > 0) {
-    answer.slot = slot_of_[prompt_.at(hit)];
-    used_[static_cast<std::size_t>(hit)] = 1;
-  }
+  hit_ = {.matched_blocks = matched, .hit_blocks = hit};
   if (hit < matched)
-    answer.lost = matched > usable && has_state(matched) ? LostHit::too_few_tokens
-                  : evicted                              ? LostHit::evicted
-                                                         : LostHit::no_checkpoint;
-  return answer;
+    hit_.lost = matched > usable && has_state(matched) ? LostHit::too_few_tokens
+                : evicted                              ? LostHit::evicted
+                                                       : LostHit::no_checkpoint;
+  return hit_;
 }
 
-void ItemCache::place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) {
-  kept.clear();
-  for (const std::int32_t depth : depths) {
-    used_[static_cast<std::size_t>(depth)] = 1;
-    const Block block = prompt_.at(depth);
-    if (items_.contains(state_item(block))) continue;
-    SlotId slot;
-    const bool taken = slots_.allocate({&slot, 1});
-    require_invariant(taken, "ItemCache", "the budget holds more states than there are slots");
-    slot_of_[block] = slot;
-    kept.push_back({.depth_blocks = depth, .slot = slot});
+PassPlan ItemCache::plan() {
+  saves_.clear();
+  after_.clear();
+  const std::int64_t start = std::int64_t{hit_.hit_blocks} * tokens_per_block;
+  live_column_ = live_.value();
+  row_ = {.room = true, .tokens = static_cast<std::int32_t>(tokens_ - start), .start = start};
+  if (hit_.hit_blocks > 0) {
+    used_[static_cast<std::size_t>(hit_.hit_blocks)] = 1;
+    restore_ = SlotCopy::whole(slot_of_[prompt_.at(hit_.hit_blocks)], live_);
+    before_ = {.copies = {&restore_, 1}};
+  } else {
+    before_ = {.clear = {&live_, 1}};
   }
+  choose_depths(placement_, hit_.hit_blocks, hit_.matched_blocks, prompt_.size(), depths_);
+  for (const std::int32_t depth : depths_) place(depth);
+  state_ = {.slots = {&live_column_, 1}, .read_column = start > 0 ? 0 : -1, .saves = saves_};
+  row_.states = {&state_, 1};
+  return {.ready = true, .rows = {&row_, 1}, .groups = {&before_, 1}};
+}
+
+/// The state at the end of the prompt is copied from the live slot.
+void ItemCache::place(std::int32_t depth) {
+  used_[static_cast<std::size_t>(depth)] = 1;
+  const Block block = prompt_.at(depth);
+  if (items_.contains(state_item(block))) return;
+  SlotId slot;
+  const bool taken = slots_.allocate({&slot, 1});
+  require_invariant(taken, "ItemCache", "the budget holds more states than there are slots");
+  slot_of_[block] = slot;
+  stored_.push_back(depth);
+  const std::int64_t at = std::int64_t{depth} * tokens_per_block;
+  if (at < tokens_)
+    saves_.push_back({.offset = static_cast<std::int32_t>(at - row_.start), .slot = slot});
+  else
+    after_.push_back(SlotCopy::whole(live_, slot));
+}
+
+PassCommit ItemCache::commit() {
+  commit_ = {.copies = after_};
+  return {.groups = {&commit_, 1}, .published_states = static_cast<std::int32_t>(stored_.size())};
 }
 
 void ItemCache::finish() {

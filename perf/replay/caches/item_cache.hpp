@@ -5,6 +5,7 @@
 
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"
+#include "caches/checkpoint_depths.hpp"
 #include "caches/item_lru.hpp"
 #include "workload/prompt_blocks.hpp"
 
@@ -20,14 +21,16 @@ namespace stateport::replay {
 class ItemCache final : public ReplayCache {
  public:
   /// `slots` states at most; the budget must be the tighter limit. Throws InvalidArgument as check_budget, and for
-  /// slots < 1.
-  ItemCache(const Budget& budget, std::int32_t slots);
+  /// slots outside [1, 2^31 - 2] and the placement `passes`.
+  ItemCache(const Budget& budget, std::int64_t slots, CheckpointPlacement placement);
 
-  void set_clock(double now_s) override { now_s_ = now_s; }
-  void prepare(std::span<const BlockIdentity> identities, std::int64_t input_tokens) override;
+  [[nodiscard]] StateRoom room() const override { return {.slots = live_.value() + 1}; }
+  std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) override;
   [[nodiscard]] Hit begin() override;
-  void place(std::span<const std::int32_t> depths, std::vector<Checkpoint>& kept) override;
+  [[nodiscard]] PassPlan plan() override;
+  [[nodiscard]] PassCommit commit() override;
   void finish() override;
+  [[nodiscard]] std::span<const std::int32_t> stored() const override { return stored_; }
 
   [[nodiscard]] CacheCounts counts() const override;
   [[nodiscard]] AgeHistogram eviction_ages() const override { return eviction_ages_; }
@@ -38,8 +41,11 @@ class ItemCache final : public ReplayCache {
   [[nodiscard]] static ItemLru::Item kv_item(Block block) noexcept { return 2 * block; }
   [[nodiscard]] static ItemLru::Item state_item(Block block) noexcept { return 2 * block + 1; }
   void drop(ItemLru::Item item);
+  void place(std::int32_t depth);
 
   Budget budget_;
+  CheckpointPlacement placement_;
+  SlotId live_;  ///< behind those of the cache
   ItemLru items_;
   SlotPool slots_;
   PromptBlocks prompt_;
@@ -47,10 +53,24 @@ class ItemCache final : public ReplayCache {
   std::vector<std::uint8_t> was_evicted_;  ///< by block: its state, since it was last there
   std::vector<std::uint8_t> used_;         ///< by depth of the prompt: its state is touched by this request
   std::vector<double> used_s_;             ///< by block: when its state was made or used
-  std::int64_t input_tokens_ = 0;
   double now_s_ = 0;
+  std::int64_t input_tokens_ = 0;
+  std::int64_t tokens_ = 0;  ///< as seen
+  Hit hit_;
+  std::vector<std::int32_t> depths_;
+  std::vector<std::int32_t> stored_;
   CacheCounts counts_;
   AgeHistogram eviction_ages_;
+
+  // What the pass of a request consists of.
+  std::vector<StateSave> saves_;
+  std::vector<SlotCopy> after_;
+  SlotCopy restore_;
+  std::int32_t live_column_ = 0;
+  RowState state_;
+  RowPlan row_;
+  GroupPlan before_;
+  GroupCommit commit_;
 };
 
 }  // namespace stateport::replay

@@ -4,8 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "caches/item_cache.hpp"
-#include "caches/slots_cache.hpp"
-#include "caches/tree_cache.hpp"
+#include "caches/served_cache.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -54,24 +53,24 @@ std::string_view name(PolicyKind policy) noexcept {
   return "?";
 }
 
-CheckpointMode checkpoint_mode(PolicyKind policy) noexcept {
+CheckpointPlacement placement_of(PolicyKind policy) noexcept {
   switch (policy) {
     case PolicyKind::every:
-      return CheckpointMode::every;
+      return CheckpointPlacement::every;
     case PolicyKind::last:
-      return CheckpointMode::last;
+      return CheckpointPlacement::last;
     case PolicyKind::branch:
     case PolicyKind::node_lru:
     case PolicyKind::gdsf:
     case PolicyKind::slots_lru:
     case PolicyKind::slots_gdsf:
     case PolicyKind::slots_hix:
-      return CheckpointMode::branch;
+      return CheckpointPlacement::branch;
     case PolicyKind::hix:
     case PolicyKind::hix_exact:
       break;
   }
-  return CheckpointMode::rungs;
+  return CheckpointPlacement::rungs;
 }
 
 ComputeCost compute_cost(std::string_view model) {
@@ -84,75 +83,59 @@ ComputeCost compute_cost(std::string_view model) {
 
 std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy) {
   const std::int64_t of_request = policy == PolicyKind::every ? workload.longest_blocks() : states_of_request;
-  const std::int64_t of_workload = states_max(checkpoint_mode(policy), static_cast<std::int64_t>(workload.size()),
+  const std::int64_t of_workload = states_max(placement_of(policy), static_cast<std::int64_t>(workload.size()),
                                               std::max<std::int64_t>(workload.distinct_blocks(), 1));
   return std::min(of_workload, budget.bytes / budget.state_bytes + of_request);
 }
 
 namespace {
 
-/// Blocks that a budget can fill at most, with those of one request.
-std::int32_t blocks_max(const Budget& budget, const Workload& workload) {
-  const std::int64_t blocks =
-      std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes() + workload.longest_blocks());
-  return static_cast<std::int32_t>(std::max<std::int64_t>(blocks, 1));
+/// Blocks that a budget can fill at most, with those of one request. What it computes again it has twice.
+std::int64_t blocks_max(const Budget& budget, const Workload& workload) {
+  const std::int64_t cached = std::min(workload.distinct_blocks(), budget.bytes / budget.block_bytes());
+  return std::max<std::int64_t>(cached + workload.longest_blocks(), 1);
 }
 
-std::unique_ptr<ReplayCache> make_slots_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                              const Workload& workload, std::int32_t slots) {
-  SlotsCacheOptions options{.blocks = blocks_max(budget, workload),
-                            .slots = slots,
-                            .block_size_tokens = budget.block_size_tokens,
-                            .budget = budget};
-  const MemoryCost memory{.state_bytes = budget.state_bytes, .kv_bytes_per_token = budget.kv_bytes_per_token};
-  if (policy == PolicyKind::slots_gdsf)
-    options.eviction = make_eviction_policy(EvictionOrder::gdsf, {.benefit = cost}, memory);
-  if (policy == PolicyKind::slots_hix) options.eviction = make_eviction_policy(EvictionOrder::hix, {}, memory);
-  return std::make_unique<SlotsCache>(options);
-}
-
-std::unique_ptr<ReplayCache> make_tree_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                             const Workload& workload, std::int32_t slots) {
-  const bool learns = policy == PolicyKind::hix || policy == PolicyKind::hix_exact;
-  TreeCacheOptions tree{.blocks = blocks_max(budget, workload),
-                        .slots = slots,
-                        .block_size_tokens = budget.block_size_tokens,
-                        .eviction = learns                       ? EvictionOrder::hix
-                                    : policy == PolicyKind::gdsf ? EvictionOrder::gdsf
-                                                                 : EvictionOrder::lru,
-                        .state_bytes = budget.state_bytes,
-                        .kv_bytes_per_token = budget.kv_bytes_per_token,
-                        .budget_bytes = budget.bytes,
-                        .spares_request = !learns};
-  if (policy == PolicyKind::gdsf) tree.benefit = cost;
-  if (policy == PolicyKind::hix_exact) {
-    tree.samples = 0;
-    tree.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
+EvictionOrder order_of(PolicyKind policy) {
+  switch (policy) {
+    case PolicyKind::hix:
+    case PolicyKind::hix_exact:
+    case PolicyKind::slots_hix:
+      return EvictionOrder::hix;
+    case PolicyKind::gdsf:
+    case PolicyKind::slots_gdsf:
+      return EvictionOrder::gdsf;
+    default:
+      return EvictionOrder::lru;
   }
-  return std::make_unique<TreeCache>(tree);
 }
 
 }  // namespace
 
 std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                               const Workload& workload) {
+                                               const Workload& workload, bool tells_stored) {
   check_budget(budget);
   const std::int64_t slots = slots_max(budget, workload, policy);
   require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
           "holds too many states to number");
-  const auto slot_count = static_cast<std::int32_t>(slots);
-  switch (policy) {
-    case PolicyKind::every:
-    case PolicyKind::last:
-    case PolicyKind::branch:
-      return std::make_unique<ItemCache>(budget, slot_count);
-    case PolicyKind::slots_lru:
-    case PolicyKind::slots_gdsf:
-    case PolicyKind::slots_hix:
-      return make_slots_cache(policy, budget, cost, workload, slot_count);
-    default:
-      return make_tree_cache(policy, budget, cost, workload, slot_count);
+  if (policy == PolicyKind::every || policy == PolicyKind::last || policy == PolicyKind::branch)
+    return std::make_unique<ItemCache>(budget, slots, placement_of(policy));
+  const bool in_slots = std::ranges::find(slots_policies, policy) != slots_policies.end();
+  ServedCacheOptions options{.index = in_slots ? CacheIndex::slots : CacheIndex::tree,
+                             .blocks = blocks_max(budget, workload),
+                             .slots = slots,
+                             .block_size_tokens = budget.block_size_tokens,
+                             .longest_blocks = workload.longest_blocks(),
+                             .placement = placement_of(policy),
+                             .eviction = order_of(policy),
+                             .budget = budget,
+                             .tells_stored = tells_stored};
+  if (options.eviction == EvictionOrder::gdsf) options.eviction_options.benefit = cost;
+  if (policy == PolicyKind::hix_exact) {
+    options.eviction_options.samples = 0;
+    options.eviction_options.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
   }
+  return std::make_unique<ServedCache>(options);
 }
 
 }  // namespace stateport::replay

@@ -5,7 +5,7 @@
 
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"
-#include "caches/checkpoint_mode.hpp"
+#include "caches/checkpoint_depths.hpp"
 #include "workload/workload.hpp"
 
 #include <array>
@@ -28,17 +28,17 @@ enum class PolicyKind : std::uint8_t {
   gdsf,       ///< tree, states as for branch, greedy dual size frequency
   hix,        ///< tree, states as for branch and on rungs, learned hazard index
   hix_exact,  ///< the same, comparing all candidates and forgetting nothing
-  slots_lru,  ///< block pool and slot allocator, states as for branch, least recently used
+  slots_lru,  ///< by block hash, states as for branch, least recently used
   slots_gdsf,
   slots_hix,
 };
-/// Of PrefixTree, and of the reference that keeps items in one list.
+/// Of the index by tokens, and of the reference that keeps items in one list.
 inline constexpr std::array all_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                             PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix,
                                             PolicyKind::hix_exact};
-/// All but the one that says what sampling costs.
-/// Of BlockPool and SlotAllocator.
+/// Of the index by block hash.
 inline constexpr std::array slots_policies = {PolicyKind::slots_lru, PolicyKind::slots_gdsf, PolicyKind::slots_hix};
+/// Of all but the one that says what sampling costs.
 inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKind::last, PolicyKind::branch,
                                                  PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix};
 
@@ -48,7 +48,7 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 [[nodiscard]] std::span<const PolicyKind> compared_policies_of(CacheKind cache) noexcept;
 
 [[nodiscard]] std::string_view name(PolicyKind policy) noexcept;
-[[nodiscard]] CheckpointMode checkpoint_mode(PolicyKind policy) noexcept;
+[[nodiscard]] CheckpointPlacement placement_of(PolicyKind policy) noexcept;
 
 /// FLOPs of a forward over a prefix, of the models where public configs make them certain; others count tokens.
 [[nodiscard]] ComputeCost compute_cost(std::string_view model);
@@ -56,7 +56,9 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 /// Slots that a budget can fill at most, with what one request adds before it is finished.
 [[nodiscard]] std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy);
 
+/// `tells_stored`: see ReplayCache::stored(); a cache that is timed should not.
 [[nodiscard]] std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget,
-                                                             const ComputeCost& cost, const Workload& workload);
+                                                             const ComputeCost& cost, const Workload& workload,
+                                                             bool tells_stored = true);
 
 }  // namespace stateport::replay

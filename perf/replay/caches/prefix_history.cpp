@@ -34,9 +34,10 @@ void PrefixHistory::count(std::span<const Content> prefixes, std::int64_t input_
   used.state_used_s = now_s;
 }
 
-void PrefixHistory::add(std::span<const Content> prefixes, std::span<const PlacedState> checkpoints, double now_s) {
+void PrefixHistory::add(std::span<const Content> prefixes, std::span<const std::int32_t> depths, double now_s) {
   for (const Content prefix : prefixes) seen_.try_emplace(prefix);
-  for (const PlacedState& state : checkpoints) seen_[state.content] = {.state_used_s = now_s, .had_state = true};
+  for (const std::int32_t depth : depths)
+    seen_[prefixes[static_cast<std::size_t>(depth) - 1]] = {.state_used_s = now_s, .had_state = true};
 }
 
 }  // namespace stateport::replay

@@ -5,7 +5,7 @@
 
 #include "caches/cache.hpp"
 #include "containers/flat_map.hpp"
-#include "states/state_mover.hpp"
+#include "workload/content.hpp"
 
 #include <cstdint>
 #include <span>
@@ -22,8 +22,8 @@ class PrefixHistory {
   ///         p                                                      j            usable              seen end
   void count(std::span<const Content> prefixes, std::int64_t input_tokens, std::int64_t block_size_tokens,
              const Hit& hit, double now_s, CacheStats& stats);
-  /// The request is served: all its prefixes were seen, and states were stored at `checkpoints`.
-  void add(std::span<const Content> prefixes, std::span<const PlacedState> checkpoints, double now_s);
+  /// The request is served: all its prefixes were seen, and states were stored at `depths`, in blocks.
+  void add(std::span<const Content> prefixes, std::span<const std::int32_t> depths, double now_s);
 
  private:
   struct Seen {

@@ -40,23 +40,18 @@ double ReplayCounts::request_hit_rate() const noexcept {
   return ratio(requests_hit, requests);
 }
 
-Replayer::Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode,
-                   const std::optional<ComputeCost>& explain)
+Replayer::Replayer(const Workload& workload, ReplayCache& cache, PassMover& mover,
+                   const std::optional<ComputeCost>& explain, std::int32_t history)
     : workload_(workload),
       cache_(cache),
       mover_(mover),
-      mode_(mode),
       explain_(explain.has_value()),
-      clock_read_ns_(clock_read_ns()) {
+      clock_read_ns_(clock_read_ns()),
+      writer_(history) {
   counts_.stats.cost = explain.value_or(ComputeCost{});
   counts_.bookkeeping_ns.reserve(workload.size());
   counts_.bookkeeping_ns_per_block.reserve(workload.size());
   counts_.hashing_ns_per_block.reserve(workload.size());
-  const auto longest = static_cast<std::size_t>(workload.longest_blocks());
-  contents_.reserve(longest + 1);
-  depths_.reserve(longest);
-  checkpoints_.reserve(longest);
-  placed_.reserve(longest);
 }
 
 void Replayer::run(const Continue& keep_going) {
@@ -72,49 +67,41 @@ void Replayer::run(const Continue& keep_going) {
 void Replayer::serve(std::size_t index) {
   const Request& request = workload_.request(index);
   const std::span<const BlockIdentity> identities = workload_.blocks(index);
-  const auto full_blocks = static_cast<std::int32_t>(identities.size());
-  name_contents(identities);
-  constexpr double ms_of_second = 1000;
-  const double now_s = static_cast<double>(request.arrival_ms) / ms_of_second;
-  cache_.set_clock(now_s);
-  cache_.set_hint(request.hint);
+  const std::int64_t seen = tokens_seen(std::ssize(identities), request.input_tokens, workload_.block_size_tokens());
+  names_ = Sequence(tokens_per_block, seen, identities, index);
+  const Clock::duration hashing = cache_.prepare(request, names_);
 
   const Clock::time_point t0 = Clock::now();
-  cache_.prepare(identities, request.input_tokens);
-  const Clock::time_point t1 = Clock::now();
   const Hit hit = cache_.begin();
-  choose_depths(mode_, hit.hit_blocks, hit.matched_blocks, full_blocks, depths_);
-  const Clock::time_point t2 = Clock::now();
+  const PassPlan plan = cache_.plan();
+  const Clock::time_point t1 = Clock::now();
+  constexpr double ms_of_second = 1000;
+  const double now_s = static_cast<double>(request.arrival_ms) / ms_of_second;
+  const auto prefixes = names_.boundaries().subspan(1);
   count_hit(request, hit);
-  const auto prefixes = std::span(contents_).subspan(1);
   if (explain_)
     history_.count(prefixes, request.input_tokens, workload_.block_size_tokens(), hit, now_s, counts_.stats);
-  start(hit);
+  if (!plan.rows.empty()) run_pass(plan, hit);
 
+  const Clock::time_point t2 = Clock::now();
+  const PassCommit commit = plan.rows.empty() ? PassCommit{} : cache_.commit();
   const Clock::time_point t3 = Clock::now();
-  cache_.place(depths_, checkpoints_);
+  if (!plan.rows.empty()) mover_.after(commit);
   const Clock::time_point t4 = Clock::now();
-  placed_.clear();
-  for (const Checkpoint& checkpoint : checkpoints_)
-    placed_.push_back({contents_[static_cast<std::size_t>(checkpoint.depth_blocks)], checkpoint.slot});
-  if (explain_) history_.add(prefixes, placed_, now_s);
-  mover_.advance(contents_[static_cast<std::size_t>(hit.hit_blocks)], contents_.back(), placed_);
-
-  const Clock::time_point t5 = Clock::now();
   cache_.finish();
-  const Clock::time_point t6 = Clock::now();
-  if (full_blocks == 0) return;
-  constexpr std::int64_t intervals = 3;
-  const std::int64_t bookkeeping =
-      std::max<std::int64_t>(0, nanoseconds((t2 - t1) + (t4 - t3) + (t6 - t5)) - intervals * clock_read_ns_);
-  counts_.bookkeeping_ns.push_back(bookkeeping);
-  counts_.bookkeeping_ns_per_block.push_back(ratio(bookkeeping, full_blocks));
-  counts_.hashing_ns_per_block.push_back(ratio(nanoseconds(t1 - t0), full_blocks));
+  const Clock::time_point t5 = Clock::now();
+  if (explain_) history_.add(prefixes, cache_.stored(), now_s);
+  note_times(hashing, (t1 - t0) + (t3 - t2) + (t5 - t4), identities.size());
 }
 
-void Replayer::name_contents(std::span<const BlockIdentity> identities) {
-  contents_.assign(1, empty_content);
-  for (const BlockIdentity identity : identities) contents_.push_back(append_block(contents_.back(), identity));
+void Replayer::note_times(Clock::duration hashing, Clock::duration calls, std::size_t blocks) {
+  if (blocks == 0) return;
+  constexpr std::int64_t intervals = 3;
+  const std::int64_t bookkeeping = std::max<std::int64_t>(0, nanoseconds(calls) - intervals * clock_read_ns_);
+  const auto per_block = [&](std::int64_t ns) { return ratio(ns, static_cast<std::int64_t>(blocks)); };
+  counts_.bookkeeping_ns.push_back(bookkeeping);
+  counts_.bookkeeping_ns_per_block.push_back(per_block(bookkeeping));
+  counts_.hashing_ns_per_block.push_back(per_block(nanoseconds(hashing)));
 }
 
 void Replayer::count_hit(const Request& request, const Hit& hit) {
@@ -125,13 +112,21 @@ void Replayer::count_hit(const Request& request, const Hit& hit) {
   if (hit.lost) ++counts_.lost_hits[static_cast<std::size_t>(*hit.lost)];
 }
 
-void Replayer::start(const Hit& hit) {
-  const std::uint64_t wrong_words = mover_.start(hit.slot, contents_[static_cast<std::size_t>(hit.hit_blocks)]);
-  if (wrong_words == 0 || !counts_.first_mismatch.empty()) return;
-  counts_.first_mismatch = fmt::format(
-      "request {}: what was restored from slot {} is not the state after {} blocks of its prompt ({} wrong "
-      "16-byte words)",
-      counts_.requests - 1, hit.slot.value(), hit.hit_blocks, wrong_words);
+void Replayer::run_pass(const PassPlan& plan, const Hit& hit) {
+  mover_.before(plan);
+  const RowPlan& row = plan.rows.front();
+  const RowState& state = row.states.front();
+  if (hit.hit_blocks > 0) {
+    const std::uint64_t wrong_words = mover_.check(state, writer_.window_of(names_, row.start), true);
+    if (wrong_words > 0 && counts_.first_mismatch.empty())
+      counts_.first_mismatch = fmt::format(
+          "request {}: what was restored to slot {} is not the state after {} blocks of its prompt ({} wrong 16-byte "
+          "words)",
+          counts_.requests - 1, state.recurrent_source().value(), hit.hit_blocks, wrong_words);
+  }
+  writer_.clear();
+  writer_.add(row, state, 0, names_);
+  mover_.forward(writer_.forward());
 }
 
 }  // namespace stateport::replay

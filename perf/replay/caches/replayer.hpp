@@ -5,12 +5,14 @@
 #include <stateport/core/stats/lost_hit.hpp>
 
 #include "caches/cache.hpp"
-#include "caches/checkpoint_mode.hpp"
 #include "caches/prefix_history.hpp"
-#include "states/state_mover.hpp"
+#include "states/forward_writer.hpp"
+#include "states/pass_mover.hpp"
+#include "workload/sequence.hpp"
 #include "workload/workload.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -32,8 +34,8 @@ struct ReplayCounts {
   double wall_seconds = 0;
   bool interrupted = false;  ///< set by who stopped it
 
-  std::vector<std::int64_t> bookkeeping_ns;  ///< match, allocate, evict, register, release, without the clock
-  std::vector<double> bookkeeping_ns_per_block;
+  std::vector<std::int64_t> bookkeeping_ns;      ///< match, allocate, evict, register, release, without the clock
+  std::vector<double> bookkeeping_ns_per_block;  ///< hashing included
   std::vector<double> hashing_ns_per_block;
 
   [[nodiscard]] double token_hit_rate() const noexcept;
@@ -48,30 +50,31 @@ class Replayer {
 
   /// `explain`: every lost token gets its reason and its cost (`stats`). That keeps a record of all blocks ever seen,
   /// which a timed replay must not share the caches with.
-  Replayer(const Workload& workload, ReplayCache& cache, StateMover& mover, CheckpointMode mode,
-           const std::optional<ComputeCost>& explain = ComputeCost{});
+  /// `history`: conv tokens of a state, at least 1.
+  Replayer(const Workload& workload, ReplayCache& cache, PassMover& mover,
+           const std::optional<ComputeCost>& explain = ComputeCost{}, std::int32_t history = 1);
 
   void run(const Continue& keep_going);
   [[nodiscard]] const ReplayCounts& counts() const noexcept { return counts_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void serve(std::size_t index);
-  void name_contents(std::span<const BlockIdentity> identities);
   void count_hit(const Request& request, const Hit& hit);
-  void start(const Hit& hit);
+  /// What a pass moves and computes.
+  void run_pass(const PassPlan& plan, const Hit& hit);
+  void note_times(Clock::duration hashing, Clock::duration bookkeeping, std::size_t blocks);
 
   const Workload& workload_;
   ReplayCache& cache_;
-  StateMover& mover_;
-  CheckpointMode mode_;
+  PassMover& mover_;
   bool explain_;
   std::int64_t clock_read_ns_;
   ReplayCounts counts_;
   PrefixHistory history_;
-  std::vector<Content> contents_;  ///< of the prefixes of 0 … n blocks of the current prompt
-  std::vector<std::int32_t> depths_;
-  std::vector<Checkpoint> checkpoints_;
-  std::vector<PlacedState> placed_;
+  Sequence names_;  ///< of the current prompt, as the cache sees it
+  ForwardWriter writer_;
 };
 
 }  // namespace stateport::replay

@@ -121,6 +121,7 @@ RequestReplayer::RequestReplayer(const Workload& workload, const RequestReplayOp
       random_(options.seed),
       accept_below_(static_cast<std::uint64_t>(std::ldexp(options.accept, 32))),
       serving_(static_cast<std::size_t>(options.cache.max_requests)),
+      writer_(options.history_tokens),
       events_(1024) {}
 
 void RequestReplayer::run(const Continue& keep_going) {
@@ -236,10 +237,7 @@ RequestReplayer::Clock::duration RequestReplayer::plan(Pass& pass) {
 void RequestReplayer::execute(const PassPlan& plan, Pass& pass) {
   for (const GroupPlan& group : plan.groups) count_copies(group.copies);
   mover_.before(plan);
-  saves_.clear();
-  targets_.clear();
-  outs_.clear();
-  window_.clear();
+  writer_.clear();
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     Row& row = pass.rows[i];
     if (!row.runs) continue;
@@ -249,9 +247,9 @@ void RequestReplayer::execute(const PassPlan& plan, Pass& pass) {
     const RowState& state = plan.rows[i].states.front();
     if (!std::exchange(serving.begun, true) && serving.reused > 0)
       check(state, serving, serving.reused, "restored", true);
-    add_writes(state, row, serving);
+    writer_.add(plan.rows[i], state, row.sampled, serving.names);
   }
-  mover_.forward({.saves = saves_, .targets = targets_, .recurrent_out = outs_, .window = window_});
+  mover_.forward(writer_.forward());
 }
 
 void RequestReplayer::sample(Row& row, const Serving& serving) {
@@ -264,40 +262,6 @@ void RequestReplayer::sample(Row& row, const Serving& serving) {
   row.sampled = 1 + kept;
   passes_.drafts_proposed += row.drafts;
   passes_.drafts_accepted += kept;
-}
-
-void RequestReplayer::add_writes(const RowState& state, const Row& row, const Serving& serving) {
-  StateWrite write{.from = serving.names.prefix(row.start)};
-  if (state.read_column >= 0) {
-    write.conv_in = state.conv_source().value();
-    write.recurrent_in = state.recurrent_source().value();
-    write.bias = state.read_bias;
-  }
-  for (const StateSave& save : state.saves) {
-    write.advanced = save.offset;
-    write.in_scratch = save.in_scratch;
-    const std::int32_t out = save.slot.value();
-    saves_.push_back(completed(write, {&out, 1}, serving, row.start + save.offset, row.start + save.offset));
-  }
-  write.in_scratch = false;
-  write.drafts = row.drafts;
-  write.advanced = row.tokens - row.drafts;
-  const auto column = static_cast<std::size_t>(state.write_column);
-  const std::int64_t running = row.start + write.advanced;
-  targets_.push_back(completed(write, state.slots.subspan(column, static_cast<std::size_t>(row.drafts) + 1), serving,
-                               running, running + std::max(row.sampled, 1) - 1));
-}
-
-/// The state after `tokens` tokens goes to `out`; drafts beyond `kept` tokens are not kept.
-StateWrite RequestReplayer::completed(StateWrite write, std::span<const std::int32_t> out, const Serving& serving,
-                                      std::int64_t tokens, std::int64_t kept) {
-  write.conv_out = out.front();
-  write.first_out = static_cast<std::uint32_t>(outs_.size());
-  outs_.insert(outs_.end(), out.begin(), out.end());
-  write.first_content = static_cast<std::uint32_t>(window_.size());
-  for (std::int64_t n = tokens - options_.history_tokens + 1; n <= tokens + write.drafts; ++n)
-    window_.push_back(n <= kept ? serving.names.prefix(n) : append_block(0, mix(++rejected_)));
-  return write;
 }
 
 /// What the rows of the pass sampled: kept drafts and one token more.
@@ -351,10 +315,7 @@ void RequestReplayer::finish(Serving& serving) {
 
 void RequestReplayer::check(const RowState& state, const Serving& serving, std::int64_t tokens, const char* what,
                             bool restored) {
-  ending_.clear();
-  for (std::int64_t n = tokens - options_.history_tokens + 1; n <= tokens; ++n)
-    ending_.push_back(serving.names.prefix(n));
-  const std::uint64_t wrong_words = mover_.check(state, ending_, restored);
+  const std::uint64_t wrong_words = mover_.check(state, writer_.window_of(serving.names, tokens), restored);
   if (wrong_words == 0 || !counts_.first_mismatch.empty()) return;
   counts_.first_mismatch =
       fmt::format("request {}: what was {} in slot {} is not the state after {} tokens of it ({} wrong 16-byte words)",
@@ -382,7 +343,7 @@ void RequestReplayer::take_events() {
 }
 
 CacheCounts RequestReplayer::cache_counts() const {
-  return {.state_evictions = cache_->options().events ? removed_states_ : cache_->evicted_states(),
+  return {.state_evictions = cache_->options().events ? removed_states_ : cache_->usage().evicted_states,
           .block_evictions = removed_blocks_,
           .dropped_checkpoints = passes_.refused,
           .resident_blocks = resident_blocks_,

@@ -5,6 +5,7 @@
 
 #include "caches/cache.hpp"
 #include "caches/replayer.hpp"
+#include "states/forward_writer.hpp"
 #include "states/pass_mover.hpp"
 #include "workload/sequence.hpp"
 #include "workload/workload.hpp"
@@ -116,9 +117,6 @@ class RequestReplayer {
   [[nodiscard]] Clock::duration plan(Pass& pass);
   void execute(const PassPlan& plan, Pass& pass);
   void sample(Row& row, const Serving& serving);
-  void add_writes(const RowState& state, const Row& row, const Serving& serving);
-  [[nodiscard]] StateWrite completed(StateWrite write, std::span<const std::int32_t> out, const Serving& serving,
-                                     std::int64_t tokens, std::int64_t kept);
   void name_sampled(const Pass& pass);
   [[nodiscard]] bool settle(const Pass& pass, Pass& next, const Continue& keep_going);
   void finish(Serving& serving);
@@ -135,7 +133,6 @@ class RequestReplayer {
   std::mt19937_64 random_;
   std::uint64_t accept_below_ = 0;  ///< a draft is kept when 32 random bits are below
   std::size_t next_ = 0;            ///< in the workload
-  std::uint64_t rejected_ = 0;      ///< names of drafts that were not kept
   std::vector<Serving> serving_;
   Pass before_;  ///< planned, and not committed when the next one is; without rows: none
   ReplayCounts counts_;
@@ -150,11 +147,7 @@ class RequestReplayer {
   std::vector<PassRow> batch_;
   std::vector<std::int32_t> sampled_counts_;
   std::vector<Token> sampled_;
-  std::vector<StateWrite> saves_;
-  std::vector<StateWrite> targets_;
-  std::vector<std::int32_t> outs_;
-  std::vector<Content> window_;
-  std::vector<Content> ending_;  ///< prefixes that end at the last tokens of a state that is checked
+  ForwardWriter writer_;
   std::vector<CacheEvent> events_;
 };
 

@@ -133,7 +133,7 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
   if (report.passes) {
     add_align(lines, report);
   } else {
-    lines.add("moved", "{} restored, {} committed", mover.restores, mover.commits);
+    lines.add("moved", "{} restored, {} published", mover.restores, mover.commits);
     lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
   }
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
@@ -155,7 +155,7 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
     lines.add("planning", "{:.0f} ns per step (p50), {:.0f} (p99), on the host", derived.planning_p50,
               derived.planning_p99);
   else
-    lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50)",
+    lines.add("bookkeeping", "{:.0f} ns per request (p50), {:.0f} (p99), {:.1f} per block (p50), hashing included",
               derived.bookkeeping_p50, derived.bookkeeping_p99, derived.bookkeeping_per_block);
   if (!report.passes) lines.add("hashing", "{:.1f} ns per block (p50)", derived.hashing_per_block);
   lines.add("in all", "{:.2f} s: copies {:.2f}, stand-in forward {:.2f}, verification {:.2f}", replay.wall_seconds,

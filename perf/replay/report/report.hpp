@@ -6,7 +6,7 @@
 #include "caches/request_replayer.hpp"
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
-#include "states/state_mover.hpp"
+#include "states/pass_mover.hpp"
 
 #include <cstddef>
 #include <cstdint>

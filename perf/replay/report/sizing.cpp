@@ -24,9 +24,9 @@ struct Run {
 
 Run run(const Workload& workload, std::int64_t requests, const Budget& budget, PolicyKind policy,
         const ComputeCost& cost, const std::function<bool()>& keep_going) {
-  const auto cache = make_budget_cache(policy, budget, cost, workload);
-  NoStates states;
-  Replayer replayer(workload, *cache, states, checkpoint_mode(policy), std::nullopt);
+  const auto cache = make_budget_cache(policy, budget, cost, workload, false);
+  NoPasses none;
+  Replayer replayer(workload, *cache, none, std::nullopt);
   Run result;
   std::int64_t samples = 0;
   replayer.run([&](std::int64_t served) {
@@ -55,7 +55,7 @@ Budget scaled(Budget budget, double factor) {
 /// A budget that holds all that the workload can leave.
 Budget unlimited(Budget budget, const Workload& workload, PolicyKind policy) {
   const std::int64_t blocks = workload.distinct_blocks();
-  const std::int64_t states = states_max(checkpoint_mode(policy), static_cast<std::int64_t>(workload.size()), blocks);
+  const std::int64_t states = states_max(placement_of(policy), static_cast<std::int64_t>(workload.size()), blocks);
   budget.bytes = budget.used_bytes(blocks, states) + 1;
   return budget;
 }

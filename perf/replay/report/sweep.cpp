@@ -15,9 +15,9 @@ namespace {
 
 SweepCell run_cell(const Workload& workload, std::int64_t requests, const Budget& budget, PolicyKind policy,
                    const ComputeCost& cost, const std::function<bool()>& keep_going) {
-  const auto cache = make_budget_cache(policy, budget, cost, workload);
-  NoStates states;
-  Replayer replayer(workload, *cache, states, checkpoint_mode(policy), std::nullopt);
+  const auto cache = make_budget_cache(policy, budget, cost, workload, false);
+  NoPasses none;
+  Replayer replayer(workload, *cache, none, std::nullopt);
   replayer.run([&](std::int64_t served) { return served < requests && keep_going(); });
   cache->check_invariants();
   const ReplayCounts& counts = replayer.counts();

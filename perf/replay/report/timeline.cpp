@@ -23,7 +23,7 @@ double copied_gb_per_s(const Interval& interval, std::size_t state_bytes) noexce
 }
 
 Timeline::Timeline(const Workload& workload, std::int64_t requests, const Budget& budget, const ReplayCache& cache,
-                   const StateMover& mover)
+                   const PassMover& mover)
     : workload_(workload), budget_(budget), cache_(cache), mover_(mover), wanted_(requests) {}
 
 double Timeline::arrival_s(std::int64_t request) const {

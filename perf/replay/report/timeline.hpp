@@ -6,7 +6,7 @@
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"
 #include "caches/replayer.hpp"
-#include "states/state_mover.hpp"
+#include "states/pass_mover.hpp"
 #include "workload/workload.hpp"
 
 #include <array>
@@ -42,7 +42,7 @@ class Timeline {
 
   /// Of the first `requests` requests of the workload.
   Timeline(const Workload& workload, std::int64_t requests, const Budget& budget, const ReplayCache& cache,
-           const StateMover& mover);
+           const PassMover& mover);
 
   /// To be told after each request how many were served, with the counts so far. O(1) but for the last of an interval.
   void served(std::int64_t requests, const ReplayCounts& counts);
@@ -57,7 +57,7 @@ class Timeline {
   const Workload& workload_;
   const Budget budget_;
   const ReplayCache& cache_;
-  const StateMover& mover_;
+  const PassMover& mover_;
   std::int64_t wanted_;
   Interval totals_;  ///< of what is in closed intervals
   std::vector<Interval> closed_;

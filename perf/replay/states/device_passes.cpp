@@ -13,41 +13,72 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::int64_t copies_per_peer_sample = 4;  // a sample costs as much as the copy that it is compared with
+
+/// Enough for the host's caches to forget, small beside the states.
+std::int32_t peer_images(const DevicePassesOptions& options) {
+  constexpr std::int32_t least = 4;
+  constexpr std::int32_t most = 4096;
+  return options.against_memcpy ? std::clamp(options.room.slots / 8, least, most) : 0;
+}
+
 StateSpec spec_in_memory(const StateSpec& full, const DevicePassesOptions& options) {
-  const auto states = static_cast<std::size_t>(state_slots(options.cache) + scratch_slots(options.cache));
-  return scale_to_fit(full, options.materialize_bytes / states);
+  const std::int64_t peers = options.against_memcpy ? std::int64_t{peer_images(options)} + 1 : 0;
+  const std::int64_t states = std::int64_t{options.room.slots} + options.room.scratch_slots + peers;
+  return scale_to_fit(full, options.materialize_bytes / static_cast<std::size_t>(states));
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
 }
 
 }  // namespace
 
 DevicePasses::DevicePasses(MemoryResource& resource, const StateSpec& full, const DevicePassesOptions& options)
     : stream_(Stream::create()),
-      states_(resource, spec_in_memory(full, options), {.slots = state_slots(options.cache)}, stream_),
-      scratch_(scratch_slots(options.cache) == 0
+      states_(resource, spec_in_memory(full, options), {.slots = options.room.slots}, stream_),
+      scratch_(options.room.scratch_slots == 0
                    ? std::optional<StateStore>()
                    : std::optional<StateStore>(std::in_place, resource, states_.spec(),
-                                               StoreOptions{.slots = scratch_slots(options.cache)}, stream_)),
+                                               StoreOptions{.slots = options.room.scratch_slots}, stream_)),
       copier_(states_),
-      model_(resource, states_, scratch_ ? &*scratch_ : nullptr, options.history_tokens, options.cache.drafts, stream_),
+      model_(resource, states_, scratch_ ? &*scratch_ : nullptr, options.history_tokens, options.drafts, stream_),
+      peer_images_(peer_images(options)),
       plant_wrong_slot_(options.plant_wrong_slot) {
+  require(!plant_wrong_slot_ || options.room.slots > 2, "slots", options.room.slots, "at least 3 to plant a wrong one");
   if (scratch_) committer_.emplace(*scratch_, states_, states_);
+  if (options.against_memcpy) peer_.emplace(resource, spec(), static_cast<std::size_t>(peer_images_), stream_);
   counts_.state_bytes = spec().slot_bytes();
 }
 
+/// Returns the seconds that the call took, which it adds to `seconds`.
 template <class Call>
-void DevicePasses::timed(double& seconds, const Call& call) {
+double DevicePasses::timed(double& seconds, const Call& call) {
   const Clock::time_point begin = Clock::now();
   call();
   stream_.synchronize();
-  seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+  seconds += taken;
+  return taken;
+}
+
+void DevicePasses::compare(std::size_t states, double seconds, bool restores) {
+  if (!peer_ || states == 0 || copies_++ % copies_per_peer_sample != 0) return;
+  if (states > static_cast<std::size_t>(peer_images_)) return;
+  const double peer = restores ? peer_->restore_seconds(stream_, states) : peer_->commit_seconds(stream_, states);
+  shares_of_memcpy_.push_back(peer / seconds);
 }
 
 void DevicePasses::before(const PassPlan& plan) {
   const GroupPlan& group = plan.groups.front();
-  timed(counts_.copy_seconds, [&] {
-    if (!group.clear.empty()) copier_.clear_slots(stream_, group.clear);
-    if (!group.copies.empty()) copier_.copy_shifted(stream_, group.copies);
-  });
+  double clearing = 0;
+  if (!group.clear.empty()) timed(clearing, [&] { copier_.clear_slots(stream_, group.clear); });
+  if (group.copies.empty()) return;
+  const double seconds = timed(counts_.copy_seconds, [&] { copier_.copy_shifted(stream_, group.copies); });
+  compare(group.copies.size(), seconds, true);
 }
 
 void DevicePasses::forward(const PassForward& forward) {
@@ -57,12 +88,21 @@ void DevicePasses::forward(const PassForward& forward) {
 void DevicePasses::after(const PassCommit& commit) {
   const GroupCommit& group = commit.groups.front();
   counts_.commits += commit.published_states;
-  timed(counts_.copy_seconds, [&] {
+  const std::size_t states = group.from_scratch.size() + group.copies.size();
+  if (states == 0) return;
+  const double seconds = timed(counts_.copy_seconds, [&] {
     if (committer_)
       committer_->commit_scratch(stream_, group.from_scratch, group.copies);
-    else if (!group.copies.empty())
+    else
       copier_.copy_shifted(stream_, group.copies);
   });
+  compare(states, seconds, false);
+}
+
+MoverCounts DevicePasses::counts() const {
+  MoverCounts counts = counts_;
+  counts.copy_share_of_memcpy = median(shares_of_memcpy_);
+  return counts;
 }
 
 std::uint64_t DevicePasses::check(const RowState& state, std::span<const Content> window, bool restored) {
@@ -86,7 +126,8 @@ void DevicePasses::plant(SlotId slot) {
 }
 
 std::size_t DevicePasses::memory_bytes() const noexcept {
-  const std::int32_t slots = states_.slots() + (scratch_ ? scratch_->slots() : 0);
+  const std::int32_t peers = peer_ ? peer_images_ + 1 : 0;
+  const std::int32_t slots = states_.slots() + (scratch_ ? scratch_->slots() : 0) + peers;
   return static_cast<std::size_t>(slots) * spec().slot_bytes();
 }
 

@@ -4,12 +4,12 @@
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/state_spec.hpp>
-#include <stateport/core/serve/request_cache.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 
 #include "states/pass_mover.hpp"
 #include "states/pass_stand_in.hpp"
+#include "states/peer_copy.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -20,13 +20,15 @@
 namespace stateport::replay {
 
 struct DevicePassesOptions {
-  RequestCacheOptions cache;          ///< whose plans are executed; one group
-  std::int32_t history_tokens = 1;    ///< conv tokens of a state without drafts, at least 1
+  StateRoom room;                   ///< of the cache whose plans are executed; one group
+  std::int32_t history_tokens = 1;  ///< conv tokens of a state without drafts, at least 1
+  std::int32_t drafts = 0;
   std::size_t materialize_bytes = 0;  ///< bound on the memory for states
+  bool against_memcpy = false;        ///< also measure MoverCounts::copy_share_of_memcpy; costs memory and time
   bool plant_wrong_slot = false;      ///< self-test: the first state that is restored is overwritten with another one
 };
 
-/// States in device memory: moved where the plans of a RequestCache say, made and verified by PassStandIn.
+/// States in device memory: moved where the plans of a cache say, made and verified by PassStandIn.
 class DevicePasses final : public PassMover {
  public:
   /// `full`: a state with its drafts. Throws InvalidArgument when not even the smallest states fit; OutOfMemory.
@@ -36,16 +38,18 @@ class DevicePasses final : public PassMover {
   void forward(const PassForward& forward) override;
   void after(const PassCommit& commit) override;
   [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
-  [[nodiscard]] MoverCounts counts() const override { return counts_; }
+  [[nodiscard]] MoverCounts counts() const override;
 
   /// What a state consists of in memory.
   [[nodiscard]] const StateSpec& spec() const noexcept { return states_.spec(); }
+  /// Memory for states: those of the cache, scratch and the memcpy peer.
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 
  private:
   void plant(SlotId slot);
   template <class Call>
-  void timed(double& seconds, const Call& call);
+  double timed(double& seconds, const Call& call);
+  void compare(std::size_t states, double seconds, bool restores);
 
   Stream stream_;
   StateStore states_;
@@ -53,8 +57,12 @@ class DevicePasses final : public PassMover {
   SlotCopier copier_;
   std::optional<SlotCopier> committer_;
   PassStandIn model_;
+  std::int32_t peer_images_;
+  std::optional<PeerCopy> peer_;
   bool plant_wrong_slot_;
   MoverCounts counts_;
+  std::int64_t copies_ = 0;  ///< launches that restored or committed
+  std::vector<double> shares_of_memcpy_;
 };
 
 }  // namespace stateport::replay

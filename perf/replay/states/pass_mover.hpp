@@ -3,13 +3,31 @@
 
 #include <stateport/core/serve/request_types.hpp>
 
-#include "states/state_mover.hpp"
 #include "workload/content.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace stateport::replay {
+
+/// States that a mover must have for a cache.
+struct StateRoom {
+  std::int32_t slots = 0;
+  std::int32_t scratch_slots = 0;
+};
+
+struct MoverCounts {
+  std::int64_t restores = 0;    ///< requests that continued from a checkpoint
+  std::int64_t verified = 0;    ///< states compared word by word with what they should be
+  std::int64_t mismatches = 0;  ///< of these, the ones with a wrong word
+  std::int64_t commits = 0;     ///< states published
+  double copy_seconds = 0;      ///< time of the copies that plans and commits name
+  double forward_seconds = 0;   ///< time of the stand-in for the model
+  double verify_seconds = 0;
+  double copy_share_of_memcpy = 0;  ///< median of (time of memcpy) / (time of our copy), same sizes; 0: not measured
+  std::size_t state_bytes = 0;      ///< of a state as it is in memory
+};
 
 /// What a forward makes of one state: the state after some more tokens and, with drafts, the recurrent states after
 /// each of these too. Numbers of slots are of the store, those of `conv_out` and the outs of a save may be of scratch.
@@ -36,7 +54,7 @@ struct PassForward {
   std::span<const Content> window;
 };
 
-/// Makes and moves the states that a RequestCache plans.
+/// Makes and moves the states that a cache plans.
 class PassMover {
  public:
   virtual ~PassMover() = default;
@@ -50,7 +68,6 @@ class PassMover {
   /// [history], the prefixes that end at its last tokens. `restored`: a request continues from it.
   [[nodiscard]] virtual std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) = 0;
 
-  /// Restores: requests that continued from a checkpoint. Commits: published states.
   [[nodiscard]] virtual MoverCounts counts() const = 0;
 };
 

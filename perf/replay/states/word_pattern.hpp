@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "states/state_mover.hpp"
+#include "workload/content.hpp"
 
 #include <Kokkos_Core.hpp>
 

@@ -9,7 +9,7 @@ namespace stateport::replay {
 
 Sequence::Sequence(std::int64_t block_size_tokens, std::int64_t tokens, std::span<const BlockIdentity> known,
                    std::uint64_t own)
-    : block_size_tokens_(block_size_tokens), boundaries_(1, empty_content) {
+    : block_size_tokens_(block_size_tokens), tokens_(tokens), boundaries_(1, empty_content) {
   const auto blocks = static_cast<std::size_t>((tokens + block_size_tokens - 1) / block_size_tokens);
   identities_.assign(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(std::min(blocks, known.size())));
   while (identities_.size() < blocks) identities_.push_back(mix(mix(own) + identities_.size()));

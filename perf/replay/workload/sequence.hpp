@@ -27,11 +27,17 @@ class Sequence {
   /// The token at a position, equal where the blocks are. The first two of a block are its identity. Precondition: as
   /// prefix(position + 1).
   [[nodiscard]] Token token(std::int64_t position) const noexcept;
+  /// Of the full blocks.
+  [[nodiscard]] std::span<const BlockIdentity> identities() const noexcept {
+    return std::span(identities_).first(boundaries_.size() - 1);
+  }
+  [[nodiscard]] std::int64_t tokens() const noexcept { return tokens_; }
   /// [k] is the prefix of k full blocks.
   [[nodiscard]] std::span<const Content> boundaries() const noexcept { return boundaries_; }
 
  private:
   std::int64_t block_size_tokens_ = 1;
+  std::int64_t tokens_ = 0;
   std::vector<BlockIdentity> identities_;
   std::vector<Content> boundaries_;
 };

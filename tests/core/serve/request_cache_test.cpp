@@ -138,6 +138,75 @@ TEST_CASE("a state is kept where a pass ends on the last full block of the promp
   }
 }
 
+namespace {
+
+/// The lengths of the states that were stored since the last call, in tokens, ascending.
+std::vector<std::int64_t> stored_states(RequestCache& cache) {
+  std::vector<std::int64_t> lengths;
+  std::array<CacheEvent, 64> events;
+  while (const std::size_t count = cache.take_events(events))
+    for (const CacheEvent& event : std::span(events).first(count))
+      if (event.kind == CacheEvent::Kind::stored && event.content == CacheEvent::Content::state)
+        lengths.push_back(event.tokens);
+  std::ranges::sort(lengths);
+  return lengths;
+}
+
+}  // namespace
+
+TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
+  using Lengths = std::vector<std::int64_t>;
+  struct Case {
+    CheckpointPlacement placement;
+    Lengths first;   ///< of 6 blocks
+    Lengths second;  ///< of 8 blocks, 3 of them shared
+  };
+  const std::array cases = {Case{CheckpointPlacement::last, {24}, {32}},
+                            Case{CheckpointPlacement::branch, {24}, {12, 32}},
+                            Case{CheckpointPlacement::rungs, {8, 16, 20, 24}, {12, 16, 24, 28, 32}},
+                            Case{CheckpointPlacement::every, {4, 8, 12, 16, 20, 24}, {16, 20, 24, 28, 32}}};
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const Case& wanted : cases)
+      for (const std::int64_t budget : {96, 5, 4}) {
+        CAPTURE(static_cast<int>(index));
+        CAPTURE(static_cast<int>(wanted.placement));
+        CAPTURE(budget);
+        RequestCacheOptions options = small(index);
+        options.placement = wanted.placement;
+        options.decode_checkpoint_tokens = 0;
+        options.checkpoints = 20;
+        options.events = true;
+        const auto cache = make_request_cache(options);
+        StateWorld world(options);
+        serve_alone(*cache, world, counting(25), 1, RequestEnd::finished, budget);
+        CHECK(stored_states(*cache) == wanted.first);
+        Tokens second = counting(33, 500);
+        std::ranges::copy(counting(12), second.begin());
+        serve_alone(*cache, world, second, 1, RequestEnd::finished, budget);
+        CHECK(stored_states(*cache) == wanted.second);
+        CHECK(cache->usage().states == std::ssize(wanted.first) + std::ssize(wanted.second));
+      }
+}
+
+TEST_CASE("a prompt of whole blocks that is cached to its end tells that the forward needs a token") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index);
+    options.placement = CheckpointPlacement::every;
+    options.checkpoints = 20;
+    options.events = true;
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    serve_alone(*cache, world, counting(16), 1);
+    CHECK(stored_states(*cache).size() == 4);
+    const StartedRequest again = serve_alone(*cache, world, counting(16), 1);
+    CHECK(again.reused_tokens == 12);
+    CHECK(again.lost_tokens == 4);
+    CHECK(again.lost == LostHit::too_few_tokens);
+    CHECK(stored_states(*cache).empty());
+  }
+}
+
 TEST_CASE("a request that was preempted starts again where it was") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
@@ -238,6 +307,10 @@ TEST_CASE("options that cannot be are refused") {
     refused(index, [](auto& options) { options.checkpoints = -1; });
     refused(index, [](auto& options) { options.scan_alignment_tokens = -1; });
     refused(index, [](auto& options) { options.decode_checkpoint_tokens = 6; });
+    refused(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
+    refused(index, [](auto& options) { options.budget_bytes = -1; });
+    refused(index, [](auto& options) { options.position_tokens = 0; });
+    refused(index, [](auto& options) { options.memory.state_bytes = 0; });
     refused(index, [](auto& options) {
       options.layout_fingerprint = 0;
       for (StateGroup& group : options.groups) group.layout_fingerprint = 0;
@@ -249,6 +322,8 @@ TEST_CASE("options that cannot be are refused") {
   }
   refused(CacheIndex::tree, [](auto& options) { options.groups = small(CacheIndex::align).groups; });
   refused(CacheIndex::align, [](auto& options) { options.groups.clear(); });
+  refused(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });
+  refused(CacheIndex::align, [](auto& options) { options.budget_bytes = 1; });
   refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::hix; });
   refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
   refused(CacheIndex::align, [](auto& options) { options.groups[0].block_size_tokens = 6; });
@@ -355,7 +430,7 @@ TEST_CASE("a state that lost its place to others is a hit lost to eviction, and 
     serve_alone(*cache, world, second, 1);
     CHECK(serve_alone(*cache, world, first, 1).reused_tokens == 12);
     serve_alone(*cache, world, counting(13, 600), 1);
-    CHECK(cache->evicted_states() == 1);
+    CHECK(cache->usage().evicted_states == 1);
     const bool first_goes = order != EvictionOrder::lru;
     for (const bool is_first : {true, false}) {
       const auto started = cache->start({.tokens = is_first ? first : second});
@@ -465,9 +540,30 @@ class RandomEngine {
     while (!running_.empty()) end(running_.begin()->first);
     cache_->check_invariants();
     follow_events();
+    check_usage();
     cache_->reset();
     follow_events();
     CHECK(stored_.empty());
+  }
+
+  /// Nothing runs.
+  void check_usage() const {
+    const CacheUsage usage = cache_->usage();
+    if (options_.index == CacheIndex::align) return;
+    REQUIRE(cache_->stats().eviction_ages.total() <= usage.evicted_states);
+    REQUIRE(cache_->stats().reuse_ages.total() == hits);
+    // An order of a tree spares the request that ended last.
+    if (options_.budget_bytes > 0 && (options_.index == CacheIndex::slots || options_.eviction == EvictionOrder::hix))
+      REQUIRE(options_.memory.of(usage.kv_tokens, usage.states) <= options_.budget_bytes);
+    if (!options_.events) return;
+    const auto states = std::ranges::count_if(stored_, [](const auto& stored) {
+      return std::get<CacheEvent::Content>(stored) == CacheEvent::Content::state;
+    });
+    const std::int64_t blocks = std::ssize(stored_) - states;
+    const std::int64_t held = usage.kv_tokens / options_.block_size_tokens;
+    // Two requests that made the same at a time may both have kept it: it is found once.
+    REQUIRE((options_.index == CacheIndex::slots ? states <= usage.states : states == usage.states));
+    REQUIRE((options_.index == CacheIndex::slots ? blocks <= held : blocks == held));
   }
 
   std::int64_t hits = 0;
@@ -521,7 +617,7 @@ class RandomEngine {
     const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
     if (!started) return;
     hits += started->reused_tokens > 0;
-    if (started->lost == LostHit::evicted) REQUIRE(cache_->evicted_states() > 0);
+    if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
     running_[started->request] = {.tokens = prompt, .told = prompt.size(), .prompt = std::ssize(prompt)};
   }
 
@@ -693,6 +789,10 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     options.align_mode = AlignMode::align;
     constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
     options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
+    options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+    options.position_tokens = random.between32(1, 8);
+    options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
+    if (random.chance(40)) options.budget_bytes = random.between(1, 1000);
     return options;
   }
   constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};

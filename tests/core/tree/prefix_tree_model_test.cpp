@@ -145,7 +145,15 @@ class Comparison {
 
   PrefixMatch match_key(const std::vector<Token>& key, int name_space) {
     std::vector<KvIndex> kv(key.size());
+    // The model would notice a change that this one makes.
+    const PrefixMatch seen = tree_.peek(key, name_spaces[static_cast<std::size_t>(name_space)]);
     const PrefixMatch got = tree_.match(key, name_spaces[static_cast<std::size_t>(name_space)], kv);
+    REQUIRE(seen.node == got.node);
+    REQUIRE(seen.tokens == got.tokens);
+    REQUIRE(seen.slot == got.slot);
+    REQUIRE(seen.walked_tokens == got.walked_tokens);
+    REQUIRE(seen.branching_position == got.branching_position);
+    REQUIRE(seen.lost == got.lost);
     check_match(got, kv, model_.match(key, name_space), key, name_space);
     if (random_.chance(20)) {  // S3
       const PrefixMatch again = tree_.match(key, name_spaces[static_cast<std::size_t>(name_space)]);

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/model/error.hpp>
-
 #include "caches/policy_kind.hpp"
 #include "caches/replayer.hpp"
-#include "caches/slots_cache.hpp"
 #include "model_cache.hpp"
 #include "random.hpp"
 #include "report/json.hpp"
 #include "report/sweep.hpp"
 #include "served_request.hpp"
+#include "symbolic_passes.hpp"
 #include "workload/generator.hpp"
 #include "workload/trace.hpp"
 
@@ -27,9 +25,8 @@
 
 using namespace stateport::replay;
 using namespace stateport::replay::test;
-using stateport::InvalidArgument;
+using stateport::CheckpointPlacement;
 using stateport::LostHit;
-using stateport::SlotId;
 using stateport::test::for_each_seed;
 using stateport::test::Random;
 
@@ -56,25 +53,6 @@ std::vector<PolicyKind> every_policy() {
   return policies;
 }
 
-/// What a slot holds is remembered instead of being stored in it.
-class RememberedContents final : public StateMover {
- public:
-  std::uint64_t start(SlotId slot, Content at) override {
-    const bool right =
-        slot.valid() ? held_.contains(slot.value()) && held_.at(slot.value()) == at : at == empty_content;
-    counts_.restores += slot.valid();
-    return right ? 0 : 1;
-  }
-  void advance(Content, Content, std::span<const PlacedState> checkpoints) override {
-    for (const PlacedState& state : checkpoints) held_[state.slot.value()] = state.content;
-  }
-  [[nodiscard]] MoverCounts counts() const override { return counts_; }
-
- private:
-  std::map<std::int32_t, Content> held_;
-  MoverCounts counts_;
-};
-
 Workload random_workload(Random& random, int requests) {
   Workload workload(block_size);
   std::vector<BlockIdentity> blocks;
@@ -97,13 +75,14 @@ TEST_CASE("with room for everything a budget finds what the model of whole prefi
     for (const PolicyKind policy : every_policy()) {
       const Workload workload = random_workload(random, 80);
       const Budget budget{.bytes = gib, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = block_size};
+      CAPTURE(name(policy));
       const auto cache = make_budget_cache(policy, budget, {}, workload);
-      ModelCache model(checkpoint_mode(policy), block_size);
+      ModelCache model(placement_of(policy), block_size);
       for (std::size_t i = 0; i < workload.size(); ++i) {
         const auto blocks = workload.blocks(i);
         const std::int64_t tokens = workload.request(i).input_tokens;
         const auto expected = model.serve(blocks, tokens);
-        const Hit hit = serve(*cache, checkpoint_mode(policy), {blocks.begin(), blocks.end()},
+        const Hit hit = serve(*cache, {blocks.begin(), blocks.end()},
                               tokens - static_cast<std::int64_t>(blocks.size()) * block_size);
         REQUIRE(hit.matched_blocks == expected.matched_blocks);
         REQUIRE(hit.hit_blocks == expected.hit_blocks);
@@ -131,7 +110,7 @@ class ModelBudget {
     while (hit > 0 && !states_.contains(prefix(hit))) --hit;
     for (std::int32_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
     std::vector<std::int32_t> depths;
-    choose_depths(CheckpointMode::branch, hit, matched, full, depths);
+    choose_depths(CheckpointPlacement::branch, hit, matched, full, depths);
     for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth)
       if (!states_.contains(prefix(*depth))) states_[prefix(*depth)] = ++uses_;
     if (hit > 0) states_[prefix(hit)] = ++uses_;
@@ -178,7 +157,7 @@ TEST_CASE("a block pool and a slot allocator under one budget decide as a slow m
       const Blocks blocks(workload.blocks(i).begin(), workload.blocks(i).end());
       const std::int64_t tokens = workload.request(i).input_tokens;
       const auto expected = model.serve(blocks, tokens);
-      const Hit hit = serve(*cache, CheckpointMode::branch, blocks, tokens - std::ssize(blocks) * block_size);
+      const Hit hit = serve(*cache, blocks, tokens - std::ssize(blocks) * block_size);
       REQUIRE(hit.matched_blocks == expected.matched_blocks);
       REQUIRE(hit.hit_blocks == expected.hit_blocks);
       const CacheCounts counts = cache->counts();
@@ -190,12 +169,6 @@ TEST_CASE("a block pool and a slot allocator under one budget decide as a slow m
   });
 }
 
-TEST_CASE("a budget over slots refuses blocks of another size than its cache") {
-  const Budget budget{.bytes = 1000, .state_bytes = 100, .kv_bytes_per_token = 10, .block_size_tokens = 8};
-  CHECK_THROWS_AS(SlotsCache({.blocks = 9, .slots = 9, .block_size_tokens = 4, .budget = budget}), InvalidArgument);
-  CHECK_THROWS_AS(SlotsCache({.blocks = 9, .slots = 9, .block_size_tokens = 8, .budget = Budget{}}), InvalidArgument);
-}
-
 TEST_CASE("under a small budget every restored state is the right one and the bytes are kept") {
   for_each_seed(40, [](Random& random, std::uint64_t) {
     for (const PolicyKind policy : every_policy()) {
@@ -205,8 +178,8 @@ TEST_CASE("under a small budget every restored state is the right one and the by
                           .kv_bytes_per_token = 10,
                           .block_size_tokens = block_size};
       const auto cache = make_budget_cache(policy, budget, {}, workload);
-      RememberedContents states;
-      Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+      SymbolicPasses states(cache->room());
+      Replayer replayer(workload, *cache, states);
       replayer.run([&](std::int64_t) {
         cache->check_invariants();
         const CacheCounts counts = cache->counts();
@@ -230,8 +203,8 @@ TEST_CASE("every token of every prompt is a hit or lost for one reason, and with
                           .kv_bytes_per_token = 10,
                           .block_size_tokens = block_size};
       const auto cache = make_budget_cache(policy, budget, {}, workload);
-      NoStates states;
-      Replayer replayer(workload, *cache, states, checkpoint_mode(policy));
+      NoPasses states;
+      Replayer replayer(workload, *cache, states);
       replayer.run([](std::int64_t) { return true; });
       const stateport::CacheStats& stats = replayer.counts().stats;
       std::int64_t tokens = stats.hit_tokens;
@@ -260,8 +233,8 @@ TEST_CASE("the reasons of a small case are the ones that a reader would give") {
   workload.add({.arrival_ms = 2000, .input_tokens = 9}, second);  // 9 never stored; the first one is evicted
   workload.add({.arrival_ms = 3000, .input_tokens = 9}, branch);  // 4 of KV evicted, 5 never stored
   const auto cache = make_budget_cache(PolicyKind::last, budget, {}, workload);
-  NoStates states;
-  Replayer replayer(workload, *cache, states, CheckpointMode::last);
+  NoPasses states;
+  Replayer replayer(workload, *cache, states);
   replayer.run([](std::int64_t) { return true; });
   const stateport::CacheStats& stats = replayer.counts().stats;
   CHECK(stats.hit_tokens == 0);
@@ -348,7 +321,7 @@ TEST_CASE("every policy has the figures of its reference on the agent sessions w
                {PolicyKind::last, 79.91, 0},
                {PolicyKind::branch, 80.30, 0},
                {PolicyKind::node_lru, 78.62, 0},
-               {PolicyKind::gdsf, 77.26, 395'824'128},
+               {PolicyKind::gdsf, 77.12, 395'130'368},
                {PolicyKind::hix, 82.80, 0},
                {PolicyKind::hix_exact, 82.80, 424'228'352, 9'622}});
 }

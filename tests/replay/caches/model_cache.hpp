@@ -2,7 +2,7 @@
 #pragma once
 
 #include "caches/cache.hpp"
-#include "caches/checkpoint_mode.hpp"
+#include "caches/checkpoint_depths.hpp"
 #include "workload/workload.hpp"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ class ModelCache {
     std::int32_t hit_blocks;
   };
 
-  explicit ModelCache(CheckpointMode mode, std::int64_t block_size) : mode_(mode), block_size_(block_size) {}
+  explicit ModelCache(CheckpointPlacement placement, std::int64_t block_size)
+      : placement_(placement), block_size_(block_size) {}
 
   Found serve(std::span<const BlockIdentity> blocks, std::int64_t input_tokens) {
     const auto full = static_cast<std::int32_t>(blocks.size());
@@ -34,13 +35,13 @@ class ModelCache {
     while (hit > 0 && !states_.contains(prefix(hit))) --hit;
     for (std::int32_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
     std::vector<std::int32_t> depths;
-    choose_depths(mode_, hit, matched, full, depths);
+    choose_depths(placement_, hit, matched, full, depths);
     for (const std::int32_t depth : depths) states_.insert(prefix(depth));
     return {matched, hit};
   }
 
  private:
-  CheckpointMode mode_;
+  CheckpointPlacement placement_;
   std::int64_t block_size_;
   std::set<std::vector<BlockIdentity>> kv_;
   std::set<std::vector<BlockIdentity>> states_;

@@ -4,6 +4,7 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "symbolic_passes.hpp"
 #include "workload/generator.hpp"
 
 #include <doctest/doctest.h>
@@ -13,6 +14,7 @@
 
 using namespace stateport;
 using namespace stateport::replay;
+using stateport::replay::test::SymbolicPasses;
 
 namespace {
 
@@ -20,90 +22,10 @@ using Blocks = std::vector<BlockIdentity>;
 
 constexpr std::int32_t history = 3;
 
-/// Moves symbols: a state is the names of the prefixes that end at its conv tokens, and that of the whole.
-class SymbolicPasses final : public PassMover {
- public:
-  explicit SymbolicPasses(const RequestReplayOptions& options)
-      : history_(options.history_tokens),
-        index_(options.cache.index),
-        states_(static_cast<std::size_t>(state_slots(options.cache))),
-        scratch_(static_cast<std::size_t>(scratch_slots(options.cache))) {
-    for (State& state : states_) state.conv.resize(static_cast<std::size_t>(history_ + options.cache.drafts), nothing);
-    for (State& state : scratch_) state.conv.resize(static_cast<std::size_t>(history_), nothing);
-  }
-
-  void before(const PassPlan& plan) override {
-    for (const SlotId slot : plan.groups.front().clear) at(slot.value()).recurrent = empty_content;
-    copy(plan.groups.front().copies);
-  }
-  void forward(const PassForward& forward) override {
-    for (const StateWrite& write : forward.saves) make(write, forward);
-    for (const StateWrite& write : forward.targets) make(write, forward);
-  }
-  void after(const PassCommit& commit) override {
-    counts_.commits += commit.published_states;
-    for (const SlotCopy& copied : commit.groups.front().from_scratch)
-      at(copied.dst_slot) = scratch_.at(static_cast<std::size_t>(copied.src_slot));
-    copy(commit.groups.front().copies);
-  }
-  std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override {
-    REQUIRE(window.size() == static_cast<std::size_t>(history_));
-    std::uint64_t wrong = at(state.recurrent_source().value()).recurrent != window.back();
-    const State& conv = at(state.conv_source().value());
-    for (std::size_t t = 0; t < window.size(); ++t)
-      wrong += conv.conv[t + static_cast<std::size_t>(state.read_bias)] != window[t];
-    counts_.restores += restored;
-    ++counts_.verified;
-    counts_.mismatches += wrong != 0;
-    return wrong;
-  }
-  [[nodiscard]] MoverCounts counts() const override { return counts_; }
-  void spoil_all() {
-    for (State& state : states_) state.recurrent += 2;
-  }
-  std::int64_t wrong_reads = 0;
-
- private:
-  static constexpr Content nothing = 2;  ///< no name of a prefix is even
-  struct State {
-    std::vector<Content> conv;
-    Content recurrent = nothing;
-  };
-  State& at(std::int32_t slot) {
-    REQUIRE(slot > (index_ == CacheIndex::align ? null_block : -1));
-    return states_.at(static_cast<std::size_t>(slot));
-  }
-  State& out(const StateWrite& write, std::int32_t slot) {
-    return write.in_scratch ? scratch_.at(static_cast<std::size_t>(slot)) : at(slot);
-  }
-
-  void copy(CopyPlan copies) {
-    for (const SlotCopy& copied : copies) {
-      const Content recurrent = at(copied.recurrent_src_slot).recurrent;
-      const std::vector<Content> conv = at(copied.src_slot).conv;
-      std::copy(conv.begin() + copied.conv_shift, conv.end(), at(copied.dst_slot).conv.begin());
-      at(copied.dst_slot).recurrent = recurrent;
-    }
-  }
-
-  void make(const StateWrite& write, const PassForward& forward) {
-    if (write.conv_in >= 0) {
-      wrong_reads += at(write.recurrent_in).recurrent != write.from;
-      wrong_reads += at(write.conv_in).conv.at(static_cast<std::size_t>(write.bias + history_ - 1)) != write.from;
-    }
-    const auto window = forward.window.subspan(write.first_content, static_cast<std::size_t>(history_ + write.drafts));
-    std::ranges::copy(window, out(write, write.conv_out).conv.begin());
-    for (std::int32_t j = 0; j <= write.drafts; ++j)
-      out(write, forward.recurrent_out[write.first_out + static_cast<std::size_t>(j)]).recurrent =
-          window[static_cast<std::size_t>(history_ - 1 + j)];
-  }
-
-  std::int32_t history_;
-  CacheIndex index_;
-  std::vector<State> states_;
-  std::vector<State> scratch_;
-  MoverCounts counts_;
-};
+SymbolicPasses symbols_for(const RequestReplayOptions& options) {
+  return SymbolicPasses({.slots = state_slots(options.cache), .scratch_slots = scratch_slots(options.cache)},
+                        options.history_tokens, options.cache.drafts, options.cache.index == CacheIndex::align);
+}
 
 /// Looks at the cache after every request.
 void serve_all(RequestReplayer& replayer) {
@@ -137,7 +59,7 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
           CAPTURE(asynchronous);
           const Workload workload = generate_workload({.kind = kind, .requests = 40, .block_size_tokens = block_size});
           const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous);
-          SymbolicPasses states(options);
+          SymbolicPasses states = symbols_for(options);
           RequestReplayer replayer(workload, options, states);
           serve_all(replayer);
           CHECK(replayer.counts().requests == 40);
@@ -165,7 +87,7 @@ TEST_CASE("requests are served alike by block hash and by tokens") {
         CAPTURE(asynchronous);
         const Workload workload = generate_workload({.kind = kind, .requests = 40, .block_size_tokens = 64});
         const RequestReplayOptions options = options_of(index, workload, asynchronous);
-        SymbolicPasses states(options);
+        SymbolicPasses states = symbols_for(options);
         RequestReplayer replayer(workload, options, states);
         serve_all(replayer);
         CHECK(replayer.counts().requests == 40);
@@ -185,7 +107,7 @@ TEST_CASE("with KV for what runs alone every request is served") {
     const Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 60, .block_size_tokens = 64});
     const RequestReplayOptions options{
         .cache = pool_cache_options(workload, index, served_blocks_min(workload), 3, false), .history_tokens = history};
-    SymbolicPasses states(options);
+    SymbolicPasses states = symbols_for(options);
     RequestReplayer replayer(workload, options, states);
     serve_all(replayer);
     CHECK(replayer.counts().requests == 60);
@@ -200,7 +122,7 @@ TEST_CASE("residents are what was stored and not removed") {
     workload.add({.input_tokens = 40, .output_tokens = 30}, Blocks{2 * i, 2 * i + 1});
   for (const std::int32_t blocks : {400, 50}) {
     const RequestReplayOptions options = align_options(workload, blocks, 1);
-    SymbolicPasses states(options);
+    SymbolicPasses states = symbols_for(options);
     RequestReplayer replayer(workload, options, states);
     replayer.run([](std::int64_t) { return true; });
     const CacheCounts counts = replayer.cache_counts();
@@ -237,7 +159,7 @@ TEST_CASE("answers are found again by the prompts that go on from them") {
   for (std::int64_t i = 0; i < requests_at_a_time; ++i) workload.add({.input_tokens = 100, .output_tokens = 1}, blocks);
   workload.add({.input_tokens = 97, .session = 1}, blocks);
   const RequestReplayOptions options = align_options(workload, 200, 2);
-  SymbolicPasses states(options);
+  SymbolicPasses states = symbols_for(options);
   RequestReplayer replayer(workload, options, states);
   replayer.run([](std::int64_t) { return true; });
   CHECK(replayer.counts().hit_tokens > 0);
@@ -247,7 +169,7 @@ TEST_CASE("answers are found again by the prompts that go on from them") {
 TEST_CASE("a wrong state is named once, with its request and slot") {
   const Workload workload = generate_workload({.requests = 40});
   const RequestReplayOptions options = align_options(workload, 400);
-  SymbolicPasses states(options);
+  SymbolicPasses states = symbols_for(options);
   RequestReplayer replayer(workload, options, states);
   std::int64_t served = 0;
   replayer.run([&](std::int64_t now) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "caches/cache.hpp"
-#include "caches/checkpoint_mode.hpp"
+#include "workload/sequence.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -14,16 +14,13 @@ inline constexpr std::int64_t block_size = 4;
 using Blocks = std::vector<BlockIdentity>;
 
 /// One request from begin to end.
-inline Hit serve(ReplayCache& cache, CheckpointMode mode, const Blocks& blocks, std::int64_t extra_tokens,
-                 std::vector<Checkpoint>* placed = nullptr) {
-  cache.prepare(blocks, static_cast<std::int64_t>(blocks.size()) * block_size + extra_tokens);
+inline Hit serve(ReplayCache& cache, const Blocks& blocks, std::int64_t extra_tokens) {
+  const Request request{.input_tokens = std::ssize(blocks) * block_size + extra_tokens};
+  const std::int64_t seen = tokens_seen(std::ssize(blocks), request.input_tokens, block_size);
+  static_cast<void>(cache.prepare(request, Sequence(tokens_per_block, seen, blocks, 0)));
   const Hit hit = cache.begin();
-  std::vector<std::int32_t> depths;
-  std::vector<Checkpoint> kept;
-  choose_depths(mode, hit.hit_blocks, hit.matched_blocks, static_cast<std::int32_t>(blocks.size()), depths);
-  cache.place(depths, kept);
+  if (!cache.plan().rows.empty()) static_cast<void>(cache.commit());
   cache.finish();
-  if (placed) *placed = kept;
   return hit;
 }
 

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "caches/checkpoint_depths.hpp"
 #include "caches/replayer.hpp"
-#include "caches/slots_cache.hpp"
-#include "caches/tree_cache.hpp"
+#include "caches/served_cache.hpp"
 #include "workload/trace.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 using namespace stateport::replay;
+using stateport::CacheIndex;
+using stateport::CheckpointPlacement;
 
 namespace {
 
@@ -21,15 +24,18 @@ constexpr bool assertions_on = false;
 #endif
 
 /// Token hit rate in per cent with a cache that never evicts.
-template <class Cache, class CacheOptions>
-double unlimited_hit_rate(const Workload& workload, CheckpointMode mode) {
+double unlimited_hit_rate(CacheIndex index, const Workload& workload, CheckpointPlacement placement) {
   const std::int64_t distinct = workload.distinct_blocks();
-  const std::int64_t slots = states_max(mode, static_cast<std::int64_t>(workload.size()), distinct);
-  CacheOptions options{.blocks = static_cast<std::int32_t>(distinct), .slots = static_cast<std::int32_t>(slots)};
-  if constexpr (requires { options.hash; }) options.hash = stateport::BlockHashKind::xxh3_128;
-  Cache cache(options);
-  NoStates states;
-  Replayer replayer(workload, cache, states, mode);
+  const std::int64_t slots = states_max(placement, static_cast<std::int64_t>(workload.size()), distinct);
+  ServedCache cache({.index = index,
+                     .blocks = distinct + workload.longest_blocks(),
+                     .slots = slots + 1,
+                     .longest_blocks = workload.longest_blocks(),
+                     .placement = placement,
+                     .hash = stateport::BlockHashKind::xxh3_128,
+                     .tells_stored = false});
+  NoPasses none;
+  Replayer replayer(workload, cache, none, std::nullopt);
   replayer.run([](std::int64_t) { return true; });
   cache.check_invariants();
   CHECK(cache.counts().state_evictions == 0);
@@ -49,14 +55,13 @@ void check_hit_rates(const char* file, double every, double last, double branch)
     MESSAGE("read, not replayed: millions of blocks are too slow with assertions and sanitizers");
     return;
   }
-  const auto check = [&](CheckpointMode mode, double rate) {
-    const auto near = [&](double found) { return std::abs(found - rate) <= 0.01; };
-    CHECK(near(unlimited_hit_rate<SlotsCache, SlotsCacheOptions>(trace.workload, mode)));
-    CHECK(near(unlimited_hit_rate<TreeCache, TreeCacheOptions>(trace.workload, mode)));
+  const auto check = [&](CheckpointPlacement placement, double rate) {
+    for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+      CHECK(std::abs(unlimited_hit_rate(index, trace.workload, placement) - rate) <= 0.01);
   };
-  check(CheckpointMode::every, every);
-  check(CheckpointMode::last, last);
-  check(CheckpointMode::branch, branch);
+  check(CheckpointPlacement::every, every);
+  check(CheckpointPlacement::last, last);
+  check(CheckpointPlacement::branch, branch);
 }
 
 }  // namespace

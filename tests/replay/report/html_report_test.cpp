@@ -37,8 +37,8 @@ Run make_run(std::int64_t requests) {
       .bytes = 4 * gib, .state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
   const ComputeCost cost = compute_cost("qwen3-next-80b-a3b");
   const auto cache = make_budget_cache(PolicyKind::hix, budget, cost, workload);
-  NoStates states;
-  Replayer replayer(workload, *cache, states, CheckpointMode::rungs, cost);
+  NoPasses states;
+  Replayer replayer(workload, *cache, states, cost);
   Timeline timeline(workload, requests, budget, *cache, states);
   replayer.run([&](std::int64_t served) {
     timeline.served(served, replayer.counts());

@@ -23,6 +23,16 @@ enum class CacheIndex : std::uint8_t {
   align   ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
 };
 
+/// Indexes `slots` and `tree`: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues
+/// from the state after p of them, and j >= p of them have cached KV.
+enum class CheckpointPlacement : std::uint8_t {
+  passes,  ///< where each pass ends, as far as the scan can stop there; and at j
+  last,    ///< n
+  branch,  ///< n and j
+  rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
+  every    ///< all that are not cached
+};
+
 /// Index `align`: layers that share a block table of states.
 struct StateGroup {
   std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
@@ -46,6 +56,8 @@ struct RequestCacheOptions {
   std::int32_t checkpoints = 0;  ///< slots, tree: states that can be kept beside those of running requests
   /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: only at its end.
   std::int32_t scan_alignment_tokens = 1;
+  /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
+  CheckpointPlacement placement = CheckpointPlacement::passes;
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
   std::vector<StateGroup> groups;  ///< align: at least one; else none
@@ -53,7 +65,12 @@ struct RequestCacheOptions {
   /// slots and align goes by its last use.
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
-  MemoryCost memory;                           ///< of a state and of a token's KV, by which gdsf and hix weigh them
+  MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
+  /// Slots, tree: > 0: what cached KV and checkpoints may take together, by `memory`, whenever a request ends.
+  /// What running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A policy that observes
+  /// prompts (hix) may then evict what the request itself left; other orders spare it.
+  std::int64_t budget_bytes = 0;
+  std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
@@ -65,10 +82,20 @@ struct RequestCacheOptions {
 [[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
 /// Slots that the engine's store of this group must have. Every slot that a plan names is below it.
 [[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
-/// Scratch states that the passes need for StateSave::in_scratch; 0 for tree and align.
+/// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
+/// pass; 0 for tree and align.
 [[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
+
+/// What a RequestCache holds for requests to come and for those that run, and what it had to give up.
+struct CacheUsage {
+  std::int64_t kv_tokens = 0;          ///< of whole blocks
+  std::int64_t states = 0;             ///< checkpoints; align: blocks of states, with those of running requests
+  std::int64_t evicted_kv_tokens = 0;  ///< since construction
+  std::int64_t evicted_states = 0;     ///< that lost their place to others, since construction
+  std::size_t metadata_bytes = 0;      ///< tree: of its nodes and its policy, beside tokens and KV indices
+};
 
 /// The cache of KV and recurrent states as an engine sees it: one interface for the three indexes.
 ///
@@ -130,9 +157,9 @@ class RequestCache {
                                           std::span<const Token> sampled) = 0;
 
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
-  /// the last state that the request left by it, if that has 64 tokens (tree). Nothing is said of a request that left
-  /// none beyond its hit, of one that is aborted, and to the other orders. Throws for a request that does not run and a
-  /// bad hint.
+  /// the last state of the request by it, if that has position_tokens (tree). Nothing is said of a request that has no
+  /// state beyond its hit and more whole blocks than it, of one that is aborted, and to the other orders. Throws for a
+  /// request that does not run and a bad hint.
   virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
   void preempt(RequestId request) { end(request, RequestEnd::preempted); }
@@ -153,8 +180,8 @@ class RequestCache {
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
   [[nodiscard]] virtual const CacheStats& stats() const noexcept = 0;
-  /// States that lost their place to others, since construction.
-  [[nodiscard]] virtual std::int64_t evicted_states() const noexcept = 0;
+  /// O(1).
+  [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   /// Moves the oldest events into `out`, at most as many as it has room for, and returns how many. Throws InvalidState
   /// without RequestCacheOptions::events.
   [[nodiscard]] virtual std::size_t take_events(std::span<CacheEvent> out) = 0;
@@ -167,7 +194,8 @@ class RequestCache {
 
 /// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
-/// alignment, decode_checkpoint_tokens that are not whole blocks; align: no group, and for a group a block size that is
+/// alignment, budget or position, decode_checkpoint_tokens that are not whole blocks; align: a placement, a budget, no
+/// group, and for a group a block size that is
 /// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
 /// fewer than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another
 /// index: groups.

@@ -46,6 +46,9 @@ class PrefixTree {
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {},
                     Lookup lookup = Lookup::request, std::int64_t request_tokens = 0);
 
+  /// What match() would answer, without a past; changes nothing, no recency and no edge. O(tokens); allocates nothing.
+  [[nodiscard]] PrefixMatch peek(std::span<const Token> tokens, const Namespace& name_space = {}) const;
+
   /// Sets the clock of a policy that learns, in seconds: the time of the calls that follow. If it is never called, the
   /// clock advances by a second with each request. Throws InvalidArgument for a time that is not finite or before the
   /// last one.
@@ -56,7 +59,8 @@ class PrefixTree {
   /// evicted, the answer is a miss with the reason locked_pool, and branching_position as it was found. A miss takes no
   /// slot.
   PrefixMatch match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
-                                   std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed);
+                                   std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed,
+                                   std::int64_t request_tokens = 0);
 
   /// Keeps a prefix. If its end node has no state, the node adopts the slot. `freed` gets the caller's indices
   /// kv[prev_tokens, prefix_tokens), which the tree had already, and the slots that max_states_per_path dropped.

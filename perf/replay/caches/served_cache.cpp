@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caches/served_cache.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <limits>
+
+namespace stateport::replay {
+namespace {
+
+constexpr double ms_of_second = 1000;
+constexpr std::size_t events_at_once = 256;
+
+/// The same cost, of tokens as the cache sees them.
+ComputeCost cost_seen(const ComputeCost& cost, std::int64_t block_size_tokens) {
+  const double tokens = static_cast<double>(block_size_tokens) / tokens_per_block;
+  return {.linear = cost.linear * tokens, .quadratic = cost.quadratic * tokens * tokens};
+}
+
+void check(const ServedCacheOptions& options) {
+  // Beside the cached blocks there is one for the end of the prompt, and KV ends with a block that no one uses.
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() / tokens_per_block - 3;
+  require(options.blocks >= 1 && options.blocks <= most, "blocks", options.blocks, "1 to 2^29 - 4");
+  require(options.slots >= 1 && options.slots < std::numeric_limits<std::int32_t>::max(), "slots", options.slots,
+          "1 to 2^31 - 2");
+  require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "at least 1");
+  require(options.longest_blocks >= 0, "longest_blocks", options.longest_blocks, "must not be negative");
+  if (!options.budget) return;
+  check_budget(*options.budget);
+  require(options.budget->block_size_tokens == options.block_size_tokens, "budget.block_size_tokens",
+          options.budget->block_size_tokens, "must be that of the cache");
+}
+
+/// Memory counts in quarters of the block size, so that a token that the cache sees costs a whole number.
+RequestCacheOptions cache_options(const ServedCacheOptions& options) {
+  check(options);
+  RequestCacheOptions cache{
+      .index = options.index,
+      .max_requests = 1,
+      .max_request_tokens = std::min(options.blocks, options.longest_blocks) * tokens_per_block + 1,
+      .block_size_tokens = tokens_per_block,
+      .kv_tokens = (options.blocks + 1) * tokens_per_block,
+      .layout_fingerprint = options.layout_fingerprint,
+      .unchecked_layout = options.layout_fingerprint == 0,
+      .checkpoints = static_cast<std::int32_t>(options.slots),
+      .placement = options.placement,
+      .eviction = options.eviction,
+      .eviction_options = options.eviction_options,
+      .position_tokens = tokens_per_block,
+      .hash = options.hash,
+      .events = options.tells_stored};
+  cache.eviction_options.benefit = cost_seen(options.eviction_options.benefit, options.block_size_tokens);
+  const MemoryCost memory =
+      options.budget ? MemoryCost{options.budget->state_bytes, options.budget->kv_bytes_per_token} : options.memory;
+  cache.memory = {.state_bytes = memory.state_bytes * tokens_per_block,
+                  .kv_bytes_per_token = memory.kv_bytes_per_token * options.block_size_tokens};
+  if (options.budget) {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / tokens_per_block;
+    cache.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
+  }
+  return cache;
+}
+
+}  // namespace
+
+ServedCache::ServedCache(const ServedCacheOptions& options)
+    : cache_(make_request_cache(cache_options(options))),
+      counts_victims_(options.index == CacheIndex::tree || options.budget),
+      events_(options.tells_stored ? events_at_once : 0) {
+  if (options.index == CacheIndex::slots)
+    hasher_.emplace(BlockHasherOptions{.kind = options.hash, .block_size_tokens = tokens_per_block});
+}
+
+StateRoom ServedCache::room() const {
+  return {.slots = state_slots(cache_->options()), .scratch_slots = scratch_slots(cache_->options())};
+}
+
+std::chrono::steady_clock::duration ServedCache::prepare(const Request& request, const Sequence& names) {
+  wanted_ = request;
+  tokens_.clear();
+  for (std::int64_t at = 0; at < names.tokens(); ++at) tokens_.push_back(names.token(at));
+  stored_.clear();
+  if (!hasher_) return {};
+  const auto begin = std::chrono::steady_clock::now();
+  hasher_->hash_prompt(tokens_, {}, hashes_);
+  return std::chrono::steady_clock::now() - begin;
+}
+
+Hit ServedCache::begin() {
+  request_ = {};
+  if (std::ssize(tokens_) > cache_->options().max_request_tokens) return {};
+  const auto started = cache_->start(
+      {.tokens = tokens_, .hint = wanted_.hint, .now_s = static_cast<double>(wanted_.arrival_ms) / ms_of_second});
+  require_invariant(started.has_value(), "ServedCache", "a request finds no room though no other runs");
+  request_ = started->request;
+  reused_tokens_ = started->reused_tokens;
+  return {.matched_blocks = static_cast<std::int32_t>((reused_tokens_ + started->lost_tokens) / tokens_per_block),
+          .hit_blocks = static_cast<std::int32_t>(reused_tokens_ / tokens_per_block),
+          .lost = started->lost};
+}
+
+PassPlan ServedCache::plan() {
+  if (!request_.valid()) {
+    uncached_blocks_ += std::ssize(tokens_) / tokens_per_block;
+    return {};
+  }
+  const PassRow row{.request = request_, .tokens = static_cast<std::int32_t>(std::ssize(tokens_) - reused_tokens_)};
+  const PassPlan plan = cache_->plan({&row, 1});
+  require_invariant(plan.rows_without_room == 0, "ServedCache", "a prompt finds no room though no other runs");
+  pass_ = plan.pass;
+  return plan;
+}
+
+PassCommit ServedCache::commit() {
+  constexpr std::int32_t sampled = 0;
+  const PassCommit commit = cache_->commit(pass_, {&sampled, 1}, {});
+  dropped_checkpoints_ += commit.dropped_states;
+  return commit;
+}
+
+void ServedCache::finish() {
+  if (!request_.valid()) return;
+  cache_->finish(request_, wanted_.hint);
+  if (!events_.empty()) take_events();
+}
+
+void ServedCache::take_events() {
+  for (std::size_t taken = events_.size(); taken == events_.size();) {
+    taken = cache_->take_events(events_);
+    for (const CacheEvent& event : std::span(events_).first(taken))
+      if (event.kind == CacheEvent::Kind::stored && event.content == CacheEvent::Content::state)
+        stored_.push_back(static_cast<std::int32_t>(event.tokens / tokens_per_block));
+  }
+  std::ranges::sort(stored_);
+}
+
+CacheCounts ServedCache::counts() const {
+  const CacheUsage usage = cache_->usage();
+  return {.state_evictions = usage.evicted_states,
+          .block_evictions = usage.evicted_kv_tokens / tokens_per_block,
+          .dropped_checkpoints = dropped_checkpoints_,
+          .uncached_blocks = uncached_blocks_,
+          .resident_blocks = usage.kv_tokens / tokens_per_block,
+          .resident_states = usage.states,
+          .victims = counts_victims_ ? usage.evicted_states : 0,
+          .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "caches/budget.hpp"
+#include "caches/cache.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+struct ServedCacheOptions {
+  CacheIndex index = CacheIndex::slots;     ///< slots or tree
+  std::int64_t blocks = 0;                  ///< KV blocks that can be cached
+  std::int64_t slots = 0;                   ///< checkpoints
+  std::int64_t block_size_tokens = 512;     ///< of the workload
+  std::int64_t longest_blocks = INT32_MAX;  ///< no prompt has more
+  CheckpointPlacement placement = CheckpointPlacement::branch;
+  BlockHashKind hash = BlockHashKind::sha256;
+  std::uint64_t layout_fingerprint = 0;  ///< of the states' spec; 0: unchecked
+  EvictionOrder eviction = EvictionOrder::lru;
+  EvictionOptions eviction_options;  ///< `benefit` is of real tokens
+  MemoryCost memory;                 ///< the same
+  std::optional<Budget> budget;      ///< `blocks` and `slots` must be the looser limits
+  bool tells_stored = true;          ///< costs events
+};
+
+/// What an engine links, with one request at a time: RequestCache by block hash or by tokens.
+class ServedCache final : public ReplayCache {
+ public:
+  /// Throws InvalidArgument: blocks, slots, longest_blocks or block_size_tokens < 1, more blocks than a KV index can
+  /// name; as check_budget, and for a budget for blocks of another size; as make_request_cache.
+  explicit ServedCache(const ServedCacheOptions& options);
+
+  [[nodiscard]] StateRoom room() const override;
+  std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) override;
+  [[nodiscard]] Hit begin() override;
+  [[nodiscard]] PassPlan plan() override;
+  [[nodiscard]] PassCommit commit() override;
+  void finish() override;
+  [[nodiscard]] std::span<const std::int32_t> stored() const override { return stored_; }
+
+  [[nodiscard]] CacheCounts counts() const override;
+  [[nodiscard]] AgeHistogram eviction_ages() const override { return cache_->stats().eviction_ages; }
+  void check_invariants() const override { cache_->check_invariants(); }
+
+ private:
+  void take_events();
+
+  std::unique_ptr<RequestCache> cache_;
+  std::optional<BlockHasher> hasher_;  ///< of an index by block hash, to time it
+  PromptHashes hashes_;
+  bool counts_victims_;
+  std::int64_t dropped_checkpoints_ = 0;
+  std::int64_t uncached_blocks_ = 0;
+  std::vector<CacheEvent> events_;
+
+  // The request between prepare and finish.
+  Request wanted_;
+  std::vector<Token> tokens_;
+  RequestId request_;  ///< none: passed by
+  std::int64_t reused_tokens_ = 0;
+  PassId pass_ = 0;
+  std::vector<std::int32_t> stored_;
+};
+
+}  // namespace stateport::replay

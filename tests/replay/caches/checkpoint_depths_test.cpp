@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "caches/checkpoint_depths.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace stateport::replay;
+using stateport::CheckpointPlacement;
+
+namespace {
+using Depths = std::vector<std::int32_t>;
+
+Depths depths(CheckpointPlacement placement, std::int32_t hit, std::int32_t matched, std::int32_t full) {
+  Depths result = {99};
+  choose_depths(placement, hit, matched, full, result);
+  return result;
+}
+}  // namespace
+
+TEST_CASE("every keeps all depths after the hit") {
+  CHECK(depths(CheckpointPlacement::every, 0, 0, 3) == Depths{1, 2, 3});
+  CHECK(depths(CheckpointPlacement::every, 2, 3, 5) == Depths{3, 4, 5});
+  CHECK(depths(CheckpointPlacement::every, 3, 3, 3).empty());
+  CHECK(depths(CheckpointPlacement::every, 0, 0, 0).empty());
+}
+
+TEST_CASE("last keeps the last full block unless the request started there") {
+  CHECK(depths(CheckpointPlacement::last, 0, 2, 3) == Depths{3});
+  CHECK(depths(CheckpointPlacement::last, 3, 3, 3).empty());
+  CHECK(depths(CheckpointPlacement::last, 0, 0, 0).empty());
+}
+
+TEST_CASE("branch also keeps the end of the resident prefix if it has no state yet") {
+  CHECK(depths(CheckpointPlacement::branch, 1, 3, 5) == Depths{3, 5});
+  CHECK(depths(CheckpointPlacement::branch, 3, 3, 5) == Depths{5});
+  CHECK(depths(CheckpointPlacement::branch, 2, 3, 3) == Depths{3});
+  CHECK(depths(CheckpointPlacement::branch, 0, 0, 4) == Depths{4});
+}
+
+TEST_CASE("states_max bounds what a mode can leave") {
+  CHECK(states_max(CheckpointPlacement::every, 10, 1000) == 1000);
+  CHECK(states_max(CheckpointPlacement::last, 10, 1000) == 10);
+  CHECK(states_max(CheckpointPlacement::branch, 10, 1000) == 20);
+  CHECK(states_max(CheckpointPlacement::branch, 10, 15) == 15);
+}
