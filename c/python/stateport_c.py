@@ -97,7 +97,8 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       layout_fingerprint=c_uint64, unchecked_layout=c_int32, checkpoints=c_int32,
                       scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64, groups=POINTER(StateGroup),
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
-                      events=c_int32, cost_linear=c_double, cost_quadratic=c_double)
+                      events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
+                      position_tokens=c_int32, budget_bytes=c_int64)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),
@@ -133,7 +134,8 @@ CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int
 CacheStats = struct("CacheStats", requests=c_int64, requests_hit=c_int64, prompt_tokens=c_int64, hit_tokens=c_int64,
                     hit_flops=c_double, lost_requests=c_int64 * 16, lost_tokens=c_int64 * 16,
                     lost_flops=c_double * 16, evicted_states=c_int64, reuse_age_p50_s=c_double,
-                    reuse_age_p90_s=c_double, eviction_age_p50_s=c_double, eviction_age_p90_s=c_double)
+                    reuse_age_p90_s=c_double, eviction_age_p50_s=c_double, eviction_age_p90_s=c_double,
+                    evicted_kv_tokens=c_int64, kv_tokens=c_int64, states=c_int64)
 
 
 class Library:

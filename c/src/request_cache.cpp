@@ -55,7 +55,9 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .unchecked_layout = given.unchecked_layout != 0,
                              .checkpoints = given.checkpoints,
                              .scan_alignment_tokens = scan_alignment(given.scan_alignment_tokens),
+                             .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
                              .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
+                             .budget_bytes = given.budget_bytes,
                              .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
                              .overlap = given.overlap != 0,
                              .events = given.events != 0};
@@ -66,6 +68,11 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .blocks = group.blocks,
                              .conv_window = group.conv_window,
                              .layout_fingerprint = group.layout_fingerprint});
+  if (given.position_tokens != 0) wanted.position_tokens = given.position_tokens;
+  const bool has_costs =
+      given.eviction != nullptr && given.eviction->state_bytes > 0 && given.eviction->kv_bytes_per_token > 0;
+  require(given.budget_bytes == 0 || has_costs, "budget_bytes", given.budget_bytes,
+          "needs state_bytes and kv_bytes_per_token of eviction");
   if (given.eviction == nullptr) return wanted;
   const NamedEviction eviction = read_eviction(given.eviction, "eviction");
   wanted.eviction = eviction.order;
@@ -92,7 +99,7 @@ stateport_cache_event to_c(const CacheEvent& event) noexcept {
           .tokens = event.tokens};
 }
 
-stateport_cache_stats to_c(const CacheStats& stats, std::int64_t evicted_states) noexcept {
+stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noexcept {
   constexpr double median = 0.5;
   constexpr double most = 0.9;
   stateport_cache_stats told = {.requests = stats.requests,
@@ -100,11 +107,14 @@ stateport_cache_stats to_c(const CacheStats& stats, std::int64_t evicted_states)
                                 .prompt_tokens = stats.prompt_tokens,
                                 .hit_tokens = stats.hit_tokens,
                                 .hit_flops = stats.hit_flops,
-                                .evicted_states = evicted_states,
+                                .evicted_states = usage.evicted_states,
                                 .reuse_age_p50_s = stats.reuse_ages.quantile_s(median),
                                 .reuse_age_p90_s = stats.reuse_ages.quantile_s(most),
                                 .eviction_age_p50_s = stats.eviction_ages.quantile_s(median),
-                                .eviction_age_p90_s = stats.eviction_ages.quantile_s(most)};
+                                .eviction_age_p90_s = stats.eviction_ages.quantile_s(most),
+                                .evicted_kv_tokens = usage.evicted_kv_tokens,
+                                .kv_tokens = usage.kv_tokens,
+                                .states = usage.states};
   for (std::size_t reason = 0; reason < stats.lost.size(); ++reason) {
     told.lost_requests[reason + 1] = stats.lost[reason].requests;
     told.lost_tokens[reason + 1] = stats.lost[reason].tokens;

@@ -14,7 +14,7 @@ namespace stateport::c {
 
 [[nodiscard]] stateport_started_request to_c(const StartedRequest& started) noexcept;
 [[nodiscard]] stateport_cache_event to_c(const CacheEvent& event) noexcept;
-[[nodiscard]] stateport_cache_stats to_c(const CacheStats& stats, std::int64_t evicted_states) noexcept;
+[[nodiscard]] stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noexcept;
 
 /// What one group of a plan tells, in arrays that are used again.
 class GroupPlanArrays {

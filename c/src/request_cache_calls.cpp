@@ -284,7 +284,7 @@ stateport_status stateport_request_cache_reset(stateport_request_cache* cache) {
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    Out(out, "out").write(to_c(held->cache->stats(), held->cache->usage().evicted_states));
+    Out(out, "out").write(to_c(held->cache->stats(), held->cache->usage()));
   });
 }
 

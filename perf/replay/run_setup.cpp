@@ -44,7 +44,7 @@ void describe_cache(const Options& options, RunDescription& run) {
   run.checkpoint = name(options.checkpoint);
   if (options.budget_bytes > 0) {
     run.cache = fmt::format("budget, {}", name(options.policy));
-    run.hash = "none";
+    run.hash = options.cache == CacheKind::slots ? "sha256" : "none";
     run.checkpoint = name(placement_of(options.policy));
     return;
   }

@@ -38,6 +38,7 @@ int main(void) {
   test_request_caches();
   test_decode_checkpoints();
   test_request_hints();
+  test_request_placement();
   test_request_names();
   test_request_cache_refusals();
   test_handles();

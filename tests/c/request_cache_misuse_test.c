@@ -273,6 +273,12 @@ static void refuse_options(void) {
   options.group_count = 1;
   CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "groups = null");
   options.group_count = 0;
+  options.placement = 5;
+  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "placement = 5");
+  options.placement = 0;
+  options.budget_bytes = 7;
+  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "budget_bytes = 7");
+  options.budget_bytes = 0;
   options.kv_tokens = request_tokens_max - 1;
   CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "kv_tokens = 15");
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index) {

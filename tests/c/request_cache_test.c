@@ -230,3 +230,41 @@ void test_request_names(void) {
     CHECK_OK(stateport_request_cache_destroy(cache));
   }
 }
+
+static stateport_cache_stats stats_of(const engine* self) {
+  stateport_cache_stats stats = {.size = sizeof stats};
+  CHECK_OK(stateport_request_cache_stats(self->cache, &stats));
+  return stats;
+}
+
+/// A prompt of four blocks leaves as many states as its placement says, and a budget of one unit none.
+void test_request_placement(void) {
+  static engine self;
+  const stateport_eviction_options costs = {
+      .size = sizeof costs, .order = STATEPORT_EVICT_HIX, .samples = -1, .state_bytes = 100, .kv_bytes_per_token = 10};
+  const int64_t states[] = {[STATEPORT_PLACE_LAST] = 1, [STATEPORT_PLACE_RUNGS] = 3, [STATEPORT_PLACE_EVERY] = 4};
+  const int32_t placements[] = {STATEPORT_PLACE_LAST, STATEPORT_PLACE_RUNGS, STATEPORT_PLACE_EVERY};
+  int32_t prompt[4 * block_tokens + 1];
+  for (int at = 0; at <= 4 * block_tokens; ++at) prompt[at] = at;
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index)
+    for (int i = 0; i < 3; ++i)
+      for (int limited = 0; limited < 2; ++limited) {
+        stateport_request_cache_options options = options_for(index, 0, false);
+        options.placement = placements[i];
+        options.scan_alignment_tokens = 0;
+        options.decode_checkpoint_tokens = 0;
+        options.position_tokens = block_tokens;
+        options.eviction = &costs;
+        options.budget_bytes = limited;
+        stateport_request_cache* cache = NULL;
+        CHECK_OK(stateport_request_cache_create(&options, &cache));
+        engine_make(&self, cache, &options, 1);
+        serve_once(&self, prompt, 4 * block_tokens + 1);
+        const stateport_cache_stats stats = stats_of(&self);
+        CHECK(stats.states == (limited ? 0 : states[placements[i]]));
+        CHECK(stats.evicted_states == (limited ? states[placements[i]] : 0));
+        CHECK(stats.kv_tokens == (limited ? 0 : 4 * block_tokens));
+        CHECK(stats.evicted_kv_tokens == (limited ? 4 * block_tokens : 0));
+        CHECK_OK(stateport_request_cache_destroy(cache));
+      }
+}

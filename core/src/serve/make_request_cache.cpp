@@ -33,6 +33,7 @@ void check_sizes(const RequestCacheOptions& options) {
   require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
   check_memory_cost(options.memory);
+  check_compute_cost(options.cost, "cost");
 }
 
 void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint) {

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -311,6 +312,7 @@ TEST_CASE("options that cannot be are refused") {
     refused(index, [](auto& options) { options.budget_bytes = -1; });
     refused(index, [](auto& options) { options.position_tokens = 0; });
     refused(index, [](auto& options) { options.memory.state_bytes = 0; });
+    refused(index, [](auto& options) { options.cost.linear = std::numeric_limits<double>::quiet_NaN(); });
     refused(index, [](auto& options) {
       options.layout_fingerprint = 0;
       for (StateGroup& group : options.groups) group.layout_fingerprint = 0;
@@ -792,7 +794,7 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
     options.position_tokens = random.between32(1, 8);
     options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
-    if (random.chance(40)) options.budget_bytes = random.between(1, 1000);
+    if (random.chance(30)) options.budget_bytes = random.between(1, 1000);
     return options;
   }
   constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};

@@ -33,6 +33,16 @@ typedef enum stateport_cache_index {
   STATEPORT_INDEX_ALIGN       ///< by block hash; the states lie in blocks of their own, the columns of a block table
 } stateport_cache_index;
 
+/// Slots, tree: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues from the state
+/// after p of them, and j >= p of them have cached KV.
+typedef enum stateport_checkpoint_placement {
+  STATEPORT_PLACE_PASSES = 0,  ///< where each pass ends, as far as the scan can stop there; and at j
+  STATEPORT_PLACE_LAST,        ///< n
+  STATEPORT_PLACE_BRANCH,      ///< n and j
+  STATEPORT_PLACE_RUNGS,       ///< those, and n - 1, n - 2 and n - 4 beyond j
+  STATEPORT_PLACE_EVERY        ///< all that are not cached
+} stateport_checkpoint_placement;
+
 /// STATEPORT_INDEX_ALIGN: layers that share a block table of states.
 typedef struct stateport_state_group {
   size_t size;
@@ -69,6 +79,11 @@ typedef struct stateport_request_cache_options {
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;
+  int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
+  int32_t position_tokens;  ///< tree, hix: the history of positions so many tokens apart is kept; 0: 64
+  /// Slots, tree: > 0: what cached KV and checkpoints may take together whenever a request ends, by state_bytes and
+  /// kv_bytes_per_token of `eviction`, which must name both. What running requests hold counts and stays.
+  int64_t budget_bytes;
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.
