@@ -76,7 +76,7 @@ typedef struct stateport_request_cache_options {
   int32_t fast_hash;                           ///< not 0: xxh3_128, for a single tenant; 0: sha256
   int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
   int32_t events;                              ///< not 0: keep events for stateport_request_cache_take_events
-  /// Of a forward over the tokens [from, to), for the FLOPs in statistics; both 0: tokens count.
+  /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;
   int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
