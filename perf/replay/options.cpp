@@ -15,12 +15,12 @@ namespace {
 
 // Lines short enough for 80 columns, whether this version of CLI11 wraps them or not.
 constexpr const char* description =
-    "Replays a serving workload through a state cache whose states are really\n"
+    "Replays a serving workload through RequestCache, with states that are really\n"
     "made, copied and verified. Requests are served one at a time, in order. Each\n"
     "continues from the deepest state inside its longest cached prefix; a stand-in\n"
     "for the model computes the rest of the prompt. With --serve, and always with\n"
     "--cache align, eight requests are served at a time, prefilled in chunks, and\n"
-    "decode their answers: as an engine does that codes against RequestCache.";
+    "decode their answers, as an engine does.";
 
 constexpr const char* footer =
     "Keys of the JSON file, beside the settings of the run:\n"
@@ -34,8 +34,9 @@ constexpr const char* footer =
     "  copy_gb_per_s  of bytes_moved\n"
     "  copy_share_of_memcpy  speed relative to memcpy of the same sizes in the\n"
     "                 same run (median)\n"
-    "  bookkeeping_ns_p50, bookkeeping_ns_p99  per request\n"
-    "  bookkeeping_ns_per_block_p50, hashing_ns_per_block_p50  per full block\n"
+    "  bookkeeping_ns_p50, bookkeeping_ns_p99  per request, start to finish\n"
+    "  bookkeeping_ns_per_block_p50, hashing_ns_per_block_p50  per full block: the\n"
+    "                 first with hashing, the second of hashing alone\n"
     "                 (of a pass without states: those empty the host's caches)\n"
     "  bookkeeping_ns_per_block_beside_copies_p50  of the pass with states\n"
     "  wall_s\n"
@@ -154,8 +155,7 @@ void add_align(CLI::App& app, Options& options) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_flag("--serve", options.serve,
-               "Serve through RequestCache: eight requests at a time, in chunks, with their answers. It places the "
-               "checkpoints itself");
+               "Serve eight requests at a time, in chunks, with their answers; checkpoints lie where passes end");
   app.add_option("--counters", options.asynchronous,
                  "Align, --serve: async = a pass is planned before the last one's count is known")
       ->transform(CLI::CheckedTransformer(counters, CLI::ignore_case))
