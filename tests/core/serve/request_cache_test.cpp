@@ -820,7 +820,7 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
     std::int64_t ran_ahead = 0;
     std::int64_t ahead = 0;
     std::uint64_t seeds = 0;
-    test::for_each_seed(200, [&](Random& random, std::uint64_t) {
+    test::for_each_seed(250, [&](Random& random, std::uint64_t) {
       RandomEngine engine(random, random_options(random, index));
       for (int step = 0; step < 200; ++step) engine.step();
       engine.finish();
@@ -829,7 +829,7 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
       ahead += engine.ahead;
       ++seeds;
     });
-    if (seeds < 200) continue;
+    if (seeds < 250) continue;
     CHECK(hits > 500);
     CHECK(ahead > 2000);
     CHECK(ran_ahead > 100);

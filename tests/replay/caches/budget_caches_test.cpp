@@ -17,9 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -89,82 +87,6 @@ TEST_CASE("with room for everything a budget finds what the model of whole prefi
         cache->check_invariants();
       }
       CHECK(cache->counts().victims == 0);
-    }
-  });
-}
-
-namespace {
-
-/// A block pool and a slot allocator under one budget, as whole prefixes in ordered maps: slow and obvious. The state
-/// used longest ago goes, and with it the KV that led to nothing else.
-class ModelBudget {
- public:
-  explicit ModelBudget(const Budget& budget) : budget_(budget) {}
-
-  ModelCache::Found serve(const Blocks& blocks, std::int64_t input_tokens) {
-    const auto full = static_cast<std::int32_t>(blocks.size());
-    const auto prefix = [&](std::int32_t depth) { return Blocks(blocks.begin(), blocks.begin() + depth); };
-    std::int32_t matched = 0;
-    while (matched < full && kv_.contains(prefix(matched + 1))) ++matched;
-    std::int32_t hit = std::min(matched, static_cast<std::int32_t>((input_tokens - 1) / budget_.block_size_tokens));
-    while (hit > 0 && !states_.contains(prefix(hit))) --hit;
-    for (std::int32_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
-    std::vector<std::int32_t> depths;
-    choose_depths(CheckpointPlacement::branch, hit, matched, full, depths);
-    for (auto depth = depths.rbegin(); depth != depths.rend(); ++depth)
-      if (!states_.contains(prefix(*depth))) states_[prefix(*depth)] = ++uses_;
-    if (hit > 0) states_[prefix(hit)] = ++uses_;
-    while (budget_.used_bytes(std::ssize(kv_), std::ssize(states_)) > budget_.bytes) evict();
-    return {matched, hit};
-  }
-
-  [[nodiscard]] std::int64_t blocks() const { return std::ssize(kv_); }
-  [[nodiscard]] std::int64_t states() const { return std::ssize(states_); }
-  [[nodiscard]] std::int64_t evictions() const { return evictions_; }
-
- private:
-  void evict() {
-    const auto oldest = std::ranges::min_element(states_, {}, [](const auto& state) { return state.second; });
-    Blocks prefix = oldest->first;
-    states_.erase(oldest);
-    ++evictions_;
-    const auto continues = [&](const Blocks& longer) {
-      return longer.size() == prefix.size() + 1 && std::equal(prefix.begin(), prefix.end(), longer.begin());
-    };
-    for (; !prefix.empty() && !states_.contains(prefix) && std::ranges::none_of(kv_, continues); prefix.pop_back())
-      kv_.erase(prefix);
-  }
-
-  Budget budget_;
-  std::set<Blocks> kv_;
-  std::map<Blocks, std::int64_t> states_;  ///< number of the last use
-  std::int64_t uses_ = 0;
-  std::int64_t evictions_ = 0;
-};
-
-}  // namespace
-
-TEST_CASE("a block pool and a slot allocator under one budget decide as a slow model") {
-  for_each_seed(150, [](Random& random, std::uint64_t) {
-    const Workload workload = random_workload(random, 100);
-    const Budget budget{.bytes = random.between(1, 1500),
-                        .state_bytes = random.between(1, 200),
-                        .kv_bytes_per_token = random.between(1, 10),
-                        .block_size_tokens = block_size};
-    const auto cache = make_budget_cache(PolicyKind::slots_lru, budget, {}, workload);
-    ModelBudget model(budget);
-    for (std::size_t i = 0; i < workload.size(); ++i) {
-      const Blocks blocks(workload.blocks(i).begin(), workload.blocks(i).end());
-      const std::int64_t tokens = workload.request(i).input_tokens;
-      const auto expected = model.serve(blocks, tokens);
-      const Hit hit = serve(*cache, blocks, tokens - std::ssize(blocks) * block_size);
-      REQUIRE(hit.matched_blocks == expected.matched_blocks);
-      REQUIRE(hit.hit_blocks == expected.hit_blocks);
-      const CacheCounts counts = cache->counts();
-      REQUIRE(counts.resident_blocks == model.blocks());
-      REQUIRE(counts.resident_states == model.states());
-      REQUIRE(counts.state_evictions == model.evictions());
-      cache->check_invariants();
     }
   });
 }

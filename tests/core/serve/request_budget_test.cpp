@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// One memory for KV and checkpoints, and the recency of states, one request at a time.
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+using namespace stateport;
+using stateport::test::for_each_seed;
+using stateport::test::Random;
+
+namespace {
+
+constexpr std::int32_t block = 4;  // tokens
+
+/// A prompt as the names of its blocks, and tokens behind the last one.
+struct Blocks {
+  std::vector<std::int32_t> names;
+  std::int32_t extra = 1;
+
+  [[nodiscard]] std::vector<Token> tokens() const {
+    std::vector<Token> tokens;
+    for (const std::int32_t name : names)
+      for (std::int32_t i = 0; i < block; ++i) tokens.push_back(block * name + i);
+    tokens.resize(tokens.size() + static_cast<std::size_t>(extra), -1);
+    return tokens;
+  }
+};
+
+RequestCacheOptions options_of(CacheIndex index, CheckpointPlacement placement, std::int32_t checkpoints) {
+  return {.index = index,
+          .max_requests = 1,
+          .max_request_tokens = 64,
+          .block_size_tokens = block,
+          .kv_tokens = 4096,
+          .unchecked_layout = true,
+          .checkpoints = checkpoints,
+          .placement = placement,
+          .hash = BlockHashKind::xxh3_128};
+}
+
+/// Serves the prompt in one pass, then `decoded` tokens.
+StartedRequest serve(RequestCache& cache, const Blocks& blocks, std::int32_t decoded = 0) {
+  const std::vector<Token> tokens = blocks.tokens();
+  const auto started = cache.start({.tokens = tokens});
+  REQUIRE(started);
+  const auto rest = static_cast<std::int32_t>(std::ssize(tokens) - started->reused_tokens);
+  for (std::int32_t step = 0; step <= decoded; ++step) {
+    const PassRow row{.request = started->request, .tokens = step == 0 ? rest : 1};
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows_without_room == 0);
+    const std::int32_t count = decoded > 0 ? 1 : 0;
+    const Token token = -2;
+    static_cast<void>(cache.commit(plan.pass, {&count, 1}, {&token, static_cast<std::size_t>(count)}));
+  }
+  cache.finish(started->request);
+  cache.check_invariants();
+  return *started;
+}
+
+/// The index by block hash under one budget, as whole prefixes in ordered maps: slow and obvious. The state used
+/// longest ago goes, and with it the KV that led to nothing else.
+class ModelBudget {
+ public:
+  explicit ModelBudget(const RequestCacheOptions& options) : memory_(options.memory), bytes_(options.budget_bytes) {}
+
+  struct Found {
+    std::int64_t cached;
+    std::int64_t reused;  ///< both in tokens
+  };
+
+  Found serve(const Blocks& prompt) {
+    using Difference = std::vector<std::int32_t>::difference_type;
+    const std::vector<std::int32_t>& names = prompt.names;
+    const auto prefix = [&](std::int64_t depth) {
+      return Prefix(names.begin(), names.begin() + static_cast<Difference>(depth));
+    };
+    const std::int64_t full = std::ssize(names);
+    std::int64_t matched = 0;
+    while (matched < full && kv_.contains(prefix(matched + 1))) ++matched;
+    std::int64_t hit = std::min(matched, (full * block + prompt.extra - 1) / block);
+    while (hit > 0 && !states_.contains(prefix(hit))) --hit;
+    for (std::int64_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
+    for (const std::int64_t depth : {full, matched})
+      if (depth > hit && !states_.contains(prefix(depth))) states_[prefix(depth)] = ++uses_;
+    if (hit > 0) states_[prefix(hit)] = ++uses_;
+    while (memory_.of(kv_tokens(), states()) > bytes_) evict();
+    return {matched * block, hit * block};
+  }
+
+  [[nodiscard]] std::int64_t kv_tokens() const { return std::ssize(kv_) * block; }
+  [[nodiscard]] std::int64_t states() const { return std::ssize(states_); }
+  [[nodiscard]] std::int64_t evictions() const { return evictions_; }
+
+ private:
+  using Prefix = std::vector<std::int32_t>;
+
+  void evict() {
+    const auto oldest = std::ranges::min_element(states_, {}, [](const auto& state) { return state.second; });
+    Prefix prefix = oldest->first;
+    states_.erase(oldest);
+    ++evictions_;
+    const auto continues = [&](const Prefix& longer) {
+      return longer.size() == prefix.size() + 1 && std::equal(prefix.begin(), prefix.end(), longer.begin());
+    };
+    for (; !prefix.empty() && !states_.contains(prefix) && std::ranges::none_of(kv_, continues); prefix.pop_back())
+      kv_.erase(prefix);
+  }
+
+  MemoryCost memory_;
+  std::int64_t bytes_;
+  std::set<Prefix> kv_;
+  std::map<Prefix, std::int64_t> states_;  ///< number of the last use
+  std::int64_t uses_ = 0;
+  std::int64_t evictions_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("by block hash one budget for KV and states decides as a slow model") {
+  for_each_seed(300, [](Random& random, std::uint64_t) {
+    RequestCacheOptions options = options_of(CacheIndex::slots, CheckpointPlacement::branch, 400);
+    options.budget_bytes = random.between(1, 1500);
+    options.memory = {.state_bytes = random.between(1, 200), .kv_bytes_per_token = random.between(1, 10)};
+    const auto cache = make_request_cache(options);
+    ModelBudget model(options);
+    for (int request = 0; request < 80; ++request) {
+      Blocks prompt;
+      prompt.names.resize(static_cast<std::size_t>(random.between(0, 9)));
+      for (std::int32_t& name : prompt.names) name = random.between32(1, 2);
+      prompt.extra = prompt.names.empty() ? 1 : random.between32(0, block - 1);
+      const ModelBudget::Found expected = model.serve(prompt);
+      const StartedRequest found = serve(*cache, prompt);
+      REQUIRE(found.reused_tokens == expected.reused);
+      REQUIRE(found.lost_tokens == expected.cached - expected.reused);
+      const CacheUsage usage = cache->usage();
+      REQUIRE(usage.kv_tokens == model.kv_tokens());
+      REQUIRE(usage.states == model.states());
+      REQUIRE(usage.evicted_states == model.evictions());
+    }
+  });
+}
+
+TEST_CASE("under a budget the KV that no state needs goes before a state") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 10);
+    options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
+    options.budget_bytes = options.memory.of(2 * block, 1);
+    const auto cache = make_request_cache(options);
+    serve(*cache, {.names = {1, 2}}, 2 * block);  // and two blocks of answer without a state
+    CHECK(cache->usage().kv_tokens == 2 * block);
+    CHECK(cache->usage().states == 1);
+    CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);
+  }
+}
+
+TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    // A tree runs its requests in a slot of the same pool.
+    const auto cache =
+        make_request_cache(options_of(index, CheckpointPlacement::last, index == CacheIndex::tree ? 2 : 3));
+    serve(*cache, {.names = {1}});                                       // states: 1
+    serve(*cache, {.names = {5}});                                       // 1, 5
+    serve(*cache, {.names = {1, 2}});                                    // 1, 5, 12; continues from the one after 1
+    CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);  // passes over it
+    serve(*cache, {.names = {5}});
+    serve(*cache, {.names = {6}});
+    CHECK(serve(*cache, {.names = {1, 9}}).lost == LostHit::evicted);
+  }
+}
+
+TEST_CASE("if slots are short the deepest states of a prompt get them") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = options_of(index, CheckpointPlacement::every, 2);
+    options.events = true;
+    const auto cache = make_request_cache(options);
+    serve(*cache, {.names = {1, 2, 3, 4, 5}});
+    std::array<CacheEvent, 64> events;
+    const std::size_t count = cache->take_events(events);
+    std::set<std::int64_t> stored;
+    for (const CacheEvent& event : std::span(events).first(count))
+      if (event.content == CacheEvent::Content::state) stored.insert(event.tokens);
+    CHECK(stored == std::set<std::int64_t>{4 * block, 5 * block});
+  }
+}
