@@ -139,15 +139,15 @@ KOKKOS_INLINE_FUNCTION void for_each_forward_state(const AlignGroupView& group, 
   }
 }
 
-/// What a copy makes of the counts of its destination. Either source may be the destination.
+/// What a copy makes of the counts of its destination. Either source may be the destination. A part that the copy does
+/// not move is not touched: the copy of another row, which runs at the same time, may move it into the same block.
 constexpr void copy_held_tokens(const AlignGroupView& group, const SlotCopy& copy) noexcept {
   if (copy.dst_slot < 0) return;
-  const HeldTokens recurrent =
-      group.held_recurrent[copy.recurrent_src_slot >= 0 ? copy.recurrent_src_slot : copy.dst_slot];
   if (copy.src_slot >= 0)
     group.held_conv[copy.dst_slot] =
         pack_held(0, copied_conv_tokens(tokens_of(group.held_conv[copy.src_slot]), copy.conv_shift));
-  group.held_recurrent[copy.dst_slot] = pack_held(0, tokens_of(recurrent));
+  if (copy.recurrent_src_slot >= 0 && copy.recurrent_src_slot != copy.dst_slot)
+    group.held_recurrent[copy.dst_slot] = pack_held(0, tokens_of(group.held_recurrent[copy.recurrent_src_slot]));
 }
 
 /// Remembers what was decided for a row.

@@ -181,6 +181,19 @@ TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
   }
 }
 
+TEST_CASE("a state that is there, and leaves the forward no token, costs no other one") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    const auto cache = make_request_cache(options_of(index, CheckpointPlacement::last, 2));
+    const Blocks whole{.names = {1, 2}, .extra = 0};
+    serve(*cache, whole);
+    serve(*cache, {.names = {5}});
+    CHECK(serve(*cache, whole).lost == LostHit::too_few_tokens);
+    CHECK(cache->usage().evicted_states == 0);
+    CHECK(cache->usage().states == 2);
+  }
+}
+
 TEST_CASE("if slots are short the deepest states of a prompt get them") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
