@@ -69,8 +69,11 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .conv_window = group.conv_window,
                              .layout_fingerprint = group.layout_fingerprint});
   if (given.position_tokens != 0) wanted.position_tokens = given.position_tokens;
-  const bool has_costs =
-      given.eviction != nullptr && given.eviction->state_bytes > 0 && given.eviction->kv_bytes_per_token > 0;
+  bool has_costs = false;
+  if (given.eviction != nullptr) {
+    const auto costs = read_struct<stateport_eviction_options>(given.eviction, "eviction");
+    has_costs = costs.state_bytes > 0 && costs.kv_bytes_per_token > 0;
+  }
   require(given.budget_bytes == 0 || has_costs, "budget_bytes", given.budget_bytes,
           "needs state_bytes and kv_bytes_per_token of eviction");
   if (given.eviction == nullptr) return wanted;

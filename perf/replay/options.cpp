@@ -93,8 +93,8 @@ void add_cache(CLI::App& app, Options& options) {
                                                                    {"branch", CheckpointPlacement::branch},
                                                                    {"rungs", CheckpointPlacement::rungs}};
   app.add_option("--cache", options.cache,
-                 "Index: slots = BlockPool and SlotAllocator, by block hash; tree = PrefixTree, by tokens; "
-                 "align = RequestCache by block tables: a slot is a block")
+                 "Index of RequestCache: slots = by block hash; tree = by tokens; align = by block tables: a slot is a "
+                 "block")
       ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
       ->option_text("slots|tree|align [slots; tree with --budget, --sweep or size]");
   app.add_option("--checkpoint", options.checkpoint,

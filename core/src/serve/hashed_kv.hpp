@@ -58,11 +58,6 @@ class HashedKv final : private BlockListener {
   /// A state at the end of this block of the request was published; and whether one was at the end of a cached block.
   void note_state(RequestId request, std::size_t block);
   [[nodiscard]] bool had_state(BlockId block) const noexcept { return had_state_[block.index()] != 0; }
-  /// The last block of the request that is found by hash; none if none is.
-  [[nodiscard]] BlockId last_found(RequestId request) const noexcept {
-    const Row& row = rows_[request.index()];
-    return row.registered == 0 ? BlockId{} : row.blocks[row.registered - 1];
-  }
   void end(RequestId request);
   /// Blocks that hold tokens, of running requests or found by hash.
   [[nodiscard]] std::int64_t used_blocks() const noexcept { return pool_.block_count() - 1 - pool_.free_blocks(); }

@@ -10,6 +10,17 @@
 namespace stateport {
 namespace {
 
+/// All that fits into the cache must be a 64-bit number of bytes.
+void check_memory(const RequestCacheOptions& options) {
+  check_memory_cost(options.memory);
+  constexpr std::int64_t half = INT64_MAX / 2;
+  const std::int64_t slots = std::int64_t{options.max_requests} + options.checkpoints;
+  require(options.memory.state_bytes <= half / slots, "memory.state_bytes", options.memory.state_bytes,
+          "is too much for so many states");
+  require(options.memory.kv_bytes_per_token <= half / (options.kv_tokens + 1), "memory.kv_bytes_per_token",
+          options.memory.kv_bytes_per_token, "is too much for so many tokens");
+}
+
 void check_sizes(const RequestCacheOptions& options) {
   require(options.index >= CacheIndex::slots && options.index <= CacheIndex::align, "index",
           static_cast<int>(options.index), "is not an index");
@@ -24,6 +35,8 @@ void check_sizes(const RequestCacheOptions& options) {
   require(options.kv_tokens <= INT32_MAX - 2 * block, "kv_tokens", options.kv_tokens,
           "is more than a KV index can name");
   require(options.checkpoints >= 0, "checkpoints", options.checkpoints, "must not be negative");
+  require(options.checkpoints <= INT32_MAX - options.max_requests, "checkpoints", options.checkpoints,
+          "is more than slots can be numbered, with those of running requests");
   require(options.scan_alignment_tokens >= 0, "scan_alignment_tokens", options.scan_alignment_tokens,
           "must not be negative");
   require(options.decode_checkpoint_tokens >= 0 && options.decode_checkpoint_tokens % block == 0,
@@ -32,7 +45,9 @@ void check_sizes(const RequestCacheOptions& options) {
           "placement", static_cast<int>(options.placement), "is not a placement");
   require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
-  check_memory_cost(options.memory);
+  require(scratch_slots(options) < INT32_MAX, "max_requests", options.max_requests,
+          "needs more scratch states than can be numbered, with this placement");
+  check_memory(options);
   check_compute_cost(options.cost, "cost");
 }
 

@@ -5,6 +5,7 @@
 #include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace stateport {
 
@@ -42,7 +43,8 @@ std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) 
 
 std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
   if (options.index != CacheIndex::slots) return 0;
-  return static_cast<std::int32_t>(options.max_requests * saves_max(options));
+  const std::int64_t slots = options.max_requests * saves_max(options);
+  return static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()));
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {

@@ -26,9 +26,8 @@ SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options.block_size_tokens, .layout_fingerprint = options.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options.max_requests)),
-      block_of_(static_cast<std::size_t>(state_slots(options))),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
-      state_prefix_(block_of_.size()),
+      state_prefix_(static_cast<std::size_t>(state_slots(options))),
       noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0) {
   for (Request& request : requests_) {
     SlotId live;
@@ -197,8 +196,10 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
                     .layout_fingerprint = options_.layout_fingerprint};
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_) return;
-  // Another block of the same tokens may have the state.
-  if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;
+  // Another block of the same tokens may have the state. It serves only as long as its hash finds that block.
+  const BlockHash key = kv_.hashes(request).keys()[index];
+  const auto same = allocator_.find_tagged(key, checkpoint.tag);
+  if (same && kv_.pool().find(key) == same->block) return;
   noted = commit_;
   checkpoints_.push_back(checkpoint);
   blocks_.push_back(checkpoint.block);
@@ -253,14 +254,11 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
   allocator_.withdraw(checkpoint.block);
   allocator_.set_tag(checkpoint.block, checkpoint.tag);
   const BlockHash hash = kv_.pool().hash(checkpoint.block);
-  // Another row of this pass may have stored the same state: from now on this one is found.
+  // Another request may have stored the same state in its own block: from now on this one is found.
   const auto same = allocator_.find_tagged(hash, checkpoint.tag);
-  if (same) {
-    block_of_[same->slot.index()] = {};
-    published_slot_[same->block.index()] = {};
-  }
+  if (same) published_slot_[same->block.index()] = {};
   allocator_.register_hashes({&checkpoint.block, 1}, {&hash, 1});
-  block_of_[slot.index()] = checkpoint.block;
+  if (same) displaced_.push_back(same->block);
   published_slot_[checkpoint.block.index()] = slot;
   state_prefix_[slot.index()] = checkpoint.tag.prefix;
   ages_.made(slot, now_s_);
@@ -271,6 +269,17 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
                 .tokens = checkpoint.tag.token_count});
 }
 
+/// States that are found in another block now, once no request holds theirs.
+void SlotsRequestCache::drop_displaced() {
+  std::erase_if(displaced_, [&](BlockId block) {
+    if (kv_.pool().ref_count(block) > 0) return false;
+    const bool again = published_slot_[block.index()].valid();
+    if (!again) allocator_.invalidate(block);
+    if (!again && options_.budget_bytes > 0) drop_useless(block);
+    return true;
+  });
+}
+
 /// The state that was published in the slot of this block is gone.
 void SlotsRequestCache::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
@@ -279,7 +288,6 @@ void SlotsRequestCache::lose_state(BlockId block) {
                 .content = CacheEvent::Content::state,
                 .prefix = state_prefix_[slot.index()]});
   ages_.lost(slot, now_s_);
-  block_of_[slot.index()] = {};
   published_slot_[block.index()] = {};
 }
 
@@ -330,11 +338,14 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
   if (options_.budget_bytes > 0) order_uses(id);
-  const BlockId last = kv_.last_found(id);
+  const std::span<const BlockId> held = kv_.blocks(id);
+  matched_.assign(held.begin(), held.end());
   kv_.end(id);
   request = {.live = request.live};
+  if (!displaced_.empty()) drop_displaced();
   if (options_.budget_bytes == 0) return;
-  drop_useless(last);
+  // Of two requests that made the same blocks at a time, those of one are found, and not those of the other.
+  for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
   keep_to_budget();
 }
 
@@ -393,8 +404,8 @@ CacheUsage SlotsRequestCache::usage() const noexcept {
 }
 
 void SlotsRequestCache::forget_all() {
-  std::ranges::fill(block_of_, BlockId{});
   std::ranges::fill(published_slot_, SlotId{});
+  displaced_.clear();
   allocator_.reset();
   kv_.reset();
 }

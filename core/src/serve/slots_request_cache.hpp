@@ -78,6 +78,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
   void store(const Checkpoint& checkpoint, SlotId slot);
+  void drop_displaced();
   void lose_state(BlockId block);
   void tell_policy();
   void tell_prompt(RequestId request);
@@ -95,9 +96,9 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<BlockId> blocks_;
   std::vector<SlotId> given_;
   std::vector<RequestId> to_tell_;        ///< whose prompts this commit completed
-  std::vector<BlockId> block_of_;         ///< by slot: whose state was published in it
-  std::vector<SlotId> published_slot_;    ///< by block: the inverse
+  std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
+  std::vector<BlockId> displaced_;        ///< whose state is found in another block
   std::vector<BlockId> matched_;
   std::vector<Recency> passed_over_;   ///< of one lookup
   BlockId last_victim_;                ///< whose state was evicted last

@@ -176,24 +176,36 @@ void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
+/// A state that the request does not use is not locked: it may have gone since.
 PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
   const Request& request = requests_[id.index()];
+  std::int64_t known = request.hit.tokens;
+  if (request.known_tokens > known)
+    known = tree_.peek(record(id).tokens.first(request.known_tokens), name_space(id)).tokens;
   return {.placement = options_.placement,
           .block = options_.block_size_tokens,
           .reused = request.hit.tokens,
           .cached = request.cached_tokens,
-          .known = request.known_tokens,
+          .known = known,
           .prompt = record(id).prompt_tokens};
 }
 
-/// If room is short the deepest states get it: they serve the prompts that continue this one.
+/// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
+/// slot when the pass settles.
 void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   if (options_.placement == CheckpointPlacement::passes) return save_per_pass(pass, row);
   const PromptCheckpoints placement = placement_of(row.request);
   const std::int64_t page = options_.block_size_tokens;
+  const std::int64_t end = row.start + row.tokens;
+  const std::int32_t spare = floor_to(end, page) == end && placement.wants(end) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
-  for (std::int64_t at = floor_to(row.start + row.tokens - 1, page); at > row.start; at -= page)
-    if (placement.wants(at) && (at - row.start) % options_.scan_alignment_tokens == 0) save(pass, row, at);
+  for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
+    if (!placement.wants(at) || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
+    if (checkpoint_slots_ + spare < options_.checkpoints)
+      save(pass, row, at);
+    else
+      ++pass.dropped;
+  }
   std::reverse(pass.saves.begin() + first, pass.saves.end());
 }
 
@@ -375,6 +387,8 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   }
   if (!live_donated) tree_.release_slots({&live, 1});
   if (request.kept.valid()) return_slot(request.kept);
+  // What was donated just now lies beyond the path that is locked.
+  if (options_.budget_bytes > 0 && kept > request.protected_tokens) hold_path(id, kept);
   request.kept = {};
   end_row(request, kept);
 }

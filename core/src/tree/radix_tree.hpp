@@ -130,9 +130,9 @@ class RadixTree {
 /// The tag of the state after exactly `tokens`.
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
                                  std::uint64_t layout_fingerprint) noexcept;
-/// One line a node, indented by depth; parents come before children.
 /// What RadixTree::match would answer, without a past; changes nothing.
 [[nodiscard]] PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space);
+/// One line a node, indented by depth; parents come before children.
 [[nodiscard]] std::string pretty_print(std::span<const NodeInfo> nodes);
 
 }  // namespace stateport::detail

@@ -12,7 +12,8 @@ namespace stateport::replay {
 [[nodiscard]] std::string_view name(CheckpointPlacement placement) noexcept;
 
 /// At which depths a prompt of n full blocks leaves states, given its p and j (see Hit): fills `depths`, ascending and
-/// without duplicates. Depths that the request already found a state at (<= p) need none. Precondition: not `passes`.
+/// without duplicates: of the reference, and what tests hold RequestCache against. Depths that the request already
+/// found a state at (<= p) need none. Precondition: not `passes`.
 void choose_depths(CheckpointPlacement placement, std::int32_t hit_blocks, std::int32_t matched_blocks,
                    std::int32_t full_blocks, std::vector<std::int32_t>& depths);
 

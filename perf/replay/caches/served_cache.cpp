@@ -51,8 +51,12 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
       .hash = options.hash,
       .events = options.tells_stored};
   cache.eviction_options.benefit = cost_seen(options.eviction_options.benefit, options.block_size_tokens);
+  constexpr std::int64_t half = std::numeric_limits<std::int64_t>::max() / 2;
   const MemoryCost memory =
       options.budget ? MemoryCost{options.budget->state_bytes, options.budget->kv_bytes_per_token} : options.memory;
+  require(memory.state_bytes <= half / tokens_per_block, "state_bytes", memory.state_bytes, "is too large");
+  require(memory.kv_bytes_per_token <= half / options.block_size_tokens, "kv_bytes_per_token",
+          memory.kv_bytes_per_token, "is too large");
   cache.memory = {.state_bytes = memory.state_bytes * tokens_per_block,
                   .kv_bytes_per_token = memory.kv_bytes_per_token * options.block_size_tokens};
   if (options.budget) {
@@ -65,9 +69,7 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
 }  // namespace
 
 ServedCache::ServedCache(const ServedCacheOptions& options)
-    : cache_(make_request_cache(cache_options(options))),
-      counts_victims_(options.index == CacheIndex::tree || options.budget),
-      events_(options.tells_stored ? events_at_once : 0) {
+    : cache_(make_request_cache(cache_options(options))), events_(options.tells_stored ? events_at_once : 0) {
   if (options.index == CacheIndex::slots)
     hasher_.emplace(BlockHasherOptions{.kind = options.hash, .block_size_tokens = tokens_per_block});
 }
@@ -143,7 +145,7 @@ CacheCounts ServedCache::counts() const {
           .uncached_blocks = uncached_blocks_,
           .resident_blocks = usage.kv_tokens / tokens_per_block,
           .resident_states = usage.states,
-          .victims = counts_victims_ ? usage.evicted_states : 0,
+          .victims = cache_->options().budget_bytes > 0 ? usage.evicted_states : 0,
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }
 

@@ -35,8 +35,8 @@ struct ServedCacheOptions {
 /// What an engine links, with one request at a time: RequestCache by block hash or by tokens.
 class ServedCache final : public ReplayCache {
  public:
-  /// Throws InvalidArgument: blocks, slots, longest_blocks or block_size_tokens < 1, more blocks than a KV index can
-  /// name; as check_budget, and for a budget for blocks of another size; as make_request_cache.
+  /// Throws InvalidArgument: blocks, slots or block_size_tokens < 1, longest_blocks < 0, more blocks than a KV index
+  /// can name; as check_budget, and for a budget for blocks of another size; as make_request_cache.
   explicit ServedCache(const ServedCacheOptions& options);
 
   [[nodiscard]] StateRoom room() const override;
@@ -57,7 +57,6 @@ class ServedCache final : public ReplayCache {
   std::unique_ptr<RequestCache> cache_;
   std::optional<BlockHasher> hasher_;  ///< of an index by block hash, to time it
   PromptHashes hashes_;
-  bool counts_victims_;
   std::int64_t dropped_checkpoints_ = 0;
   std::int64_t uncached_blocks_ = 0;
   std::vector<CacheEvent> events_;

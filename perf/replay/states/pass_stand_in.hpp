@@ -15,9 +15,10 @@
 
 namespace stateport::replay {
 
-/// The forward of StandInModel over the plans of a RequestCache: a state is read and written where the plan says. Of
-/// the conv tokens it carries on those that were there before, so a wrong token stays wrong while the window holds it;
-/// a recurrent state is made from the one that is read, so a wrong one stays wrong for good.
+/// Stands for a model's forward over the plans of a cache: a state is read and written where the plan says, and every
+/// 16-byte word of it is a function of the token prefix, the tensor and the place in it. Of the conv tokens it carries
+/// on those that were there before, so a wrong token stays wrong while the window holds it; a recurrent state is made
+/// from the one that is read, so a wrong one stays wrong for good.
 class PassStandIn {
  public:
   /// A part of a tensor that one team works on: words of every token of a conv window, or of a recurrent state.

@@ -152,16 +152,93 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
 }
 
 TEST_CASE("under a budget the KV that no state needs goes before a state") {
+  RequestCacheOptions options = options_of(CacheIndex::slots, CheckpointPlacement::last, 10);
+  options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
+  options.budget_bytes = options.memory.of(2 * block, 1);
+  const auto cache = make_request_cache(options);
+  serve(*cache, {.names = {1, 2}}, 2 * block);  // and two blocks of answer without a state
+  CHECK(cache->usage().kv_tokens == 2 * block);
+  CHECK(cache->usage().states == 1);
+  CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);
+}
+
+namespace {
+
+/// One pass of one request over `tokens` tokens of its prompt.
+void pass(RequestCache& cache, RequestId request, std::int32_t tokens) {
+  const PassRow row{.request = request, .tokens = tokens};
+  const PassPlan plan = cache.plan({&row, 1});
+  REQUIRE(plan.rows_without_room == 0);
+  const std::int32_t none = 0;
+  static_cast<void>(cache.commit(plan.pass, {&none, 1}, {}));
+  cache.check_invariants();
+}
+
+}  // namespace
+
+TEST_CASE("of two requests that compute the same at a time one copy is kept, and is found") {
+  const std::vector<Token> prompt = Blocks{.names = {1, 2, 3, 4, 5, 6, 7, 8}}.tokens();
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1} << 40, std::int64_t{8 * block + 4096}})
+      for (const std::int32_t chunk : {33, 16})
+        for (const bool in_turn : {false, true}) {
+          CAPTURE(static_cast<int>(index));
+          CAPTURE(budget);
+          CAPTURE(chunk);
+          RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 10);
+          options.max_requests = 2;
+          options.budget_bytes = budget;
+          const auto cache = make_request_cache(options);
+          const RequestId a = cache->start({.tokens = prompt})->request;
+          const RequestId b = cache->start({.tokens = prompt})->request;
+          pass(*cache, a, chunk);
+          pass(*cache, b, chunk);
+          if (chunk < 33) pass(*cache, in_turn ? b : a, 33 - chunk);
+          if (chunk < 33) pass(*cache, in_turn ? a : b, 33 - chunk);
+          cache->finish(in_turn ? a : b);
+          cache->finish(in_turn ? b : a);
+          // Under pressure the copy that is found may go while the other one is still held.
+          if (budget > 0 && budget < 5000) serve(*cache, {.names = {1, 2, 3, 4, 5, 6, 7, 8}});
+          for (int again = 0; again < 3; ++again)
+            REQUIRE(serve(*cache, {.names = {1, 2, 3, 4, 5, 6, 7, 8}}).reused_tokens == 8 * block);
+          if (budget == 0) continue;
+          CHECK(cache->usage().kv_tokens == 8 * block);
+          CHECK(cache->usage().states == 1);
+        }
+}
+
+TEST_CASE("a state that went while its prompt waited is made again") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 10);
-    options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
-    options.budget_bytes = options.memory.of(2 * block, 1);
+    RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
+    options.max_requests = 2;
     const auto cache = make_request_cache(options);
-    serve(*cache, {.names = {1, 2}}, 2 * block);  // and two blocks of answer without a state
-    CHECK(cache->usage().kv_tokens == 2 * block);
+    const Blocks whole{.names = {1, 2, 3, 4}, .extra = 0};
+    serve(*cache, whole);
+    const std::vector<Token> prompt = whole.tokens();
+    const RequestId waiting = cache->start({.tokens = prompt})->request;
+    for (std::int32_t other = 5; other < 9; ++other) serve(*cache, {.names = {other}});
+    pass(*cache, waiting, 4 * block);
+    cache->abort(waiting);
+    CHECK(serve(*cache, {.names = {1, 2, 3, 4}}).reused_tokens == 4 * block);
+  }
+}
+
+TEST_CASE("an order spares the request that ended last in a tree, whatever the budget") {
+  for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::filo, EvictionOrder::gdsf}) {
+    CAPTURE(name(order));
+    RequestCacheOptions options = options_of(CacheIndex::tree, CheckpointPlacement::last, 10);
+    options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
+    options.budget_bytes = options.memory.of(4 * block, 1);
+    options.eviction = order;
+    const auto cache = make_request_cache(options);
+    serve(*cache, {.names = {1, 2}});
+    serve(*cache, {.names = {3, 4}, .extra = 3}, block + 1);  // and ends with a whole page
     CHECK(cache->usage().states == 1);
-    CHECK(serve(*cache, {.names = {1, 2}}).reused_tokens == 2 * block);
+    std::vector<Token> next = Blocks{.names = {3, 4}, .extra = 3}.tokens();
+    next.resize(4 * block, -2);
+    next.push_back(7);
+    CHECK(cache->start({.tokens = next})->reused_tokens == 4 * block);
   }
 }
 
@@ -197,15 +274,18 @@ TEST_CASE("a state that is there, and leaves the forward no token, costs no othe
 TEST_CASE("if slots are short the deepest states of a prompt get them") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = options_of(index, CheckpointPlacement::every, 2);
-    options.events = true;
-    const auto cache = make_request_cache(options);
-    serve(*cache, {.names = {1, 2, 3, 4, 5}});
-    std::array<CacheEvent, 64> events;
-    const std::size_t count = cache->take_events(events);
-    std::set<std::int64_t> stored;
-    for (const CacheEvent& event : std::span(events).first(count))
-      if (event.content == CacheEvent::Content::state) stored.insert(event.tokens);
-    CHECK(stored == std::set<std::int64_t>{4 * block, 5 * block});
+    for (const std::int32_t extra : {1, 0}) {  // 0: the last state is that of the pass's end
+      CAPTURE(extra);
+      RequestCacheOptions options = options_of(index, CheckpointPlacement::every, 2);
+      options.events = true;
+      const auto cache = make_request_cache(options);
+      serve(*cache, {.names = {1, 2, 3, 4, 5}, .extra = extra});
+      std::array<CacheEvent, 64> events;
+      const std::size_t count = cache->take_events(events);
+      std::set<std::int64_t> stored;
+      for (const CacheEvent& event : std::span(events).first(count))
+        if (event.content == CacheEvent::Content::state) stored.insert(event.tokens);
+      CHECK(stored == std::set<std::int64_t>{4 * block, 5 * block});
+    }
   }
 }

@@ -311,6 +311,9 @@ TEST_CASE("options that cannot be are refused") {
     refused(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
     refused(index, [](auto& options) { options.budget_bytes = -1; });
     refused(index, [](auto& options) { options.position_tokens = 0; });
+    refused(index, [](auto& options) { options.checkpoints = INT32_MAX - 1; });
+    refused(index, [](auto& options) { options.memory.state_bytes = INT64_MAX / 4; });
+    refused(index, [](auto& options) { options.memory.kv_bytes_per_token = INT64_MAX / 4; });
     refused(index, [](auto& options) { options.memory.state_bytes = 0; });
     refused(index, [](auto& options) { options.cost.linear = std::numeric_limits<double>::quiet_NaN(); });
     refused(index, [](auto& options) {
@@ -322,6 +325,11 @@ TEST_CASE("options that cannot be are refused") {
     unchecked.unchecked_layout = true;
     CHECK(make_request_cache(unchecked) != nullptr);
   }
+  refused(CacheIndex::slots, [](auto& options) {
+    options.placement = CheckpointPlacement::every;
+    options.max_requests = 1 << 12;
+    options.max_request_tokens = options.kv_tokens = 1 << 22;
+  });
   refused(CacheIndex::tree, [](auto& options) { options.groups = small(CacheIndex::align).groups; });
   refused(CacheIndex::align, [](auto& options) { options.groups.clear(); });
   refused(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });

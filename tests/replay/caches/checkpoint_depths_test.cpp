@@ -44,3 +44,12 @@ TEST_CASE("states_max bounds what a mode can leave") {
   CHECK(states_max(CheckpointPlacement::branch, 10, 1000) == 20);
   CHECK(states_max(CheckpointPlacement::branch, 10, 15) == 15);
 }
+
+TEST_CASE("rungs lie 1, 2 and 4 blocks before the end, beyond what was matched") {
+  CHECK(depths(CheckpointPlacement::rungs, 0, 0, 6) == Depths{2, 4, 5, 6});
+  CHECK(depths(CheckpointPlacement::rungs, 2, 3, 8) == Depths{3, 4, 6, 7, 8});
+  CHECK(depths(CheckpointPlacement::rungs, 3, 6, 8) == Depths{6, 7, 8});
+  CHECK(depths(CheckpointPlacement::rungs, 0, 0, 1) == Depths{1});
+  CHECK(states_max(CheckpointPlacement::rungs, 3, 100) == 15);
+  CHECK(states_max(CheckpointPlacement::rungs, 3, 7) == 7);
+}

@@ -97,20 +97,6 @@ TEST_CASE("a small cache keeps its books, whatever does not fit") {
   });
 }
 
-TEST_CASE("a state that is only passed over gets no younger, so it goes first") {
-  for (const CacheIndex index : indexes) {
-    // A tree runs its requests in a slot of the same pool.
-    ServedCache cache = make_cache(index, 100, index == CacheIndex::tree ? 2 : 3);
-    serve(cache, {1}, 1);                            // states: 1
-    serve(cache, {5}, 1);                            // 1, 5
-    serve(cache, {1, 2}, 1);                         // 1, 5, 12; uses the state after 1
-    CHECK(serve(cache, {1, 2}, 1).hit_blocks == 2);  // passes over it
-    serve(cache, {5}, 1);
-    serve(cache, {6}, 1);
-    CHECK(serve(cache, {1, 9}, 1).lost == LostHit::evicted);
-  }
-}
-
 TEST_CASE("a prompt longer than the cache is passed by") {
   for (const CacheIndex index : indexes) {
     ServedCache cache = make_cache(index, 3, 9, CheckpointPlacement::every);
@@ -121,17 +107,6 @@ TEST_CASE("a prompt longer than the cache is passed by") {
     serve(cache, {1, 2, 3}, 1);
     CHECK(cache.counts().resident_blocks == 3);
     CHECK(serve(cache, {1, 2, 3}, 1).hit_blocks == 3);
-  }
-}
-
-TEST_CASE("on shortage the deepest states are kept") {
-  for (const CacheIndex index : indexes) {
-    ServedCache cache = make_cache(index, 30, 2, CheckpointPlacement::every);
-    serve(cache, {1, 2, 3, 4, 5}, 1);
-    REQUIRE(cache.stored().size() == 2);
-    CHECK(cache.stored()[0] == 4);
-    CHECK(cache.stored()[1] == 5);
-    CHECK(cache.counts().dropped_checkpoints == 3);
   }
 }
 

@@ -36,7 +36,7 @@ typedef enum stateport_cache_index {
 /// Slots, tree: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues from the state
 /// after p of them, and j >= p of them have cached KV.
 typedef enum stateport_checkpoint_placement {
-  STATEPORT_PLACE_PASSES = 0,  ///< where each pass ends, as far as the scan can stop there; and at j
+  STATEPORT_PLACE_PASSES = 0,  ///< at j, and where each pass ends, as far as the scan can stop there
   STATEPORT_PLACE_LAST,        ///< n
   STATEPORT_PLACE_BRANCH,      ///< n and j
   STATEPORT_PLACE_RUNGS,       ///< those, and n - 1, n - 2 and n - 4 beyond j
@@ -82,7 +82,8 @@ typedef struct stateport_request_cache_options {
   int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
   int32_t position_tokens;  ///< tree, hix: the history of positions so many tokens apart is kept; 0: 64
   /// Slots, tree: > 0: what cached KV and checkpoints may take together whenever a request ends, by state_bytes and
-  /// kv_bytes_per_token of `eviction`, which must name both. What running requests hold counts and stays.
+  /// kv_bytes_per_token of `eviction`, which must name both. What running requests hold counts and stays. A tree
+  /// may exceed it by the KV of the request that just ended and its last state, unless hix decides.
   int64_t budget_bytes;
 } stateport_request_cache_options;
 

@@ -26,7 +26,8 @@ enum class CacheIndex : std::uint8_t {
 /// Indexes `slots` and `tree`: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues
 /// from the state after p of them, and j >= p of them have cached KV.
 enum class CheckpointPlacement : std::uint8_t {
-  passes,  ///< where each pass ends, as far as the scan can stop there; and at j
+  passes,  ///< at j, and where each pass ends, as far as the scan can stop there. Slots: instead of the end where the
+           ///< last block begins that the pass touches, and n
   last,    ///< n
   branch,  ///< n and j
   rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
@@ -66,9 +67,10 @@ struct RequestCacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
-  /// Slots, tree: > 0: what cached KV and checkpoints may take together, by `memory`, whenever a request ends.
-  /// What running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A policy that observes
-  /// prompts (hix) may then evict what the request itself left; other orders spare it.
+  /// Slots, tree: > 0: what cached KV and checkpoints may take together, by `memory`, whenever a request ends. What
+  /// running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A tree spares
+  /// the KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by these
+  /// until the next end.
   std::int64_t budget_bytes = 0;
   std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
@@ -157,9 +159,9 @@ class RequestCache {
                                           std::span<const Token> sampled) = 0;
 
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
-  /// the last state of the request by it, if that has position_tokens (tree). Nothing is said of a request that has no
-  /// state beyond its hit and more whole blocks than it, of one that is aborted, and to the other orders. Throws for a
-  /// request that does not run and a bad hint.
+  /// the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a request that
+  /// left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the other orders.
+  /// Throws for a request that does not run and a bad hint.
   virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
   void preempt(RequestId request) { end(request, RequestEnd::preempted); }

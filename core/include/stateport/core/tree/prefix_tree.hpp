@@ -57,7 +57,7 @@ class PrefixTree {
   /// match() for a request that will start from the state. `live_slot` is its working slot. If it is none, a hit takes
   /// one from the pool; if no slot is free, it first evicts one state other than the matched one. If none can be
   /// evicted, the answer is a miss with the reason locked_pool, and branching_position as it was found. A miss takes no
-  /// slot.
+  /// slot. `request_tokens` as for match().
   PrefixMatch match_with_live_slot(std::span<const Token> tokens, const Namespace& name_space,
                                    std::span<KvIndex> kv_out, SlotId live_slot, Freed& freed,
                                    std::int64_t request_tokens = 0);
