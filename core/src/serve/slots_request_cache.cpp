@@ -337,9 +337,11 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
-  if (options_.budget_bytes > 0) order_uses(id);
-  const std::span<const BlockId> held = kv_.blocks(id);
-  matched_.assign(held.begin(), held.end());
+  if (options_.budget_bytes > 0) {
+    order_uses(id);
+    const std::span<const BlockId> held = kv_.blocks(id);
+    matched_.assign(held.begin(), held.end());
+  }
   kv_.end(id);
   request = {.live = request.live};
   if (!displaced_.empty()) drop_displaced();

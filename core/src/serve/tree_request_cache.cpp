@@ -388,7 +388,7 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   if (!live_donated) tree_.release_slots({&live, 1});
   if (request.kept.valid()) return_slot(request.kept);
   // What was donated just now lies beyond the path that is locked.
-  if (options_.budget_bytes > 0 && kept > request.protected_tokens) hold_path(id, kept);
+  if (options_.budget_bytes > 0 && spares_last_request() && kept > request.protected_tokens) hold_path(id, kept);
   request.kept = {};
   end_row(request, kept);
 }
@@ -408,13 +408,16 @@ void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
 }
 
 /// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
+bool TreeRequestCache::spares_last_request() const noexcept {
+  return options_.eviction != EvictionOrder::hix;
+}
+
 void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {
   kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens)));
   request.row.clear();
-  const bool spares = options_.eviction != EvictionOrder::hix;
-  if (spares) keep_to_budget();
+  if (spares_last_request()) keep_to_budget();
   request.lock.release();
-  if (!spares) keep_to_budget();
+  if (!spares_last_request()) keep_to_budget();
   request.live = -1;
   request.protected_tokens = 0;
 }

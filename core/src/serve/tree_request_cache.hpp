@@ -79,6 +79,7 @@ class TreeRequestCache final : public RequestBook {
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
   void end_row(Request& request, std::int64_t kept_tokens);
+  [[nodiscard]] bool spares_last_request() const noexcept;
   void keep_to_budget();
 
   BlockHasher hasher_;

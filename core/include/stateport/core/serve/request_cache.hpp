@@ -68,9 +68,9 @@ struct RequestCacheOptions {
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
   /// Slots, tree: > 0: what cached KV and checkpoints may take together, by `memory`, whenever a request ends. What
-  /// running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A tree spares
-  /// the KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by these
-  /// until the next end.
+  /// running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A tree spares the KV of the
+  /// request that just ended and its last state, unless hix decides: it may exceed the budget by these until the next
+  /// end.
   std::int64_t budget_bytes = 0;
   std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
@@ -85,7 +85,7 @@ struct RequestCacheOptions {
 /// Slots that the engine's store of this group must have. Every slot that a plan names is below it.
 [[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
 /// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
-/// pass; 0 for tree and align.
+/// pass, at most 2^31 - 1; 0 for tree and align.
 [[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
@@ -196,11 +196,12 @@ class RequestCache {
 
 /// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
-/// alignment, budget or position, decode_checkpoint_tokens that are not whole blocks; align: a placement, a budget, no
-/// group, and for a group a block size that is
-/// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
-/// fewer than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another
-/// index: groups.
+/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens that are not whole blocks, more slots, scratch
+/// states or KV indices than 32 bits number, a cost that check_compute_cost or check_memory_cost refuses or more bytes
+/// in all than 64 bits count; align: a placement, a budget, no group, and for a group a block size that is not a
+/// multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks fewer
+/// than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another index:
+/// groups.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport
