@@ -15,12 +15,6 @@
 namespace stateport::replay {
 namespace {
 
-/// Conv tokens of a state, with room for drafts; 0 for a model that has none.
-std::int32_t conv_window(const StateSpec& spec) {
-  const auto conv = std::ranges::find(spec.tensors(), StateKind::conv, &StateTensorSpec::kind);
-  return conv == spec.tensors().end() ? 0 : static_cast<std::int32_t>(conv->window());
-}
-
 RequestCacheOptions align_options(const Options& options, const Workload& workload, const StateSpec& full,
                                   const RunDescription& run) {
   RequestCacheOptions cache =

@@ -102,10 +102,13 @@ RunDescription describe_run(const Options& options, const LoadedWorkload& loaded
   return run;
 }
 
-std::int32_t history_tokens(const Options& options, const StateSpec& full) {
+std::int32_t conv_window(const StateSpec& full) {
   const auto conv = std::ranges::find(full.tensors(), StateKind::conv, &StateTensorSpec::kind);
-  if (conv == full.tensors().end()) return 1;
-  return std::max(static_cast<std::int32_t>(conv->window()) - options.drafts, 1);
+  return conv == full.tensors().end() ? 0 : static_cast<std::int32_t>(conv->window());
+}
+
+std::int32_t history_tokens(const Options& options, const StateSpec& full) {
+  return std::max(conv_window(full) - options.drafts, 1);
 }
 
 std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,

@@ -33,7 +33,9 @@ struct LoadedWorkload {
 
 /// Everything that is known before a runtime is started, capacities included.
 [[nodiscard]] RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full);
-/// Conv tokens of a state without its room for drafts, at least 1.
+/// Conv tokens of a state, with room for drafts; 0 for a model that has none.
+[[nodiscard]] std::int32_t conv_window(const StateSpec& full);
+/// The same without the room for drafts, at least 1.
 [[nodiscard]] std::int32_t history_tokens(const Options& options, const StateSpec& full);
 /// States in device memory for a cache that needs so much room, which are added to the description; none if the options
 /// say so. `against_memcpy`: see DevicePassesOptions.

@@ -19,8 +19,7 @@ ItemCache::ItemCache(const Budget& budget, std::int64_t slots, CheckpointPlaceme
 }
 
 std::chrono::steady_clock::duration ItemCache::prepare(const Request& request, const Sequence& names) {
-  constexpr double ms_of_second = 1000;
-  now_s_ = static_cast<double>(request.arrival_ms) / ms_of_second;
+  now_s_ = request.arrival_s();
   prompt_.read(names.identities());
   input_tokens_ = request.input_tokens;
   tokens_ = names.tokens();

@@ -75,8 +75,7 @@ void Replayer::serve(std::size_t index) {
   const Hit hit = cache_.begin();
   const PassPlan plan = cache_.plan();
   const Clock::time_point t1 = Clock::now();
-  constexpr double ms_of_second = 1000;
-  const double now_s = static_cast<double>(request.arrival_ms) / ms_of_second;
+  const double now_s = request.arrival_s();
   const auto prefixes = names_.boundaries().subspan(1);
   count_hit(request, hit);
   if (explain_)

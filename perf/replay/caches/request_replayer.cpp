@@ -15,8 +15,6 @@
 namespace stateport::replay {
 namespace {
 
-constexpr double ms_of_second = 1000;
-
 double nanoseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::nano>(time).count();
 }
@@ -175,8 +173,7 @@ bool RequestReplayer::start(Serving& serving) {
                            workload_.blocks(continuations_[next_]), next_);
   prompt_.clear();
   for (std::int64_t at = 0; at < serving.prompt; ++at) prompt_.push_back(serving.names.token(at));
-  const auto started = cache_->start(
-      {.tokens = prompt_, .hint = wanted.hint, .now_s = static_cast<double>(wanted.arrival_ms) / ms_of_second});
+  const auto started = cache_->start({.tokens = prompt_, .hint = wanted.hint, .now_s = wanted.arrival_s()});
   if (!started) return false;
   ++next_;
   serving.request = started->request;

@@ -9,7 +9,6 @@
 namespace stateport::replay {
 namespace {
 
-constexpr double ms_of_second = 1000;
 constexpr std::size_t events_at_once = 256;
 
 /// The same cost, of tokens as the cache sees them.
@@ -92,8 +91,7 @@ std::chrono::steady_clock::duration ServedCache::prepare(const Request& request,
 Hit ServedCache::begin() {
   request_ = {};
   if (std::ssize(tokens_) > cache_->options().max_request_tokens) return {};
-  const auto started = cache_->start(
-      {.tokens = tokens_, .hint = wanted_.hint, .now_s = static_cast<double>(wanted_.arrival_ms) / ms_of_second});
+  const auto started = cache_->start({.tokens = tokens_, .hint = wanted_.hint, .now_s = wanted_.arrival_s()});
   require_invariant(started.has_value(), "ServedCache", "a request finds no room though no other runs");
   request_ = started->request;
   reused_tokens_ = started->reused_tokens;

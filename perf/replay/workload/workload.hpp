@@ -20,6 +20,8 @@ struct Request {
   std::int64_t output_tokens = 0;
   std::int64_t session = -1;  ///< -1: unknown
   ReuseHint hint;             ///< what the index is told
+
+  [[nodiscard]] double arrival_s() const noexcept { return static_cast<double>(arrival_ms) / 1000; }
 };
 
 /// What a serving system may know of a prompt's future. Here it comes from the workload itself.
