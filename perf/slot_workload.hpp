@@ -44,6 +44,9 @@ class CopyWorkload {
   /// Rounds before slots are used again.
   [[nodiscard]] int rounds() const { return static_cast<int>(plans_.size()); }
   [[nodiscard]] const StateStore& store() const { return store_; }
+  [[nodiscard]] const std::vector<SlotCopy>& plan(int round) const {
+    return plans_[static_cast<std::size_t>(round) % plans_.size()];
+  }
   [[nodiscard]] std::vector<Chunk> chunks(int round) const;
   /// Read + written by one round.
   [[nodiscard]] double moved_bytes() const;
@@ -53,9 +56,6 @@ class CopyWorkload {
   [[nodiscard]] bool copies_exactly(const std::function<void()>& copy) const;
 
  private:
-  [[nodiscard]] const std::vector<SlotCopy>& plan(int round) const {
-    return plans_[static_cast<std::size_t>(round) % plans_.size()];
-  }
   StateStore store_;
   SlotCopier copier_{store_};
   std::vector<std::vector<SlotCopy>> plans_;

@@ -5,6 +5,7 @@
 
 #include "count_differences.hpp"
 #include "peers.hpp"
+#include "twin_commit.hpp"
 #include "twin_copy.hpp"
 
 #include <cub/device/device_memcpy.cuh>
@@ -88,44 +89,6 @@ int resident_blocks() {
 
 }  // namespace
 
-double device_time_ns(const Stream& stream, const std::function<void()>& enqueue) {
-  struct Events {
-    cudaEvent_t begin, end;
-    Events() { check(cudaEventCreate(&begin)), check(cudaEventCreate(&end)); }
-  };
-  static const Events events;
-  stream.synchronize();
-  check(cudaEventRecord(events.begin, native(stream)));
-  enqueue();
-  check(cudaEventRecord(events.end, native(stream)));
-  check(cudaEventSynchronize(events.end));
-  float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, events.begin, events.end));
-  return static_cast<double>(milliseconds) * 1e6;
-}
-
-Graph::Graph(const Stream& stream, const std::function<void()>& enqueue) {
-  check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
-  enqueue();
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamEndCapture(native(stream), &graph));
-  cudaGraphExec_t executable = nullptr;
-  check(cudaGraphInstantiate(&executable, graph, 0));
-  check(cudaGraphDestroy(graph));
-  executable_ = executable;
-}
-Graph::~Graph() {
-  (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_));
-}
-void Graph::launch(const Stream& stream) const {
-  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), native(stream)));
-}
-
-void launch_empty_kernel(const Stream& stream) {
-  empty_kernel<<<1, 32, 0, native(stream)>>>();
-  check(cudaGetLastError());
-}
-
 void count_differences(const Stream& stream, const EqualRanges* ranges, std::uint32_t count, std::uint32_t* different) {
   count_differing_words<<<compare_blocks, compare_threads, 0, native(stream)>>>(ranges, count, different);
   check(cudaGetLastError());
@@ -149,6 +112,21 @@ std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks) {
                      check(cudaGetLastError());
                    }});
   return peers;
+}
+
+PeerCopy peer_commit(const CommitWorkload& workload) {
+  const std::vector<TwinScratch> tensors = twin_scratch(workload);
+  const StepTargets targets = workload.targets();
+  const auto resource = std::make_shared<DeviceResource>();
+  const auto table = std::make_shared<Buffer>(*resource, tensors.size() * sizeof(TwinScratch));
+  copy_bytes(Stream::default_stream(), table->data(), tensors.data(), table->size_bytes());
+  Stream::default_stream().synchronize();
+  const dim3 blocks(static_cast<unsigned>(tensors.size()), static_cast<unsigned>(targets.rows));
+  return {"twin", [resource, table, blocks, targets](const Stream& stream) {
+            twin_commit<<<blocks, commit_threads, 0, native(stream)>>>(table->as<TwinScratch>(), targets.last_step,
+                                                                       targets.live_slot);
+            check(cudaGetLastError());
+          }};
 }
 
 }  // namespace stateport::perf

@@ -12,6 +12,7 @@
 #include <stateport/backends/transfer.hpp>
 
 #include "count_differences.hpp"
+#include "twin_commit.hpp"
 #include "twin_copy.hpp"
 
 #include <memory>
@@ -85,44 +86,6 @@ int resident_blocks() {
 
 }  // namespace
 
-double device_time_ns(const Stream& stream, const std::function<void()>& enqueue) {
-  struct Events {
-    hipEvent_t begin, end;
-    Events() { check(hipEventCreate(&begin)), check(hipEventCreate(&end)); }
-  };
-  static const Events events;
-  stream.synchronize();
-  check(hipEventRecord(events.begin, native(stream)));
-  enqueue();
-  check(hipEventRecord(events.end, native(stream)));
-  check(hipEventSynchronize(events.end));
-  float milliseconds = 0;
-  check(hipEventElapsedTime(&milliseconds, events.begin, events.end));
-  return static_cast<double>(milliseconds) * 1e6;
-}
-
-Graph::Graph(const Stream& stream, const std::function<void()>& enqueue) {
-  check(hipStreamBeginCapture(native(stream), hipStreamCaptureModeThreadLocal));
-  enqueue();
-  hipGraph_t graph = nullptr;
-  check(hipStreamEndCapture(native(stream), &graph));
-  hipGraphExec_t executable = nullptr;
-  check(hipGraphInstantiate(&executable, graph, nullptr, nullptr, 0));
-  check(hipGraphDestroy(graph));
-  executable_ = executable;
-}
-Graph::~Graph() {
-  (void)hipGraphExecDestroy(static_cast<hipGraphExec_t>(executable_));
-}
-void Graph::launch(const Stream& stream) const {
-  check(hipGraphLaunch(static_cast<hipGraphExec_t>(executable_), native(stream)));
-}
-
-void launch_empty_kernel(const Stream& stream) {
-  empty_kernel<<<1, 32, 0, native(stream)>>>();
-  check(hipGetLastError());
-}
-
 void count_differences(const Stream& stream, const EqualRanges* ranges, std::uint32_t count, std::uint32_t* different) {
   count_differing_words<<<compare_blocks, compare_threads, 0, native(stream)>>>(ranges, count, different);
   check(hipGetLastError());
@@ -145,6 +108,21 @@ std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks) {
                      check(hipGetLastError());
                    }});
   return peers;
+}
+
+PeerCopy peer_commit(const CommitWorkload& workload) {
+  const std::vector<TwinScratch> tensors = twin_scratch(workload);
+  const StepTargets targets = workload.targets();
+  const auto resource = std::make_shared<DeviceResource>();
+  const auto table = std::make_shared<Buffer>(*resource, tensors.size() * sizeof(TwinScratch));
+  copy_bytes(Stream::default_stream(), table->data(), tensors.data(), table->size_bytes());
+  Stream::default_stream().synchronize();
+  const dim3 blocks(static_cast<unsigned>(tensors.size()), static_cast<unsigned>(targets.rows));
+  return {"twin", [resource, table, blocks, targets](const Stream& stream) {
+            twin_commit<<<blocks, commit_threads, 0, native(stream)>>>(table->as<TwinScratch>(), targets.last_step,
+                                                                       targets.live_slot);
+            check(hipGetLastError());
+          }};
 }
 
 }  // namespace stateport::perf

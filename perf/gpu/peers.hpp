@@ -3,6 +3,7 @@
 
 #include <stateport/backends/stream.hpp>
 
+#include "../commit_workload.hpp"
 #include "../slot_workload.hpp"
 
 #include <cstddef>
@@ -11,27 +12,8 @@
 #include <string>
 #include <vector>
 
-/// What a GPU benchmark needs of the vendor: time, graphs, and the other ways to copy the same chunks. One source file
-/// for each vendor.
+/// What the kernels of this library are compared with: other ways to move the same bytes. One source for each vendor.
 namespace stateport::perf {
-
-/// Time of what `enqueue` puts on the stream, between two of the device's events; waits for it.
-[[nodiscard]] double device_time_ns(const Stream& stream, const std::function<void()>& enqueue);
-
-/// What `enqueue` puts on a stream (not the default one), captured once and replayed at will.
-class Graph {
- public:
-  Graph(const Stream& stream, const std::function<void()>& enqueue);
-  ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(const Stream& stream) const;
-
- private:
-  void* executable_ = nullptr;
-};
-
-void launch_empty_kernel(const Stream& stream);
 
 /// Two ranges of `words` times 16 bytes, on the device or in pinned memory.
 struct EqualRanges {
@@ -53,5 +35,8 @@ struct PeerCopy {
 /// library ("cub"), and the library's own kernel written without Kokkos ("twin"). Chunks start at multiples of 16
 /// bytes.
 [[nodiscard]] std::vector<PeerCopy> peer_copies(const std::vector<Chunk>& chunks);
+
+/// A masked gather and scatter of the same states, written without Kokkos (twin_commit.hpp).
+[[nodiscard]] PeerCopy peer_commit(const CommitWorkload& workload);
 
 }  // namespace stateport::perf

@@ -48,6 +48,4 @@ __global__ void __launch_bounds__(twin_threads) twin_copy(const TwinTile* tiles,
   }
 }
 
-__global__ void empty_kernel() {}
-
 }  // namespace stateport::perf

@@ -116,6 +116,9 @@ def copy_rows():
                   f"shift/{name}{manual}", "ours_ns", "memmove_ns")
     yield row("convert", "fp32 -> bf16 slot copy | scalar loop, same threads", "slot_convert_bench",
               f"fp32_to_bf16{manual}", "ours_ns", "loop_ns", "copy_ns")
+    for idle, what in ((0, "64 requests"), (63, "1 of 64 requests")):
+        yield row("commit", f"states of accepted drafts, {what} | memcpy per chunk", "commit_step_bench",
+                  f"commit_step/idle:{idle}{manual}", "ours_ns", "memcpy_ns")
     yield row("noop", "plan without a copy, 512 requests", "slot_copy_bench", f"noop{manual}", "ours_ns")
 
 
@@ -189,8 +192,8 @@ def bookkeeping_rows():
 def gpu_rows():
     manual = "/iterations:1/manual_time"
 
-    def gpu(id, metric, benchmark, ours="ours_ns", peer=None, limit=None, **goal):
-        return row(id, metric, "gpu_copy_bench", benchmark + manual, ours, peer, limit, **goal)
+    def gpu(id, metric, benchmark, ours="ours_ns", peer=None, limit=None, program="gpu_copy_bench", **goal):
+        return row(id, metric, program, benchmark + manual, ours, peer, limit, **goal)
 
     for requests in (16, 32):
         what = f"copy, {requests} requests x 48 tensors"
@@ -203,14 +206,36 @@ def gpu_rows():
     for requests in (1, 4):
         yield gpu("G2", f"copy, {requests} requests, in a graph: time beyond bytes / limit", f"G2/{requests}",
                   ours="excess_ns", ns=3000)
-    yield gpu("G3", "step with nothing to do, 512 requests: time beyond an empty kernel", "G3", ours="excess_ns", ns=2000)
-    for layout in ("sd", "ds"):
-        yield gpu("G4", f"in-place conv shift by 1, {layout}", f"G4/{layout}", limit="limit_ns")
+    for name, what in (("plan", "plan on the device"), ("align", "align step")):
+        yield gpu("G3", f"{what} without work, 512 requests: time beyond an empty kernel", f"G3/{name}",
+                  program="gpu_step_bench", ours="excess_ns", ns=2000)
+    yield gpu("idle", "plan on the device, 11 of 512 rows have work", "idle_98", program="gpu_step_bench",
+              limit="limit_ns")
+    for requests in (1, 16):
+        yield gpu("align", f"align step that copies {requests} x 48 tensors | twin without Kokkos", f"align/{requests}",
+                  program="gpu_step_bench", peer="twin_ns", limit="limit_ns")
+    for layout, share in (("sd", 0.9), ("ds", 0.8)):
+        for window, shift in ((3, 1), (3, 2), (4, 1), (4, 2), (4, 3), (6, 1), (6, 2), (6, 3)):
+            yield gpu("G4", f"in-place conv shift by {shift}, window {window}, {layout}",
+                      f"G4/{layout}/window:{window}/shift:{shift}", limit="limit_ns", limit_share=share)
     yield gpu("G5", "fp32 -> bf16 slot copy", "G5", limit="limit_ns", limit_share=0.93)
     for direction in ("to_device", "to_host"):
         yield gpu("G6", f"image of a state, pinned memory, {direction} | one async memcpy", f"G6/{direction}",
                   peer="memcpy_ns", ratio=0.95)
-    yield gpu("G8", "1,000 graph replays with new plans: wrong ones", "G8", ours="wrong", ns=0)
+    yield gpu("G9", "commit_step, 256 requests x 48 layers | masked gather and scatter without Kokkos", "G9",
+              program="gpu_step_bench", peer="twin_ns", limit="limit_ns", limit_share=0.9)
+    # No goal where the launch is no vendor's: what the numbers are there is said in launch_cost_bench.cpp.
+    costs = (("plan/1", "a plan of 1 row"), ("plan/16", "a plan of 16 rows"), ("device_plan", "a plan on the device"),
+             ("align", "an align step of 16 requests"))
+    for name, what in costs:
+        yield gpu("G10", f"host cost of {what} | bare launch", f"G10/{name}", program="gpu_launch_cost_bench",
+                  peer="bare_ns", ratio=1 / 1.5)
+    for name, what in costs:
+        yield gpu("cost", f"cost of {what}, CPU | bare launch", f"G10/{name}", program="launch_cost_bench",
+                  peer="bare_ns")
+    for name, what in costs[:2]:
+        yield gpu("cost", f"cost of {what}, launches of GPUs on host threads | bare launch", f"G10/{name}",
+                  program="stub_launch_cost_bench", peer="bare_ns")
 
 
 def torch_rows():

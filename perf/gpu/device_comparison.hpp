@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/buffer.hpp>
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+#include <stateport/kernels/state_store.hpp>
+
+#include "comparison.hpp"
+#include "round_checks.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// Comparisons in device time, every byte checked. Before each timed run its destinations are poisoned and the caches
+/// swept, after it every byte is compared.
+namespace stateport::perf {
+
+inline constexpr int gpu_rounds = 31;
+inline constexpr int disjoint_rounds = 4;  ///< so that a round finds nothing of itself in the caches
+
+/// `layers` layers of a 2 MiB recurrent and an 80 KiB conv tensor; 24: 48 tensors.
+[[nodiscard]] StateSpec layers_of_two_tensors(std::int32_t layers = 24);
+
+/// Contiguous ranges of `bytes`, copied by one call: what limits every copy.
+class ContiguousCopy {
+ public:
+  explicit ContiguousCopy(std::size_t bytes);
+  void memcpy_call(const Stream& stream, int round) const;
+  void kernel(const Stream& stream, int round);
+  [[nodiscard]] double moved_bytes() const { return 2.0 * static_cast<double>(bytes_); }
+  [[nodiscard]] RoundChecks& checks() { return *checks_; }
+
+ private:
+  [[nodiscard]] std::byte* source(int round) const;
+  [[nodiscard]] std::byte* destination(int round) const;
+
+  DeviceResource resource_;
+  std::size_t bytes_;
+  Buffer memory_;
+  std::unique_ptr<StateStore> store_;
+  std::optional<SlotCopier> copier_;
+  std::optional<RoundChecks> checks_;
+};
+
+/// Times runs on the device, after what `before` enqueues, and remembers what went wrong in them.
+class DeviceTimer {
+ public:
+  using Before = std::function<void(int round)>;
+
+  explicit DeviceTimer(const Stream& stream) : stream_(stream) {}
+
+  [[nodiscard]] double time_ns(const Contender& contender, int round);
+  /// From cold caches, with the destinations of `checks` poisoned before and compared afterwards.
+  [[nodiscard]] double checked_time_ns(const Contender& contender, int round, RoundChecks& checks,
+                                       const Before& before = {});
+  /// Makes the benchmark fail when a run left other bytes than it should. Counters <name>_host_in_time: runs whose
+  /// time is partly the host's.
+  void conclude(benchmark::State& state) const;
+
+ private:
+  Stream stream_;
+  std::optional<CacheSweep> sweep_;
+  std::string wrong_;
+  std::map<std::string, int> host_in_time_;
+};
+
+/// Compares ways to write what `checks` say, and the two limits, one large memcpy and the kernel over one contiguous
+/// range. limit_ns: what `bytes` take at the speed of the faster one; excess_ns: ours beyond it.
+void report_limited(benchmark::State& state, const Stream& stream, std::vector<Contender> contenders, double bytes,
+                    RoundChecks& checks, ContiguousCopy& limit, const DeviceTimer::Before& before = {});
+
+/// Compares what takes no bytes with an empty kernel. excess_ns: ours beyond it.
+void report_beside_empty(benchmark::State& state, const Stream& stream, const std::function<void()>& ours,
+                         const std::function<void()>& empty);
+
+}  // namespace stateport::perf
