@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/callback_resource.hpp>
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include <fmt/format.h>
@@ -20,6 +21,14 @@ void* CallbackResource::do_allocate(std::size_t bytes, std::size_t alignment, co
   if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0) {
     do_deallocate(memory, bytes, alignment, stream);
     throw BackendError("CallbackResource", fmt::format("the engine's memory is not aligned to {} bytes", alignment));
+  }
+  if (kind() == MemoryKind::device) {
+    try {
+      detail::require_device_in_use(memory, "allocate");
+    } catch (...) {
+      do_deallocate(memory, bytes, alignment, stream);
+      throw;
+    }
   }
   return memory;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/stream.hpp>
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "native_stream.hpp"
@@ -125,6 +126,7 @@ Stream Stream::from_native(void* native) {
   const auto entry = locked.streams.by_native.find(native);
   if (entry != locked.streams.by_native.end())
     if (auto known = entry->second.state.lock()) return Stream(std::move(known));
+  detail::require_stream_in_use(native);
   return Stream(locked.add(detail::make_execution_space(native), native, detail::StreamState::Owner::engine));
 }
 

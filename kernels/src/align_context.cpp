@@ -26,6 +26,7 @@ AlignOptions validated(AlignOptions options) {
 void validate(const AlignBinding& binding, const AlignGroup& group, std::int32_t drafts) {
   require(binding.states != nullptr, "states", "nullptr", "must name the group's store");
   require(binding.block_table != nullptr, "block_table", "nullptr", "must point to the group's block table");
+  detail::require_reachable(binding.block_table, "block_table");
   require(binding.columns >= 1, "columns", binding.columns, "must be at least 1");
   require(binding.row_stride >= binding.columns, "row_stride", binding.row_stride, "must be at least columns");
   require(binding.states->slots() >= group.blocks, "slots", binding.states->slots(),

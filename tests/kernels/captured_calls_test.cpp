@@ -3,7 +3,6 @@
 // refuses is an error. An OpenMP build has neither: here both are pretended. Graphs themselves need a device.
 #include <stateport/backends/device.hpp>
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/slot_copier.hpp>
@@ -13,6 +12,7 @@
 #include "device_array.hpp"
 #include "launch.hpp"
 #include "launch_recorder.hpp"
+#include "pretending.hpp"
 
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@
 #include <vector>
 
 using namespace stateport;
-using detail::Pretence;
+using test::Pretending;
 
 namespace {
 
@@ -29,11 +29,6 @@ namespace {
 bool stages_plans() {
   return kernels::tile_bytes_max < (std::size_t{1} << 20);
 }
-
-struct Pretending {
-  explicit Pretending(const Pretence& what) { detail::pretence() = what; }
-  ~Pretending() { detail::pretence() = {}; }
-};
 
 /// Slots of one number each; slot s holds s.
 struct Numbers {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/backends/internal/device_calls.hpp>
-
 #include "device_graph.hpp"
+#include "pretending.hpp"
 
 namespace stateport::test {
 
@@ -9,12 +8,7 @@ DeviceGraph::DeviceGraph(const Stream&, const std::function<void()>& enqueue, Ca
 DeviceGraph::~DeviceGraph() = default;
 
 void DeviceGraph::launch(const Stream&) const {
-  struct Pretending {
-    detail::Pretence before = detail::pretence();
-    ~Pretending() { detail::pretence() = before; }
-  };
-  const Pretending scope;
-  detail::pretence().captures = true;
+  const Pretending capture({.captures = true});
   replay_();
 }
 

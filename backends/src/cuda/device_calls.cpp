@@ -7,9 +7,7 @@
 #include "check.hpp"
 
 #include <Kokkos_Core.hpp>
-#include <fmt/format.h>
-
-#include <cstdint>
+#include <cuda.h>
 
 namespace stateport::detail {
 
@@ -24,21 +22,34 @@ bool is_capturing(const Stream& stream) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
-void require_reachable(const void* memory, const char* argument) {
+MemoryPlace place_of(const void* memory) {
   cudaPointerAttributes known{};
   if (cudaPointerGetAttributes(&known, memory) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    return;
+    return {};
   }
-  const int device_id = device_in_use();
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  if (known.type == cudaMemoryTypeDevice)
-    require(known.device == device_id, argument, address,
-            fmt::format("is memory of device {}, and device {} is in use", known.device, device_id));
-  if (known.type != cudaMemoryTypeUnregistered) return;  // pinned and managed memory are reachable
-  int reads_pageable = 0;
-  check(cudaDeviceGetAttribute(&reads_pageable, cudaDevAttrPageableMemoryAccess, device_id), "cudaDeviceGetAttribute");
-  require(reads_pageable != 0, argument, address, "is pageable memory of the host, which the device cannot reach");
+  if (known.type == cudaMemoryTypeDevice) return {.kind = MemoryPlace::Kind::device, .device_id = known.device};
+  return {.kind = known.type == cudaMemoryTypeUnregistered ? MemoryPlace::Kind::pageable_host
+                                                           : MemoryPlace::Kind::anywhere};
+}
+
+bool reaches_pageable_memory() {
+  int reaches = 0;
+  check(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, device_in_use()), "cudaDeviceGetAttribute");
+  return reaches != 0;
+}
+
+int device_of_stream(void* native) {
+  // The runtime tells it from CUDA 12.8 on; the driver, with which Kokkos is linked, always has.
+  const DeviceGuard guard(device_in_use());  // the default streams are of the current device
+  CUcontext context = nullptr;
+  CUdevice device_id = -1;
+  const bool asked = cuStreamGetCtx(static_cast<CUstream>(native), &context) == CUDA_SUCCESS &&
+                     cuCtxPushCurrent(context) == CUDA_SUCCESS;
+  const bool answered = asked && cuCtxGetDevice(&device_id) == CUDA_SUCCESS;
+  if (asked) static_cast<void>(cuCtxPopCurrent(&context));
+  if (!answered) throw BackendError("cuStreamGetCtx", "the driver does not know the stream");
+  return device_id;
 }
 
 int compute_units() {

@@ -7,9 +7,6 @@
 #include "check.hpp"
 
 #include <Kokkos_Core.hpp>
-#include <fmt/format.h>
-
-#include <cstdint>
 
 namespace stateport::detail {
 
@@ -24,22 +21,29 @@ bool is_capturing(const Stream& stream) {
   return capture != hipStreamCaptureStatusNone;
 }
 
-void require_reachable(const void* memory, const char* argument) {
+MemoryPlace place_of(const void* memory) {
   hipPointerAttribute_t known{};
   const hipError_t status = hipPointerGetAttributes(&known, memory);
   if (status != hipSuccess) static_cast<void>(hipGetLastError());
   if (status == hipErrorInvalidValue) known.type = hipMemoryTypeUnregistered;  // HIP knows nothing of pageable memory
-  if (status != hipSuccess && status != hipErrorInvalidValue) return;
-  const int device_id = device_in_use();
-  const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  if (known.type == hipMemoryTypeDevice)
-    require(known.device == device_id, argument, address,
-            fmt::format("is memory of device {}, and device {} is in use", known.device, device_id));
-  if (known.type != hipMemoryTypeUnregistered) return;  // pinned and managed memory are reachable
-  int reads_pageable = 0;
-  check(hipDeviceGetAttribute(&reads_pageable, hipDeviceAttributePageableMemoryAccess, device_id),
+  if (status != hipSuccess && status != hipErrorInvalidValue) return {};
+  if (known.type == hipMemoryTypeDevice) return {.kind = MemoryPlace::Kind::device, .device_id = known.device};
+  return {.kind =
+              known.type == hipMemoryTypeUnregistered ? MemoryPlace::Kind::pageable_host : MemoryPlace::Kind::anywhere};
+}
+
+bool reaches_pageable_memory() {
+  int reaches = 0;
+  check(hipDeviceGetAttribute(&reaches, hipDeviceAttributePageableMemoryAccess, device_in_use()),
         "hipDeviceGetAttribute");
-  require(reads_pageable != 0, argument, address, "is pageable memory of the host, which the device cannot reach");
+  return reaches != 0;
+}
+
+int device_of_stream(void* native) {
+  const DeviceGuard guard(device_in_use());  // the default streams are of the current device
+  hipDevice_t device_id = -1;
+  check(hipStreamGetDevice(static_cast<hipStream_t>(native), &device_id), "hipStreamGetDevice");
+  return device_id;
 }
 
 int compute_units() {

@@ -16,7 +16,15 @@ bool is_capturing(const Stream&) {
   return pretence().captures;
 }
 
-void require_reachable(const void*, const char*) {}
+MemoryPlace place_of(const void*) {
+  return pretence().memory;
+}
+bool reaches_pageable_memory() {
+  return false;  // asked only where a test pretends that memory is pageable
+}
+int device_of_stream(void*) {
+  return pretence().stream_device;
+}
 int compute_units() {
   return describe_device(device_in_use()).compute_units;
 }

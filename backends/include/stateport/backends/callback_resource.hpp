@@ -25,7 +25,8 @@ class CallbackResource final : public MemoryResource {
   explicit CallbackResource(const Callbacks& callbacks);
 
  private:
-  /// Throws OutOfMemory{bytes, 0} for nullptr, BackendError for memory that is not aligned as asked (it is given back).
+  /// Throws OutOfMemory{bytes, 0} for nullptr. Gives back what cannot be used, and throws: BackendError for memory that
+  /// is not aligned as asked, InvalidArgument for device memory of another device than the one in use.
   void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override;
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override;
   MemoryKind do_kind() const noexcept override { return callbacks_.kind; }
