@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/backends/stream.hpp>
 
-#include <stateport/backends/internal/device_calls.hpp>
+#include <stateport/backends/internal/device_checks.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "native_stream.hpp"

@@ -1,41 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/internal/device_checks.hpp>
 #include <stateport/backends/stream.hpp>
 
-#include <cstdint>
-
-/// What the library asks of the vendor's runtime around its launches; one source per vendor, src/<vendor>. The checks
-/// are in src/device_checks.cpp.
+/// What the kernels ask of the vendor's runtime around their launches; one source per vendor, src/<vendor>.
 namespace stateport::detail {
 
 /// Whether the stream records a graph. What is enqueued then runs at every replay: a copy from memory of the host would
 /// read it as it is at that time, and nothing may be waited for.
 [[nodiscard]] bool is_capturing(const Stream& stream);
-
-/// What the vendor's runtime knows of where memory lies.
-struct MemoryPlace {
-  enum class Kind : std::uint8_t {
-    anywhere,      ///< pinned, managed or unknown: taken as every device's
-    device,        ///< of one device
-    pageable_host  ///< ordinary memory of the host
-  };
-  Kind kind = Kind::anywhere;
-  int device_id = -1;  ///< of memory of one device
-};
-[[nodiscard]] MemoryPlace place_of(const void* memory);
-/// Whether kernels of the device in use may read and write pageable memory of the host.
-[[nodiscard]] bool reaches_pageable_memory();
-/// The device that a native stream was made on.
-[[nodiscard]] int device_of_stream(void* native);
-
-/// Throws InvalidArgument, naming both devices, for memory of another device than the one in use.
-void require_device_in_use(const void* memory, const char* argument);
-/// The same for a native stream.
-void require_stream_in_use(void* native);
-/// Throws InvalidArgument for memory that kernels of the device in use cannot reach: that of another device, and
-/// pageable memory of the host unless the device reads it.
-void require_reachable(const void* memory, const char* argument);
 
 /// Multiprocessors or compute units of the device in use.
 [[nodiscard]] int compute_units();
