@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_comparison.hpp"
 
+#include <stateport/backends/device.hpp>
 #include <stateport/backends/transfer.hpp>
 
 #include "device_time.hpp"
@@ -19,7 +20,15 @@ SlotCopy contiguous_copy(int round) {
 
 }  // namespace
 
+bool is_dry_run() {
+  return backend_info().host_reads_device_memory;
+}
+std::size_t limit_bytes() {
+  return sized(std::size_t{1} << 30, std::size_t{1} << 16);
+}
+
 StateSpec layers_of_two_tensors(std::int32_t layers) {
+  if (is_dry_run()) return StateSpec::uniform(2, {.window = 4, .dim = 1024}, {.shape = {2, 16, 16}});
   return StateSpec::uniform(layers, {.window = 4, .dim = 10240}, {.shape = {32, 128, 128}});
 }
 
@@ -60,7 +69,7 @@ double DeviceTimer::time_ns(const Contender& contender, int round) {
 double DeviceTimer::checked_time_ns(const Contender& contender, int round, RoundChecks& checks, const Before& before) {
   checks.prepare(stream_, round);
   if (before) before(round);
-  if (!sweep_) sweep_.emplace();
+  if (!sweep_) sweep_.emplace(limit_bytes());
   sweep_->run(stream_);
   const double ns = time_ns(contender, round);
   if (!checks.hold(stream_, round)) wrong_ = contender.name;
@@ -78,7 +87,8 @@ void report_limited(benchmark::State& state, const Stream& stream, std::vector<C
   contenders.push_back({big_memcpy, [&](int round) { limit.memcpy_call(stream, round); }});
   contenders.push_back({contiguous, [&](int round) { limit.kernel(stream, round); }});
   DeviceTimer timer(stream);
-  const Comparison result = report(state, contenders, bytes, gpu_rounds, [&](const Contender& contender, int round) {
+  const int rounds = sized(31, 2);
+  const Comparison result = report(state, contenders, bytes, rounds, [&](const Contender& contender, int round) {
     if (contender.name == big_memcpy || contender.name == contiguous)
       return timer.checked_time_ns(contender, round, limit.checks());
     return timer.checked_time_ns(contender, round, checks, before);
@@ -92,7 +102,7 @@ void report_limited(benchmark::State& state, const Stream& stream, std::vector<C
 
 void report_beside_empty(benchmark::State& state, const Stream& stream, const std::function<void()>& ours,
                          const std::function<void()>& empty) {
-  constexpr int rounds = 101;  // they cost little
+  const int rounds = sized(101, 2);  // they cost little
   DeviceTimer timer(stream);
   const Comparison result =
       report(state, {{"ours", [&](int) { ours(); }}, {"empty", [&](int) { empty(); }}}, 0, rounds,

@@ -23,8 +23,18 @@
 /// swept, after it every byte is compared.
 namespace stateport::perf {
 
-inline constexpr int gpu_rounds = 31;
 inline constexpr int disjoint_rounds = 4;  ///< so that a round finds nothing of itself in the caches
+
+/// In an OpenMP build the benchmarks of GPUs are a dry run: host threads stand in for the device, everything is small,
+/// and every byte is checked. Times mean nothing there.
+[[nodiscard]] bool is_dry_run();
+/// `device`, or `dry` in a dry run.
+template <class T>
+[[nodiscard]] T sized(T device, T dry) {
+  return is_dry_run() ? dry : device;
+}
+/// Bytes of the contiguous copy that limits those that are small themselves.
+[[nodiscard]] std::size_t limit_bytes();
 
 /// `layers` layers of a 2 MiB recurrent and an 80 KiB conv tensor; 24: 48 tensors.
 [[nodiscard]] StateSpec layers_of_two_tensors(std::int32_t layers = 24);

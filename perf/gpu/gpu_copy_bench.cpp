@@ -85,14 +85,16 @@ BENCHMARK(copies)->Name("G1")->Arg(16)->Arg(32)->UseManualTime()->Iterations(1)-
 /// G2: one and four states, replayed from a graph. excess_ns: beyond what the bytes take at the limit.
 void graph_copies(benchmark::State& state) {
   const Stream stream = Stream::create();
-  CopyWorkload workload(layers_of_two_tensors(), static_cast<std::int32_t>(state.range(0)));
+  const StateSpec spec = layers_of_two_tensors();
+  const auto requests = static_cast<std::int32_t>(state.range(0));
+  CopyWorkload workload(spec, requests, disjoint_rounds * 2 * static_cast<std::size_t>(requests) * spec.slot_bytes());
   workload.run(0, stream);
   std::vector<std::unique_ptr<test::DeviceGraph>> graphs;
   for (int round = 0; round < workload.rounds(); ++round)
-    graphs.push_back(std::make_unique<test::DeviceGraph>(stream, [&] { workload.run(round, stream); }));
+    graphs.push_back(std::make_unique<test::DeviceGraph>(stream, [&, round] { workload.run(round, stream); }));
   const auto replay = [&](int round) { graphs[static_cast<std::size_t>(round) % graphs.size()]->launch(stream); };
   RoundChecks checks(destinations_of(workload));
-  ContiguousCopy limit(std::size_t{1} << 30);
+  ContiguousCopy limit(limit_bytes());
   report_limited(state, stream, {{"ours", replay}}, workload.moved_bytes(), checks, limit);
 }
 BENCHMARK(graph_copies)->Name("G2")->Arg(1)->Arg(4)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
@@ -119,11 +121,12 @@ double shifted_bytes(const StateSpec& spec, std::int64_t window, std::int64_t sh
 
 /// G4: conv windows of `range(0)` tokens of 64 requests, shifted in place by `range(1)`.
 void shift(benchmark::State& state, ConvLayout layout) {
-  constexpr std::int32_t requests = 64;
+  const auto requests = sized<std::int32_t>(64, 3);
   const std::int64_t window = state.range(0), tokens = state.range(1);
   const Stream stream = Stream::create();
   DeviceResource resource;
-  const StateSpec spec = StateSpec::uniform(36, {.window = window, .dim = 8192, .layout = layout}, {});
+  const auto dim = sized<std::int64_t>(8192, 1024);
+  const StateSpec spec = StateSpec::uniform(sized(36, 2), {.window = window, .dim = dim, .layout = layout}, {});
   const StoreOptions options{.slots = disjoint_rounds * requests};
   const StateStore store(resource, spec, options), before(resource, spec, options), expected(resource, spec, options);
   fill_randomly(before);
@@ -142,7 +145,7 @@ void shift(benchmark::State& state, ConvLayout layout) {
   ContiguousCopy limit(static_cast<std::size_t>(bytes) / 2);
   const auto shift_round = [&](int round) {
     const auto first = static_cast<std::size_t>(round % disjoint_rounds * requests);
-    copier.copy_shifted(stream, std::span(plan).subspan(first, requests));
+    copier.copy_shifted(stream, std::span(plan).subspan(first, static_cast<std::size_t>(requests)));
   };
   report_limited(state, stream, {{"ours", shift_round}}, bytes, checks, limit);
 }
@@ -165,11 +168,11 @@ void round_to_bf16(std::span<const std::byte> from, std::span<std::byte> to) {
 
 /// G5: fp32 recurrent states to bf16 ones.
 void convert(benchmark::State& state) {
-  constexpr std::int32_t requests = 16;
+  const auto requests = sized<std::int32_t>(16, 3);
   const Stream stream = Stream::create();
   DeviceResource resource;
   const auto spec = [](ElementType type) {
-    return StateSpec::uniform(24, {}, {.shape = {32, 128, 128}, .type = type});
+    return StateSpec::uniform(sized(24, 2), {}, {.shape = {sized<std::int64_t>(32, 1), 128, 128}, .type = type});
   };
   const StateStore fp32(resource, spec(ElementType::fp32), {.slots = disjoint_rounds * requests});
   const StateStore bf16(resource, spec(ElementType::bf16), {.slots = disjoint_rounds * requests});
@@ -181,7 +184,7 @@ void convert(benchmark::State& state) {
   for (std::int32_t slot = 0; slot < fp32.slots(); ++slot) plan.push_back(SlotCopy::whole(slot, slot));
   const auto convert_round = [&](int round) {
     const auto first = static_cast<std::size_t>(round % disjoint_rounds * requests);
-    copier.copy_slots(stream, std::span(plan).subspan(first, requests));
+    copier.copy_slots(stream, std::span(plan).subspan(first, static_cast<std::size_t>(requests)));
   };
   const double bytes = static_cast<double>(requests) * static_cast<double>(fp32.spec().slot_bytes()) * 1.5;
   RoundChecks checks(slots_in_rounds(bf16, expected, nullptr, requests));
@@ -217,7 +220,7 @@ void images(benchmark::State& state, bool to_device) {
         {{.dst = to.tensors()[0].slot_data(slot), .expected = from.tensors()[0].slot_data(slot), .bytes = bytes}});
   RoundChecks checks(std::move(written));
   DeviceTimer timer(stream);
-  report(state, {{"ours", copy}, {"memcpy", memcpy_call}}, static_cast<double>(bytes), gpu_rounds,
+  report(state, {{"ours", copy}, {"memcpy", memcpy_call}}, static_cast<double>(bytes), sized(31, 2),
          [&](const Contender& contender, int round) { return timer.checked_time_ns(contender, round, checks); });
   timer.conclude(state);
 }

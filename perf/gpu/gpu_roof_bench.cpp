@@ -33,7 +33,7 @@ void shapes(benchmark::State& state) {
                             copies[static_cast<std::size_t>(round) % copies.size()][i].run(stream);
                           }});
   RoundChecks checks(std::move(written));
-  ContiguousCopy limit(std::size_t{1} << 30);
+  ContiguousCopy limit(limit_bytes());
   report_limited(state, stream, contenders, workload.moved_bytes(), checks, limit);
 }
 BENCHMARK(shapes)->Name("roof")->Arg(1)->Arg(4)->Arg(16)->Arg(32)->UseManualTime()->Iterations(1)->Unit(

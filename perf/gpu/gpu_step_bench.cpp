@@ -170,7 +170,7 @@ void few_rows_with_work(benchmark::State& state) {
     written.push_back(destinations(workload.chunks(round)));
   }
   RoundChecks checks(std::move(written));
-  ContiguousCopy limit(std::size_t{1} << 30);
+  ContiguousCopy limit(limit_bytes());
   const auto copy = [&](int round) {
     const Buffer& plan = plans[static_cast<std::size_t>(round) % plans.size()];
     copier.copy_slots_on_device(stream, plan.as<SlotCopy>(), step_requests);
@@ -190,7 +190,7 @@ void boundaries(benchmark::State& state) {
     twins.push_back(peer_copies(steps.chunks(round)).back());
   }
   RoundChecks checks(std::move(written));
-  ContiguousCopy limit(std::size_t{1} << 30);
+  ContiguousCopy limit(limit_bytes());
   report_limited(state, stream,
                  {{"ours", [&](int) { steps.step(stream); }},
                   {"twin", [&](int round) { twins[static_cast<std::size_t>(round % disjoint_rounds)].run(stream); }}},
@@ -201,10 +201,10 @@ BENCHMARK(boundaries)->Name("align")->Arg(1)->Arg(16)->UseManualTime()->Iteratio
 /// G9: 256 requests take over the states of accepted drafts in 48 layers: 3.4 GB read, as many written.
 void commits(benchmark::State& state) {
   const Stream stream = Stream::create();
-  CommitWorkload workload({.requests = 256, .layers = 48});
+  CommitWorkload workload({.requests = sized(256, 5), .layers = sized(48, 2)});
   RoundChecks checks({destinations(workload.chunks())});
   const PeerCopy twin = peer_commit(workload);
-  ContiguousCopy limit(std::size_t{1} << 30);
+  ContiguousCopy limit(limit_bytes());
   report_limited(state, stream,
                  {{"ours", [&](int) { workload.run(stream); }}, {twin.name, [&](int) { twin.run(stream); }}},
                  workload.moved_bytes(), checks, limit);

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::size_t word_bytes = 16;
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;  // one block's work: small, so that the load is even
-constexpr std::size_t swept_bytes = std::size_t{1} << 30;    // four times the last-level cache of today's GPUs
 constexpr std::byte poison{0xA5};
 
 /// Adds left and right, cut into pieces.
@@ -79,15 +78,15 @@ std::vector<WrittenRange> slot_ranges(const StateStore& written, const StateStor
   return ranges;
 }
 
-CacheSweep::CacheSweep() : memory_(resource_, swept_bytes + word_bytes) {
+CacheSweep::CacheSweep(std::size_t bytes) : bytes_(bytes), memory_(resource_, bytes + word_bytes) {
   std::vector<EqualRanges> pieces;
-  cut(pieces, memory_.as<std::byte>(), memory_.as<std::byte>(), swept_bytes);
+  cut(pieces, memory_.as<std::byte>(), memory_.as<std::byte>(), bytes_);
   device_pieces_ = upload(resource_, pieces);
   pieces_ = static_cast<std::uint32_t>(pieces.size());
 }
 
 void CacheSweep::run(const Stream& stream) {
-  auto* const different = reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + swept_bytes);
+  auto* const different = reinterpret_cast<std::uint32_t*>(memory_.as<std::byte>() + bytes_);
   count_differences(stream, device_pieces_.as<EqualRanges>(), pieces_, different);
 }
 

@@ -57,11 +57,13 @@ class RoundChecks {
 /// lines behind that a timed run would have to write back.
 class CacheSweep {
  public:
-  CacheSweep();
+  /// `bytes`: a multiple of 16, four times the last-level cache or more.
+  explicit CacheSweep(std::size_t bytes);
   void run(const Stream& stream);
 
  private:
   DeviceResource resource_;
+  std::size_t bytes_;
   Buffer memory_;
   Buffer device_pieces_;
   std::uint32_t pieces_ = 0;
