@@ -88,6 +88,7 @@ run_tests() {
   step 200 test-kernels program test-kernels
   step 60 test-c program test-c
   step 120 test-engine program test-engine
+  step 60 test-engine-moved-state program test-engine-moved-state
   step 60 tiny-engine program stateport-tiny-engine --seeds 200
   checker memcheck 90 6 '*/copy_s*.cpp,*/align_*.cpp,*/commit_*.cpp,*/clear_slots_test.cpp'
   checker racecheck 60 2 '*/align_context_test.cpp,*/copy_slots_test.cpp'

@@ -66,7 +66,11 @@ build_kokkos() {
 }
 
 build_project() {
-  [ -z "$kokkos_sources" ] || configure+=(-DKokkos_ROOT="$day/kokkos")
+  if [ -n "$kokkos_sources" ]; then
+    configure+=(-DKokkos_ROOT="$day/kokkos")
+  else
+    configure+=("-DKokkos_ARCH_$kokkos_arch=ON")
+  fi
   do_it cmake -S "$checkout" -B "$day/project" "${configure[@]}" -DSTATEPORT_BACKEND=CUDA -DSTATEPORT_BUILD_TESTS=ON \
     -DSTATEPORT_BUILD_PERF=ON
   do_it cmake --build "$day/project" -j "$jobs" --target "${targets[@]}"
