@@ -11,7 +11,7 @@ checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly vendor=${1:?cuda or hip} headers=${2:?folder of the Kokkos headers}
 readonly build=$checkout/build/vendor-$vendor
 readonly package=$build/kokkos
-readonly kernel_sources=(gpu/launch.cpp gpu/align_launch.cpp step_committer.cpp)
+readonly kernel_sources=(gpu/launch.cpp gpu/align_launch.cpp gpu/step_launch.cpp)
 
 absent() {
   printf 'check-vendor-compile: %s: not checked. %s\n' "$vendor" "$1" >&2

@@ -5,38 +5,69 @@
     check_isa.py cuda|hip FOLDER
 
 FOLDER holds, for every source of the kernels, NAME.ptx and NAME.ptxas (what ptxas -v says) or NAME.s (gfx942). PTX
-serves for sm_90: ptxas keeps the width of accesses, and says itself what became of the registers. Of each kernel it must be true that
+serves for sm_90: ptxas keeps the width of accesses, and says itself what became of the registers. Of each kernel it must
+be true that
   * it keeps to its registers and has no stack, where spilled registers and arrays lie;
-  * its fast path is there: one basic block with so many independent 16-byte loads before the first 16-byte store, as
-    many 16-byte stores, and no narrower access to memory, so that no byte loop has taken its place.
+  * each of its paths is there: one basic block with so many independent loads of a width, then so many stores of it, and
+    no other access to memory, so that no byte loop has taken its place. A path that reads, waits at a barrier and then
+    writes has no store in its block;
+  * it knows of what it copies that it lies in global memory, has no more barriers and fences than it needs, and divides
+    no 64-bit numbers. What Kokkos adds to every kernel of teams is counted too.
 Exit code 0, or 1 with a line for every rule that is broken. Standard library only."""
 import pathlib
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Path:
+    loads: int  # of `width` bytes, all before the first store of the block
+    stores: int
+    width: int = 16
+
+
+COPY = Path(loads=4, stores=4)
+# A tile's remainder: its stores are in blocks of their own, each under its condition.
+REMAINDER = Path(loads=4, stores=1)
+SHIFT_SD_3 = Path(loads=3, stores=3)  # other numbers of kept tokens have four loads, as COPY
+SHIFT_DS = Path(loads=6, stores=0, width=8)
+# Two packs of eight fp32, each of which becomes 16 bytes.
+CONVERT = Path(loads=4, stores=2)
+CLEAR = Path(loads=0, stores=1)
 
 
 @dataclass(frozen=True)
 class Rule:
     kernel: str  # in the mangled name
-    loads: int  # 16-byte loads in flight in the fast path
-    stores: int
+    paths: tuple
+    barriers: int
+    fences: int = 0
     registers: int = 64
     stack_bytes: int = 0
+    generic: int = 0  # accesses that look up where an address lies
+    divisions: int = 2  # of 64 bits; Kokkos has two in its kernels of teams
 
 
-# The align step keeps the counters of its two outer loops in memory on sm_90: two accesses a pass, none beside a copy.
+# A thread keeps one number of the step's outer loops in memory on sm_90: one access a group, none beside a copy.
 ALIGN_STACK_BYTES = 8
 # The second launch bound of HIP leaves 96 vector registers of 512 to each of five waves; see gpu/copy_tile.hpp.
 HIP_REGISTERS = 96
+# Tables of a group are found through pointers in memory: their entries are looked at once a tile.
+ALIGN_GENERIC = 80
+BYTES = (COPY, REMAINDER, SHIFT_SD_3, SHIFT_DS)
 RULES = [
-    Rule("CopyRowsILb0E", loads=4, stores=4),
-    Rule("CopyRowsILb1E", loads=4, stores=4),
-    Rule("CopyRowsOnDeviceILb0E", loads=4, stores=4),
-    Rule("CopyRowsOnDeviceILb1E", loads=4, stores=4),
-    Rule("AlignStepKernel", loads=4, stores=4, stack_bytes=ALIGN_STACK_BYTES),
-    Rule("ClearRows", loads=0, stores=1),
-    Rule("CommitStep", loads=4, stores=4),
+    Rule("CopyRowsILb0E", BYTES, barriers=3),
+    Rule("CopyRowsILb1E", (*BYTES, CONVERT), barriers=3),
+    Rule("CopyRowsOnDeviceILb0E", BYTES, barriers=9),
+    Rule("CopyRowsOnDeviceILb1E", (*BYTES, CONVERT), barriers=9),
+    Rule("AlignStepKernelILb0E", BYTES, barriers=15, fences=2, stack_bytes=ALIGN_STACK_BYTES, generic=ALIGN_GENERIC),
+    Rule("AlignStepKernelILb1E", (*BYTES, CONVERT), barriers=15, fences=2, stack_bytes=ALIGN_STACK_BYTES,
+         generic=ALIGN_GENERIC),
+    Rule("ClearRows", (CLEAR,), barriers=2),
+    Rule("CommitStepILb0E", (COPY, REMAINDER), barriers=8),
+    Rule("CommitStepILb1E", (COPY, REMAINDER, CONVERT), barriers=8),
 ]
 
 
@@ -46,6 +77,12 @@ class Kernel:
     registers: int = -1
     stack_bytes: int = -1
     blocks: list = field(default_factory=lambda: [[]])  # of accesses: (is a store, bytes)
+    counts: Counter = field(default_factory=Counter)  # barriers, fences, generic, divisions
+
+    def widths(self, store):
+        """How many accesses of each width: "16x4 8x2"."""
+        found = Counter(size for block in self.blocks for is_store, size in block if is_store == store)
+        return " ".join(f"{size}x{count}" for size, count in sorted(found.items(), reverse=True))
 
 
 def access_bytes_ptx(line):
@@ -61,6 +98,14 @@ def access_bytes_ptx(line):
     return found.group(1) == "st", lanes * bits // 8
 
 
+PTX_COUNTED = {
+    "barriers": r"\s+(bar|barrier)(\.cta)?\.(sync|red)",
+    "fences": r"\s+(membar|fence\.\w+)\.(gl|gpu|sys)",
+    "generic": r"\s*(@!?%p\d+\s+)?(ld|st)\.(v\d\.)?[subf]\d+\s",
+    "divisions": r"\s+(div|rem)\.[su]64",
+}
+
+
 def read_ptx(text):
     """Kernels of one PTX file."""
     kernels = []
@@ -72,8 +117,10 @@ def read_ptx(text):
             continue
         elif re.match(r"\$?\w+:|\s+(@!?%p\d+\s+)?bra", line):
             kernels[-1].blocks.append([])
-        elif access := access_bytes_ptx(line):
-            kernels[-1].blocks[-1].append(access)
+        else:
+            kernels[-1].counts.update(what for what, pattern in PTX_COUNTED.items() if re.match(pattern, line))
+            if access := access_bytes_ptx(line):
+                kernels[-1].blocks[-1].append(access)
     return kernels
 
 
@@ -94,6 +141,15 @@ GFX_BYTES = {"ubyte": 1, "sbyte": 1, "byte": 1, "ushort": 2, "sshort": 2, "short
              "dwordx3": 12, "dwordx4": 16, "b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16}
 
 
+GFX_COUNTED = {
+    "barriers": r"\s+s_barrier",
+    "fences": r"\s+buffer_wbl2",
+    "generic": r"\s+flat_(load|store)_",
+    # A constant that divisions of 64 bits alone multiply by; each does once.
+    "divisions": r"\s+v_mul_f32.*0x5f7ffffc",
+}
+
+
 def read_gfx(text):
     """Kernels of one gfx942 assembly file, with registers and scratch memory from its metadata."""
     kernels = []
@@ -104,9 +160,11 @@ def read_gfx(text):
             continue
         elif re.match(r"\.LBB\w+:|\s+s_c?branch", line):
             kernels[-1].blocks.append([])
-        elif found := re.match(r"\s+(?:flat|global|buffer)_(load|store)_(\w+)", line):
-            width = found.group(2).removesuffix("_d16").removesuffix("_d16_hi")
-            kernels[-1].blocks[-1].append((found.group(1) == "store", GFX_BYTES[width]))
+        else:
+            kernels[-1].counts.update(what for what, pattern in GFX_COUNTED.items() if re.match(pattern, line))
+            if found := re.match(r"\s+(?:flat|global|buffer)_(load|store)_(\w+)", line):
+                width = found.group(2).removesuffix("_d16").removesuffix("_d16_hi")
+                kernels[-1].blocks[-1].append((found.group(1) == "store", GFX_BYTES[width]))
     by_name = {kernel.name: kernel for kernel in kernels}
     for entry in re.split(r"\n  - \.agpr_count:", text)[1:]:
         number = {key: int(value) for key, value in re.findall(r"\n    \.(\w+):\s+(\d+)\n", entry.replace("\n", "\n\n"))}
@@ -118,12 +176,14 @@ def read_gfx(text):
     return kernels
 
 
-def fast_path(block):
-    """(16-byte loads before the first store, 16-byte stores) of a block with nothing narrower; (0, 0) otherwise."""
-    if any(size < 16 for _, size in block):
-        return 0, 0
-    stores = [store for store, _ in block]
-    return stores.index(True) if True in stores else len(stores), sum(stores)
+def has_path(kernel, path):
+    """Whether a block of the kernel is the path."""
+    for block in kernel.blocks:
+        stores = [store for store, _ in block]
+        loads = stores.index(True) if True in stores else len(stores)
+        if (loads, sum(stores)) == (path.loads, path.stores) and all(size == path.width for _, size in block):
+            return True
+    return False
 
 
 def broken_rules(kernels, rules):
@@ -137,10 +197,19 @@ def broken_rules(kernels, rules):
                 yield f"{rule.kernel}: {kernel.registers} registers, at most {rule.registers} are allowed"
             if not 0 <= kernel.stack_bytes <= rule.stack_bytes:
                 yield f"{rule.kernel}: {kernel.stack_bytes} bytes of registers or arrays go to memory"
-            paths = [fast_path(block) for block in kernel.blocks]
-            if not any(loads >= rule.loads and stores >= rule.stores for loads, stores in paths):
-                yield (f"{rule.kernel}: no block with {rule.loads} loads of 16 bytes before {rule.stores} such stores "
-                       f"and nothing narrower; best: {max(paths)}")
+            for what in ("barriers", "fences", "generic", "divisions"):
+                if kernel.counts[what] > getattr(rule, what):
+                    yield f"{rule.kernel}: {what}: {kernel.counts[what]}, at most {getattr(rule, what)} are allowed"
+            for path in rule.paths:
+                if not has_path(kernel, path):
+                    yield (f"{rule.kernel}: no block with {path.loads} loads of {path.width} bytes then {path.stores} "
+                           "such stores and no other access")
+
+
+def for_hip(rule):
+    """The rule on gfx942. The two stores of CommitStep's conversion are in blocks of their own there."""
+    paths = rule.paths if "CommitStep" not in rule.kernel else tuple(path for path in rule.paths if path != CONVERT)
+    return replace(rule, paths=paths, registers=HIP_REGISTERS, stack_bytes=0)
 
 
 def read_folder(vendor, folder):
@@ -157,12 +226,14 @@ def main():
     if len(sys.argv) != 3 or sys.argv[1] not in ("cuda", "hip"):
         raise SystemExit(__doc__)
     vendor, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-    rules = RULES if vendor == "cuda" else [replace(rule, registers=HIP_REGISTERS, stack_bytes=0) for rule in RULES]
+    rules = RULES if vendor == "cuda" else [for_hip(rule) for rule in RULES]
     kernels = read_folder(vendor, folder)
     broken = list(broken_rules(kernels, rules))
     for kernel in kernels:
         if name := next((rule.kernel for rule in rules if rule.kernel in kernel.name), None):
-            print(f"check-isa: {name:24}{kernel.registers:4} registers, {kernel.stack_bytes} bytes of stack")
+            print(f"check-isa: {name:24}{kernel.registers:4} registers, {kernel.stack_bytes} bytes of stack, "
+                  + ", ".join(f"{kernel.counts[what]} {what}" for what in PTX_COUNTED)
+                  + f"; loads {kernel.widths(False)}; stores {kernel.widths(True)}")
     for sentence in broken:
         print(f"check-isa: {vendor}: BROKEN: {sentence}", file=sys.stderr)
     if not broken:

@@ -10,6 +10,13 @@
 /// tiles: 32 bits hold their sizes, and spare registers.
 namespace stateport::kernels {
 
+/// Unrolls the loop that follows on a device, where an array that a loop indexes would lie in memory.
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#define STATEPORT_UNROLL _Pragma("unroll")
+#else
+#define STATEPORT_UNROLL
+#endif
+
 /// The widest access of one thread: one 16-byte load or store. A vector where the compiler has them: clang for gfx942
 /// keeps structs of the copy loops in memory and writes them there in every round.
 #if defined(__clang__)
@@ -23,21 +30,38 @@ struct alignas(16) Word16 {
 /// Independent loads per thread before the first store; 256 lanes x 4 x 16 bytes keep 16 KiB in flight per team.
 inline constexpr std::uint32_t loads_in_flight = 4;
 
+/// Moves entries [0, count), which neighbouring lanes share out by turns: a thread calls load(i) for `in_flight` of its
+/// entries before it calls store(i, loaded) for the first of them. Entries past the end are not stored, and in their
+/// place the thread loads one of its own again, so that also the last group of a range waits for memory once.
+template <std::uint32_t in_flight, class Load, class Store>
+KOKKOS_INLINE_FUNCTION void move_in_groups(std::uint32_t lane, std::uint32_t lanes, std::uint32_t count,
+                                           const Load& load, const Store& store) {
+  using Loaded = decltype(load(std::uint64_t{lane}));
+  std::uint32_t i = lane;
+  // 64 bits, so that the entries of a group share one address register.
+  const auto entry = [&](std::uint32_t k) { return std::uint64_t{i} + k * lanes; };
+  for (; i + (in_flight - 1) * lanes < count; i += in_flight * lanes) {
+    Loaded loaded[in_flight];
+    STATEPORT_UNROLL
+    for (std::uint32_t k = 0; k < in_flight; ++k) loaded[k] = load(entry(k));
+    STATEPORT_UNROLL
+    for (std::uint32_t k = 0; k < in_flight; ++k) store(entry(k), loaded[k]);
+  }
+  if (i >= count) return;
+  Loaded loaded[in_flight];
+  STATEPORT_UNROLL
+  for (std::uint32_t k = 0; k < in_flight; ++k) loaded[k] = load(i + k * lanes < count ? entry(k) : i);
+  STATEPORT_UNROLL
+  for (std::uint32_t k = 0; k < in_flight; ++k)
+    if (i + k * lanes < count) store(entry(k), loaded[k]);
+}
+
 template <class Word>
 KOKKOS_INLINE_FUNCTION void copy_words(std::uint32_t lane, std::uint32_t lanes, Word* dst, const Word* src,
                                        std::uint32_t count) {
-  std::uint32_t i = lane;
-  for (; i + (loads_in_flight - 1) * lanes < count; i += loads_in_flight * lanes) {
-    const Word first = src[i];
-    const Word second = src[i + lanes];
-    const Word third = src[i + 2 * lanes];
-    const Word fourth = src[i + 3 * lanes];
-    dst[i] = first;
-    dst[i + lanes] = second;
-    dst[i + 2 * lanes] = third;
-    dst[i + 3 * lanes] = fourth;
-  }
-  for (; i < count; i += lanes) dst[i] = src[i];
+  move_in_groups<loads_in_flight>(
+      lane, lanes, count, [&](std::uint64_t i) { return src[i]; },
+      [&](std::uint64_t i, const Word& word) { dst[i] = word; });
 }
 
 /// A range whose two ends agree modulo sizeof(Word): bytes up to the first word boundary, words, bytes.
@@ -68,7 +92,9 @@ KOKKOS_INLINE_FUNCTION void copy_through_funnel(std::uint32_t lane, std::uint32_
   const auto* const from = reinterpret_cast<const std::uint32_t*>(src + head - src_offset);
   auto* const to = reinterpret_cast<std::uint32_t*>(dst + head);
   const std::uint32_t right = 8 * src_offset;
-  for (std::uint32_t i = lane; i < words; i += lanes) to[i] = from[i] >> right | from[i + 1] << (32 - right);
+  move_in_groups<loads_in_flight>(
+      lane, lanes, words, [&](std::uint64_t i) { return from[i] >> right | from[i + 1] << (32 - right); },
+      [&](std::uint64_t i, std::uint32_t word) { to[i] = word; });
   for (std::uint32_t i = lane; i < head; i += lanes) dst[i] = src[i];
   for (std::uint32_t i = head + words * 4 + lane; i < bytes; i += lanes) dst[i] = src[i];
 }

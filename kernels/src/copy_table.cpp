@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint64_t tile_grain_elements = 16;  // keeps every tile of an aligned tensor 16-byte aligned
 
-/// A pass of the GPU kernels over 1,024 rows counts its (row, tile) pairs in 32 bits.
-constexpr std::size_t tiles_max = UINT32_MAX / 1024;
+/// A pass of the GPU kernels over 1,024 rows counts its (row, tile) pairs, and the parts of some of them, in 32 bits.
+constexpr std::size_t tiles_max = UINT32_MAX / 2048;
 
 constexpr std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
@@ -73,6 +73,12 @@ std::vector<std::uint32_t> in_layer_order(std::span<const StateTensorView> tenso
   return order;
 }
 
+std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateStore* const> stores) {
+  std::vector<std::span<const StateTensorView>> tensors;
+  for (const StateStore* store : stores) tensors.push_back(store->tensors());
+  return tensors;
+}
+
 template <class T>
 Buffer upload(MemoryResource& resource, const std::vector<T>& values) {
   const Stream stream = Stream::default_stream();
@@ -98,33 +104,38 @@ void append_tiles(std::vector<Tile>& tiles, std::uint32_t tensor, std::uint64_t 
 
 CopyTable::CopyTable(std::span<const StateStore* const> sources, const StateStore& destination,
                      std::size_t tile_bytes_max)
-    : tensor_count_(static_cast<std::uint32_t>(destination.tensors().size())) {
+    : CopyTable(tensors_of(sources), destination.tensors(), tile_bytes_max) {}
+
+CopyTable::CopyTable(std::span<const StateTensorView> source, const StateStore& destination, std::size_t tile_bytes_max)
+    : CopyTable(std::vector{source}, destination.tensors(), tile_bytes_max) {}
+
+CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, std::size_t tile_bytes_max)
+    : tensor_count_(static_cast<std::uint32_t>(destination.size())) {
   std::vector<TensorRoute> routes;
-  for (const StateStore* source : sources) {
-    require(source->tensors().size() == tensor_count_, "source", source->tensors().size(),
+  for (const Tensors source : sources) {
+    require(source.size() == tensor_count_, "source", source.size(),
             "has another number of tensors than the destination");
     for (std::size_t i = 0; i < tensor_count_; ++i) {
-      detail::require_reachable(source->tensors()[i].base, "source");
-      detail::require_reachable(destination.tensors()[i].base, "destination");
-      require_fitting(source->tensors()[i], destination.tensors()[i]);
-      routes.push_back(route_of(source->tensors()[i], destination.tensors()[i]));
+      detail::require_reachable(source[i].base, "source");
+      detail::require_reachable(destination[i].base, "destination");
+      require_fitting(source[i], destination[i]);
+      routes.push_back(route_of(source[i], destination[i]));
     }
   }
   elementwise_ =
       std::ranges::any_of(routes, [](const TensorRoute& route) { return route.mode != TensorRoute::Mode::bytes; });
-  for (const StateTensorView& tensor : destination.tensors())
+  for (const StateTensorView& tensor : destination)
     if (tensor.spec.kind == StateKind::conv) window_min_ = std::min(window_min_, tensor.spec.window());
   std::vector<Tile> tiles;
-  for (const std::uint32_t i : in_layer_order(destination.tensors())) {
-    const StateTensorSpec& spec = destination.tensors()[i].spec;
+  for (const std::uint32_t i : in_layer_order(destination)) {
+    const StateTensorSpec& spec = destination[i].spec;
     if (layer_starts_.empty() || layer_starts_.back().layer != spec.layer)
       layer_starts_.push_back({.layer = spec.layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
     append_tiles(tiles, i, static_cast<std::uint64_t>(spec.element_count()), element_bytes(spec.type), tile_bytes_max);
   }
   std::vector<std::uint64_t> begin_bytes = {0};
   for (const Tile& tile : tiles)
-    begin_bytes.push_back(begin_bytes.back() +
-                          tile.elements * element_bytes(destination.tensors()[tile.tensor].spec.type));
+    begin_bytes.push_back(begin_bytes.back() + tile.elements * element_bytes(destination[tile.tensor].spec.type));
   require(tiles.size() <= tiles_max, "tiles", tiles.size(),
           "a state has too many bytes: one pass over rows counts in 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());

@@ -87,6 +87,8 @@ class CopyTable {
  public:
   /// Throws InvalidArgument when a source does not fit the destination.
   CopyTable(std::span<const StateStore* const> sources, const StateStore& destination, std::size_t tile_bytes_max);
+  /// The same with one source that is not a store: any strides, by which elements may lie at one place.
+  CopyTable(std::span<const StateTensorView> source, const StateStore& destination, std::size_t tile_bytes_max);
 
   CopyTable(const CopyTable&) = delete;
   CopyTable& operator=(const CopyTable&) = delete;
@@ -100,10 +102,13 @@ class CopyTable {
   [[nodiscard]] std::int64_t window_min() const noexcept { return window_min_; }
 
  private:
+  using Tensors = std::span<const StateTensorView>;
   struct LayerStart {
     std::int32_t layer;
     std::uint32_t first_tile;
   };
+
+  CopyTable(const std::vector<Tensors>& sources, Tensors destination, std::size_t tile_bytes_max);
 
   /// Tiles of the layers below `layer`.
   [[nodiscard]] std::uint32_t tiles_before(std::int32_t layer) const noexcept;

@@ -73,6 +73,37 @@ TEST_CASE("shifted copies between stores equal the reference, planned on host or
   });
 }
 
+TEST_CASE("every window, shift, order, width and number of channels is shifted to the byte") {
+  constexpr ElementType types[] = {ElementType::fp64, ElementType::fp32, ElementType::bf16, ElementType::fp8};
+  constexpr std::int64_t channel_counts[] = {1, 7, 8, 33, 64, 1001};
+  const Stream stream = Stream::default_stream();
+  Random random(20261122);
+  for (std::int64_t window = 2; window <= 12; ++window) {
+    std::vector<StateTensorSpec> tensors;
+    for (const ElementType type : types)
+      for (const std::int64_t dim : channel_counts)
+        for (const ConvLayout layout : {ConvLayout::sd, ConvLayout::ds})
+          tensors.push_back(StateTensorSpec::conv(static_cast<std::int32_t>(tensors.size()),
+                                                  {.window = window, .dim = dim, .type = type, .layout = layout}));
+    const StateSpec spec(tensors);
+    for (const std::size_t misalignment : {std::size_t{0}, std::size_t{15}}) {
+      StoreImage image(random, spec, {.slots = 3, .misalignment_max = misalignment, .padding_max = misalignment});
+      const StateStore store = image.upload(stream);
+      SlotCopier copier(store, store);
+      for (std::int32_t shift = 1; shift < window; ++shift) {
+        CAPTURE(window);
+        CAPTURE(shift);
+        CAPTURE(misalignment);
+        const SlotCopy plan[] = {{.src_slot = 0, .dst_slot = 0, .conv_shift = shift, .recurrent_src_slot = -1},
+                                 {.src_slot = 1, .dst_slot = 2, .conv_shift = shift, .recurrent_src_slot = -1}};
+        copier.copy_shifted(stream, plan);
+        test::reference::copy_shifted(image, image, plan);
+        REQUIRE(image.matches_device(stream));
+      }
+    }
+  }
+}
+
 TEST_CASE("a shift of the whole window is refused") {
   const Stream stream = Stream::default_stream();
   DeviceResource resource;

@@ -5,6 +5,7 @@
 #include "../align_launch.hpp"
 
 #include "copy_tile.hpp"
+#include "work_share.hpp"
 
 namespace stateport::kernels {
 
@@ -17,9 +18,6 @@ AlignLauncher::~AlignLauncher() = default;
 
 namespace {
 
-/// One row a lane. The copies of a pass lie in shared memory, decided once instead of once a tile.
-constexpr auto align_rows_per_pass = static_cast<std::int32_t>(team_lanes);
-
 /// `elementwise`: as of copy_tile, for a table of any group.
 template <bool elementwise>
 struct AlignStepKernel {
@@ -28,37 +26,21 @@ struct AlignStepKernel {
   AlignBatchView batch;
   AlignCounters* counters;
 
-  /// Lists the copies of rows [begin, begin + align_rows_per_pass), in row order; returns how many there are.
-  KOKKOS_FUNCTION std::uint32_t list_copies(const Team& team, const AlignGroupView& group, std::int32_t begin,
-                                            SlotCopy* list) const {
-    const std::int32_t count = batch.rows - begin < align_rows_per_pass ? batch.rows - begin : align_rows_per_pass;
-    std::uint32_t listed = 0;
-    Kokkos::parallel_scan(
-        Kokkos::TeamThreadRange(team, count),
-        [&](std::int32_t i, std::uint32_t& position, bool final) {
-          const AlignRow row = decide_align_row(group, batch, begin + i);
-          if (!row.moves()) return;
-          if (final) list[position] = row.copy;
-          ++position;
-        },
-        listed);
-    team.team_barrier();
-    return listed;
-  }
-
-  /// `item`: this team's next (row, tile) pair, counted from the first of the group; afterwards from the end of it, so
-  /// that groups share the league evenly.
-  KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, SlotCopy* list,
-                                  std::uint32_t& item) const {
-    for (std::int32_t begin = 0; begin < batch.rows; begin += align_rows_per_pass) {
-      const std::uint32_t items = list_copies(team, group, begin, list) * group.table.tile_count;
-      for (; item < items; item += static_cast<std::uint32_t>(team.league_size())) {
-        const std::uint32_t position = item / group.table.tile_count;
-        const std::uint32_t tile = item - position * group.table.tile_count;
-        copy_tile<elementwise>(team, group.table, 0, list[position], tile);
-      }
-      item -= items;
-      team.team_barrier();  // the list is rewritten in the next pass
+  /// This team's share of what a group copies.
+  KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, WorkList<SlotCopy>& list) const {
+    const auto rows = static_cast<std::uint32_t>(batch.rows);
+    for (std::uint32_t begin = 0; begin < rows; begin += listed_rows_max) {
+      const std::uint32_t count = rows - begin < listed_rows_max ? rows - begin : listed_rows_max;
+      const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& copy) {
+        const AlignRow row = decide_align_row(group, batch, static_cast<std::int32_t>(begin + i));
+        copy = row.copy;
+        return row.moves();
+      });
+      if (listed == 0) continue;
+      for_each_tile(team, group.table, listed, [&](std::uint32_t i, const Tile& tile) {
+        copy_tile<elementwise>(team, group.table, 0, list.work[i], tile);
+      });
+      team.team_barrier();
     }
   }
 
@@ -66,21 +48,19 @@ struct AlignStepKernel {
   /// the barrier, and what they do next behind the hand-over of `finished`.
   KOKKOS_FUNCTION bool finishes_last(const Team& team) const {
     team.team_barrier();
-    std::uint32_t finished = 0;
-    Kokkos::single(
-        Kokkos::PerTeam(team),
-        [&](std::uint32_t& value) {
-          Kokkos::memory_fence();
-          value = Kokkos::atomic_fetch_add(&counters->finished_teams, 1u);
-          Kokkos::memory_fence();
-        },
-        finished);
-    return finished + 1 == static_cast<std::uint32_t>(team.league_size());
+    bool last = false;
+    if (team.team_rank() == 0) {
+      Kokkos::memory_fence();
+      last =
+          Kokkos::atomic_fetch_add(&counters->finished_teams, 1u) + 1 == static_cast<std::uint32_t>(team.league_size());
+      Kokkos::memory_fence();
+    }
+    return any_lane(team, last);
   }
 
   /// What the forward left in the windows of all rows. Rows may name one block, so that counts are first forgotten and
   /// then ordered.
-  KOKKOS_FUNCTION void record_forward(const Team& team, const AlignGroupView& group) const {
+  KOKKOS_FORCEINLINE_FUNCTION void record_forward(const Team& team, const AlignGroupView& group) const {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
       for_each_forward_state(group, batch, row, decide_align_row(group, batch, row),
                              [](HeldTokens& held, std::uint32_t, std::int64_t) { held = 0; });
@@ -95,7 +75,7 @@ struct AlignStepKernel {
     team.team_barrier();
   }
 
-  KOKKOS_FUNCTION void remember(const Team& team) const {
+  KOKKOS_FORCEINLINE_FUNCTION void remember(const Team& team) const {
     for (const AlignGroupView* group = groups; group < groups + group_count; ++group) {
       if (batch.phase != AlignPhase::pre) record_forward(team, *group);
       Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
@@ -109,11 +89,9 @@ struct AlignStepKernel {
     Kokkos::single(Kokkos::PerTeam(team), [&] { counters->finished_teams = 0; });
   }
 
-  KOKKOS_FUNCTION void operator()(const Team& team) const {
-    auto* const list = static_cast<SlotCopy*>(team.team_shmem().get_shmem(team_lanes * sizeof(SlotCopy)));
-    auto item = static_cast<std::uint32_t>(team.league_rank());
-    for (const AlignGroupView* group = groups; group < groups + group_count; ++group)
-      copy_group(team, *group, list, item);
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(const Team& team) const {
+    WorkList<SlotCopy>& list = work_list<SlotCopy>(team);
+    for (const AlignGroupView* group = groups; group < groups + group_count; ++group) copy_group(team, *group, list);
     if (finishes_last(team)) remember(team);
   }
 };
@@ -130,7 +108,7 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
     elementwise = elementwise || group.table.elementwise;
   }
   Policy policy = policy_for(space, items);
-  policy.set_scratch_size(0, Kokkos::PerTeam(team_lanes * sizeof(SlotCopy)));
+  add_work_list<SlotCopy>(policy);
   const auto count = static_cast<std::int32_t>(groups.size());
   if (elementwise)
     enqueue(label, policy, AlignStepKernel<true>{device_groups, count, batch, counters});

@@ -7,11 +7,13 @@
 #include "../byte_copy.hpp"
 #include "../element_copy.hpp"
 #include "../enqueue.hpp"
+#include "../global_memory.hpp"
 #include "../shifted_copy.hpp"
 
 #include <Kokkos_Core.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -28,49 +30,73 @@ inline constexpr int launch_bound_min = 5;
 #else
 inline constexpr int launch_bound_min = 4;
 #endif
-/// Rows that one pass of a device-decided launch looks at; their indices lie in shared memory.
-inline constexpr std::uint32_t rows_per_pass = 1024;
+/// Parts into which tiles are cut for the last round of a launch.
+inline constexpr std::uint32_t tile_parts = 16;
+/// Above this, the parts of a last round are no longer counted in 32 bits.
+inline constexpr std::uint64_t teams_max = 8192;
 
 using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>, ArgumentsByValue>;
 using Team = Policy::member_type;
 
-/// `elementwise`: the table may have tensors in another mode than bytes. Kernels without that code need fewer
-/// registers.
+/// Where part `part` of a tile begins, in elements from the tile's start; parts begin as aligned as tiles.
+KOKKOS_INLINE_FUNCTION std::uint32_t part_begin(const Tile& tile, std::uint32_t part) {
+  constexpr std::uint32_t grain = 16;
+  return part == tile_parts ? tile.elements : tile.elements * part / tile_parts / grain * grain;
+}
+
+/// Parts [first_part, end_part) of a tile.
+KOKKOS_INLINE_FUNCTION Tile parts_of(const Tile& tile, std::uint32_t first_part, std::uint32_t end_part) {
+  const std::uint32_t first = part_begin(tile, first_part);
+  return {.tensor = tile.tensor,
+          .elements = part_begin(tile, end_part) - first,
+          .first_element = tile.first_element + first};
+}
+
+/// The elements of `tile` from one slot to another. `elementwise`: the route may be in another mode than bytes. Kernels
+/// without that code need fewer registers.
+template <bool elementwise>
+KOKKOS_INLINE_FUNCTION void copy_elements_of(const Team& team, const TensorRoute& route, std::byte* dst,
+                                             const std::byte* src, const Tile& tile) {
+  const auto lane = static_cast<std::uint32_t>(team.team_rank());
+  if constexpr (elementwise)
+    if (route.mode != TensorRoute::Mode::bytes)
+      return copy_elements(lane, team_lanes, route, dst, src, tile.first_element, tile.elements);
+  const auto element = static_cast<std::uint64_t>(route.element_bytes);
+  copy_bytes_by_lanes(lane, team_lanes, dst + tile.first_element * element, src + tile.first_element * element,
+                      tile.elements * static_cast<std::uint32_t>(element));
+}
+
+/// `tile` of the copy `row`, read from source `source`.
 template <bool elementwise>
 KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
-                                      const SlotCopy& row, std::uint32_t tile_index) {
-  const Tile tile = table.tiles[tile_index];
+                                      const SlotCopy& row, const Tile& tile) {
   const TensorRoute& route = table.routes[source * table.tensor_count + tile.tensor];
   const bool conv = route.kind == StateKind::conv;
   const std::int32_t src_slot = conv ? row.src_slot : row.recurrent_src_slot;
   if (src_slot < 0) return;
-  const std::byte* const src = route.src_of(src_slot);
-  std::byte* const dst = route.dst_of(row.dst_slot);
+  const std::byte* const src = in_global_memory(route.src_of(src_slot));
+  std::byte* const dst = in_global_memory(route.dst_of(row.dst_slot));
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
   constexpr std::uint32_t lanes = team_lanes;  // known, so that neighbouring accesses share one address register
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<elementwise, Word16>(lane, lanes, route, dst, src, row.conv_shift, tile.first_element,
-                                                  tile.elements,
-                                                  [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
-                                                    copy_bytes_by_lanes(lane, lanes, to, from, bytes);
-                                                  });
-  if (src == dst) return;
-  if constexpr (elementwise)
-    if (route.mode != TensorRoute::Mode::bytes)
-      return copy_elements(lane, lanes, route, dst, src, tile.first_element, tile.elements);
-  const auto element = static_cast<std::uint64_t>(route.element_bytes);
-  copy_bytes_by_lanes(lane, lanes, dst + tile.first_element * element, src + tile.first_element * element,
-                      tile.elements * static_cast<std::uint32_t>(element));
+    return copy_shifted_conv<elementwise, Word16>(
+        lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
+        [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
+          copy_bytes_by_lanes(lane, lanes, to, from, bytes);
+        },
+        [&] { team.team_barrier(); });
+  if (src != dst) copy_elements_of<elementwise>(team, route, dst, src, tile);
 }
 
-/// As many teams as the device runs at once, but not more than there are tiles.
+/// As many teams as the device runs at once, but not more than there are parts of tiles.
 inline Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
   // The launch bound is the number of teams that a unit of a GPU has registers for: those of a unit of CUDA share them,
   // and the four waves of a team of HIP lie one in each of a unit's four SIMDs.
   static const auto resident =
       static_cast<std::uint64_t>(on_host ? std::max(1, space.concurrency() / static_cast<int>(team_lanes))
                                          : detail::compute_units() * launch_bound_min);
-  return {space, static_cast<int>(std::min(resident, std::max<std::uint64_t>(items, 1))), team_lanes};
+  const std::uint64_t teams = std::min(std::min(resident, teams_max), std::max<std::uint64_t>(items, 1) * tile_parts);
+  return {space, static_cast<int>(teams), team_lanes};
 }
 
 }  // namespace stateport::kernels

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU launches. A persistent grid of teams strides over (row, tile) pairs; both are found by arithmetic, and every tile
-// is the work of one team, so the launch is balanced to one tile whatever the mix of conv and recurrent tensors.
+// GPU launches. A persistent grid of teams strides over (row, tile) pairs; both are found by arithmetic. The tiles of
+// the last round are cut up, so the launch is balanced to a part of a tile whatever the mix of conv and recurrent
+// tensors.
 #include "../launch.hpp"
 
 #include <stateport/backends/internal/execution_space.hpp>
@@ -8,6 +9,7 @@
 
 #include "copy_tile.hpp"
 #include "plan_staging.hpp"
+#include "work_share.hpp"
 
 #include <Kokkos_Core.hpp>
 
@@ -31,6 +33,11 @@ namespace {
 constexpr std::uint32_t few_rows = 16;
 constexpr auto many_rows = static_cast<std::uint32_t>(SlotCopier::inline_copies_max);
 
+/// Rows that are left of row_count from `begin` on, but not more than for_each_tile counts.
+KOKKOS_INLINE_FUNCTION std::uint32_t counted(std::uint32_t begin, std::uint32_t row_count) {
+  return row_count - begin < rows_counted_max ? row_count - begin : rows_counted_max;
+}
+
 /// The rows of a plan, as a kernel's argument.
 template <std::uint32_t capacity>
 struct RowsByValue {
@@ -52,13 +59,10 @@ struct CopyRows {
   Rows rows;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
-    const auto step = static_cast<std::uint64_t>(team.league_size());
-    for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
-      const auto row = static_cast<std::uint32_t>(item / table.tile_count);
-      const auto tile = static_cast<std::uint32_t>(item - std::uint64_t{row} * table.tile_count);
-      copy_tile<elementwise>(team, table, row < first_source_rows ? 0 : 1, rows[row], tile);
-    }
+    for (std::uint32_t begin = 0; begin < row_count; begin += rows_counted_max)
+      for_each_tile(team, table, counted(begin, row_count), [&](std::uint32_t i, const Tile& tile) {
+        copy_tile<elementwise>(team, table, begin + i < first_source_rows ? 0 : 1, rows[begin + i], tile);
+      });
   }
 };
 
@@ -71,43 +75,26 @@ struct CopyRowsOnDevice {
   std::uint32_t row_count;
   SlotLimits limits;
 
-  KOKKOS_FUNCTION SlotCopy checked(SlotCopy row) const {
-    if (row.dst_slot >= limits.dst_slots) row.dst_slot = -1;
+  /// The row without the parts that must not be copied; whether any is left.
+  KOKKOS_FUNCTION bool checked(SlotCopy& row) const {
     if (row.src_slot >= limits.src_slots || row.conv_shift < 0) row.src_slot = -1;
     if (row.recurrent_src_slot >= limits.src_slots) row.recurrent_src_slot = -1;
-    return row;
-  }
-
-  KOKKOS_FUNCTION static bool has_work(const SlotCopy& row) {
-    return row.dst_slot >= 0 && (row.src_slot >= 0 || row.recurrent_src_slot >= 0);
-  }
-
-  KOKKOS_FUNCTION std::uint32_t list_rows(const Team& team, std::uint32_t begin, std::uint16_t* list) const {
-    const std::uint32_t count = row_count - begin < rows_per_pass ? row_count - begin : rows_per_pass;
-    std::uint32_t listed = 0;
-    Kokkos::parallel_scan(
-        Kokkos::TeamThreadRange(team, count),
-        [&](std::uint32_t i, std::uint32_t& position, bool final) {
-          if (!has_work(checked(rows[begin + i]))) return;
-          if (final) list[position] = static_cast<std::uint16_t>(i);
-          ++position;
-        },
-        listed);
-    team.team_barrier();
-    return listed;
+    return row.dst_slot >= 0 && row.dst_slot < limits.dst_slots && (row.src_slot >= 0 || row.recurrent_src_slot >= 0);
   }
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    auto* const list = static_cast<std::uint16_t*>(team.team_shmem().get_shmem(rows_per_pass * sizeof(std::uint16_t)));
-    const auto step = static_cast<std::uint32_t>(team.league_size());
-    for (std::uint32_t begin = 0; begin < row_count; begin += rows_per_pass) {
-      const std::uint32_t items = list_rows(team, begin, list) * table.tile_count;
-      for (auto item = static_cast<std::uint32_t>(team.league_rank()); item < items; item += step) {
-        const std::uint32_t position = item / table.tile_count;
-        const std::uint32_t tile = item - position * table.tile_count;
-        copy_tile<elementwise>(team, table, 0, checked(rows[begin + list[position]]), tile);
-      }
-      team.team_barrier();  // the list is rewritten in the next pass
+    WorkList<SlotCopy>& list = work_list<SlotCopy>(team);
+    for (std::uint32_t begin = 0; begin < row_count; begin += listed_rows_max) {
+      const std::uint32_t count = row_count - begin < listed_rows_max ? row_count - begin : listed_rows_max;
+      const std::uint32_t listed = list_work(team, count, list, [&](std::uint32_t i, SlotCopy& row) {
+        row = rows[begin + i];
+        return checked(row);
+      });
+      if (listed == 0) continue;
+      for_each_tile(team, table, listed, [&](std::uint32_t i, const Tile& tile) {
+        copy_tile<elementwise>(team, table, 0, list.work[i], tile);
+      });
+      team.team_barrier();
     }
   }
 };
@@ -119,21 +106,18 @@ struct ClearRows {
   Rows rows;
 
   KOKKOS_FUNCTION void operator()(const Team& team) const {
-    const std::uint64_t items = std::uint64_t{row_count} * table.tile_count;
-    const auto step = static_cast<std::uint64_t>(team.league_size());
-    for (auto item = static_cast<std::uint64_t>(team.league_rank()); item < items; item += step) {
-      const auto row = static_cast<std::uint32_t>(item / table.tile_count);
-      const Tile tile = table.tiles[item - std::uint64_t{row} * table.tile_count];
-      const TensorRoute& route = table.routes[tile.tensor];
-      const std::int32_t slot = rows[row].dst_slot;
-      const auto element = static_cast<std::uint64_t>(route.element_bytes);
-      const auto lane = static_cast<std::uint32_t>(team.team_rank());
-      if (route.dst_dense)
-        zero_bytes_by_lanes(lane, team_lanes, route.dst_of(slot) + tile.first_element * element,
-                            tile.elements * static_cast<std::uint32_t>(element));
-      else
-        zero_elements(lane, team_lanes, route, route.dst_of(slot), tile.first_element, tile.elements);
-    }
+    const auto lane = static_cast<std::uint32_t>(team.team_rank());
+    for (std::uint32_t begin = 0; begin < row_count; begin += rows_counted_max)
+      for_each_tile(team, table, counted(begin, row_count), [&](std::uint32_t i, const Tile& tile) {
+        const TensorRoute& route = table.routes[tile.tensor];
+        std::byte* const dst = in_global_memory(route.dst_of(rows[begin + i].dst_slot));
+        const auto element = static_cast<std::uint64_t>(route.element_bytes);
+        if (route.dst_dense)
+          zero_bytes_by_lanes(lane, team_lanes, dst + tile.first_element * element,
+                              tile.elements * static_cast<std::uint32_t>(element));
+        else
+          zero_elements(lane, team_lanes, route, dst, tile.first_element, tile.elements);
+      });
   }
 };
 
@@ -177,7 +161,7 @@ template <bool elementwise>
 void launch_on_device(const char* label, const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                       std::uint32_t count, const SlotLimits& limits) {
   Policy policy = policy_for(execution_space(stream), std::uint64_t{count} * table.tile_count);
-  policy.set_scratch_size(0, Kokkos::PerTeam(rows_per_pass * sizeof(std::uint16_t)));
+  add_work_list<SlotCopy>(policy);
   enqueue(label, policy, CopyRowsOnDevice<elementwise>{table, rows, count, limits});
 }
 

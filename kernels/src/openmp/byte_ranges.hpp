@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/backends/internal/execution_space.hpp>
 
 #include "../element_copy.hpp"
@@ -65,6 +66,7 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
   const auto threads = static_cast<std::uint64_t>(space.concurrency());
   using Policy =
       Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Static>, Kokkos::IndexType<std::uint64_t>>;
+  const detail::LaunchScope scope;
   Kokkos::parallel_for(label, Policy(space, 0, threads).set_chunk_size(1), [&](std::uint64_t thread) {
     // 128-bit products: bytes * threads may pass 2^64 only for absurd sizes, but the quotient form stays exact.
     const std::uint64_t begin = bytes / threads * thread + bytes % threads * thread / threads;
@@ -72,6 +74,7 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
     body(begin, end);
     finish_stream_copies();
   });
+  scope.check(label);
 }
 
 /// The rows of a range of a ds conv state. False, and nothing done, for what copy_shifted_conv does as well.
@@ -89,7 +92,18 @@ inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte
   return true;
 }
 
-/// `nontemporal_min`: nontemporal_bytes_min() of the launch.
+/// The elements of a range from one slot to another. `nontemporal_min`: nontemporal_bytes_min() of the launch.
+inline void copy_elements_of(const TensorRoute& route, std::byte* dst, const std::byte* src, const ElementRange& range,
+                             std::size_t nontemporal_min) {
+  const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
+  if (route.mode == TensorRoute::Mode::convert)
+    return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
+                        route.src_type, range.count, nontemporal_min);
+  if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
+  stream_copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes, nontemporal_min);
+}
+
+/// The same for a row of a plan, whose conv part may be shifted.
 inline void copy_range(const TensorRoute& route, const SlotCopy& row, const ElementRange& range,
                        std::size_t nontemporal_min) {
   const bool conv = route.kind == StateKind::conv;
@@ -98,19 +112,12 @@ inline void copy_range(const TensorRoute& route, const SlotCopy& row, const Elem
   const std::byte* const src = route.src_of(src_slot);
   std::byte* const dst = route.dst_of(row.dst_slot);
   if (conv && row.conv_shift != 0 && shift_rows(route, dst, src, row.conv_shift, range)) return;
-  const auto copy = [&](std::byte* to, const std::byte* from, std::size_t bytes) {
-    stream_copy(to, from, bytes, nontemporal_min);
-  };
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<true, std::uint64_t>(0, 1, route, dst, src, row.conv_shift, range.first, range.count,
-                                                  copy);
-  if (src == dst) return;
-  const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
-  if (route.mode == TensorRoute::Mode::convert)
-    return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
-                        route.src_type, range.count, nontemporal_min);
-  if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
-  copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes);
+    return copy_shifted_conv<true, std::uint64_t>(
+        0, 1, route, dst, src, row.conv_shift, range.first, range.count,
+        [&](std::byte* to, const std::byte* from, std::size_t bytes) { stream_copy(to, from, bytes, nontemporal_min); },
+        [] {});
+  if (src != dst) copy_elements_of(route, dst, src, range, nontemporal_min);
 }
 
 }  // namespace stateport::kernels

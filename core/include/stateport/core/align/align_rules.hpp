@@ -22,12 +22,29 @@ inline constexpr std::int32_t null_block = 0;         ///< the block id of a col
 inline constexpr std::int32_t neutral_accepted = 1;   ///< accepted count of a step without drafts
 inline constexpr std::int32_t no_draft_count = -1;    ///< draft count of a row that does not decode
 
+/// a / b rounded down, for 0 < b < 2^63.
+[[nodiscard]] constexpr std::uint64_t quotient_of(std::uint64_t a, std::uint64_t b) noexcept {
+  // Counts fit 32 bits, where division is several times cheaper on CPUs and GPUs.
+  if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  // Others are divided bit by bit, the dividend's bits leaving where the quotient's come in: GPUs call a long function
+  // for the operator, wherever it stands.
+  std::uint64_t rest = 0;
+  for (int bit = 0; bit < 64; ++bit) {
+    rest = rest << 1 | a >> 63;  // below 2 * b, which is at most 2^63
+    a <<= 1;
+    if (rest < b) continue;
+    rest -= b;
+    a |= 1;
+  }
+  return a;
+}
+
 /// a / b rounded towards minus infinity, for b > 0.
 [[nodiscard]] constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept {
-  // Counts almost always fit 32 bits, where division is several times cheaper on CPUs and GPUs.
-  if (((a | b) >> 31) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
-  const std::int64_t quotient = a / b;
-  return quotient * b > a ? quotient - 1 : quotient;
+  // Of ~a, which is -a - 1, the quotient rounded down is -q - 1: the complement of q.
+  const std::int64_t sign = a >> 63;
+  const std::uint64_t quotient = quotient_of(static_cast<std::uint64_t>(a ^ sign), static_cast<std::uint64_t>(b));
+  return static_cast<std::int64_t>(quotient) ^ sign;
 }
 /// a / b rounded towards plus infinity, for b > 0.
 [[nodiscard]] constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept {
