@@ -31,10 +31,17 @@ constexpr int tool_call_levels = 4;   // 4
 constexpr int left_levels = -6;       // 1/8: of an end that its session did not continue
 constexpr int repeat_class = 5;       // of ends: the prompt had been served before
 constexpr int generation_max = 4;
+constexpr float own_rate_hits = 3;           // from so many on a position has a rate of its own
+constexpr float own_rate_strength = 8;       // how many hits the class counts for in it
+constexpr double own_rate_start_s = 30;      // added to the time that it was known
+constexpr double own_rate_wait_factor = 2;   // of the time since its last hit, which may be the begin of a long one
+constexpr float own_rate_hits_max = 65'536;  // then it forgets one half
 constexpr int rung_class_max = 2;  // four blocks before the end, or more
 
-constexpr std::uint8_t saturating_next(std::uint8_t value) noexcept {
-  return value == UINT8_MAX ? value : static_cast<std::uint8_t>(value + 1);
+constexpr std::uint8_t count_max = 15;  // of the counters of four bits
+
+constexpr std::uint8_t saturated(int value) noexcept {
+  return static_cast<std::uint8_t>(std::min<int>(value, count_max));
 }
 
 /// Nearest to a factor, not further than all levels are apart.
@@ -73,6 +80,7 @@ std::uint32_t hash(PositionKey key) noexcept {
 HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
   entries_.reserve(positions);
   demands_.reserve(positions);
+  own_rates_.reserve(positions);
   table_.reserve(positions);
   for (int b = 0; b < buckets; ++b)
     bucket_start_s_[static_cast<std::size_t>(b)] = std::pow(2.0, b / double{buckets_of_doubling}) - 1;
@@ -216,27 +224,53 @@ PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
   while (depth > 0 && (position = find(prompt.keys[static_cast<std::size_t>(depth) - 1])) == none) --depth;
   if (depth == 0) return past;
 
-  account(position);
-  Demand& demand = demands_[position];
-  const double weight = entries_[position].weight;
-  hits_[demand.hazard_class][static_cast<std::size_t>(bucket(now_s_ - demand.used_s))] += weight;
-  if (demand.factor != no_factor) factor_hits_[demand.factor] += weight;
+  const Demand& demand = demands_[position];
   past.known_blocks = depth;
   past.repeat = depth == prompt.blocks;
   // A prompt that shares little of its length with the chain begins a chain of its own.
   if (past.repeat)
     past.generation = demand.generation;
   else if (4 * std::int64_t{depth} >= prompt.blocks)
-    past.generation = saturating_next(demand.generation);
-  const std::uint8_t uses = saturating_next(demand.uses);
-  const int class_of_kind = std::min(uses - 1, classes_of_kind - 1);
+    past.generation = saturated(demand.generation + 1);
+  hit(position);
+
+  // Of what is known only a part is cached: the request falls back to a position there. If that is a fork, it serves.
+  if (prompt.matched_blocks >= depth) return past;
+  std::int32_t fork = prompt.matched_blocks;
+  while (fork > 0 && (position = find(prompt.keys[static_cast<std::size_t>(fork) - 1])) == none) --fork;
+  if (fork > 0 && std::ranges::binary_search(prompt.forks, fork)) hit(position);
+  return past;
+}
+
+/// A request came back here.
+void HazardModel::hit(Position position) noexcept {
+  account(position);
+  OwnRate& own = own_rates_[position];
+  own.span_s += static_cast<float>(std::max(now_s_ - own.hit_s, 0.0));
+  own.hit_s = std::max(own.hit_s, now_s_);
+  if (++own.hits >= own_rate_hits_max) {
+    own.hits /= 2;
+    own.span_s /= 2;
+  }
+  Demand& demand = demands_[position];
+  const double weight = entries_[position].weight;
+  hits_[demand.hazard_class][static_cast<std::size_t>(bucket(now_s_ - demand.used_s))] += weight;
+  if (demand.factor != no_factor) factor_hits_[demand.factor] += weight;
+  const std::uint8_t uses = saturated(demand.uses + 1);
   demand = {.used_s = now_s_,
-            .hazard_class = class_of(Kind::inner, class_of_kind),
+            .hazard_class = class_of(Kind::inner, std::min(uses - 1, classes_of_kind - 1)),
             .generation = demand.generation,
-            .uses = uses};
+            .own_rate = own.hits >= own_rate_hits};
+  demand.uses = uses & count_max;
   entries_[position].accounted_s = 0;
   make_newest(position);
-  return past;
+}
+
+double HazardModel::with_own_rate(Position position, double learned) const noexcept {
+  const OwnRate& own = own_rates_[position];
+  const double known_s = own.span_s + own_rate_wait_factor * (now_s_ - own.hit_s) + own_rate_start_s;
+  const double trust = own.hits / (own.hits + own_rate_strength);
+  return std::pow(learned, 1 - trust) * std::pow(own.hits / known_s, trust);
 }
 
 void HazardModel::finish_request() noexcept {
@@ -265,6 +299,7 @@ HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
     position = static_cast<Position>(entries_.size());
     entries_.emplace_back();
     demands_.emplace_back();
+    own_rates_.emplace_back();
   } else {
     position = oldest_;
     if (position == none) return none;
@@ -273,6 +308,7 @@ HazardModel::Position HazardModel::find_or_add(PositionKey key) noexcept {
     table_.erase(hash(entries_[position].key), position);
     entries_[position] = {};
     demands_[position] = {};
+    own_rates_[position] = {};
   }
   entries_[position].key = key;
   table_.insert(hash(key), position);
@@ -285,8 +321,11 @@ void HazardModel::touch(Position position, const KeptFacts& prefix, Kind kind, i
   entry.accounted_s = 0;
   entry.weight =
       std::min(weight_max, prefix.depth_blocks / std::max(1.0, blocks_seen_ / std::max(1.0, requests_seen_)));
+  OwnRate& own = own_rates_[position];
   demands_[position] = {.used_s = prefix.prompt.past.looked_up_s.value_or(now_s_),
-                        .hazard_class = class_of(kind, class_of_kind)};
+                        .hazard_class = class_of(kind, class_of_kind),
+                        .own_rate = own.hits >= own_rate_hits};
+  if (own.hits == 0) own.hit_s = std::max(own.hit_s, demands_[position].used_s);
 }
 
 void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept {
@@ -294,7 +333,7 @@ void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept
   touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
   Demand& demand = demands_[position];
   demand.factor = matched_fraction(past.known_blocks, prefix.prompt.blocks);
-  demand.generation = past.generation;
+  demand.generation = saturated(past.generation) & count_max;
   demand.idle_bucket =
       static_cast<std::uint8_t>(bucket(std::min(prefix.prompt.hint.expected_idle_s, bucket_start_s_.back())));
   demand.session_slot = find_session(prefix.prompt.hint.session, demand.used_s);
@@ -317,7 +356,7 @@ HazardModel::Position HazardModel::remember(const KeptFacts& prefix) noexcept {
     const auto before_end = static_cast<std::uint32_t>(prefix.prompt.blocks - prefix.depth_blocks);
     const int rung_class = std::clamp(static_cast<int>(std::bit_width(before_end)) - 1, 0, rung_class_max);
     touch(position, prefix, Kind::rung, rung_class);
-    demands_[position].uses = static_cast<std::uint8_t>(rung_class);
+    demands_[position].uses = static_cast<std::uint8_t>(rung_class) & count_max;
   }
   return position;
 }

@@ -46,8 +46,9 @@ class HazardModel {
     std::uint8_t hazard_class = no_class;
     std::uint8_t level = neutral_level;
     std::uint8_t factor = no_factor;
-    std::uint8_t generation = 0;
-    std::uint8_t uses = 0;
+    std::uint8_t generation : 4 = 0;  ///< saturates
+    std::uint8_t uses : 4 = 0;        ///< saturates
+    bool own_rate = false;            ///< the position was hit often enough to have a rate of its own
     [[nodiscard]] bool hinted() const noexcept { return (idle_bucket | session_slot) != 0; }
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
     friend bool operator==(const Demand& a, const Demand& b) noexcept {
@@ -82,6 +83,9 @@ class HazardModel {
   void fetch(Position position) const noexcept { detail::prefetch(&demand(position)); }
   /// Uses per second that a demand promises from now on. Not known: 0.
   [[nodiscard]] double index(const Demand& demand) const noexcept;
+  /// The same of a position whose demand has an own_rate: `learned` for its class, drawn towards the rate at which this
+  /// position was hit so far, the more the more often it was.
+  [[nodiscard]] double with_own_rate(Position position, double learned) const noexcept;
 
   [[nodiscard]] std::size_t bytes() const noexcept;
   /// Throws std::logic_error naming the first violation, also unless the pins are those of `pinned_by`. O(positions).
@@ -138,6 +142,12 @@ class HazardModel {
     Position older = none;  ///< pinned: number of pins
     [[nodiscard]] bool pinned() const noexcept { return newer == pinned_mark; }
   };
+  // How often a position was hit since it became known, cached or not.
+  struct OwnRate {
+    double hit_s = 0;    ///< the last time, or when it became known
+    float span_s = 0;    ///< from then to the last time
+    float hits = 0;
+  };
   struct Session {
     std::uint64_t id = 0;
     double since_s = 0;  ///< has this place since then
@@ -158,6 +168,7 @@ class HazardModel {
   [[nodiscard]] double hinted_index(const Demand& demand) const noexcept;
   [[nodiscard]] std::uint16_t find_session(std::uint64_t id, double now_s) noexcept;
   void account(Position position) noexcept;
+  void hit(Position position) noexcept;
   void fit_if_due() noexcept;
   void fit() noexcept;
   void decay() noexcept;
@@ -174,6 +185,7 @@ class HazardModel {
   std::size_t capacity_;
   Table<Entry> entries_;                                    ///< by position
   Table<Demand> demands_;                                   ///< by position
+  Table<OwnRate> own_rates_;                                ///< by position
   Table<Session> sessions_ = Table<Session>(sessions_max);  ///< one that another one hashes to is forgotten
   detail::HashIndex table_{80};                             ///< position by key
   Position newest_ = none;

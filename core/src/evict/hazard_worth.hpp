@@ -84,8 +84,9 @@ class HazardWorth {
 inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
   if (!promises_hits(index)) return 0;
   const HazardModel::Demand& own = model_.demand(position(index));
-  const double hits = model_.index(own);
-  return leaf && inherited_[index] != own ? std::max(hits, model_.index(inherited_[index])) : hits;
+  double hits = model_.index(own);
+  if (leaf && inherited_[index] != own) hits = std::max(hits, model_.index(inherited_[index]));
+  return own.own_rate ? model_.with_own_rate(position(index), hits) : hits;
 }
 
 }  // namespace stateport

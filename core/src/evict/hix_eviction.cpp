@@ -28,7 +28,9 @@ class HixEviction final : public LearningPolicy {
   bool is_worthless(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }
   void fetch(std::uint32_t index) const noexcept override { worth_.fetch(index); }
   VictimKey key(const VictimFacts& facts) const noexcept override {
-    return VictimKey::from(facts.has_state ? rank(facts) : 0, facts.used_tick);
+    const double worth = facts.has_state ? rank(facts) : 0;
+    // Equal ranks are of one class and nearly one age. What was used last goes first: it has the longest to wait yet.
+    return VictimKey::from(worth, worth > 0 ? ~facts.used_tick : facts.used_tick);
   }
 
   void reserve(std::size_t indices) override { worth_.reserve(indices); }

@@ -20,6 +20,7 @@ StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDire
   require_state(!learning_ || learning_->claim(), "SlotAllocator", "the policy observes another cache");
   if (learning_) learning_->reserve(nodes_.size());
   path_.reserve(slots);
+  forks_.reserve(slots);
 }
 
 VictimFacts StateForest::facts(std::uint32_t index) const noexcept {
@@ -108,8 +109,16 @@ void StateForest::follow(const Found& state, std::int32_t depth_blocks) {
   if (node.depth_blocks != 0 && node.depth_blocks != depth_blocks) return;
   node.depth_blocks = depth_blocks;
   node.end_tokens = std::max<std::int64_t>(state.end_tokens, 0);
+  note_fork();
   attach(index, path_.empty() ? none : path_.back());
   path_.push_back(index);
+}
+
+/// Of the last state so far, before what follows it in this prompt is attached.
+void StateForest::note_fork() {
+  if (path_.empty()) return;
+  const Node& node = nodes_[path_.back()];
+  if (node.children >= 2) forks_.push_back(node.depth_blocks);
 }
 
 PromptPast StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
@@ -118,6 +127,7 @@ PromptPast StateForest::tell(std::span<const BlockHash> hashes, const PromptFact
   // Positive hashes are the same numbers without a sign.
   const std::span keys(reinterpret_cast<const PositionKey*>(hashes.data()), hashes.size());
   told.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
+  told.forks = forks_;
   const bool again = prompt.past.looked_up_s.has_value();
   if (learning_ && learning_->observes_prompts()) {
     learning_->set_time(now_s);

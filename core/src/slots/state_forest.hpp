@@ -50,9 +50,11 @@ class StateForest {
   template <class Find>
   PromptPast serve(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s, Find&& find) {
     path_.clear();
+    forks_.clear();
     std::size_t blocks = 0;
     for (; blocks < hashes.size() && hashes[blocks] > 0; ++blocks)
       if (const auto found = find(hashes[blocks])) follow(*found, static_cast<std::int32_t>(blocks) + 1);
+    note_fork();
     return tell(hashes.first(blocks), prompt, now_s);
   }
   /// The states of the last prompt, whose keys may have become smaller. Valid until the next one.
@@ -80,6 +82,7 @@ class StateForest {
     return node.parent != none && nodes_[node.parent].life == node.parent_life ? node.parent : none;
   }
   void follow(const Found& state, std::int32_t depth_blocks);
+  void note_fork();
   PromptPast tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
   void attach(std::uint32_t index, std::uint32_t parent) noexcept;
   /// Removes the places above that have no children left; returns the next one that stays.
@@ -91,6 +94,7 @@ class StateForest {
   Table<Node> nodes_;  ///< by block
   std::uint64_t created_ = 0;
   std::vector<std::uint32_t> path_;  ///< states of the prompt that was served
+  std::vector<std::int32_t> forks_;  ///< depths of those that had several continuations before
 };
 
 }  // namespace stateport

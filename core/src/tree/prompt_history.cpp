@@ -51,15 +51,21 @@ PromptPast PromptHistory::past_of(std::span<const Token> tokens, std::int64_t re
   const std::span<PositionKey> keys = positions_->open(static_cast<std::int64_t>(tokens.size()));
   const auto held = std::min(positions_->count(found.pages), static_cast<std::uint32_t>(keys.size()));
   std::uint32_t node = found.cut_node != RadixNodes::none ? found.cut_node : found.node;
-  for (std::uint32_t position = held; position > 0; --position)
+  forks_.clear();
+  for (std::uint32_t position = held; position > 0; --position) {
     keys[position - 1] = positions_->key(position_page(node, position));
+    if (nodes_[node].children >= 2 && nodes_.end_page(node) == positions_->end_page(position))
+      forks_.push_back(static_cast<std::int32_t>(position));
+  }
+  std::ranges::reverse(forks_);
   PositionKey key = held == 0 ? namespace_seed(name_space) : keys[held - 1];
   for (std::uint32_t position = held; position < keys.size();) {
     key = positions_->next(tokens, position + 1, key);
     keys[position++] = key;
   }
   const std::int32_t blocks = positions_->count_of_tokens(std::max(request_tokens, std::ssize(tokens)));
-  return policy_.looked_up({.keys = keys, .blocks = blocks});
+  return policy_.looked_up(
+      {.keys = keys, .blocks = blocks, .matched_blocks = static_cast<std::int32_t>(held), .forks = forks_});
 }
 
 void PromptHistory::kept(std::uint32_t node, const PrefixInsert& prefix, bool known) noexcept {

@@ -25,7 +25,9 @@ class PromptHistory {
 
   /// Makes room for the keys of a prompt of so many pages, and for those of the arena.
   void reserve(std::uint32_t prompt_pages) {
-    if (positions_) positions_->reserve(nodes_.arena().capacity_pages(), prompt_pages);
+    if (!positions_) return;
+    positions_->reserve(nodes_.arena().capacity_pages(), prompt_pages);
+    forks_.reserve(prompt_pages);
   }
   void set_time(double now_s) noexcept;
   [[nodiscard]] double now_s() const noexcept { return now_s_; }
@@ -54,6 +56,7 @@ class PromptHistory {
   const RadixNodes& nodes_;
   LearningPolicy& policy_;
   std::optional<PositionKeys> positions_;
+  std::vector<std::int32_t> forks_;  ///< of the prompt that is looked up
   double now_s_ = 0;
   bool time_is_set_ = false;
 };

@@ -3,6 +3,7 @@
 #include "tree/radix_tree.hpp"
 
 #include <iterator>
+#include <utility>
 
 namespace stateport::detail {
 
@@ -119,7 +120,13 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
   while (options_.memory.of(result.tokens, result.states) < demand.bytes) {
     const auto node = victims_.next_of_bytes();
     if (!node) break;
+    const bool leaf = victims_.is_leaf(*node);
+    std::uint32_t above = nodes_[*node].parent;
     evict_node(*node, freed, result);
+    if (!leaf || !victims_.ranks_states()) continue;
+    // Nothing continues from the KV above it up to the next fork or state: it would only be in the way.
+    while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0)
+      remove_leaf(std::exchange(above, nodes_[above].parent), freed, result);
   }
   return result;
 }

@@ -122,7 +122,7 @@ class LearningPolicy : public EvictionPolicy {
   virtual void reserve(std::size_t /*indices*/) {}
   /// Time in seconds; never goes back.
   virtual void set_time(double /*now_s*/) noexcept {}
-  /// A request looks its prompt up. Only `keys` and `blocks` of the prompt are set.
+  /// A request looks its prompt up. Only `keys`, `blocks`, `matched_blocks` and `forks` of the prompt are set.
   [[nodiscard]] virtual PromptPast looked_up(const PromptFacts& /*prompt*/) noexcept { return {}; }
   /// A request continues from the state of this candidate.
   virtual void used(std::uint32_t /*index*/) noexcept {}
@@ -169,7 +169,7 @@ enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, prior
 /// Options of gdsf and hix. The other policies need none.
 struct EvictionOptions {
   ComputeCost benefit;  ///< what a hit saves
-  /// hix: positions whose history is remembered, cached or not. 48 bytes each.
+  /// hix: positions whose history is remembered, cached or not. 64 bytes each.
   std::size_t positions = 16384;
   /// hix: candidates drawn for a victim, beside the best left over from before; 0: all are compared.
   std::int32_t samples = 24;

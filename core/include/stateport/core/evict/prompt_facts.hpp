@@ -43,7 +43,7 @@ struct PromptPast {
 };
 
 /// The prompt of a request. The engine fills in what a cache cannot find itself (see PrefixInsert::prompt and
-/// SlotAllocator::note_served). The cache fills in `keys` and `blocks` for the policy.
+/// SlotAllocator::note_served). The cache fills in `keys`, `blocks` and `forks` for the policy.
 struct PromptFacts {
   /// keys[i] names the position after i + 1 blocks. The last positions may be missing: those that the forward cannot
   /// continue from, and those that the policy cannot know.
@@ -52,7 +52,9 @@ struct PromptFacts {
   std::int32_t usable_blocks = 0;   ///< the forward needs a token: (tokens of the prompt - 1) / block size
   std::int32_t matched_blocks = 0;  ///< whose KV was cached before: a state there is at a branch point
   std::int32_t hit_blocks = 0;      ///< the request continued from the state after these; 0: from none
-  std::int64_t tokens = 0;          ///< expected length of the request, prompt and output; 0: unknown
+  /// Depths of the cached prefix, ascending, after which two or more cached prompts continue it in different ways.
+  std::span<const std::int32_t> forks;
+  std::int64_t tokens = 0;  ///< expected length of the request, prompt and output; 0: unknown
   PromptPast past;                  ///< of the request's lookup. Without looked_up_s ages count from now
   ReuseHint hint;                   ///< about the end of the request
 };
