@@ -40,7 +40,7 @@ TensorMemory = struct("TensorMemory", base=c_void_p, stride=c_int64)
 Tag = struct("Tag", token_count=c_int64, prefix=c_uint64 * 2, layout_fingerprint=c_uint64)
 EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, state_bytes=c_int64,
                          kv_bytes_per_token=c_int64, benefit_linear=c_double, benefit_quadratic=c_double,
-                         positions=c_uint64, seed=c_uint64)
+                         positions=c_uint64)
 ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
                    expected_idle_s=c_double, session=c_uint64)
 SlotVictim = struct("SlotVictim", block=c_int32, slot=c_int32, token_count=c_int64, prefix=c_uint64 * 2,

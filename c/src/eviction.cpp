@@ -37,7 +37,6 @@ NamedEviction read_eviction(const stateport_eviction_options* options, const cha
     wanted.benefit = {given.benefit_linear, given.benefit_quadratic};
   if (given.positions != 0) wanted.positions = given.positions;
   if (given.samples != 0) wanted.samples = given.samples == all_samples ? 0 : given.samples;
-  if (given.seed != 0) wanted.seed = given.seed;
   return {order, wanted, read_memory_cost(given.state_bytes, given.kv_bytes_per_token)};
 }
 

@@ -51,7 +51,6 @@ Policy random_policy(Random& random) {
   }
   if (random.chance(50))
     policy.c.positions = policy.options.positions = static_cast<std::size_t>(random.between(4, 40));
-  if (random.chance(50)) policy.c.seed = policy.options.seed = random.bits();
   if (random.chance(70)) {
     policy.options.samples = random.between32(0, 4);
     policy.c.samples = policy.options.samples == 0 ? -1 : policy.options.samples;

@@ -36,7 +36,7 @@ constexpr float own_rate_strength = 8;       // how many hits the class counts f
 constexpr double own_rate_start_s = 30;      // added to the time that it was known
 constexpr double own_rate_wait_factor = 2;   // of the time since its last hit, which may be the begin of a long one
 constexpr float own_rate_hits_max = 65'536;  // then it forgets one half
-constexpr int rung_class_max = 2;  // four blocks before the end, or more
+constexpr int rung_class_max = 2;            // four blocks before the end, or more
 
 constexpr std::uint8_t count_max = 15;  // of the counters of four bits
 

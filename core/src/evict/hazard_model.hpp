@@ -144,8 +144,8 @@ class HazardModel {
   };
   // How often a position was hit since it became known, cached or not.
   struct OwnRate {
-    double hit_s = 0;    ///< the last time, or when it became known
-    float span_s = 0;    ///< from then to the last time
+    double hit_s = 0;  ///< the last time, or when it became known
+    float span_s = 0;  ///< from then to the last time
     float hits = 0;
   };
   struct Session {

@@ -22,7 +22,7 @@ class HixEviction final : public LearningPolicy {
   std::string_view name() const noexcept override { return "hix"; }
   VictimTraits traits() const noexcept override {
     const std::int32_t all = std::numeric_limits<std::int32_t>::max();
-    return {.draws = options_.samples == 0 ? all : options_.samples, .draw_seed = options_.seed};
+    return {.draws = options_.samples == 0 ? all : options_.samples};
   }
   bool observes_prompts() const noexcept override { return true; }
   bool is_worthless(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }

@@ -24,10 +24,11 @@ enum class VictimFetch : std::uint8_t {
   removal  ///< what is needed to remove it
 };
 
-/// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares a few
-/// candidates drawn at random and the best of earlier draws, and answers the smallest (key, index) of them. What was
-/// kept from earlier draws has the key of then until it comes up; if that has grown, the next one comes up. With at
-/// most `draws` candidates all are compared. The same calls give the same answers.
+/// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares the
+/// few candidates whose turn it is and the best of earlier draws, and answers the smallest (key, index) of them. Every
+/// candidate has its turn once in candidates / draws calls. What was kept from earlier draws has the key of then until
+/// it comes up; if that has grown, the next one comes up. With at most `draws` candidates all are compared. The same
+/// calls give the same answers.
 ///
 /// Rules for the owner as for VictimHeap, but no key is ever told: push() when an index becomes eligible (twice is
 /// harmless). One that became ineligible is dropped when it is drawn and comes back with the push() of its unlock.
@@ -46,8 +47,7 @@ class VictimDraw {
   static constexpr bool fetches = !std::is_same_v<std::remove_cvref_t<Fetch>, FetchNothing>;
 
   /// draws >= 1.
-  explicit VictimDraw(std::int32_t draws, std::uint64_t seed = 1, std::size_t capacity = 0)
-      : draws_(static_cast<std::size_t>(draws)), random_(seed) {
+  explicit VictimDraw(std::int32_t draws, std::size_t capacity = 0) : draws_(static_cast<std::size_t>(draws)) {
     STATEPORT_ASSERT(draws >= 1);
     reserve(capacity);
   }
@@ -57,7 +57,6 @@ class VictimDraw {
     if (capacity > places_.size()) places_.resize(capacity, absent);
     candidates_.reserve(capacity);
     if (capacity > draws_) drawn_.reserve(draws_);
-    if (capacity > draws_ && capacity >= cached_candidates) ahead_.reserve(draws_);
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return candidates_.size() - hidden_; }
@@ -91,11 +90,12 @@ class VictimDraw {
     for (const std::uint32_t index : candidates_) places_[index] = absent;
     candidates_.clear();
     kept_count_ = 0;
+    turn_ = 0;
   }
 
   /// An eligible candidate, which stays; none if there is none. `eligible(index)` and `key_of(index)` give the state of
   /// affairs now. `fetch(index, what)` is a hint without effect on answers. It is told of the candidates of the next
-  /// draw, too, which are mostly known: those are fetched while the victim of this one is removed.
+  /// draw, too: those are fetched while the victim of this one is removed.
   template <class Eligible, class KeyOf, class Fetch = FetchNothing>
   [[nodiscard]] std::optional<std::uint32_t> draw(Eligible&& eligible, KeyOf&& key_of, Fetch&& fetch = {}) {
     if (!draw_indices(eligible)) return least_of_all(eligible, key_of);
@@ -117,7 +117,7 @@ class VictimDraw {
   /// out.size(). The draws that follow answer what they would have answered without this call.
   template <class Eligible, class KeyOf>
   [[nodiscard]] std::size_t peek(std::span<std::uint32_t> out, Eligible&& eligible, KeyOf&& key_of) {
-    const std::uint64_t random = random_;
+    const std::size_t turn = turn_;
     const auto kept = kept_;
     const std::size_t kept_count = kept_count_;
     peeking_ = true;
@@ -130,15 +130,14 @@ class VictimDraw {
     }
     peeking_ = false;
     while (hidden_ > 0) show_last_hidden();
-    random_ = random;
+    turn_ = turn;
     kept_ = kept;
     kept_count_ = kept_count;
     return found;
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return (places_.capacity() + candidates_.capacity() + drawn_.capacity() + ahead_.capacity()) *
-           sizeof(std::uint32_t);
+    return (places_.capacity() + candidates_.capacity() + drawn_.capacity()) * sizeof(std::uint32_t);
   }
 
   /// Throws std::logic_error unless every candidate is at its place. O(n).
@@ -190,27 +189,13 @@ class VictimDraw {
     places_[index] = place;
   }
 
-  static constexpr std::uint64_t random_step = 0x9E3779B97F4A7C15U;
-  [[nodiscard]] static std::size_t place_of(std::uint64_t random, std::size_t candidates) noexcept {
-    std::uint64_t bits = (random ^ (random >> 30)) * 0xBF58476D1CE4E5B9U;  // SplitMix64
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
-    return static_cast<std::size_t>(((bits >> 32) * candidates) >> 32);
-  }
-  [[nodiscard]] std::size_t random_place() noexcept { return place_of(random_ += random_step, size()); }
-
-  /// Fetches what the next draw will look at, while this one compares what the one before has fetched. The places of
-  /// draws to come are known if there will be as many candidates as now, and none that is drawn is locked. Those of the
-  /// draw after the next are noted and fetched, so that the next look ahead can read what stands there.
+  /// Fetches what the next draw will look at, while this one compares what the one before has fetched.
   template <class Fetch>
-  void look_ahead(Fetch& fetch) noexcept {
-    const std::size_t candidates = size();
-    for (const std::uint32_t place : ahead_)
-      if (place < candidates) fetch(candidates_[place], VictimFetch::key);
-    ahead_.resize(draws_);
-    std::uint64_t random = random_ + draws_ * random_step;
-    for (std::uint32_t& place : ahead_) {
-      place = static_cast<std::uint32_t>(place_of(random += random_step, candidates));
-      detail::prefetch(&candidates_[place]);
+  void look_ahead(Fetch& fetch) const noexcept {
+    std::size_t place = turn_;
+    for (std::size_t i = 0; i < draws_; ++i, ++place) {
+      if (place >= size()) place = 0;
+      fetch(candidates_[place], VictimFetch::key);
     }
   }
 
@@ -231,11 +216,13 @@ class VictimDraw {
   [[nodiscard]] bool draw_indices(Eligible& eligible) {
     drawn_.clear();
     while (size() > draws_) {
-      const std::uint32_t index = candidates_[random_place()];
-      if (!eligible(index)) {
+      if (turn_ >= size()) turn_ = 0;
+      const std::uint32_t index = candidates_[turn_];
+      if (!eligible(index)) {  // the last candidate takes its place and its turn
         erase(index);
         continue;
       }
+      ++turn_;
       drawn_.push_back(index);
       if (drawn_.size() == draws_) return true;
     }
@@ -275,13 +262,12 @@ class VictimDraw {
   }
 
   std::size_t draws_;
-  std::uint64_t random_;
   Table<std::uint32_t> places_;          ///< by index: in candidates_
   Table<std::uint32_t> candidates_;      ///< in no order
   std::vector<std::uint32_t> drawn_;     ///< scratch
-  std::vector<std::uint32_t> ahead_;     ///< places of the next draw, probably
   std::array<Ranked, kept_max> kept_{};  ///< in order of the keys that they had
   std::size_t kept_count_ = 0;
+  std::size_t turn_ = 0;    ///< place of the next candidate to be drawn, or the end
   std::size_t hidden_ = 0;  ///< candidates at the end of candidates_ that peek() took out
   bool peeking_ = false;
 };

@@ -59,7 +59,7 @@ class VictimOrder {
  public:
   explicit VictimOrder(const VictimTraits& traits = {.by_last_use = true})
       : strategy_(strategy_of(traits)), keys_may_shrink_(traits.key_may_shrink && strategy_ == VictimStrategy::heap) {
-    if (strategy_ == VictimStrategy::draw) draw_.emplace(traits.draws, traits.draw_seed);
+    if (strategy_ == VictimStrategy::draw) draw_.emplace(traits.draws);
   }
 
   [[nodiscard]] VictimStrategy strategy() const noexcept { return strategy_; }

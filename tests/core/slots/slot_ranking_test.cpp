@@ -117,14 +117,21 @@ class Model {
     told.blocks = static_cast<std::int32_t>(path.size());
     told.keys = std::span(keys).first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
     std::vector<State*> states;
+    std::vector<std::int32_t> forks;
+    const auto note_fork = [&] {
+      if (!states.empty() && continuations(*states.back()) >= 2) forks.push_back(states.back()->depth_blocks);
+    };
     for (std::size_t at = 0; at < path.size(); ++at) {
       if (!has(path[at])) continue;
+      note_fork();
       auto& state = of_block_[path[at].index()];
       state->end_tokens = static_cast<std::int64_t>(at + 1) * block_size_tokens;
       state->depth_blocks = static_cast<std::int32_t>(at) + 1;
       state->parent = states.empty() ? nullptr : of_block_[states.back()->block.index()];
       states.push_back(state.get());
     }
+    note_fork();
+    told.forks = forks;
     if (learning_.observes_prompts()) {
       learning_.set_time(now_s);
       told.past = learning_.looked_up(told);
@@ -165,6 +172,12 @@ class Model {
       const State* at = above(*other);
       while (at != nullptr && at != &state) at = above(*at);
       return at != nullptr;
+    });
+  }
+  /// What hangs on it without another state between them.
+  [[nodiscard]] std::ptrdiff_t continuations(const State& state) const {
+    return std::ranges::count_if(of_block_, [&](const auto& other) {
+      return other && above(*other) == &state && (other->alive || carries(*other));
     });
   }
   [[nodiscard]] Blocks candidates(const Blocks& spared) const {

@@ -179,6 +179,24 @@ TEST_CASE("leaves that no request can continue from go first") {
   CHECK(served.freed.kv == kv);
 }
 
+TEST_CASE("for bytes the KV above a leaf goes with it, up to the next fork or state") {
+  Served served(options_of(EvictionOrder::hix, 0));
+  const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (const int end : {2, 4, 6, 8})
+    served.request({prompt.begin(), prompt.begin() + end}, 0, static_cast<std::size_t>(end), {});
+  // The states after 4 and 6 tokens go alone, and leave KV for those behind them.
+  for (const NodeInfo& node : served.tree.nodes())
+    if (node.end_tokens == 4 || node.end_tokens == 6) served.tree.drop_state(node.id, served.freed);
+  served.freed.clear();
+  const auto lock = [&](std::size_t tokens) {
+    return served.tree.lock(served.tree.match(std::span(prompt).first(tokens), {}, {}, Lookup::again));
+  };
+  const PrefixLock held = lock(2);
+  CHECK(served.tree.evict({.bytes = 1}, served.freed) == EvictResult{.tokens = 6, .states = 1});
+  served.tree.check_invariants();
+  CHECK(served.tree.sizes().total_tokens() == 2);
+}
+
 TEST_CASE("a policy with memory belongs to one tree, and time does not go back") {
   const auto policy = make_eviction_policy(EvictionOrder::hix);
   PrefixTree tree({.slots = 1, .policy = policy});

@@ -25,6 +25,15 @@ class Witness final : public LearningPolicy {
   void kept(const KeptFacts& prefix) noexcept override { why.emplace_back(prefix.index, prefix.at); }
   void removed(std::uint32_t index, std::uint32_t heir) noexcept override { heirs.emplace_back(index, heir); }
 
+  bool observes_prompts() const noexcept override { return true; }
+  PromptPast looked_up(const PromptFacts& prompt) noexcept override {
+    matched = prompt.matched_blocks;
+    forks.assign(prompt.forks.begin(), prompt.forks.end());
+    return {};
+  }
+
+  std::int32_t matched = -1;
+  std::vector<std::int32_t> forks;
   std::vector<std::pair<std::uint32_t, KeptAt>> why;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> heirs;
 };
@@ -77,4 +86,31 @@ TEST_CASE("a node inherits from its last child alone, and the root from nobody")
   constexpr std::uint32_t nobody = LearningPolicy::no_heir;
   CHECK(witness->heirs ==
         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{first, nobody}, {second, parent}, {parent, nobody}});
+}
+
+TEST_CASE("a policy hears how much of a prompt is cached and where cached prompts part") {
+  const auto witness = std::make_shared<Witness>();
+  PrefixTree tree({.slots = 8, .policy = witness, .position_tokens = 2});
+  const auto look = [&](const std::vector<Token>& tokens) { static_cast<void>(tree.match(tokens)); };
+  look({1, 2, 3, 4});
+  CHECK(witness->matched == 0);
+  test::insert(tree, {1, 2, 3, 4, 5, 6}, 0);
+  test::insert(tree, {1, 2, 3, 4, 7, 8}, 10);
+  test::insert(tree, {1, 2, 3, 4, 5, 6, 9, 9}, 20);
+  test::insert(tree, {1, 2, 3, 4, 5, 6, 8, 8}, 30);
+  test::insert(tree, {1, 2, 3, 4, 7, 8, 9, 9, 1, 1}, 40);
+  test::insert(tree, {1, 2, 3, 4, 7, 8, 9, 5, 1, 1}, 60);  // parts inside a position
+  using Depths = std::vector<std::int32_t>;
+  look({1, 2, 3, 4, 5, 6, 9, 9, 9});
+  CHECK(witness->matched == 4);
+  CHECK(witness->forks == Depths{2, 3});
+  look({1, 2, 3, 4, 5, 6, 7});
+  CHECK(witness->matched == 3);
+  CHECK(witness->forks == Depths{2, 3});
+  look({1, 2, 3, 4, 7, 8, 9, 9, 1, 1});
+  CHECK(witness->matched == 5);
+  CHECK(witness->forks == Depths{2});
+  look({1, 2, 3, 9});
+  CHECK(witness->matched == 1);
+  CHECK(witness->forks.empty());
 }

@@ -61,7 +61,7 @@ class Watched {
         tree({.slots = 12,
               .max_states_per_path = 3,
               .eviction = order,
-              .eviction_options = {.positions = 64, .samples = samples, .seed = seed},
+              .eviction_options = {.positions = 64, .samples = samples},
               .memory = {.state_bytes = 3},
               .position_tokens = 2,
               .on_victim = [this](const Victim& victim) { return hear(victim); }}) {}

@@ -24,19 +24,19 @@ typedef enum stateport_eviction {
   STATEPORT_EVICT_FILO
 } stateport_eviction;
 
-/// The policy of one cache. Orders other than hix and gdsf need nothing else, unless the cache keeps to a budget in bytes.
+/// The policy of one cache. Orders other than hix and gdsf need nothing else, unless the cache keeps to a budget in
+/// bytes.
 typedef struct stateport_eviction_options {
   size_t size;
   int32_t order;               ///< stateport_eviction
-  int32_t samples;             ///< hix: candidates drawn for a victim; 0: 24; -1: all are compared
+  int32_t samples;             ///< hix: candidates drawn in turn for a victim; 0: 24; -1: all are compared
   int64_t state_bytes;         ///< hix, gdsf, budgets: memory of a state; 0: 4,096 times that of a token's KV
   int64_t kv_bytes_per_token;  ///< hix, gdsf, budgets; 0 with state_bytes
   /// hix, gdsf: what a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from * from).
   /// From 0 to 1e100 each; both 0: tokens count, linear is 1.
   double benefit_linear;
   double benefit_quadratic;
-  uint64_t positions;  ///< hix: whose history is remembered, cached or not: 48 bytes each; 0: 16,384
-  uint64_t seed;       ///< hix: of the draws; 0: 1
+  uint64_t positions;  ///< hix: whose history is remembered, cached or not: 64 bytes each; 0: 16,384
 } stateport_eviction_options;
 
 /// What the caller knows of a prompt's future: hix then values the end of this prompt differently from others of its

@@ -73,13 +73,12 @@ struct VictimTraits {
   /// A use, a split, or a state that is added or removed may make a key smaller. The cache then ranks the candidate
   /// again at once, O(log n). Otherwise it ranks a candidate again only before it would evict it.
   bool key_may_shrink = false;
-  /// > 0: keys change with time, so the cache keeps no order. For each victim it draws this many candidates at random,
+  /// > 0: keys change with time, so the cache keeps no order. For each victim it draws this many candidates in turn,
   /// compares them with the best ones left over from earlier draws (VictimDraw), and evicts the smallest.
   std::int32_t draws = 0;
   /// The policy also ranks the states of inner nodes, which keep their KV. Otherwise it ranks leaves alone, and states
   /// are evicted by last use. Always so if keys are drawn.
   bool ranks_states = false;
-  std::uint64_t draw_seed = 1;
 };
 
 /// Ranks eviction candidates: the smallest key is evicted first. key() is called when a candidate becomes evictable
@@ -171,9 +170,8 @@ struct EvictionOptions {
   ComputeCost benefit;  ///< what a hit saves
   /// hix: positions whose history is remembered, cached or not. 64 bytes each.
   std::size_t positions = 16384;
-  /// hix: candidates drawn for a victim, beside the best left over from before; 0: all are compared.
+  /// hix: candidates drawn in turn for a victim, beside the best left over from before; 0: all are compared.
   std::int32_t samples = 24;
-  std::uint64_t seed = 1;  ///< hix: of the draws
 };
 
 /// A policy that weighs states and KV by `memory`, of which only the ratio counts. Throws InvalidArgument for a value

@@ -55,8 +55,8 @@ struct PromptFacts {
   /// Depths of the cached prefix, ascending, after which two or more cached prompts continue it in different ways.
   std::span<const std::int32_t> forks;
   std::int64_t tokens = 0;  ///< expected length of the request, prompt and output; 0: unknown
-  PromptPast past;                  ///< of the request's lookup. Without looked_up_s ages count from now
-  ReuseHint hint;                   ///< about the end of the request
+  PromptPast past;          ///< of the request's lookup. Without looked_up_s ages count from now
+  ReuseHint hint;           ///< about the end of the request
 };
 
 /// Why a prefix is kept.
