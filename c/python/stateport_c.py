@@ -42,7 +42,7 @@ EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, stat
                          kv_bytes_per_token=c_int64, benefit_linear=c_double, benefit_quadratic=c_double,
                          positions=c_uint64)
 ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
-                   expected_idle_s=c_double, session=c_uint64)
+                   expected_idle_s=c_double, session=c_uint64, continues=c_double)
 SlotVictim = struct("SlotVictim", block=c_int32, slot=c_int32, token_count=c_int64, prefix=c_uint64 * 2,
                     layout_fingerprint=c_uint64, hash=c_int64)
 # Callbacks: Python must hold on to the object as long as the allocator or the tree lives.

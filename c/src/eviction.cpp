@@ -50,6 +50,7 @@ ReuseHint from_c(const stateport_reuse_hint& given) {
   const ReuseHint wanted{.last_turn = given.last_turn != 0,
                          .tool_call_pending = given.tool_call_pending != 0,
                          .factor = given.factor == 0 ? 1 : given.factor,
+                         .continues = given.continues,
                          .expected_idle_s = given.expected_idle_s,
                          .session = given.session};
   check_hint(wanted);

@@ -138,6 +138,10 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                "Tell hix that no prompt is continued before half of the time that it takes");
   app.add_flag("--hint-sessions", options.hints.sessions,
                "Tell hix which prompts are of the same session, where the workload says so");
+  app.add_option("--hint-continues", options.hints.continues_auc,
+                 "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
+      ->check(CLI::Range(0.001, 0.999))
+      ->option_text("AUC");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
@@ -207,7 +211,7 @@ void refuse_others(const CLI::App& app, const Options& options) {
   if (!options.sweep_bytes.empty()) refuse({"--prometheus"}, "means nothing with --sweep");
   if (align) refuse({"--policy"}, "means nothing with --cache align");
   if (!options.has_budget() && !options.eviction)
-    refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions"},
+    refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions", "--hint-continues"},
            "needs --budget, --sweep, size or --policy");
   if (options.budget_bytes == 0) refuse({"--report"}, "needs --budget");
 }

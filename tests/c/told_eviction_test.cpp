@@ -64,6 +64,7 @@ ReuseHint random_hint(Random& random) {
   return {.last_turn = random.chance(20),
           .tool_call_pending = random.chance(20),
           .factor = factors[random.between(0, 4)],
+          .continues = random.chance(30) ? static_cast<double>(random.between(1, 99)) / 100 : 0,
           .expected_idle_s = random.chance(20) ? static_cast<double>(random.between(1, 200)) : 0,
           .session = static_cast<std::uint64_t>(random.between(0, 3))};
 }
@@ -74,7 +75,8 @@ stateport_reuse_hint to_c(const ReuseHint& hint) {
           .tool_call_pending = hint.tool_call_pending,
           .factor = hint.factor == 1 ? 0 : hint.factor,
           .expected_idle_s = hint.expected_idle_s,
-          .session = hint.session};
+          .session = hint.session,
+          .continues = hint.continues};
 }
 
 /// Two trees, and the requests that were looked up and not yet kept.

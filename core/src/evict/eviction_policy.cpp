@@ -54,6 +54,8 @@ class KeyPolicy final : public EvictionPolicy {
 
 void check_hint(const ReuseHint& hint) {
   require(hint.factor > 0, "hint.factor", hint.factor, "must be positive");
+  require(hint.continues >= 0 && hint.continues < 1, "hint.continues", hint.continues,
+          "must be a probability above 0 and below 1, or 0 for none");
   require(hint.expected_idle_s >= 0, "hint.expected_idle_s", hint.expected_idle_s, "must not be negative");
 }
 

@@ -62,6 +62,13 @@ std::uint8_t matched_fraction(std::int64_t known, std::int64_t blocks) noexcept 
   return 8 * known < 7 * blocks ? 3 : 4;
 }
 
+/// A value for each octave of the odds, from below 1/32 to above 32.
+std::uint8_t octave_of_odds(double probability) noexcept {
+  constexpr double octaves_max = 6;
+  const double octave = std::floor(std::log2(probability / (1 - probability)));
+  return static_cast<std::uint8_t>(std::clamp(octave, -octaves_max, octaves_max - 1) + octaves_max);
+}
+
 double chance_within(double hazard_per_s, double width_s) noexcept {
   return 1 - std::exp(-hazard_per_s * width_s);
 }
@@ -90,8 +97,36 @@ HazardModel::HazardModel(std::size_t positions) : capacity_(positions) {
   fit();
 }
 
-double HazardModel::factor(std::uint8_t index) const noexcept {
-  return (factor_hits_[index] + factor_strength) / (factor_exposure_[index] + factor_strength);
+double HazardModel::Factors::of(std::uint8_t value) const noexcept {
+  return value == no_factor ? 1 : ratio(hits[value], expected[value]);
+}
+
+double HazardModel::Factors::of_relative(std::uint8_t value) const noexcept {
+  return value == no_factor ? 1 : ratio(hits[value], expected[value]) / ratio(all_hits, all_expected);
+}
+
+double HazardModel::Factors::ratio(double hits, double expected) noexcept {
+  return (hits + factor_strength) / (expected + factor_strength);
+}
+
+void HazardModel::Factors::hit(std::uint8_t value, double weight) noexcept {
+  if (value == no_factor) return;
+  hits[value] += weight;
+  all_hits += weight;
+}
+
+/// So many hits were expected of it as it is.
+void HazardModel::Factors::expose(std::uint8_t value, double expected_hits) noexcept {
+  if (value == no_factor) return;
+  expected[value] += expected_hits;
+  all_expected += expected_hits;
+}
+
+void HazardModel::Factors::decay(double kept) noexcept {
+  for (double& value : hits) value *= kept;
+  for (double& value : expected) value *= kept;
+  all_hits *= kept;
+  all_expected *= kept;
 }
 
 void HazardModel::account(Position position) noexcept {
@@ -113,8 +148,9 @@ void HazardModel::account(Position position) noexcept {
     exposure[b] += (high - low) * multiplier * entry.weight;
     expected_hits += (high - low) * hazard[b];
   }
-  if (demand.factor != no_factor)
-    factor_exposure_[demand.factor] += expected_hits * (multiplier * entry.weight) / factor(demand.factor);
+  const double expected = expected_hits * (multiplier * entry.weight);
+  fractions_.expose(demand.fraction, expected / fractions_.of(demand.fraction));
+  chances_.expose(demand.chance, expected / chances_.of_relative(demand.chance));
   entry.accounted_s = to_s;
 }
 
@@ -150,8 +186,8 @@ void HazardModel::decay() noexcept {
   for (auto* table : {&hits_, &exposure_})
     for (Histogram& of_class : *table)
       for (double& value : of_class) value *= kept;
-  for (auto* table : {&factor_hits_, &factor_exposure_})
-    for (double& value : *table) value *= kept;
+  fractions_.decay(kept);
+  chances_.decay(kept);
 }
 
 /// Of an item that waits for the begin of the bucket `from` for so long, and is not used meanwhile.
@@ -255,7 +291,8 @@ void HazardModel::hit(Position position) noexcept {
   Demand& demand = demands_[position];
   const double weight = entries_[position].weight;
   hits_[demand.hazard_class][static_cast<std::size_t>(bucket(now_s_ - demand.used_s))] += weight;
-  if (demand.factor != no_factor) factor_hits_[demand.factor] += weight;
+  fractions_.hit(demand.fraction, weight);
+  chances_.hit(demand.chance, weight);
   const std::uint8_t uses = saturated(demand.uses + 1);
   demand = {.used_s = now_s_,
             .hazard_class = class_of(Kind::inner, std::min(uses - 1, classes_of_kind - 1)),
@@ -332,12 +369,14 @@ void HazardModel::touch_end(Position position, const KeptFacts& prefix) noexcept
   const PromptPast& past = prefix.prompt.past;
   touch(position, prefix, Kind::end, past.repeat ? repeat_class : std::min<int>(past.generation, generation_max));
   Demand& demand = demands_[position];
-  demand.factor = matched_fraction(past.known_blocks, prefix.prompt.blocks);
+  demand.fraction = matched_fraction(past.known_blocks, prefix.prompt.blocks) & count_max;
+  if (const double told = prefix.prompt.hint.continues; told > 0) demand.chance = octave_of_odds(told) & count_max;
   demand.generation = saturated(past.generation) & count_max;
   demand.idle_bucket =
       static_cast<std::uint8_t>(bucket(std::min(prefix.prompt.hint.expected_idle_s, bucket_start_s_.back())));
   demand.session_slot = find_session(prefix.prompt.hint.session, demand.used_s);
-  const int level = levels_of(factor(demand.factor)) + neutral_level + levels_of(prefix.prompt.hint);
+  const double learned = fractions_.of(demand.fraction) * chances_.of_relative(demand.chance);
+  const int level = levels_of(learned) + neutral_level + levels_of(prefix.prompt.hint);
   demand.level = static_cast<std::uint8_t>(std::clamp(level, 0, levels - 1));
 }
 

@@ -45,10 +45,11 @@ class HazardModel {
     std::uint8_t idle_bucket = 0;    ///< of the age before which no use is expected; 0: no hint
     std::uint8_t hazard_class = no_class;
     std::uint8_t level = neutral_level;
-    std::uint8_t factor = no_factor;
-    std::uint8_t generation : 4 = 0;  ///< saturates
-    std::uint8_t uses : 4 = 0;        ///< saturates
-    bool own_rate = false;            ///< the position was hit often enough to have a rate of its own
+    std::uint8_t fraction : 4 = no_factor;  ///< factor by how much of the request was known
+    std::uint8_t chance : 4 = no_factor;    ///< factor by what the engine told of the request's future
+    std::uint8_t generation : 4 = 0;        ///< saturates
+    std::uint8_t uses : 4 = 0;              ///< saturates
+    bool own_rate = false;                  ///< the position was hit often enough to have a rate of its own
     [[nodiscard]] bool hinted() const noexcept { return (idle_bucket | session_slot) != 0; }
     [[nodiscard]] bool known() const noexcept { return hazard_class != no_class; }
     friend bool operator==(const Demand& a, const Demand& b) noexcept {
@@ -124,9 +125,8 @@ class HazardModel {
                                                               : c + classes_of_kind * (levels - 1) - neutral_level);
     return rows;
   }();
-  static constexpr int factors = 5;
   static constexpr std::uint8_t no_class = UINT8_MAX;
-  static constexpr std::uint8_t no_factor = UINT8_MAX;
+  static constexpr std::uint8_t no_factor = 15;  ///< 1
   static const Demand unknown;
   using Histogram = std::array<double, buckets>;
 
@@ -142,6 +142,21 @@ class HazardModel {
     Position older = none;  ///< pinned: number of pins
     [[nodiscard]] bool pinned() const noexcept { return newer == pinned_mark; }
   };
+  /// How much oftener than the class tells are positions hit of which something else is known. Learned, each value of it
+  /// by itself.
+  struct Factors {
+    std::array<double, no_factor> hits{};
+    std::array<double, no_factor> expected{};  ///< if the factor were 1
+    double all_hits = 0;
+    double all_expected = 0;
+    [[nodiscard]] static double ratio(double hits, double expected) noexcept;
+    [[nodiscard]] double of(std::uint8_t value) const noexcept;
+    /// Relative to the mean of all values: what tells nothing has 1, whatever the class has learned so far.
+    [[nodiscard]] double of_relative(std::uint8_t value) const noexcept;
+    void hit(std::uint8_t value, double weight) noexcept;
+    void expose(std::uint8_t value, double expected_hits) noexcept;
+    void decay(double kept) noexcept;
+  };
   // How often a position was hit since it became known, cached or not.
   struct OwnRate {
     double hit_s = 0;  ///< the last time, or when it became known
@@ -155,7 +170,6 @@ class HazardModel {
   };
 
   [[nodiscard]] static int bucket(double age_s) noexcept;
-  [[nodiscard]] double factor(std::uint8_t index) const noexcept;
   [[nodiscard]] static constexpr std::size_t row(int hazard_class, int level) noexcept {
     return static_cast<std::size_t>(first_row[static_cast<std::size_t>(hazard_class)] + level);
   }
@@ -200,8 +214,8 @@ class HazardModel {
   std::array<Histogram, classes> exposure_{};
   std::array<Histogram, classes> hazard_{};
   std::array<Histogram, classes> highest_from_{};  ///< of the hazards from this bucket on
-  std::array<double, factors> factor_hits_{};
-  std::array<double, factors> factor_exposure_{};
+  Factors fractions_;
+  Factors chances_;
   Histogram bucket_start_s_{};
   double bucket_end_s_ = 0;  ///< of the last bucket
   std::array<double, levels> multiplier_{};

@@ -6,6 +6,7 @@
 #include "containers/flat_map.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace stateport::replay {
 namespace {
@@ -40,6 +41,7 @@ void Workload::give_hints(const HintKinds& kinds) {
   constexpr double ms_of_second = 1000;
   FlatMap<std::uint64_t, std::int64_t> continued_ms;  // by prefix: the arrival of the next prompt that goes beyond it
   std::vector<std::uint64_t> prefixes;
+  std::vector<bool> continued(size());
   for (std::size_t index = size(); index-- > 0;) {
     Request& request = requests_[index];
     prefixes.clear();
@@ -56,9 +58,32 @@ void Workload::give_hints(const HintKinds& kinds) {
       request.hint.tool_call_pending = kinds.tool_calls && wait_ms <= tool_call_ms;
       if (kinds.idle_times) request.hint.expected_idle_s = static_cast<double>(wait_ms) / ms_of_second / 2;
     }
+    continued[index] = next != continued_ms.end();
     const auto usable = static_cast<std::size_t>((request.input_tokens - 1) / block_size_tokens_);
     for (std::size_t block = 0; block < std::min(usable, prefixes.size()); ++block)
       continued_ms[prefixes[block]] = request.arrival_ms;
+  }
+  if (kinds.continues_auc > 0) tell_chances(continued, kinds.continues_auc);
+}
+
+/// A score for each prompt, normally distributed with one mean for those that are continued and another for the others,
+/// so far apart that the area under the ROC curve is `auc`; the probability is what the score makes of the share that is
+/// continued. Below 0.5 the classifier is as sure of the opposite. It depends on nothing but the number of the request.
+void Workload::tell_chances(const std::vector<bool>& continued, double auc) {
+  constexpr double two_pi = 6.283185307179586;
+  const double share = static_cast<double>(std::ranges::count(continued, true)) / static_cast<double>(size());
+  const double prior = std::log(std::max(share, 1e-9) / std::max(1 - share, 1e-9));
+  double apart = 0;  // area = Phi(apart / sqrt(2)) = erfc(-apart / 2) / 2
+  for (double step = 8; step > 1e-9; step /= 2)
+    if (std::erfc(-(apart + step) / 2) / 2 <= std::max(auc, 1 - auc)) apart += step;
+  for (std::size_t index = 0; index < size(); ++index) {
+    const auto uniform = [&](std::uint64_t salt) {
+      return (static_cast<double>(mix(2 * index + salt) >> 11) + 0.5) * 0x1p-53;
+    };
+    const double normal = std::sqrt(-2 * std::log(uniform(1))) * std::cos(two_pi * uniform(2));  // Box and Muller
+    const double score = normal + (continued[index] == (auc >= 0.5) ? apart : 0);
+    const double odds = prior + apart * score - apart * apart / 2;
+    requests_[index].hint.continues = std::clamp(1 / (1 + std::exp(-odds)), 1e-6, 1 - 1e-6);
   }
 }
 

@@ -30,8 +30,12 @@ struct HintKinds {
   bool tool_calls = false;  ///< one does within 20 s
   bool idle_times = false;  ///< half of the time until one does
   bool sessions = false;    ///< where the workload names them
+  /// > 0: a probability that the prompt is continued, of a classifier whose ROC curve has this area.
+  double continues_auc = 0;
 
-  [[nodiscard]] bool any() const noexcept { return last_turns || tool_calls || idle_times || sessions; }
+  [[nodiscard]] bool any() const noexcept {
+    return last_turns || tool_calls || idle_times || sessions || continues_auc > 0;
+  }
 };
 
 /// What is replayed: requests in the order of service, each with the identities of its full blocks,
@@ -61,6 +65,8 @@ class Workload {
   [[nodiscard]] std::int64_t distinct_blocks() const;
 
  private:
+  void tell_chances(const std::vector<bool>& continued, double auc);
+
   std::int64_t block_size_tokens_;
   std::int64_t longest_blocks_ = 0;
   std::vector<Request> requests_;

@@ -53,6 +53,9 @@ typedef struct stateport_reuse_hint {
   /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, nobody returns
   /// to this end: 1/8 from then on.
   uint64_t session;
+  /// In (0, 1): how likely a later prompt goes on from this one; 0: not told. What that is worth is learned from what
+  /// became of prompts told of alike.
+  double continues;
 } stateport_reuse_hint;
 
 #ifdef __cplusplus
