@@ -98,7 +98,7 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64, groups=POINTER(StateGroup),
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
                       events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
-                      position_tokens=c_int32, budget_bytes=c_int64)
+                      position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),

@@ -56,6 +56,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .checkpoints = given.checkpoints,
                              .scan_alignment_tokens = scan_alignment(given.scan_alignment_tokens),
                              .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
+                             .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
                              .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
                              .budget_bytes = given.budget_bytes,
                              .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,

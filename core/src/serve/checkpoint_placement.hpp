@@ -16,6 +16,7 @@ struct PromptCheckpoints {
   std::int64_t cached = 0;  ///< j, whole blocks
   std::int64_t known = 0;   ///< the deepest state that is cached, also one that leaves the forward no token
   std::int64_t prompt = 0;
+  std::int64_t spare = 0;  ///< RequestCacheOptions::spare_checkpoint_tokens
 
   /// Whether the placement wants the state after so many tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
@@ -35,6 +36,10 @@ struct PromptCheckpoints {
       default:
         return false;
     }
+  }
+  /// Whether it would be placed there too if that took nothing from others.
+  [[nodiscard]] constexpr bool wants_if_spare(std::int64_t at) const noexcept {
+    return spare > 0 && at % spare == 0 && at > cached && at <= prompt && !wants(at);
   }
 };
 

@@ -43,6 +43,10 @@ void check_sizes(const RequestCacheOptions& options) {
           "decode_checkpoint_tokens", options.decode_checkpoint_tokens, "must be whole blocks");
   require(options.placement >= CheckpointPlacement::passes && options.placement <= CheckpointPlacement::every,
           "placement", static_cast<int>(options.placement), "is not a placement");
+  const std::int64_t spare = options.spare_checkpoint_tokens;
+  require(spare >= 0 && spare % block == 0, "spare_checkpoint_tokens", spare, "must be whole blocks");
+  require(spare == 0 || (options.index == CacheIndex::tree && options.placement != CheckpointPlacement::passes),
+          "spare_checkpoint_tokens", spare, "is for the index tree with a placement other than passes");
   require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
   require(scratch_slots(options) < INT32_MAX, "max_requests", options.max_requests,

@@ -187,7 +187,16 @@ PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
           .reused = request.hit.tokens,
           .cached = request.cached_tokens,
           .known = known,
-          .prompt = record(id).prompt_tokens};
+          .prompt = record(id).prompt_tokens,
+          .spare = options_.spare_checkpoint_tokens};
+}
+
+/// For one more state than those that are planned and `reserved` others, without an eviction.
+bool TreeRequestCache::has_spare_room(std::int32_t reserved) const noexcept {
+  if (checkpoint_slots_ + reserved >= options_.checkpoints || tree_.slots().free_slots() <= reserved) return false;
+  const CacheUsage now = usage();
+  return options_.budget_bytes == 0 ||
+         options_.memory.of(now.kv_tokens, now.states + reserved + 1) <= options_.budget_bytes;
 }
 
 /// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
@@ -206,7 +215,12 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
     else
       ++pass.dropped;
   }
-  std::reverse(pass.saves.begin() + first, pass.saves.end());
+  if (placement.spare == 0) return std::reverse(pass.saves.begin() + first, pass.saves.end());
+  for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
+    if (placement.wants_if_spare(at) && (at - row.start) % options_.scan_alignment_tokens == 0 && has_spare_room(spare))
+      save(pass, row, at);
+  std::sort(pass.saves.begin() + first, pass.saves.end(),
+            [](const StateSave& a, const StateSave& b) { return a.offset < b.offset; });
 }
 
 /// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
@@ -247,7 +261,8 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   for (std::size_t i = first; i < end; ++i) {
     const StateSave& save = pass.saves[i];
     const std::int64_t at = row.start + save.offset;
-    if (donate(row.request, save.slot, at, false, {}))
+    const bool spare = options_.spare_checkpoint_tokens > 0 && placement_of(row.request).wants_if_spare(at);
+    if (donate(row.request, save.slot, at, {.spare = spare}))
       --checkpoint_slots_;
     else
       return_slot(save.slot);
@@ -260,7 +275,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
     ++dropped_;
     return;
   }
-  if (donate(row.request, slot, computed, false, {})) {
+  if (donate(row.request, slot, computed, {})) {
     --checkpoint_slots_;
     after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
   } else {
@@ -315,11 +330,12 @@ void TreeRequestCache::publish(Pass& pass) {
 
 /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`. True if the tree
 /// took it.
-bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint) {
+bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, const Donation& donation) {
   const Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
   const auto key = record(id).tokens.first(tokens);
   const bool in_prompt = tokens <= record(id).prompt_tokens;
+  const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_tokens_ = tokens;
   freed_.clear();
@@ -328,10 +344,11 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, bo
                                               .slot = slot,
                                               .name_space = name_space(id),
                                               .prev_tokens = request.protected_tokens,
-                                              .chunked = in_prompt && !ends,
-                                              .prompt = {.tokens = ends ? 0 : std::ssize(record(id).tokens.all()) + 1,
+                                              .chunked = in_prompt && !donation.ends,
+                                              .spare = donation.spare,
+                                              .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1,
                                                          .past = request.hit.past,
-                                                         .hint = hint}},
+                                                         .hint = donation.hint}},
                                              freed_);
   take_back(freed_);
   if (inserted.state_exists) return false;
@@ -372,10 +389,10 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   if (how != RequestEnd::aborted && request.begun) {
     // A pass that is under way may have changed the live state already.
     if (computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id)) {
-      live_donated = donate(id, live, computed, true, hint);
+      live_donated = donate(id, live, computed, {.ends = true, .hint = hint});
       kept = std::max(kept, computed);
     } else if (request.kept.valid() && request.kept_tokens > request.protected_tokens) {
-      if (donate(id, request.kept, request.kept_tokens, true, hint)) {
+      if (donate(id, request.kept, request.kept_tokens, {.ends = true, .hint = hint})) {
         request.kept = {};
         --checkpoint_slots_;
       }

@@ -68,12 +68,18 @@ class TreeRequestCache final : public RequestBook {
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
+  [[nodiscard]] bool has_spare_room(std::int32_t reserved) const noexcept;
   void plan_saves(Pass& pass, const RowPlan& row);
   void save_per_pass(Pass& pass, const RowPlan& row);
   [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
   void settle_steps(const RowPlan& row);
   void keep_decoded(const RowPlan& row);
-  [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, bool ends, const ReuseHint& hint);
+  struct Donation {
+    bool ends = false;   ///< the request does
+    bool spare = false;  ///< kept because there is room
+    ReuseHint hint;
+  };
+  [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, const Donation& donation);
   void hold_path(RequestId request, std::int64_t tokens);
   void tell_end(RequestId request, const ReuseHint& hint);
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);

@@ -131,7 +131,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     adopt(end, prefix.slot);
     if (options_.max_states_per_path >= 0) cap_path(end, freed);
   }
-  if (history_) {
+  if (history_ && !prefix.spare) {
     history_->kept(end, prefix, found.pages == pages);
     victims_.rank_state_again(end);
   }

@@ -14,6 +14,8 @@ namespace {
 
 /// What one request leaves at most without `every`: its end, a branch point and three rungs.
 constexpr std::int64_t states_of_request = 5;
+/// Between two states that are kept where there is room.
+constexpr std::int64_t spare_blocks = 32;
 
 }  // namespace
 
@@ -131,6 +133,7 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
                              .budget = budget,
                              .tells_stored = tells_stored};
   if (options.eviction == EvictionOrder::gdsf) options.eviction_options.benefit = cost;
+  if (policy == PolicyKind::hix) options.spare_blocks = spare_blocks;
   if (policy == PolicyKind::hix_exact) {
     options.eviction_options.samples = 0;
     options.eviction_options.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);

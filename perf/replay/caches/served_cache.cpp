@@ -44,6 +44,7 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
       .unchecked_layout = options.layout_fingerprint == 0,
       .checkpoints = static_cast<std::int32_t>(options.slots),
       .placement = options.placement,
+      .spare_checkpoint_tokens = options.spare_blocks * tokens_per_block,
       .eviction = options.eviction,
       .eviction_options = options.eviction_options,
       .position_tokens = tokens_per_block,

@@ -85,6 +85,9 @@ typedef struct stateport_request_cache_options {
   /// kv_bytes_per_token of `eviction`, which must name both. What running requests hold counts and stays. A tree
   /// may exceed it by the KV of the request that just ended and its last state, unless hix decides.
   int64_t budget_bytes;
+  /// Tree, with a placement other than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
+  /// beyond j, as long as there is a free slot and room in the budget. The first to go.
+  int64_t spare_checkpoint_tokens;
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.

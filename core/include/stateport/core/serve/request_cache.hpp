@@ -59,6 +59,10 @@ struct RequestCacheOptions {
   std::int32_t scan_alignment_tokens = 1;
   /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
   CheckpointPlacement placement = CheckpointPlacement::passes;
+  /// Tree, with another placement than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
+  /// beyond j, as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns
+  /// nothing of such a state, and gives it up before all that it knows.
+  std::int64_t spare_checkpoint_tokens = 0;
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
   std::vector<StateGroup> groups;  ///< align: at least one; else none
@@ -196,9 +200,10 @@ class RequestCache {
 
 /// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
-/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens that are not whole blocks, more slots, scratch
+/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, more slots, scratch
 /// states or KV indices than 32 bits number, a cost that check_compute_cost or check_memory_cost refuses or more bytes
-/// in all than 64 bits count; align: a placement, a budget, no group, and for a group a block size that is not a
+/// in all than 64 bits count; spare_checkpoint_tokens without
+/// index tree and a placement; align: a placement, a budget, no group, and for a group a block size that is not a
 /// multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks fewer
 /// than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another index:
 /// groups.

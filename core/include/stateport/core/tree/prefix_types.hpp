@@ -85,6 +85,7 @@ struct PrefixInsert {
   std::int64_t prev_tokens = 0;
   std::int32_t priority = 0;  ///< for the priority policy: a node's priority is the largest of its inserts
   bool chunked = false;       ///< a chunk of a prompt, not a use: counts no hit for lfu and slru
+  bool spare = false;         ///< a policy that learns is not told: a new state goes before all that it knows
   /// For a policy that learns: `past` (PrefixMatch::past), `hint`, and `tokens`; 0 tokens: the request ends here,
   /// unless chunked. The tree finds the rest itself.
   PromptFacts prompt;
