@@ -8,7 +8,7 @@
 namespace stateport::detail {
 
 SlotAllocatorOptions SlotsRequestCache::allocator_options() {
-  SlotAllocatorOptions allocator;
+  SlotAllocatorOptions allocator{.kv_follows = options_.budget_bytes > 0};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
   allocator.on_victim = [this](const SlotVictim& victim) {

@@ -104,7 +104,7 @@ SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const Slo
       hash_to_slot(held.size()),
       victims(traits_of(options.eviction.get())) {
   if (options.eviction && (options.eviction->learning() || victims.strategy() != VictimStrategy::list))
-    forest = std::make_unique<StateForest>(options.eviction, blocks, held.size());
+    forest = std::make_unique<StateForest>(options.eviction, blocks, held.size(), options.kv_follows);
   victims.reserve(slot_of.size());
   fresh.reserve(held.size());
   chosen.reserve(held.size());

@@ -9,10 +9,12 @@
 
 namespace stateport {
 
-StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots)
+StateForest::StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots,
+                         bool kv_follows)
     : policy_(std::move(policy)),
       learning_(policy_->learning()),
       blocks_(blocks),
+      kv_follows_(kv_follows),
       nodes_(static_cast<std::size_t>(blocks.block_count())) {
   // A directory does not tell of a tick that gets newer.
   require(learning_ || !policy_->traits().key_may_shrink, "eviction", policy_->name(),
@@ -39,8 +41,15 @@ VictimFacts StateForest::facts(std::uint32_t index) const noexcept {
   if (node.children == 0) {
     facts.chain_tokens = std::max<std::int64_t>(facts.end_tokens - fallback_tokens, 1);
     facts.chain_fallback_tokens = fallback_tokens;
+    if (kv_follows_) facts.tokens = std::max<std::int64_t>(facts.end_tokens - needed_tokens(node), 0);
   }
   return facts;
+}
+
+std::int64_t StateForest::needed_tokens(const Node& leaf) const noexcept {
+  std::uint32_t above = parent_of(leaf);
+  while (above != none && !nodes_[above].has_state && nodes_[above].children == 1) above = parent_of(nodes_[above]);
+  return above == none ? 0 : nodes_[above].end_tokens;
 }
 
 void StateForest::attach(std::uint32_t index, std::uint32_t parent) noexcept {

@@ -25,9 +25,9 @@ class StateForest {
  public:
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  /// Throws InvalidState for a policy that another cache has claimed, InvalidArgument for one whose keys shrink with
-  /// each use.
-  StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots);
+  /// `kv_follows`: see SlotAllocatorOptions. Throws InvalidState for a policy that another cache has claimed,
+  /// InvalidArgument for one whose keys shrink with each use.
+  StateForest(std::shared_ptr<EvictionPolicy> policy, const BlockDirectory& blocks, std::size_t slots, bool kv_follows);
 
   [[nodiscard]] VictimFacts facts(std::uint32_t index) const noexcept;
   [[nodiscard]] VictimKey key(std::uint32_t index) const noexcept { return policy_->key(facts(index)); }
@@ -81,6 +81,8 @@ class StateForest {
   [[nodiscard]] std::uint32_t parent_of(const Node& node) const noexcept {
     return node.parent != none && nodes_[node.parent].life == node.parent_life ? node.parent : none;
   }
+  /// Of the prefix of a leaf: what other states need, too. To the next state above, or the next fork where one was.
+  [[nodiscard]] std::int64_t needed_tokens(const Node& leaf) const noexcept;
   void follow(const Found& state, std::int32_t depth_blocks);
   void note_fork();
   PromptPast tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
@@ -91,6 +93,7 @@ class StateForest {
   std::shared_ptr<EvictionPolicy> policy_;
   LearningPolicy* learning_;  ///< the policy, if it observes what happens
   const BlockDirectory& blocks_;
+  bool kv_follows_;
   Table<Node> nodes_;  ///< by block
   std::uint64_t created_ = 0;
   std::vector<std::uint32_t> path_;  ///< states of the prompt that was served

@@ -66,8 +66,8 @@ CheckpointPlacement placement_of(PolicyKind policy) noexcept {
     case PolicyKind::gdsf:
     case PolicyKind::slots_lru:
     case PolicyKind::slots_gdsf:
-    case PolicyKind::slots_hix:
       return CheckpointPlacement::branch;
+    case PolicyKind::slots_hix:
     case PolicyKind::hix:
     case PolicyKind::hix_exact:
       break;
