@@ -138,8 +138,9 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                "Tell hix that no prompt is continued before half of the time that it takes");
   app.add_flag("--hint-sessions", options.hints.sessions,
                "Tell hix which prompts are of the same session, where the workload says so");
-  app.add_option("--hint-continues", options.hints.continues_auc,
-                 "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
+  app.add_option(
+         "--hint-continues", options.hints.continues_auc,
+         "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
       ->check(CLI::Range(0.001, 0.999))
       ->option_text("AUC");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")

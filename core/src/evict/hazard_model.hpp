@@ -142,8 +142,8 @@ class HazardModel {
     Position older = none;  ///< pinned: number of pins
     [[nodiscard]] bool pinned() const noexcept { return newer == pinned_mark; }
   };
-  /// How much oftener than the class tells are positions hit of which something else is known. Learned, each value of it
-  /// by itself.
+  /// How much oftener than the class tells are positions hit of which something else is known. Learned, each value of
+  /// it by itself.
   struct Factors {
     std::array<double, no_factor> hits{};
     std::array<double, no_factor> expected{};  ///< if the factor were 1

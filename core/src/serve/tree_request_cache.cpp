@@ -339,17 +339,16 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_tokens_ = tokens;
   freed_.clear();
-  const InsertResult inserted = tree_.insert({.tokens = key,
-                                              .kv = std::span(request.row).first(count),
-                                              .slot = slot,
-                                              .name_space = name_space(id),
-                                              .prev_tokens = request.protected_tokens,
-                                              .chunked = in_prompt && !donation.ends,
-                                              .spare = donation.spare,
-                                              .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1,
-                                                         .past = request.hit.past,
-                                                         .hint = donation.hint}},
-                                             freed_);
+  const InsertResult inserted = tree_.insert(
+      {.tokens = key,
+       .kv = std::span(request.row).first(count),
+       .slot = slot,
+       .name_space = name_space(id),
+       .prev_tokens = request.protected_tokens,
+       .chunked = in_prompt && !donation.ends,
+       .spare = donation.spare,
+       .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
+      freed_);
   take_back(freed_);
   if (inserted.state_exists) return false;
   ++published_;

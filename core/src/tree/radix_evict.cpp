@@ -123,8 +123,8 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
     const bool leaf = victims_.is_leaf(*node);
     std::uint32_t above = nodes_[*node].parent;
     evict_node(*node, freed, result);
-    if (!leaf || !victims_.ranks_states()) continue;
-    // Nothing continues from the KV above it up to the next fork or state: it would only be in the way.
+    if (!leaf || learning_ == nullptr || !learning_->observes_prompts()) continue;
+    // A policy that learns from prompts counts the KV above a leaf, up to the next fork or state, as the leaf's.
     while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0)
       remove_leaf(std::exchange(above, nodes_[above].parent), freed, result);
   }

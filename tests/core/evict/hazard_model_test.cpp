@@ -12,6 +12,7 @@ using stateport::HazardModel;
 using stateport::KeptAt;
 using stateport::PositionKey;
 using stateport::PromptPast;
+using stateport::ReuseHint;
 
 TEST_CASE("hazards are fitted when the next request or time is told, not when the fiftieth request ends") {
   for (const bool by_time : {true, false}) {
@@ -100,6 +101,41 @@ TEST_CASE("from three hits on a position has a rate of its own, which weighs mor
   const double expected = std::exp(8.0 / 13 * std::log(learned) + 5.0 / 13 * std::log(rate));
   CHECK(prompts.model.with_own_rate(end, learned) == doctest::Approx(expected));
   CHECK(prompts.model.with_own_rate(end, 0) == 0);
+}
+
+TEST_CASE("what a told probability is worth is learned from what became of prompts told of alike") {
+  enum class Signal { right, wrong, constant, none };
+  // Half of the prompts go on after 20 s. What the engine tells of each is right, the opposite, or nothing.
+  const auto worth = [](Signal signal, bool as_if_it_goes_on) {
+    HazardModel model(4096);
+    double now_s = 0;
+    PositionKey fresh = 1;
+    const auto hint = [&](bool goes_on) -> ReuseHint {
+      if (signal == Signal::none) return {};
+      if (signal == Signal::constant) return {.continues = 0.7};
+      return {.continues = goes_on == (signal == Signal::right) ? 0.9 : 0.1};
+    };
+    const auto serve = [&](PositionKey key, const ReuseHint& told) {
+      model.set_time(now_s += 10);
+      const std::array keys = {key};
+      const PromptPast past = model.start_request({.keys = keys, .blocks = 2});
+      const HazardModel::Position end = model.remember(
+          {.key = fresh, .depth_blocks = 1, .at = KeptAt::end, .prompt = {.blocks = 2, .past = past, .hint = told}});
+      ++fresh;
+      model.finish_request();
+      return end;
+    };
+    PositionKey before = 0;
+    for (int turn = 0; turn < 600; ++turn) {
+      const PositionKey last = fresh;
+      serve(before, hint(turn % 2 == 0));  // even ones go on
+      before = turn % 2 == 1 ? last - 1 : 0;
+    }
+    return model.index(model.demand(serve(0, hint(as_if_it_goes_on))));
+  };
+  CHECK(worth(Signal::right, true) > 4 * worth(Signal::right, false));
+  CHECK(worth(Signal::wrong, true) > 4 * worth(Signal::wrong, false));
+  CHECK(worth(Signal::constant, true) == worth(Signal::none, true));
 }
 
 TEST_CASE("a position that is always used keeps its rate, however often that is") {

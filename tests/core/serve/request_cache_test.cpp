@@ -189,6 +189,54 @@ TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
       }
 }
 
+TEST_CASE("where there is room a tree keeps further states, which go first") {
+  using Lengths = std::vector<std::int64_t>;
+  RequestCacheOptions options = small(CacheIndex::tree);
+  options.placement = CheckpointPlacement::branch;
+  options.spare_checkpoint_tokens = 8;
+  options.max_requests = 1;
+  options.decode_checkpoint_tokens = 0;
+  options.checkpoints = 5;
+  options.eviction = EvictionOrder::hix;
+  options.position_tokens = 4;
+  options.events = true;
+  const auto kept = [&](const RequestCacheOptions& wanted, std::int64_t budget) {
+    const auto cache = make_request_cache(wanted);
+    StateWorld world(wanted);
+    std::vector<Lengths> stored;
+    serve_alone(*cache, world, counting(25), 1, RequestEnd::finished, budget);
+    stored.push_back(stored_states(*cache));
+    Tokens second = counting(33, 500);
+    std::ranges::copy(counting(12), second.begin());
+    serve_alone(*cache, world, second, 1, RequestEnd::finished, budget);
+    stored.push_back(stored_states(*cache));
+    stored.push_back({serve_alone(*cache, world, counting(25), 1).reused_tokens});
+    stored.push_back({serve_alone(*cache, world, second, 1).reused_tokens});
+    return stored;
+  };
+  for (const std::int64_t budget : {96, 20}) {
+    CAPTURE(budget);
+    // Of the first prompt: 8, 16 and 24; of the second, which shares 12: 12 and 32, and one of 16 and 24.
+    auto stored = kept(options, budget);
+    CHECK(stored[0] == Lengths{8, 16, 24});
+    CHECK(stored[1].front() == 12);
+    CHECK(stored[1].back() == 32);
+    CHECK(stored[2] == Lengths{24});
+    CHECK(stored[3] == Lengths{32});
+    options.checkpoints = 3;
+    stored = kept(options, budget);
+    if (budget == 96) CHECK(stored[1] == Lengths{12, 32});  // no room for more
+    options.checkpoints = 20;
+    options.memory = {.state_bytes = 10, .kv_bytes_per_token = 1};
+    options.budget_bytes = 28 + 2 * 10;  // seven blocks of KV with the answer, and two states
+    stored = kept(options, budget);
+    if (budget == 96) CHECK(stored[0] == Lengths{8, 24});
+    CHECK(stored[2] == Lengths{24});
+    options.budget_bytes = 0;
+    options.checkpoints = 5;
+  }
+}
+
 TEST_CASE("a prompt of whole blocks that is cached to its end tells that the forward needs a token") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
@@ -331,6 +379,16 @@ TEST_CASE("options that cannot be are refused") {
     options.max_request_tokens = options.kv_tokens = 1 << 22;
   });
   refused(CacheIndex::tree, [](auto& options) { options.groups = small(CacheIndex::align).groups; });
+  const auto spare = [](CheckpointPlacement placement, std::int64_t tokens) {
+    return [=](auto& options) {
+      options.placement = placement;
+      options.spare_checkpoint_tokens = tokens;
+    };
+  };
+  refused(CacheIndex::tree, spare(CheckpointPlacement::passes, 8));
+  refused(CacheIndex::tree, spare(CheckpointPlacement::branch, 6));
+  refused(CacheIndex::tree, spare(CheckpointPlacement::branch, -8));
+  refused(CacheIndex::slots, spare(CheckpointPlacement::branch, 8));
   refused(CacheIndex::align, [](auto& options) { options.groups.clear(); });
   refused(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });
   refused(CacheIndex::align, [](auto& options) { options.budget_bytes = 1; });
@@ -800,6 +858,8 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
     options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
     options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+    if (index == CacheIndex::tree && options.placement != CheckpointPlacement::passes && random.chance(50))
+      options.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
     options.position_tokens = random.between32(1, 8);
     options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
     if (random.chance(30)) options.budget_bytes = random.between(1, 1000);

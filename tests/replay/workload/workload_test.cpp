@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 using stateport::InvalidArgument;
@@ -73,6 +74,36 @@ TEST_CASE("hints say what the next prompt that goes on shows, if they are asked 
   CHECK(hint(0).expected_idle_s == 0);
   CHECK(hint(0).session == 0);
   CHECK(hint(2).last_turn);
+}
+
+TEST_CASE("a simulated classifier has the area under its ROC curve that was asked for, and likely means likely") {
+  for (const double area : {0.2, 0.5, 0.75, 0.95}) {
+    CAPTURE(area);
+    Workload workload(10);
+    constexpr BlockIdentity prompts = 4000;
+    for (BlockIdentity i = 0; i < prompts; ++i) workload.add({.input_tokens = 15}, Blocks{i});
+    for (BlockIdentity i = 0; i < prompts; i += 4) workload.add({.input_tokens = 25}, Blocks{i, prompts + i});
+    workload.give_hints({.continues_auc = area});
+    std::vector<double> goes_on, ends;
+    double expected = 0;
+    for (std::size_t i = 0; i < workload.size(); ++i) {
+      const double chance = workload.request(i).hint.continues;
+      REQUIRE(chance > 0);
+      REQUIRE(chance < 1);
+      const bool continued = i < prompts && i % 4 == 0;
+      (continued ? goes_on : ends).push_back(chance);
+      expected += chance;
+    }
+    std::ranges::sort(ends);
+    double above = 0;
+    for (const double chance : goes_on) {
+      const auto [low, high] = std::ranges::equal_range(ends, chance);
+      above += static_cast<double>(low - ends.begin()) + static_cast<double>(high - low) / 2;
+    }
+    const double pairs = static_cast<double>(goes_on.size()) * static_cast<double>(ends.size());
+    CHECK(above / pairs == doctest::Approx(area).epsilon(0.03));
+    if (area >= 0.5) CHECK(expected == doctest::Approx(static_cast<double>(goes_on.size())).epsilon(0.1));
+  }
 }
 
 TEST_CASE("a workload refuses a request that makes no sense and stays as it was") {

@@ -149,8 +149,8 @@ class LearningPolicy : public EvictionPolicy {
   bool claimed_ = false;
 };
 
-/// Throws InvalidArgument for a hint whose factor is not positive, whose idle time is negative or whose probability is not
-/// one.
+/// Throws InvalidArgument for a hint whose factor is not positive, whose idle time is negative or whose probability is
+/// not one.
 void check_hint(const ReuseHint& hint);
 
 /// The policies that exist. Orders, with their keys, smallest first:

@@ -200,13 +200,12 @@ class RequestCache {
 
 /// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
-/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, more slots, scratch
-/// states or KV indices than 32 bits number, a cost that check_compute_cost or check_memory_cost refuses or more bytes
-/// in all than 64 bits count; spare_checkpoint_tokens without
-/// index tree and a placement; align: a placement, a budget, no group, and for a group a block size that is not a
-/// multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks fewer
-/// than one request needs, or a conv window (if any) not longer than drafts, and an order that learns; another index:
-/// groups.
+/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole
+/// blocks, more slots, scratch states or KV indices than 32 bits number, a cost that check_compute_cost or
+/// check_memory_cost refuses or more bytes in all than 64 bits count; spare_checkpoint_tokens without index tree and a
+/// placement; align: a placement, a budget, no group, and for a group a block size that is not a multiple of
+/// block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks fewer than one
+/// request needs, or a conv window (if any) not longer than drafts, and an order that learns; another index: groups.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport
