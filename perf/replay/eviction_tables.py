@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the tables of core/src/evict/README.md: token hit % of stateport-replay, as Markdown on the standard output.
 
-    eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,hints,generated,slots,tree]
+    eviction_tables.py --program build/openmp/bin/stateport-replay --traces FOLDER [--only budget,cells,small,hints,...]
 
 FOLDER holds conversation.jsonl and agent_sessions.jsonl; without it only the generated workloads are replayed. One
 replay runs at a time, and no state is made: all of it takes some minutes of one core. Standard library only."""
@@ -17,8 +17,10 @@ OTHERS = ["every", "last", "branch", "node-lru", "gdsf"]
 HINTS = [("told of last turns", ["--hint-last-turns"]), ("told of tool calls", ["--hint-tool-calls"]),
          ("told of idle times", ["--hint-idle-times"]),
          ("told of last turns and idle times", ["--hint-last-turns", "--hint-idle-times"]),
-         ("told of sessions", ["--hint-sessions"])]
+         ("told of sessions", ["--hint-sessions"]),
+         *((f"told of chances, AUC {auc}", ["--hint-continues", auc]) for auc in ("0.2", "0.5", "0.75", "0.85", "0.95"))]
 GENERATED = ["chat", "agent", "shared-prompt"]
+SMALL_GIB = [8, 16, 24, 32]
 ORDERS = [("least recently used", "lru"), ("gdsf", "gdsf"), ("hix", "hix")]
 KV_FOR_EVERYTHING = 2_000_000  # blocks: more than a trace has
 
@@ -67,7 +69,7 @@ def heads(columns, unit):
 def budget_columns(traces):
     if not traces:
         return [("chat", "chat", [16, 64])]
-    return [("chat", "conversation", [64, 256, 1024]), ("agents", "agent_sessions", [32, 64, 256])]
+    return [("chat", "conversation", [64, 256, 1024]), ("agents", "agent_sessions", [32, 64, 160, 256])]
 
 
 def budget_table(replay):
@@ -83,6 +85,28 @@ def budget_table(replay):
              for name in [*OTHERS, "hix-exact", "hix"]]
     rows += [row(f"slots, {order}", slots, lambda found, size, order=order: found[f"slots-{order}", size])
              for order in ("lru", "gdsf", "hix")]
+    return table(heads(columns, " GiB"), rows)
+
+
+def cell_table(replay):
+    """Generated workloads with little memory."""
+    rows = []
+    for name in GENERATED:
+        for seed in ("1", "2", "3"):
+            found = replay.swept(name, SMALL_GIB, "--seed", seed)
+            best = [max((found[other, gib], other) for other in OTHERS) for gib in SMALL_GIB]
+            rows.append([f"{name}, seed {seed}",
+                         *(f"{found['hix', gib]:.2f} / {found['hix-exact', gib]:.2f} / {rate:.2f} ({other})"
+                           for gib, (rate, other) in zip(SMALL_GIB, best))])
+    return table(["hix / hix-exact / best of the others", *(f"{gib} GiB" for gib in SMALL_GIB)], rows)
+
+
+def small_state_table(replay):
+    """What sampling loses where states are small."""
+    columns = [*budget_columns(replay.traces), *((name, name, [8, 24]) for name in GENERATED)]
+    swept = [(sizes, replay.swept(workload, sizes, "--model", "nemotron-h-8b-base")) for _, workload, sizes in columns]
+    rows = [[f"`{policy}`", *(f"{found[policy, gib]:.2f}" for sizes, found in swept for gib in sizes)]
+            for policy in ("hix-exact", "hix")]
     return table(heads(columns, " GiB"), rows)
 
 
@@ -136,7 +160,7 @@ def tree_table(replay):
     return pool_table(replay, "tree", columns, [(label, ["--policy", order]) for label, order in ORDERS])
 
 
-TABLES = {"budget": budget_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
+TABLES = {"budget": budget_table, "cells": cell_table, "small": small_state_table, "hints": hint_table, "generated": generated_table, "slots": slots_table,
           "tree": tree_table}
 
 

@@ -156,3 +156,19 @@ TEST_CASE("of several that are gone, hix lets their heir inherit the one used la
   CHECK(key_of_heir({1, 2}) == last);
   CHECK(key_of_heir({2, 1}) == last);
 }
+
+TEST_CASE("of equal worth hix gives up what was used last, of what is worth nothing what was used first") {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(3);
+  for (const std::uint32_t index : {0U, 1U})
+    learner.kept({.index = index, .has_state = true, .key = index + 1, .depth_blocks = 4, .prompt = {.blocks = 4}});
+  const auto key = [&](std::uint32_t index, std::uint64_t used_tick) {
+    VictimFacts facts = leaf_with_state(index);
+    facts.used_tick = used_tick;
+    return policy->key(facts);
+  };
+  CHECK(key(1, 8) < key(0, 7));
+  CHECK(key(2, 7) < key(2, 8));
+  CHECK(key(2, 8) < key(1, 8));
+}
