@@ -36,8 +36,8 @@ struct SlotAllocatorOptions {
   /// callback enqueues on the stream that writes the slot later still reads the state. Must not throw or call the
   /// allocator.
   std::function<void(const SlotVictim&)> on_victim;
-  /// The caller drops the KV that only an evicted state needed, as one memory for both wants: gdsf and hix then count
-  /// it with the state.
+  /// The caller drops the KV that only an evicted state needed, as one memory for both wants: hix then counts it
+  /// with the state.
   bool kv_follows = false;
 };
 
