@@ -217,7 +217,7 @@ def tree_victim(stateport, hints, interleaved=False, handed_on=True):
     prompts = [int32s(*range(10 * i, 10 * i + 4)) for i in range(2)]
     hits = [Match(), Match()]
     for i, prompt in enumerate(prompts):
-        stateport.tree_set_time(tree, c_double(100 * i))
+        stateport.tree_set_time(tree, c_double(500 * i))
         stateport.tree_match(tree, prompt, 4, None, None, byref(hits[i]))
     for i in (1, 0) if interleaved else (0, 1):
         slot = c_int32()

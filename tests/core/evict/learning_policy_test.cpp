@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -171,4 +172,25 @@ TEST_CASE("of equal worth hix gives up what was used last, of what is worth noth
   CHECK(key(1, 8) < key(0, 7));
   CHECK(key(2, 7) < key(2, 8));
   CHECK(key(2, 8) < key(1, 8));
+}
+
+TEST_CASE("of two positions of one class hix values the one higher that was hit more often") {
+  const std::shared_ptr<EvictionPolicy> policy = make_eviction_policy(EvictionOrder::hix);
+  LearningPolicy& learner = *policy->learning();
+  learner.reserve(2);
+  double now_s = 0;
+  const auto keep = [&](std::uint32_t index) {
+    learner.kept({.index = index, .has_state = true, .key = index + 1, .depth_blocks = 1, .prompt = {.blocks = 1}});
+  };
+  const auto hit = [&](std::uint32_t index, double wait_s) {
+    learner.set_time(now_s += wait_s);
+    const std::array keys = {PositionKey{index + 1}};
+    static_cast<void>(learner.looked_up({.keys = keys, .blocks = 2}));
+  };
+  const std::array rarely_and_often = {0U, 1U};
+  for (const std::uint32_t index : rarely_and_often) keep(index);
+  for (int use = 0; use < 8; ++use) hit(0, 500);
+  for (int use = 0; use < 40; ++use) hit(1, use < 39 ? 1 : 0);
+  hit(0, 0);  // both were used just now, more often than classes tell apart
+  CHECK(policy->key(leaf_with_state(0)) < policy->key(leaf_with_state(1)));
 }

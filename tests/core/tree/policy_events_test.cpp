@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <memory>
 #include <numeric>
 #include <string_view>
@@ -69,6 +70,27 @@ TEST_CASE("a policy hears whether a prefix ends a request, was known before, or 
   CHECK(std::exchange(witness->why, {}) == Why{{fresh.index, KeptAt::branch}});
   CHECK(insert_part(tree, {1, 2, 5}, false, 3) == fresh);
   CHECK(std::exchange(witness->why, {}) == Why{{fresh.index, KeptAt::end}});
+  tree.check_invariants();
+}
+
+TEST_CASE("a policy does not hear of a prefix that is kept because there is room") {
+  const auto witness = std::make_shared<Witness>();
+  PrefixTree tree({.slots = 8, .policy = witness});
+  const std::vector<Token> tokens = {1, 2, 3, 4};
+  const std::vector<KvIndex> kv = {0, 1, 2, 3};
+  std::array<SlotId, 2> slots;
+  REQUIRE(tree.allocate_slots(slots));
+  Freed freed;
+  const auto insert = [&](std::size_t length, bool spare) {
+    const auto key = std::span(tokens).first(length);
+    tree.tag_slot(slots[spare ? 0 : 1], tree.state_tag(key));
+    return tree.insert({.tokens = key, .kv = kv, .slot = slots[spare ? 0 : 1], .chunked = true, .spare = spare}, freed);
+  };
+  static_cast<void>(insert(2, true));
+  CHECK(witness->why.empty());
+  CHECK(tree.sizes().total_states() == 1);
+  static_cast<void>(insert(4, false));
+  CHECK(witness->why.size() == 1);
   tree.check_invariants();
 }
 
