@@ -6,6 +6,9 @@
 
 #include "arguments.hpp"
 
+#include <algorithm>
+#include <cfloat>
+
 namespace stateport::c {
 namespace {
 
@@ -46,11 +49,17 @@ std::shared_ptr<EvictionPolicy> make_policy(const stateport_eviction_options* op
   return make_eviction_policy(wanted.order, wanted.options, wanted.memory);
 }
 
+/// Nothing that is refused becomes valid by rounding.
+float probability(double given) {
+  require(given >= 0 && given < 1, "hint.continues", given, "must be a probability above 0 and below 1, or 0 for none");
+  return given == 0 ? 0 : std::clamp(static_cast<float>(given), FLT_MIN, 1 - FLT_EPSILON);
+}
+
 ReuseHint from_c(const stateport_reuse_hint& given) {
   const ReuseHint wanted{.last_turn = given.last_turn != 0,
                          .tool_call_pending = given.tool_call_pending != 0,
+                         .continues = probability(given.continues),
                          .factor = given.factor == 0 ? 1 : given.factor,
-                         .continues = given.continues,
                          .expected_idle_s = given.expected_idle_s,
                          .session = given.session};
   check_hint(wanted);

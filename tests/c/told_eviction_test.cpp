@@ -63,8 +63,8 @@ ReuseHint random_hint(Random& random) {
   constexpr double factors[] = {0.1, 0.5, 1, 3, 20};
   return {.last_turn = random.chance(20),
           .tool_call_pending = random.chance(20),
+          .continues = random.chance(30) ? static_cast<float>(random.between(1, 99)) / 100 : 0,
           .factor = factors[random.between(0, 4)],
-          .continues = random.chance(30) ? static_cast<double>(random.between(1, 99)) / 100 : 0,
           .expected_idle_s = random.chance(20) ? static_cast<double>(random.between(1, 200)) : 0,
           .session = static_cast<std::uint64_t>(random.between(0, 3))};
 }

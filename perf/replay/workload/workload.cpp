@@ -84,7 +84,7 @@ void Workload::tell_chances(const std::vector<bool>& continued, double auc) {
     const double normal = std::sqrt(-2 * std::log(uniform(1))) * std::cos(two_pi * uniform(2));  // Box and Muller
     const double score = normal + (continued[index] == (auc >= 0.5) ? apart : 0);
     const double odds = prior + apart * score - apart * apart / 2;
-    requests_[index].hint.continues = std::clamp(1 / (1 + std::exp(-odds)), 1e-6, 1 - 1e-6);
+    requests_[index].hint.continues = static_cast<float>(std::clamp(1 / (1 + std::exp(-odds)), 1e-6, 1 - 1e-6));
   }
 }
 

@@ -112,8 +112,8 @@ TEST_CASE("what a told probability is worth is learned from what became of promp
     PositionKey fresh = 1;
     const auto hint = [&](bool goes_on) -> ReuseHint {
       if (signal == Signal::none) return {};
-      if (signal == Signal::constant) return {.continues = 0.7};
-      return {.continues = goes_on == (signal == Signal::right) ? 0.9 : 0.1};
+      if (signal == Signal::constant) return {.continues = 0.7F};
+      return {.continues = goes_on == (signal == Signal::right) ? 0.9F : 0.1F};
     };
     const auto serve = [&](PositionKey key, const ReuseHint& told) {
       model.set_time(now_s += 10);

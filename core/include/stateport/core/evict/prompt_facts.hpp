@@ -20,11 +20,11 @@ using PositionKey = std::uint64_t;
 struct ReuseHint {
   bool last_turn = false;          ///< no further prompt of the conversation is expected: times 1/8
   bool tool_call_pending = false;  ///< the next prompt follows as soon as a tool answers: times 4
-  double factor = 1;               ///< > 0: times this, for anything else that the engine knows
   /// In (0, 1): the probability that a later prompt goes on from this one, as the engine estimates it; 0: none told.
   /// What is made of it is learned from what became of earlier prompts with a like probability: it need not be
   /// calibrated, and one that tells nothing has no effect after some tens of prompts.
-  double continues = 0;
+  float continues = 0;
+  double factor = 1;  ///< > 0: times this, for anything else that the engine knows
   /// The engine expects no use for this many seconds; >= 0. Until then the rank of the end is the rank that it will
   /// have at that time, lowered because memory is held while waiting. After that time the hint has no effect. 1 +
   /// seconds is rounded down to a power of the cube root of 2.
