@@ -439,7 +439,7 @@ void HazardModel::leave_list(Position position) noexcept {
 
 std::size_t HazardModel::bytes() const noexcept {
   return sizeof(*this) + entries_.capacity() * sizeof(Entry) + demands_.capacity() * sizeof(Demand) +
-         sessions_.capacity() * sizeof(Session) + table_.bytes();
+         own_rates_.capacity() * sizeof(OwnRate) + sessions_.capacity() * sizeof(Session) + table_.bytes();
 }
 
 void HazardModel::check_invariants(std::span<const Position> pinned_by) const {
@@ -457,11 +457,15 @@ void HazardModel::check_invariants(std::span<const Position> pinned_by) const {
     const Demand& demand = demands_[position];
     check(demand.hazard_class < classes && demand.level < levels, "a class or level is out of range");
     check(demand.idle_bucket < buckets && demand.session_slot <= sessions_max, "a hint is out of range");
+    const OwnRate& own = own_rates_[position];
+    check(own.hits >= 0 && own.hits < own_rate_hits_max && own.span_s >= 0, "an own rate is out of range");
+    check(demand.own_rate == (own.hits >= own_rate_hits), "an own rate counts before its time, or does not");
     check(entry.weight > 0 && entry.weight <= weight_max, "a weight is out of range");
     check((entry.pinned() ? entry.older : 0) == pins[position], "a position has other pins than candidates");
     pinned += entry.pinned();
   }
-  check(demands_.size() == entries_.size(), "the tables of positions differ in length");
+  check(demands_.size() == entries_.size() && own_rates_.size() == entries_.size(),
+        "the tables of positions differ in length");
   check(table_.count() == entries_.size(), "the table has another number of positions");
   table_.check_invariants([this](Position position) { return hash(entries_[position].key); });
   std::size_t listed = 0;
