@@ -107,7 +107,7 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
     items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
     elementwise = elementwise || group.table.elementwise;
   }
-  Policy policy = policy_for(space, items);
+  auto policy = policy_for<deciding_launch_bound_min>(space, items);
   add_work_list<SlotCopy>(policy);
   const auto count = static_cast<std::int32_t>(groups.size());
   if (elementwise)

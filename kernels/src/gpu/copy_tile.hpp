@@ -24,18 +24,23 @@ namespace stateport::kernels {
 inline constexpr bool on_host = std::is_same_v<ExecutionSpace, Kokkos::DefaultHostExecutionSpace>;
 inline constexpr std::uint32_t team_lanes = on_host ? 2 : 256;
 /// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
-/// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill).
+/// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill). A kernel that decides rows,
+/// too, has 80 with CUDA, where 64 would spill.
 #if defined(KOKKOS_ENABLE_HIP)
-inline constexpr int launch_bound_min = 5;
+inline constexpr unsigned launch_bound_min = 5;
+inline constexpr unsigned deciding_launch_bound_min = 5;
 #else
-inline constexpr int launch_bound_min = 4;
+inline constexpr unsigned launch_bound_min = 4;
+inline constexpr unsigned deciding_launch_bound_min = 3;
 #endif
 /// Parts into which tiles are cut for the last round of a launch.
 inline constexpr std::uint32_t tile_parts = 16;
 /// Above this, the parts of a last round are no longer counted in 32 bits.
 inline constexpr std::uint64_t teams_max = 8192;
 
-using Policy = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, launch_bound_min>, ArgumentsByValue>;
+template <unsigned bound_min>
+using PolicyOf = Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<team_lanes, bound_min>, ArgumentsByValue>;
+using Policy = PolicyOf<launch_bound_min>;
 using Team = Policy::member_type;
 
 /// Where part `part` of a tile begins, in elements from the tile's start; parts begin as aligned as tiles.
@@ -89,12 +94,13 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
 }
 
 /// As many teams as the device runs at once, but not more than there are parts of tiles.
-inline Policy policy_for(const ExecutionSpace& space, std::uint64_t items) {
+template <unsigned bound_min = launch_bound_min>
+PolicyOf<bound_min> policy_for(const ExecutionSpace& space, std::uint64_t items) {
   // The launch bound is the number of teams that a unit of a GPU has registers for: those of a unit of CUDA share them,
   // and the four waves of a team of HIP lie one in each of a unit's four SIMDs.
   static const auto resident =
       static_cast<std::uint64_t>(on_host ? std::max(1, space.concurrency() / static_cast<int>(team_lanes))
-                                         : detail::compute_units() * launch_bound_min);
+                                         : detail::compute_units() * static_cast<int>(bound_min));
   const std::uint64_t teams = std::min(std::min(resident, teams_max), std::max<std::uint64_t>(items, 1) * tile_parts);
   return {space, static_cast<int>(teams), team_lanes};
 }

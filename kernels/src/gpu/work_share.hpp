@@ -52,7 +52,7 @@ KOKKOS_INLINE_FUNCTION WorkList<Work>& work_list(const Team& team) {
   return *static_cast<WorkList<Work>*>(team.team_shmem().get_shmem_aligned(sizeof(WorkList<Work>), alignof(Work)));
 }
 /// Asks for the shared memory of a list.
-template <class Work>
+template <class Work, class Policy>
 void add_work_list(Policy& policy) {
   policy.set_scratch_size(0, Kokkos::PerTeam(sizeof(WorkList<Work>) + alignof(Work)));
 }
