@@ -279,7 +279,8 @@ def test_hints(stateport):
         options = AllocatorOptions(blocks=2, eviction=ctypes.pointer(wrong))
         stateport.refuses(INVALID_ARGUMENT, part, "slot_allocator_create", byref(options), byref(c_void_p()))
     tree = stateport.make("tree_create", byref(TreeOptions(slots=1)))
-    for hint, part in (ReuseHint(factor=-2), "factor = -2"), (ReuseHint(expected_idle_s=-1), "expected_idle_s = -1"):
+    for hint, part in ((ReuseHint(factor=-2), "factor = -2"), (ReuseHint(expected_idle_s=-1), "expected_idle_s = -1"),
+                       (ReuseHint(continues=1), "continues = 1"), (ReuseHint(continues=-0.5), "continues = -0.5")):
         prefix = Insert(slot=NONE, hint=ctypes.pointer(hint))
         stateport.refuses(INVALID_ARGUMENT, part, "tree_insert", tree, byref(prefix), byref(InsertResult()))
     stateport.tree_destroy(tree)

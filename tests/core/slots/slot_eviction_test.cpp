@@ -247,6 +247,8 @@ TEST_CASE("a slot allocator refuses policies it cannot serve and requests that m
   CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.factor = 0}}, 5), InvalidArgument);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.factor = nan}}, 5), InvalidArgument);
+  for (const float chance : {1.0F, -0.1F, static_cast<float>(nan)})
+    CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.continues = chance}}, 5), InvalidArgument);
   CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.expected_idle_s = nan}}, 5), InvalidArgument);
   CHECK_THROWS_AS(cache.states.note_served(hashes, {.hint = {.expected_idle_s = -1}}, 5), InvalidArgument);
   CHECK_THROWS_AS(cache.states.note_served(hashes, {.usable_blocks = -1}, 5), InvalidArgument);
