@@ -5,6 +5,7 @@
 // stub_launch_cost_bench, the launches of GPUs run by host threads: what a plan costs beside Kokkos' own launch, on any
 // machine. What the last one says of plans on the device and of steps is not the host's: their kernels look for work.
 #include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/slot_copier.hpp>
@@ -35,15 +36,6 @@ struct SmallStates {
   }
 };
 
-template <class T>
-Buffer upload(DeviceResource& resource, const std::vector<T>& values) {
-  const Stream stream = Stream::default_stream();
-  Buffer buffer(resource, values.size() * sizeof(T));
-  copy_bytes(stream, buffer.data(), values.data(), values.size() * sizeof(T));
-  stream.synchronize();
-  return buffer;
-}
-
 /// Median time of a call, several of them in a row on a stream that is idle before the first.
 void report_host_cost(benchmark::State& state, const Stream& stream, const std::function<void()>& ours) {
   constexpr int calls = 16, rounds = 501;
@@ -71,7 +63,7 @@ BENCHMARK(host_plan)->Name("G10/plan")->Arg(1)->Arg(rows_max)->UseManualTime()->
 void device_plan(benchmark::State& state) {
   const Stream stream = Stream::create();
   SmallStates states;
-  const Buffer plan = upload(states.resource, states.plan);
+  const Buffer plan = detail::upload(states.resource, states.plan);
   report_host_cost(state, stream, [&] { states.copier.copy_slots_on_device(stream, plan.as<SlotCopy>(), rows_max); });
 }
 BENCHMARK(device_plan)->Name("G10/device_plan")->UseManualTime()->Iterations(1);
@@ -83,10 +75,10 @@ void align_step(benchmark::State& state) {
   AlignContext context({.max_requests = rows_max, .groups = {{.block_size_tokens = 16, .blocks = 2 * rows_max}}});
   std::vector<std::int32_t> requests;
   for (std::int32_t i = 0; i < rows_max; ++i) requests.push_back(i);
-  const Buffer table = upload(states.resource, std::vector<std::int32_t>(2 * rows_max, 1));
-  const Buffer request = upload(states.resource, requests);
-  const Buffer computed = upload(states.resource, std::vector<std::int32_t>(rows_max, 5));
-  const Buffer scheduled = upload(states.resource, std::vector<std::int32_t>(rows_max, 1));
+  const Buffer table = detail::upload(states.resource, std::vector<std::int32_t>(2 * rows_max, 1));
+  const Buffer request = detail::upload(states.resource, requests);
+  const Buffer computed = detail::upload(states.resource, std::vector<std::int32_t>(rows_max, 5));
+  const Buffer scheduled = detail::upload(states.resource, std::vector<std::int32_t>(rows_max, 1));
   const AlignBinding binding{
       .states = &states.store, .block_table = table.as<std::int32_t>(), .row_stride = 2, .columns = 2};
   context.bind({&binding, 1});

@@ -2,6 +2,7 @@
 #include "copy_table.hpp"
 
 #include <stateport/backends/internal/device_calls.hpp>
+#include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/core/model/error.hpp>
 
@@ -79,15 +80,6 @@ std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateSt
   return tensors;
 }
 
-template <class T>
-Buffer upload(MemoryResource& resource, const std::vector<T>& values) {
-  const Stream stream = Stream::default_stream();
-  Buffer buffer(resource, values.size() * sizeof(T));
-  copy_bytes(stream, buffer.data(), values.data(), values.size() * sizeof(T));
-  stream.synchronize();
-  return buffer;
-}
-
 }  // namespace
 
 void append_tiles(std::vector<Tile>& tiles, std::uint32_t tensor, std::uint64_t elements, std::size_t element_bytes,
@@ -139,9 +131,9 @@ CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, s
   require(tiles.size() <= tiles_max, "tiles", tiles.size(),
           "a state has too many bytes: one pass over rows counts in 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
-  routes_ = upload(resource_, routes);
-  tiles_ = upload(resource_, tiles);
-  tile_begin_bytes_ = upload(resource_, begin_bytes);
+  routes_ = detail::upload(resource_, routes);
+  tiles_ = detail::upload(resource_, tiles);
+  tile_begin_bytes_ = detail::upload(resource_, begin_bytes);
 }
 
 std::uint32_t CopyTable::tiles_before(std::int32_t layer) const noexcept {

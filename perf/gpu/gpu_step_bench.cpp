@@ -3,6 +3,7 @@
 // empty kernel, steps in which one row of fifty has work, align steps at whose boundaries states are copied, and
 // commits of accepted drafts. Peers and limits as in gpu_copy_bench.
 #include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/slot_copier.hpp>
@@ -31,15 +32,6 @@ using test::DeviceGraph;
 
 constexpr std::int32_t step_requests = 512;
 
-template <class T>
-Buffer upload(DeviceResource& resource, const std::vector<T>& values) {
-  const Stream stream = Stream::default_stream();
-  Buffer buffer(resource, values.size() * sizeof(T));
-  copy_bytes(stream, buffer.data(), values.data(), values.size() * sizeof(T));
-  stream.synchronize();
-  return buffer;
-}
-
 /// Both from a graph.
 void report_step_without_work(benchmark::State& state, const Stream& stream, const std::function<void()>& step) {
   step();
@@ -56,7 +48,7 @@ void nothing_to_copy(benchmark::State& state) {
   DeviceResource resource;
   const StateStore store(resource, layers_of_two_tensors(), {.slots = 2});
   SlotCopier copier(store, store);
-  const Buffer plan = upload(resource, std::vector<SlotCopy>(step_requests));
+  const Buffer plan = detail::upload(resource, std::vector<SlotCopy>(step_requests));
   report_step_without_work(state, stream,
                            [&] { copier.copy_slots_on_device(stream, plan.as<SlotCopy>(), step_requests); });
 }
@@ -76,11 +68,11 @@ class AlignSteps {
     for (std::int32_t i = 0; i < requests; ++i) ids.push_back(i);
     for (std::int32_t block = 1; block < store_.slots(); ++block) blocks_.push_back(block);
     const auto count = static_cast<std::size_t>(requests);
-    tables_ = upload(resource_, blocks_);
+    tables_ = detail::upload(resource_, blocks_);
     table_ = Buffer(resource_, table_bytes());
-    request_ = upload(resource_, ids);
-    device_computed_ = upload(resource_, std::vector<std::int32_t>(count, computed));
-    scheduled_ = upload(resource_, std::vector<std::int32_t>(count, 1));
+    request_ = detail::upload(resource_, ids);
+    device_computed_ = detail::upload(resource_, std::vector<std::int32_t>(count, computed));
+    scheduled_ = detail::upload(resource_, std::vector<std::int32_t>(count, 1));
     const AlignBinding binding{
         .states = &store_, .block_table = table_.as<std::int32_t>(), .row_stride = 2, .columns = 2};
     context_.bind({&binding, 1});
@@ -137,10 +129,10 @@ void nothing_to_align(benchmark::State& state) {
                         .groups = {{.block_size_tokens = AlignSteps::block_tokens, .blocks = 2, .conv_window = 4}}});
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < step_requests; ++i) ids.push_back(i);
-  const Buffer table = upload(resource, std::vector<std::int32_t>(step_requests, 1));
-  const Buffer request = upload(resource, ids);
-  const Buffer computed = upload(resource, std::vector<std::int32_t>(step_requests, 5));
-  const Buffer scheduled = upload(resource, std::vector<std::int32_t>(step_requests, 1));
+  const Buffer table = detail::upload(resource, std::vector<std::int32_t>(step_requests, 1));
+  const Buffer request = detail::upload(resource, ids);
+  const Buffer computed = detail::upload(resource, std::vector<std::int32_t>(step_requests, 5));
+  const Buffer scheduled = detail::upload(resource, std::vector<std::int32_t>(step_requests, 1));
   const AlignBinding binding{.states = &store, .block_table = table.as<std::int32_t>(), .row_stride = 1, .columns = 1};
   context.bind({&binding, 1});
   for (const std::int32_t id : ids) context.add_request(stream, RequestId{id}, 5);
@@ -166,7 +158,7 @@ void few_rows_with_work(benchmark::State& state) {
   for (int round = 0; round < workload.rounds(); ++round) {
     std::vector<SlotCopy> rows(step_requests);
     for (std::size_t i = 0; i < workload.plan(round).size(); ++i) rows[50 * i] = workload.plan(round)[i];
-    plans.push_back(upload(resource, rows));
+    plans.push_back(detail::upload(resource, rows));
     written.push_back(destinations(workload.chunks(round)));
   }
   RoundChecks checks(std::move(written));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "round_checks.hpp"
 
+#include <stateport/backends/internal/upload.hpp>
 #include <stateport/backends/transfer.hpp>
 
 #include <algorithm>
@@ -20,14 +21,6 @@ void cut(std::vector<EqualRanges>& pieces, const std::byte* left, const std::byt
         {left + at, right + at, static_cast<std::uint32_t>(std::min(piece_bytes, bytes - at) / word_bytes)});
 }
 
-Buffer upload(DeviceResource& resource, const std::vector<EqualRanges>& pieces) {
-  const Stream stream = Stream::default_stream();
-  Buffer buffer(resource, pieces.size() * sizeof(EqualRanges));
-  copy_bytes(stream, buffer.data(), pieces.data(), pieces.size() * sizeof(EqualRanges));
-  stream.synchronize();
-  return buffer;
-}
-
 }  // namespace
 
 RoundChecks::RoundChecks(std::vector<std::vector<WrittenRange>> rounds) : different_(resource_, sizeof(std::uint32_t)) {
@@ -36,7 +29,7 @@ RoundChecks::RoundChecks(std::vector<std::vector<WrittenRange>> rounds) : differ
     for (const WrittenRange& range : ranges) cut(pieces, range.dst, range.expected, range.bytes);
     rounds_.push_back({.ranges = std::move(ranges),
                        .pieces = static_cast<std::uint32_t>(pieces.size()),
-                       .device_pieces = upload(resource_, pieces)});
+                       .device_pieces = detail::upload(resource_, pieces)});
   }
 }
 
@@ -81,7 +74,7 @@ std::vector<WrittenRange> slot_ranges(const StateStore& written, const StateStor
 CacheSweep::CacheSweep(std::size_t bytes) : bytes_(bytes), memory_(resource_, bytes + word_bytes) {
   std::vector<EqualRanges> pieces;
   cut(pieces, memory_.as<std::byte>(), memory_.as<std::byte>(), bytes_);
-  device_pieces_ = upload(resource_, pieces);
+  device_pieces_ = detail::upload(resource_, pieces);
   pieces_ = static_cast<std::uint32_t>(pieces.size());
 }
 
