@@ -2,6 +2,7 @@
 #pragma once
 
 #include "peers.hpp"
+#include "vendor_calls.hpp"
 
 #include <cstdint>
 

@@ -7,23 +7,14 @@
 #include "peers.hpp"
 #include "twin_commit.hpp"
 #include "twin_copy.hpp"
+#include "vendor_calls.hpp"
 
 #include <cub/device/device_memcpy.cuh>
-#include <cuda_runtime.h>
 
 #include <memory>
-#include <stdexcept>
 
 namespace stateport::perf {
 namespace {
-
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-cudaStream_t native(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.native());
-}
 
 /// The chunks as the calls want them, on the host and on the device.
 struct Tables {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#ifdef __HIP__
-#include <hip/hip_runtime.h>  // clang knows __global__ without it, but not clock64()
-#endif
+#include "vendor_calls.hpp"
 
 /// What holds a stream back until the host has enqueued everything; for CUDA and HIP.
 namespace stateport::perf {

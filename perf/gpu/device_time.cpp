@@ -1,32 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "device_time.hpp"
+
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 
 #include "device_gate.hpp"
-#include "device_time.hpp"
-
-#include <cuda_runtime.h>
+#include "vendor_calls.hpp"
 
 #include <atomic>
-#include <stdexcept>
 
 namespace stateport::perf {
 namespace {
 
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-cudaStream_t native(const Stream& stream) {
-  return static_cast<cudaStream_t>(stream.native());
-}
-
 struct Stopwatch {
-  Stopwatch() { check(cudaEventCreate(&begin)), check(cudaEventCreate(&end)); }
+  Stopwatch() { check(STATEPORT_VENDOR(EventCreate)(&begin)), check(STATEPORT_VENDOR(EventCreate)(&end)); }
 
   [[nodiscard]] std::atomic_ref<int> state() { return std::atomic_ref<int>(*gate.as<int>()); }
 
-  cudaEvent_t begin = nullptr, end = nullptr;
+  STATEPORT_VENDOR(Event_t) begin = nullptr, end = nullptr;
   PinnedResource pinned;
   Buffer gate{pinned, sizeof(int)};
 };
@@ -54,20 +45,20 @@ DeviceTime device_time(const Stream& stream, const std::function<void()>& enqueu
   {
     const Opening opening;
     wait_at_gate<<<1, 1, 0, native(stream)>>>(watch.gate.as<int>(), gate_ticks_max);
-    check(cudaGetLastError());
-    check(cudaEventRecord(watch.begin, native(stream)));
+    check_launch();
+    check(STATEPORT_VENDOR(EventRecord)(watch.begin, native(stream)));
     enqueue();
-    check(cudaEventRecord(watch.end, native(stream)));
+    check(STATEPORT_VENDOR(EventRecord)(watch.end, native(stream)));
   }
-  check(cudaEventSynchronize(watch.end));
+  check(STATEPORT_VENDOR(EventSynchronize)(watch.end));
   float milliseconds = 0;
-  check(cudaEventElapsedTime(&milliseconds, watch.begin, watch.end));
+  check(STATEPORT_VENDOR(EventElapsedTime)(&milliseconds, watch.begin, watch.end));
   return {.ns = static_cast<double>(milliseconds) * 1e6, .host_in_time = watch.state() == forced};
 }
 
 void launch_empty_kernel(const Stream& stream) {
   empty_kernel<<<1, 32, 0, native(stream)>>>();
-  check(cudaGetLastError());
+  check_launch();
 }
 
 }  // namespace stateport::perf

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bare_launch.hpp"
-
-#include <cuda_runtime.h>
-
-#include <stdexcept>
+#include "vendor_calls.hpp"
 
 namespace stateport::perf {
 namespace {
@@ -11,9 +8,8 @@ __global__ void bare_kernel(const BareArguments) {}
 }  // namespace
 
 void launch_bare(const Stream& stream, const BareArguments& arguments) {
-  bare_kernel<<<1, 256, 0, static_cast<cudaStream_t>(stream.native())>>>(arguments);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+  bare_kernel<<<1, 256, 0, native(stream)>>>(arguments);
+  check_launch();
 }
 
 }  // namespace stateport::perf

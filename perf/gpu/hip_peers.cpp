@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers.hpp"
 
-#include <hip/hip_runtime.h>
 #if __has_include(<hipcub/device/device_memcpy.hpp>)
 #include <hipcub/device/device_memcpy.hpp>
 #define STATEPORT_HAS_HIPCUB
@@ -14,20 +13,12 @@
 #include "count_differences.hpp"
 #include "twin_commit.hpp"
 #include "twin_copy.hpp"
+#include "vendor_calls.hpp"
 
 #include <memory>
-#include <stdexcept>
 
 namespace stateport::perf {
 namespace {
-
-void check(hipError_t error) {
-  if (error != hipSuccess) throw std::runtime_error(hipGetErrorString(error));
-}
-
-hipStream_t native(const Stream& stream) {
-  return static_cast<hipStream_t>(stream.native());
-}
 
 /// The chunks as the calls want them, on the host and on the device.
 struct Tables {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../commit_workload.hpp"
+#include "vendor_calls.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../slot_workload.hpp"
+#include "vendor_calls.hpp"
 
 #include <algorithm>
 #include <cstddef>
