@@ -16,9 +16,9 @@ import re
 import sys
 from collections import defaultdict
 
-LAYERS = ["core", "backends", "kernels", "c"]
+LAYERS = ["core", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
-WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "serve"]
+WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
 USERS = ["perf", "tests"]
 SUFFIXES = {".hpp", ".h", ".cpp"}
 VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")

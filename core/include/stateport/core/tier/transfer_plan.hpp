@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/hash/prefix_hash.hpp>
+
+#include <cstdint>
+#include <span>
+
+/// What moves between the device and the tiers below it. Plain data: a RequestCache decides, and names what it decided
+/// in a TransferPlan; whoever holds the tiers' memory carries it out and tells how it went.
+namespace stateport {
+
+/// Where cached content lies, from the fastest to the slowest.
+enum class Medium : std::uint8_t { device, host, file, remote };
+inline constexpr int medium_count = 4;
+
+enum class CacheContent : std::uint8_t { kv_block, state };
+
+/// Names the content of one image: the KV of a block of tokens, or the state of one group of layers at one position.
+/// Two images of one model and layout with equal keys hold the same.
+struct ImageKey {
+  PrefixHash prefix;        ///< of all tokens up to `tokens`, with their namespace
+  std::int64_t tokens = 0;  ///< from the start of the prompt to the state, or to the end of the block
+  CacheContent content = CacheContent::state;
+  std::int32_t group = 0;  ///< of a state
+  friend constexpr bool operator==(const ImageKey&, const ImageKey&) noexcept = default;
+};
+
+/// Numbers transfers from 1, in the order in which they were decided.
+using TransferId = std::uint64_t;
+
+/// One image and what happens to it.
+struct Transfer {
+  enum class Kind : std::uint8_t {
+    store,  ///< device to a tier. `place` is read in the order of the engine's stream
+    load,   ///< a tier to the device. `place` is written in the order of the engine's stream
+    move,   ///< a tier to a lower one; the upper one forgets the image once the lower one has it
+    drop    ///< a tier forgets the image, as soon as nobody reads it any more. Not answered
+  };
+  TransferId id = 0;
+  Kind kind = Kind::store;
+  ImageKey image;
+  Medium from = Medium::device;
+  Medium to = Medium::host;  ///< of a drop: the same as `from`
+  std::int32_t place = -1;   ///< store, load: the state's slot in the store of its group, or the number of the KV block
+  std::int32_t request = -1;  ///< load: the request that waits for it
+
+  friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
+};
+
+/// In the order in which they take effect: what a drop or a move gives up may be used by a later store.
+struct TransferPlan {
+  std::span<const Transfer> transfers;
+};
+
+/// How a transfer ended. Everything but `done` leaves the destination without the image.
+enum class TransferStatus : std::uint8_t {
+  done,            ///< store: readers may be sent there; load: enqueued, or written, before all that is enqueued later
+  no_room,         ///< the tier is full, or its queue is
+  gone,            ///< the tier has no such image (any more)
+  damaged,         ///< a checksum does not fit
+  foreign_layout,  ///< another model, layout, type or version
+  wrong_position,  ///< the image names other tokens
+  failed           ///< the machine failed: an input or output error
+};
+inline constexpr int transfer_status_count = 7;
+
+struct TransferResult {
+  TransferId id = 0;
+  TransferStatus status = TransferStatus::done;
+  friend constexpr bool operator==(const TransferResult&, const TransferResult&) noexcept = default;
+};
+
+}  // namespace stateport
