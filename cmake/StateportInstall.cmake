@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 set(stateport_modules core)
 if(NOT STATEPORT_CORE_ONLY)
-  list(APPEND stateport_modules backends kernels)
+  list(APPEND stateport_modules backends kernels tiers)
 endif()
 
 add_library(stateport INTERFACE)

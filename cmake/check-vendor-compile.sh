@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check-vendor-compile.sh cuda|hip KOKKOS_INCLUDE: compiles every source of backends/, kernels/ and the benchmarks of
-# GPUs, and every other device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a machine that has
+# check-vendor-compile.sh cuda|hip KOKKOS_INCLUDE: compiles every source of backends/, kernels/, tiers/ and the
+# benchmarks of GPUs, and every other device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a machine that has
 # neither the GPU nor a Kokkos built for it. Kokkos' own headers are copied from KOKKOS_INCLUDE (those of a build for any
 # backend) with the five generated configuration headers switched to the vendor; nothing is linked. The sources are those
 # of the CMake targets. Then check_isa.py looks at the instructions of the copy kernels.
@@ -99,7 +99,7 @@ compile() {
     return 1
   }
   mapfile -t objects < <(cmake --build "$build/objects" -- -t targets all |
-    sed -nE 's,^((backends|kernels|perf/CMakeFiles/(stateport_)?gpu_[a-z_]*\.dir)/.*\.cpp\.o): .*,\1,p; t; s,^(.*\.cpp\.o): (CUDA|HIP)_COMPILER.*,\1,p')
+    sed -nE 's,^((backends|kernels|tiers|perf/CMakeFiles/(stateport_)?gpu_[a-z_]*\.dir)/.*\.cpp\.o): .*,\1,p; t; s,^(.*\.cpp\.o): (CUDA|HIP)_COMPILER.*,\1,p')
   [ "${#objects[@]}" -gt 0 ] || { printf 'check-vendor-compile: no sources found\n' >&2 && return 1; }
   cmake --build "$build/objects" -- -k 0 "${objects[@]}"
   printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
