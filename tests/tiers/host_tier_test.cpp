@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/tiers/host_tier.hpp>
+
+#include <stateport/backends/host_resource.hpp>
+#include <stateport/backends/limit_resource.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "heap_counter.hpp"
+#include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <vector>
+
+using namespace stateport;
+using test::Random;
+using State = HostTier::State;
+
+namespace {
+
+constexpr std::size_t page = 4096;
+
+ImageKey state_key(std::uint64_t prefix, std::int32_t group = 0) {
+  return {.prefix = {{prefix, 0}}, .tokens = 16, .group = group};
+}
+ImageKey kv_key(std::uint64_t prefix) {
+  return {.prefix = {{prefix, 1}}, .tokens = 16, .content = CacheContent::kv_block};
+}
+
+/// Frames of 4 pages: one state, or two of a second group, or four blocks.
+HostTierOptions small_options(std::size_t frames, std::size_t staging_frames = 0) {
+  return {.budget_bytes = frames * 4 * page,
+          .staging_bytes = staging_frames * 4 * page,
+          .state_image_bytes = {4 * page, 2 * page},
+          .kv_image_bytes = page};
+}
+
+}  // namespace
+
+TEST_CASE("an image is found while it is copying and ready, and not when it is leaving") {
+  HostResource memory;
+  HostTier tier(memory, small_options(2));
+  const HostImage image = tier.reserve(state_key(1)).value();
+  CHECK(tier.state(image) == State::copying);
+  CHECK(tier.find(state_key(1)) == image);
+  CHECK(tier.publish(image));
+  CHECK_FALSE(tier.publish(image));
+  CHECK(tier.state(image) == State::ready);
+  tier.pin(image);
+  CHECK(tier.remove(image));
+  CHECK_FALSE(tier.remove(image));
+  CHECK(tier.state(image) == State::leaving);
+  CHECK_FALSE(tier.find(state_key(1)).valid());
+  CHECK(tier.room(0) == 1);
+  // Its reader still finds it, and a new image may have its key.
+  CHECK(tier.key(image) == state_key(1));
+  const HostImage again = tier.reserve(state_key(1)).value();
+  CHECK(tier.place(again) != tier.place(image));
+  tier.check_invariants();
+  tier.unpin(image);
+  CHECK(tier.state(image) == State::gone);
+  CHECK(tier.find(state_key(1)) == again);
+  CHECK(tier.room(0) == 1);
+  CHECK_THROWS_AS(tier.unpin(image), InvalidArgument);
+  CHECK_THROWS_AS(tier.unpin(again), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(tier.bytes(image)), InvalidArgument);
+  tier.check_invariants();
+}
+
+TEST_CASE("a name of an image that is gone names nothing, also when its record is used again") {
+  HostResource memory;
+  HostTier tier(memory, small_options(1));
+  const HostImage old = tier.reserve(state_key(1)).value();
+  CHECK(tier.remove(old));
+  const HostImage other = tier.reserve(state_key(2)).value();
+  CHECK(other.index == old.index);
+  CHECK(tier.state(old) == State::gone);
+  CHECK_FALSE(tier.publish(old));
+  CHECK_FALSE(tier.remove(old));
+  CHECK(tier.state(other) == State::copying);
+}
+
+TEST_CASE("a full tier reserves nothing, and a frame serves every size when it is empty") {
+  HostResource memory;
+  HostTier tier(memory, small_options(2));
+  CHECK(tier.capacity(0) == 2);
+  CHECK(tier.capacity(1) == 4);
+  CHECK(tier.capacity(2) == 8);
+  std::vector<HostImage> blocks;
+  for (std::uint64_t i = 0; i < 5; ++i) blocks.push_back(tier.reserve(kv_key(i)).value());
+  CHECK_FALSE(tier.reserve(state_key(1)).has_value());
+  CHECK_FALSE(tier.reserve(state_key(1, 1)).has_value());
+  CHECK(tier.room(2) == 3);
+  CHECK(tier.usage().image_bytes == 5 * page);
+  // Two frames hold one kind each: the last block alone keeps the second from the states.
+  CHECK(tier.remove(blocks[4]));
+  CHECK(tier.reserve(state_key(1)).has_value());
+  CHECK(tier.usage().images == 5);
+  tier.check_invariants();
+}
+
+TEST_CASE("a place of a kind is base plus place times stride, aligned for direct transfers") {
+  HostResource memory;
+  HostTier tier(memory, small_options(3, 1));
+  std::vector<HostTier> tiny;
+  for (int i = 0; i < 8; ++i) {
+    tiny.emplace_back(memory, HostTierOptions{.budget_bytes = page, .kv_image_bytes = page});
+    CHECK(reinterpret_cast<std::uintptr_t>(tiny.back().data()) % page == 0);
+  }
+  std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
+  std::vector<HostImage> images{tier.reserve(state_key(1)).value(), tier.reserve(state_key(1, 1)).value(),
+                                tier.reserve(state_key(2, 1)).value(), tier.reserve(kv_key(1)).value(),
+                                tier.reserve_staging(kv_key(1)).value()};
+  for (const HostImage image : images) {
+    const std::int32_t kind = tier.kind_of(tier.key(image));
+    const std::span<std::byte> bytes = tier.bytes(image);
+    CHECK(bytes.data() == tier.data() + static_cast<std::size_t>(tier.place(image)) * tier.stride_bytes(kind));
+    CHECK(tier.place(image) < tier.places(kind));
+    ranges.emplace_back(bytes.data(), bytes.data() + bytes.size());
+  }
+  std::ranges::sort(ranges);
+  for (std::size_t i = 1; i < ranges.size(); ++i) CHECK(ranges[i - 1].second <= ranges[i].first);
+  CHECK(ranges.back().second <= tier.data() + 4 * tier.frame_bytes());
+}
+
+TEST_CASE("staging is beside the budget, is never found, and goes with its reader") {
+  HostResource memory;
+  HostTier tier(memory, small_options(1, 1));
+  const HostImage image = tier.reserve(state_key(1)).value();
+  const HostImage first = tier.reserve_staging(kv_key(1)).value();
+  const HostImage second = tier.reserve_staging(kv_key(1)).value();
+  CHECK_FALSE(tier.find(kv_key(1)).valid());
+  CHECK_FALSE(tier.reserve_staging(state_key(2)).has_value());
+  CHECK(tier.staging_room(2) == 2);
+  CHECK(tier.usage().images == 1);
+  CHECK(tier.usage().staging_images == 2);
+  tier.check_invariants();
+  tier.unpin(first);
+  CHECK(tier.publish(second));
+  tier.unpin(second);
+  CHECK(tier.state(second) == State::gone);
+  CHECK(tier.reserve_staging(state_key(2)).has_value());
+  CHECK(tier.state(image) == State::copying);
+  tier.check_invariants();
+}
+
+TEST_CASE("bad options, groups and keys are refused by name, and memory that is not there is told") {
+  HostResource memory;
+  const auto refuses = [&](const HostTierOptions& options, const char* argument) {
+    CHECK_THROWS_WITH_AS(HostTier(memory, options), doctest::Contains(argument), InvalidArgument);
+  };
+  refuses({.budget_bytes = page}, "state_image_bytes = empty");
+  refuses({.budget_bytes = page, .state_image_bytes = {0}}, "state_image_bytes = 0");
+  refuses({.budget_bytes = page, .state_image_bytes = {page + 1}}, "state_image_bytes = 4097");
+  refuses({.budget_bytes = page, .kv_image_bytes = 100}, "kv_image_bytes = 100");
+  refuses({.budget_bytes = 4 * page - 1, .state_image_bytes = {4 * page}}, "budget_bytes = 16383");
+  refuses({.state_image_bytes = {4 * page}}, "budget_bytes = 0");
+  refuses({.budget_bytes = std::size_t{1} << 44, .kv_image_bytes = page}, "budget_bytes = 17592186044416");
+  LimitResource limited(memory, 3 * page);
+  CHECK_THROWS_AS(HostTier(limited, small_options(1)), OutOfMemory);
+
+  HostTier tier(memory, {.budget_bytes = 8 * page, .state_image_bytes = {4 * page}});
+  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(state_key(1, 1))), doctest::Contains("image.group = 1"),
+                       InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(kv_key(1))), doctest::Contains("kv_block"), InvalidArgument);
+  static_cast<void>(tier.reserve(state_key(1)));
+  CHECK_THROWS_AS(static_cast<void>(tier.reserve(state_key(1))), InvalidArgument);
+  std::vector<HostImage> images(2);
+  const ImageKey key = state_key(1);
+  CHECK_THROWS_AS(tier.lookup({&key, 1}, images), InvalidArgument);
+  tier.check_invariants();
+}
+
+TEST_CASE("a lookup answers every key, those that differ in one field included") {
+  HostResource memory;
+  HostTier tier(memory, {.budget_bytes = 400 * page, .state_image_bytes = {page, page}, .kv_image_bytes = page});
+  std::vector<ImageKey> keys;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    keys.push_back(state_key(i));
+    keys.push_back(state_key(i, 1));
+    keys.push_back({.prefix = {{i, 0}}, .tokens = 16, .content = CacheContent::kv_block});
+    keys.push_back({.prefix = {{i, 0}}, .tokens = 17});
+    keys.push_back({.prefix = {{0, i + 1}}, .tokens = 16});
+  }
+  // Pairs of equal hashes.
+  keys.push_back({.prefix = {{100, 200}}, .tokens = 16});
+  keys.push_back({.prefix = {{200, 100}}, .tokens = 16});
+  keys.push_back({.prefix = {{300, 0}}, .tokens = 16, .group = 1});
+  keys.push_back({.prefix = {{300, 0}}, .tokens = 16 + (1 << 24)});
+  std::vector<HostImage> expected;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    expected.push_back(i % 3 == 0 ? HostImage{} : tier.reserve(keys[i]).value());
+  std::vector<HostImage> images(keys.size());
+  CHECK(tier.lookup(keys, images) == std::ranges::count_if(expected, &HostImage::valid));
+  CHECK(images == expected);
+}
+
+namespace {
+ImageKey random_key(Random& random) {
+  const auto prefix = static_cast<std::uint64_t>(random.between(0, 12));
+  return random.chance(50) ? kv_key(prefix) : state_key(prefix, random.between32(0, 1));
+}
+}  // namespace
+
+TEST_CASE("random lives of images agree with a model") {
+  test::for_each_seed(150, [](Random& random, std::uint64_t) {
+    HostResource memory;
+    HostTier tier(memory, small_options(static_cast<std::size_t>(random.between(1, 5)), 1));
+    struct Held {
+      ImageKey key;
+      State state;
+      int readers;
+      std::byte mark;
+    };
+    std::map<std::uint32_t, std::pair<HostImage, Held>> model;
+    std::vector<HostImage> gone;
+    for (int step = 0; step < 400; ++step) {
+      const auto forget = [&](std::uint32_t index) {
+        gone.push_back(model.at(index).first);
+        model.erase(index);
+      };
+      const ImageKey key = random_key(random);
+      const auto known = std::ranges::find_if(model, [&](const auto& entry) {
+        return entry.second.second.key == key && entry.second.second.state != State::leaving;
+      });
+      REQUIRE(tier.find(key) == (known == model.end() ? HostImage{} : known->second.first));
+      if (known == model.end()) {
+        const std::int64_t room = tier.room(tier.kind_of(key));
+        const auto image = tier.reserve(key);
+        REQUIRE(image.has_value() == (room > 0));
+        if (image) {
+          const auto mark = static_cast<std::byte>(step);
+          std::ranges::fill(tier.bytes(*image), mark);
+          REQUIRE(model.emplace(image->index, std::pair{*image, Held{key, State::copying, 0, mark}}).second);
+        }
+      }
+      if (!model.empty()) {
+        auto entry = model.begin();
+        std::advance(entry, random.between(0, static_cast<std::int64_t>(model.size()) - 1));
+        auto& [image, held] = entry->second;
+        switch (random.between(0, 3)) {
+          case 0:
+            REQUIRE(tier.publish(image) == (held.state == State::copying));
+            if (held.state == State::copying) held.state = State::ready;
+            break;
+          case 1:
+            tier.pin(image);
+            ++held.readers;
+            break;
+          case 2:
+            if (held.readers == 0) break;
+            tier.unpin(image);
+            if (--held.readers == 0 && held.state == State::leaving) forget(entry->first);
+            break;
+          default:
+            REQUIRE(tier.remove(image) == (held.state != State::leaving));
+            held.state = State::leaving;
+            if (held.readers == 0) forget(entry->first);
+        }
+      }
+      for (const auto& [index, entry] : model) {
+        REQUIRE(tier.state(entry.first) == entry.second.state);
+        REQUIRE(tier.key(entry.first) == entry.second.key);
+        // No other image lies on its bytes.
+        const auto bytes = tier.bytes(entry.first);
+        REQUIRE(std::ranges::count(bytes, entry.second.mark) == std::ssize(bytes));
+      }
+      for (const HostImage image : gone) REQUIRE(tier.state(image) == State::gone);
+      tier.check_invariants();
+    }
+  });
+}
+
+TEST_CASE("nothing is allocated after construction") {
+  HostResource memory;
+  HostTier tier(memory, small_options(20, 2));
+  const std::uint64_t before = test::heap_allocations();
+  bool all = true;
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.publish(tier.reserve(kv_key(i)).value()) && all;
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.remove(tier.find(kv_key(i))) && all;
+  }
+  CHECK(all);
+  CHECK(test::heap_allocations() == before);
+}
