@@ -112,7 +112,7 @@ StateSpec without_gaps(const StateSpec& spec) {
 }
 
 void validate(const StateSpec& spec, const ImageLayoutOptions& options) {
-  require(spec.tensors().size() <= ImageLayout::tensors_max, "tensors", spec.tensors().size(), "must be at most 65536");
+  require(spec.tensors().size() <= ImageLayout::tensors_max, "tensors", spec.tensors().size(), "must be at most 16384");
   require(options.content == CacheContent::kv_block || options.content == CacheContent::state, "content",
           static_cast<int>(options.content), "is no content of an image");
   require(options.group >= 0 && (options.group == 0 || options.content == CacheContent::state), "group", options.group,

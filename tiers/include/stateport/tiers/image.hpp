@@ -90,7 +90,7 @@ class ImageLayout {
   static constexpr std::uint32_t version = 1;
   /// Everything begins at multiples of this, and image_bytes() is one: O_DIRECT transfers need it.
   static constexpr std::size_t alignment_bytes = 4096;
-  static constexpr std::size_t tensors_max = 65536;
+  static constexpr std::size_t tensors_max = 16384;
 
   /// Throws InvalidArgument: more than tensors_max tensors, a negative group, a group of KV, a shard without layers or
   /// with a head group that it does not have.

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "file_calls.hpp"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace stateport {
+
+int FileCalls::open(int folder, const char* name, int flags) {
+  constexpr mode_t everybody_as_the_mask_allows = 0666;
+  return ::openat(folder, name, flags | O_CLOEXEC, everybody_as_the_mask_allows);
+}
+
+ssize_t FileCalls::write_at(int file, const std::byte* bytes, std::size_t size, off_t offset) {
+  return ::pwrite(file, bytes, size, offset);
+}
+
+ssize_t FileCalls::read_at(int file, std::byte* bytes, std::size_t size, off_t offset) {
+  return ::pread(file, bytes, size, offset);
+}
+
+int FileCalls::allocate(int file, off_t bytes) {
+  return ::fallocate(file, 0, 0, bytes);
+}
+
+int FileCalls::punch_hole(int file, off_t offset, off_t bytes) {
+  return ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes);
+}
+
+int FileCalls::synchronize_data(int file) {
+  return ::fdatasync(file);
+}
+
+int FileCalls::synchronize_folder(int folder) {
+  return ::fsync(folder);
+}
+
+int FileCalls::rename(int folder, const char* from, const char* to) {
+  return ::renameat(folder, from, folder, to);
+}
+
+int FileCalls::unlink(int folder, const char* name) {
+  return ::unlinkat(folder, name, 0);
+}
+
+off_t FileCalls::seek_data(int file, off_t offset) {
+  return ::lseek(file, offset, SEEK_DATA);
+}
+
+std::int64_t FileCalls::free_bytes(int folder) {
+  struct statvfs facts = {};
+  if (::fstatvfs(folder, &facts) != 0) return -1;
+  return static_cast<std::int64_t>(facts.f_bavail) * static_cast<std::int64_t>(facts.f_frsize);
+}
+
+FileCalls& FileCalls::system() noexcept {
+  static FileCalls calls;
+  return calls;
+}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+FileHandle::~FileHandle() {
+  if (file_ >= 0) ::close(file_);
+}
+
+}  // namespace stateport

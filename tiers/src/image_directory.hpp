@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/tiers/image.hpp>
+
+#include "containers/flat_map.hpp"
+#include "image_io.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stateport {
+
+struct ImageKeyHash {
+  [[nodiscard]] std::size_t operator()(const ImageKey& key) const noexcept {
+    // The words are hashes already; what else differs is spread over all bits.
+    const auto rest = static_cast<std::uint64_t>(key.tokens) * 4 + static_cast<std::uint64_t>(key.content) * 2 +
+                      (static_cast<std::uint64_t>(key.group) << 40);
+    return static_cast<std::size_t>((key.prefix.words[0] ^ key.prefix.words[1]) + rest * 0x9e3779b97f4a7c15);
+  }
+};
+
+/// Number of a file in an ImageDirectory; used again after the file is gone.
+using FileIndex = std::int32_t;
+
+/// Which image lies where, and what of it is still in use. No input or output, not thread-safe.
+///
+/// A file is made by add_file, gets its images, and is settled. From then on it is at every moment in one of these
+/// states, and `tidy` work is due in those marked with *:
+///
+///     images   removed ranges   readers
+///     some     none             any        whole
+///     some     some             some       waits for its readers
+///     some     some             none     * punched, then whole
+///     none     any              some       waits for its readers
+///     none     any              none     * removed, or forgotten if it has foreign images
+class ImageDirectory {
+ public:
+  /// `punches_holes`: whether a removed image's bytes are given back before those of its file.
+  explicit ImageDirectory(bool punches_holes) : punches_holes_(punches_holes) {}
+
+  struct Place {
+    FileIndex file = -1;
+    const ImageLayout* layout = nullptr;
+    std::uint64_t offset = 0;
+  };
+
+  /// A new file with `bytes`, of which `hole_bytes` were given back before. `foreign`: it holds images of others, and
+  /// is never removed.
+  FileIndex add_file(std::string name, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign);
+  /// An image of a file that is not settled. One that another file holds is a removed one from the beginning.
+  void add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset);
+
+  [[nodiscard]] const Place* find(const ImageKey& key) const;
+  [[nodiscard]] const std::string& name(FileIndex file) const { return files_[at(file)].name; }
+  /// False: not held.
+  bool remove(const ImageKey& key);
+  /// As remove, if the image still lies in `file`: another may have come in its place.
+  void remove(const ImageKey& key, FileIndex file);
+  /// From now on the file is one that is never removed.
+  void mark_foreign(FileIndex file) { files_[at(file)].foreign = true; }
+
+  void add_reader(FileIndex file) { ++files_[at(file)].readers; }
+  void drop_reader(FileIndex file) { --files_[at(file)].readers; }
+
+  /// What is to be done with a file.
+  struct Tidy {
+    FileIndex file = -1;
+    std::string name;
+    bool unlink = false;
+    std::vector<FileRange> holes;
+  };
+  /// The work that is due for a file, which then counts as begun; nothing if none is. To be asked after settling,
+  /// removing, dropping a reader and finishing.
+  [[nodiscard]] std::optional<Tidy> begin_tidy(FileIndex file);
+  void finish_tidy(const Tidy& tidy);
+
+  [[nodiscard]] std::size_t images() const noexcept { return places_.size(); }
+  /// Of files that hold images, without holes.
+  [[nodiscard]] std::uint64_t held_bytes() const noexcept { return held_bytes_; }
+  [[nodiscard]] std::vector<ImageKey> keys() const;
+  void check_invariants() const;
+
+ private:
+  struct File {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::uint64_t given_back_bytes = 0;  ///< holes, and ranges that will be
+    std::int32_t images = 0;
+    std::int32_t readers = 0;
+    bool foreign = false;
+    bool tidying = false;
+    bool used = false;
+    std::vector<FileRange> removed;  ///< since the last tidy
+    [[nodiscard]] std::uint64_t held_bytes() const noexcept { return images > 0 ? bytes - given_back_bytes : 0; }
+  };
+  [[nodiscard]] static std::size_t at(FileIndex file) noexcept { return static_cast<std::size_t>(file); }
+  /// Changes what counts for the file and keeps the sum.
+  template <class Change>
+  void change(FileIndex file, Change&& change);
+  void give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const;
+
+  bool punches_holes_;
+  FlatMap<ImageKey, Place, ImageKeyHash> places_;
+  std::vector<File> files_;
+  std::vector<FileIndex> free_;
+  std::uint64_t held_bytes_ = 0;
+};
+
+}  // namespace stateport
