@@ -34,7 +34,7 @@ struct Transfer {
   enum class Kind : std::uint8_t {
     store,  ///< device to a tier. `place` is read in the order of the engine's stream
     load,   ///< a tier to the device. `place` is written in the order of the engine's stream
-    move,   ///< a tier to a lower one; the upper one forgets the image once the lower one has it
+    copy,   ///< a tier to a lower one; both have it then
     drop    ///< a tier forgets the image, as soon as nobody reads it any more. Not answered
   };
   TransferId id = 0;
@@ -48,7 +48,7 @@ struct Transfer {
   friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
 };
 
-/// In the order in which they take effect: what a drop or a move gives up may be used by a later store.
+/// In the order in which they take effect: what a drop gives up may be used by a later store.
 struct TransferPlan {
   std::span<const Transfer> transfers;
 };
