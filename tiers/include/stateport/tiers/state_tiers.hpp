@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/memory_resource.hpp>
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/tier/transfer_plan.hpp>
+#include <stateport/kernels/state_store.hpp>
+#include <stateport/tiers/host_tier.hpp>
+#include <stateport/tiers/image.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace stateport {
+
+struct StateTiersOptions {
+  /// [groups] The engine's states on the device. They and their memory must outlive the tiers, and no two of them may
+  /// share memory.
+  std::vector<const StateStore*> states;
+  /// The engine's KV, a block in a slot: each KV tensor of a layer is a tensor of kind recurrent. Or nullptr.
+  const StateStore* kv = nullptr;
+  ModelId model;
+  ImageShard shard;
+  /// Of the images that stay in host memory; HostTierOptions. 0: none do.
+  std::size_t host_budget_bytes = 0;
+};
+
+/// Carries out TransferPlans: moves states and KV blocks between the device and the tiers below it, and tells how it
+/// went. It decides nothing. Images have the format of image.hpp in every tier; in host memory their headers are
+/// checked at every load, and their sections have no checksums.
+///
+/// Order. All copies of one StateTiers run one behind the other, on whatever streams its calls name: a call on another
+/// stream than the last one's makes that stream wait for the copies so far. So a load may follow a store of the same
+/// image in one plan, a store may read a slot that a load before it writes, and the host memory of a dropped image
+/// serves the next store at once, whoever still reads it. What an engine enqueues on other streams it orders itself.
+///
+/// Each plan takes one launch for each kind of image (the state of a group, KV) and direction, and another one only
+/// where a store or load touches a slot that a load of the same plan writes, or a drop forgets an image that the same
+/// plan copies.
+///
+/// Answers. poll answers a store when its copy is done and readers may be sent there; a load when its copy is enqueued.
+/// A store of an image that is held already copies nothing. A store whose image is dropped before it is done is
+/// answered `gone`. After a load that was not `done` its slot holds anything.
+///
+/// Nothing waits for the device but the constructor and the destructor. Nothing is allocated while no more is under way
+/// than ever before. Calls must come from one thread at a time, and not while the stream captures a graph
+/// (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers remain
+/// under way.
+class StateTiers {
+ public:
+  /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
+  /// resource of host memory else. Waits for the device. Throws InvalidArgument as HostTier, ImageLayout and
+  /// SlotCopier, and for neither states nor KV; OutOfMemory.
+  StateTiers(MemoryResource& host_memory, const StateTiersOptions& options);
+  StateTiers(StateTiers&&) noexcept;
+  StateTiers& operator=(StateTiers&&) noexcept;
+  /// Waits for the device.
+  ~StateTiers();
+
+  /// Begins the transfers of a plan, in its order; `plan` may be reused when the call returns. Throws InvalidArgument
+  /// for a transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has
+  /// begun then. O(transfers).
+  void execute(const Stream& stream, TransferPlan plan);
+
+  /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Lets
+  /// what is under way go on: call it in every step of the engine, on the stream that reads what was loaded.
+  std::size_t poll(const Stream& stream, std::span<TransferResult> results);
+
+  /// For engines without a RequestCache: a store of `slot` into host memory and a load from it. The answers have the
+  /// numbers that these return, which no RequestCache gives. Who puts images drops them. Throws as execute.
+  TransferId put(const Stream& stream, const ImageKey& image, SlotId slot);
+  TransferId get(const Stream& stream, const ImageKey& image, SlotId slot);
+
+  /// Transfers that poll has not answered, and those answered whose memory is still in use.
+  [[nodiscard]] std::size_t in_flight() const noexcept;
+  /// What lies in host memory, and how much room there is.
+  [[nodiscard]] const HostTier& host() const noexcept;
+  /// Of the state of a group, or of a KV block. Throws InvalidArgument for what is not here.
+  [[nodiscard]] const ImageLayout& layout(CacheContent content, std::int32_t group = 0) const;
+
+  /// Recounts everything; throws std::logic_error naming the first broken invariant.
+  void check_invariants() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stateport

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace stateport::tiers {
+
+/// Writes and reads images in files while others work. Tests put one in its place whose files are slow, or broken.
+class ImageFiles {
+ public:
+  struct Image {
+    ImageKey key;
+    std::span<const std::byte> bytes;
+  };
+  /// How the call with this ticket ended.
+  struct Completion {
+    std::uint64_t ticket = 0;
+    TransferStatus status = TransferStatus::done;
+  };
+
+  virtual ~ImageFiles() = default;
+
+  /// Begin to write images into one file, all or none, or to read one. The bytes are left alone by others until the
+  /// ticket is answered. False: no room, in the queue or at all; nothing has begun.
+  [[nodiscard]] virtual bool write(std::span<const Image> images, std::uint64_t ticket) = 0;
+  [[nodiscard]] virtual bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) = 0;
+  /// Forgets an image. What was begun before still finds it; one that is being written is forgotten when it is there.
+  virtual void remove(const ImageKey& key) = 0;
+  /// Fills in what has ended since; waits for nothing.
+  [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) = 0;
+};
+
+}  // namespace stateport::tiers

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/tiers/state_tiers.hpp>
+
+#include <stateport/backends/internal/device_calls.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include "copy_lane.hpp"
+#include "transfer_executor.hpp"
+
+namespace stateport {
+namespace {
+
+/// Transfers that a RequestCache numbers begin at 1.
+constexpr TransferId first_own_id = TransferId{1} << 63;
+
+std::vector<const StateStore*> stores_of(const StateTiersOptions& options) {
+  std::vector<const StateStore*> stores = options.states;
+  if (options.kv != nullptr) stores.push_back(options.kv);
+  require(!stores.empty(), "states", "empty", "there must be states or KV");
+  for (const StateStore* store : stores) require(store != nullptr, "states", "nullptr", "must be a store");
+  return stores;
+}
+
+std::vector<tiers::TransferExecutor::Kind> kinds_of(const StateTiersOptions& options) {
+  std::vector<tiers::TransferExecutor::Kind> kinds;
+  for (const StateStore* store : stores_of(options)) {
+    const bool is_state = kinds.size() < options.states.size();
+    kinds.push_back(
+        {.layout = ImageLayout(store->spec(), {.model = options.model,
+                                               .content = is_state ? CacheContent::state : CacheContent::kv_block,
+                                               .group = is_state ? static_cast<std::int32_t>(kinds.size()) : 0,
+                                               .shard = options.shard}),
+         .slots = store->slots()});
+  }
+  return kinds;
+}
+
+HostTier make_host(MemoryResource& memory, const StateTiersOptions& options,
+                   const std::vector<tiers::TransferExecutor::Kind>& kinds) {
+  HostTierOptions host{.budget_bytes = options.host_budget_bytes};
+  for (std::size_t group = 0; group < options.states.size(); ++group)
+    host.state_image_bytes.push_back(kinds[group].layout.image_bytes());
+  if (options.kv != nullptr) host.kv_image_bytes = kinds.back().layout.image_bytes();
+  return HostTier(memory, host);
+}
+
+/// The images of one kind as a store, with places as slots.
+StateStore view_of(const HostTier& host, std::size_t kind, const ImageLayout& layout) {
+  const auto number = static_cast<std::int32_t>(kind);
+  std::vector<StateTensorView> tensors;
+  for (std::size_t i = 0; i < layout.spec().tensors().size(); ++i)
+    tensors.push_back({.spec = layout.spec().tensors()[i],
+                       .base = host.data() + layout.section_offset(i),
+                       .slot_stride_bytes = static_cast<std::int64_t>(host.stride_bytes(number))});
+  return StateStore::view(tensors, host.places(number));
+}
+
+tiers::DeviceLane make_lane(const HostTier& host, const StateTiersOptions& options,
+                            const std::vector<tiers::TransferExecutor::Kind>& kinds) {
+  std::vector<StateStore> views;
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) views.push_back(view_of(host, kind, kinds[kind].layout));
+  return tiers::DeviceLane(stores_of(options), views);
+}
+
+}  // namespace
+
+// The executor ends first, the lane before the memory that its copies touch.
+class StateTiers::Impl {
+ public:
+  Impl(MemoryResource& memory, const StateTiersOptions& options)
+      : kinds(kinds_of(options)),
+        host(make_host(memory, options, kinds)),
+        lane(make_lane(host, options, kinds)),
+        executor(host, kinds, lane, nullptr, 0) {}
+
+  void run(const Stream& stream, TransferPlan plan) {
+    require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
+    executor.execute(stream, plan);
+  }
+  TransferId run_one(const Stream& stream, Transfer transfer) {
+    transfer.id = next_id;
+    run(stream, {.transfers = {&transfer, 1}});
+    return next_id++;
+  }
+
+  std::vector<tiers::TransferExecutor::Kind> kinds;
+  HostTier host;
+  tiers::DeviceLane lane;
+  tiers::TransferExecutor executor;
+  TransferId next_id = first_own_id;
+};
+
+StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& options)
+    : impl_(std::make_unique<Impl>(host_memory, options)) {}
+StateTiers::StateTiers(StateTiers&&) noexcept = default;
+StateTiers& StateTiers::operator=(StateTiers&&) noexcept = default;
+StateTiers::~StateTiers() = default;
+
+void StateTiers::execute(const Stream& stream, TransferPlan plan) {
+  impl_->run(stream, plan);
+}
+
+std::size_t StateTiers::poll(const Stream& stream, std::span<TransferResult> results) {
+  require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
+  return impl_->executor.poll(stream, results);
+}
+
+TransferId StateTiers::put(const Stream& stream, const ImageKey& image, SlotId slot) {
+  return impl_->run_one(stream, {.kind = Transfer::Kind::store,
+                                 .image = image,
+                                 .from = Medium::device,
+                                 .to = Medium::host,
+                                 .place = slot.value()});
+}
+
+TransferId StateTiers::get(const Stream& stream, const ImageKey& image, SlotId slot) {
+  return impl_->run_one(stream, {.kind = Transfer::Kind::load,
+                                 .image = image,
+                                 .from = Medium::host,
+                                 .to = Medium::device,
+                                 .place = slot.value()});
+}
+
+std::size_t StateTiers::in_flight() const noexcept {
+  return impl_->executor.in_flight();
+}
+const HostTier& StateTiers::host() const noexcept {
+  return impl_->host;
+}
+const ImageLayout& StateTiers::layout(CacheContent content, std::int32_t group) const {
+  const ImageKey key{.content = content, .group = group};
+  return impl_->kinds[static_cast<std::size_t>(impl_->host.kind_of(key))].layout;
+}
+void StateTiers::check_invariants() const {
+  impl_->executor.check_invariants();
+}
+
+}  // namespace stateport
