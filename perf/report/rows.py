@@ -187,6 +187,12 @@ def bookkeeping_rows():
         for crossing, what in ((0, "no boundary"), (1, "all cross")):
             yield row("B4", f"align plan, 512 requests, {groups} groups of 48 tensors, {what}", "align_plan_bench",
                       f"plan_step/groups:{groups}/crossing:{crossing}", "real_time", **goal)
+    for what in ("write", "read"):
+        yield row("T2", f"{what} an image of 64 MiB, durable and checked | plain loop", "image_file_bench",
+                  f"{what}_image{manual}", "ours_ns", "plain_loop_ns", ratio=0.9)
+    for cold, what in ((0, "headers cached"), (1, "headers on the disk")):
+        yield row("T3", f"open a folder of 10,000 images, {what} | list it", "image_folder_bench",
+                  f"open_folder/images_per_file:1/cold:{cold}{manual}", "ours_ns", "list_ns", ns=1_000_000_000)
 
 
 def gpu_rows():

@@ -8,6 +8,12 @@
 
 namespace stateport {
 
+/// Bytes [begin, end) of a file.
+struct FileRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
 /// The calls to the operating system that a file tier makes on images. Return values and errno are those of the system.
 /// Tests put failures in their place. Thread-safe.
 class FileCalls {

@@ -4,7 +4,7 @@
 #include <stateport/tiers/image.hpp>
 
 #include "containers/flat_map.hpp"
-#include "image_io.hpp"
+#include "file_calls.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,10 +17,14 @@ namespace stateport {
 
 struct ImageKeyHash {
   [[nodiscard]] std::size_t operator()(const ImageKey& key) const noexcept {
-    // The words are hashes already; what else differs is spread over all bits.
-    const auto rest = static_cast<std::uint64_t>(key.tokens) * 4 + static_cast<std::uint64_t>(key.content) * 2 +
-                      (static_cast<std::uint64_t>(key.group) << 40);
-    return static_cast<std::size_t>((key.prefix.words[0] ^ key.prefix.words[1]) + rest * 0x9e3779b97f4a7c15);
+    // Engines without hashes of their own may count in the words: each field is spread over all bits.
+    std::uint64_t hash = 0;
+    for (const std::uint64_t field : {key.prefix.words[0], key.prefix.words[1], static_cast<std::uint64_t>(key.tokens),
+                                      static_cast<std::uint64_t>(key.content), static_cast<std::uint64_t>(key.group)}) {
+      hash = (hash ^ field) * 0x9e3779b97f4a7c15;
+      hash ^= hash >> 32;
+    }
+    return static_cast<std::size_t>(hash);
   }
 };
 

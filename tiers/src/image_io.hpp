@@ -30,12 +30,6 @@ struct ImageToRead {
   std::uint64_t offset = 0;
 };
 
-/// Bytes [begin, end) of a file.
-struct FileRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
 /// An open file of a folder.
 struct OpenFile {
   FileHandle handle;
