@@ -11,7 +11,7 @@ from ctypes import (CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_in
 OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR, _, INVALID_STATE = range(8)  # stateport_status
 NONE = -1
 CONV, RECURRENT = range(2)  # stateport_state_kind
-DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8 = range(7)  # stateport_element_type
+DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8, INT8_BLOCK32 = range(8)  # stateport_element_type
 SLOTS, TREE, ALIGN = range(3)  # stateport_cache_index
 FINISHED, PREEMPTED, ABORTED = range(3)  # stateport_request_end
 HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction

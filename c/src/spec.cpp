@@ -21,7 +21,9 @@ static_assert(STATEPORT_FP32 == static_cast<int>(ElementType::fp32) + 1 &&
               STATEPORT_BF16 == static_cast<int>(ElementType::bf16) + 1 &&
               STATEPORT_FP64 == static_cast<int>(ElementType::fp64) + 1 &&
               STATEPORT_FP8 == static_cast<int>(ElementType::fp8) + 1 &&
-              STATEPORT_INT8 == static_cast<int>(ElementType::int8) + 1);
+              STATEPORT_INT8 == static_cast<int>(ElementType::int8) + 1 &&
+              STATEPORT_INT8_BLOCK32 == static_cast<int>(ElementType::int8_block32) + 1 &&
+              STATEPORT_INT8_BLOCK32 == static_cast<int>(element_type_last) + 1);
 static_assert(STATEPORT_CONV == static_cast<int>(StateKind::conv) &&
               STATEPORT_RECURRENT == static_cast<int>(StateKind::recurrent) &&
               STATEPORT_SD == static_cast<int>(ConvLayout::sd) && STATEPORT_DS == static_cast<int>(ConvLayout::ds));
@@ -80,6 +82,13 @@ stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, siz
         wanted.push_back(from_c(tensor));
       return std::make_shared<SpecObject>(StateSpec(std::move(wanted)));
     });
+  });
+}
+
+stateport_status stateport_spec_quantised(stateport_spec* live, int32_t recurrent_type, stateport_spec** out) {
+  return guarded([&] {
+    const Held<SpecObject> held(live, "live");
+    create(out, [&] { return std::make_shared<SpecObject>(quantised(held->spec, element_type(recurrent_type))); });
   });
 }
 

@@ -13,7 +13,7 @@ namespace stateport::c {
 
 /// C counts element types from 1, so that 0 can mean none.
 [[nodiscard]] inline ElementType element_type(std::int32_t value) {
-  return enumerator(value - 1, ElementType::int8, "type");
+  return enumerator(value - 1, element_type_last, "type");
 }
 
 struct SpecObject final : Object {

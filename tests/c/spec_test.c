@@ -33,10 +33,24 @@ void test_specs(void) {
   wrong.drafts = -1;
   CHECK_REFUSED(stateport_spec_find("qwen3-next-80b-a3b", &wrong, &spec), STATEPORT_INVALID_ARGUMENT, "drafts");
   wrong = options;
-  wrong.recurrent_type = 7;
+  wrong.recurrent_type = 8;
   CHECK_REFUSED(stateport_spec_find("qwen3-next-80b-a3b", &wrong, &spec), STATEPORT_INVALID_ARGUMENT, "type");
 
   stateport_spec* own = small_spec();
+  stateport_spec* checkpoint = NULL;
+  CHECK_OK(stateport_spec_quantised(own, STATEPORT_INT8_BLOCK32, &checkpoint));
+  CHECK_OK(stateport_spec_describe(own, &info));
+  const uint64_t live_fingerprint = info.fingerprint;
+  CHECK_OK(stateport_spec_describe(checkpoint, &info));
+  CHECK(info.tensors == small_tensors && info.fingerprint != live_fingerprint);
+  CHECK(info.slot_bytes < (uint64_t)2 * (conv_window * conv_dim * 2 + recurrent_elements * 4));
+  CHECK_OK(stateport_spec_tensor(checkpoint, 1, &tensor));
+  CHECK(tensor.kind == STATEPORT_RECURRENT && tensor.type == STATEPORT_INT8_BLOCK32);
+  CHECK_REFUSED(stateport_spec_quantised(own, STATEPORT_FP8, &checkpoint), STATEPORT_INVALID_ARGUMENT, "type = fp8");
+  CHECK_REFUSED(stateport_spec_quantised(own, STATEPORT_BF16, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_REFUSED(stateport_spec_quantised(NULL, STATEPORT_BF16, &checkpoint), STATEPORT_INVALID_HANDLE, "live");
+  CHECK_OK(stateport_spec_destroy(checkpoint));
+
   CHECK_OK(stateport_spec_describe(own, &info));
   CHECK(info.tensors == small_tensors && info.slot_bytes == 2 * (conv_window * conv_dim * 2 + recurrent_elements * 4));
   CHECK_OK(stateport_spec_destroy(own));

@@ -13,7 +13,7 @@ namespace {
 
 ElementType element_type(const std::string& name) {
   for (const ElementType type : {ElementType::fp32, ElementType::fp16, ElementType::bf16, ElementType::fp64,
-                                 ElementType::fp8, ElementType::int8})
+                                 ElementType::fp8, ElementType::int8, ElementType::int8_block32})
     if (stateport::name(type) == name) return type;
   throw std::runtime_error(name + " is not an element type");
 }

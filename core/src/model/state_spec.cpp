@@ -30,6 +30,8 @@ void validate(const StateTensorSpec& tensor) {
   require(tensor.layer >= 0 && tensor.layer < INT32_MAX, "layer", tensor.layer, "must lie in [0, 2^31 - 1)");
   require(tensor.group >= 0, "group", tensor.group, "must not be negative");
   require(element_bytes(tensor.type) > 0, "type", static_cast<int>(tensor.type), "is not an element type");
+  require(tensor.kind == StateKind::recurrent || !in_blocks(tensor.type), "type", name(tensor.type),
+          "is of recurrent tensors alone");
   std::int64_t elements = 1;
   for (const std::int64_t extent : tensor.shape) {
     require(extent >= 1 && extent <= extent_max / elements, "shape", extent,
@@ -92,6 +94,17 @@ StateSpec StateSpec::uniform(std::int32_t layers, const ConvShape& conv, const R
     if (recurrent.shape[0] != 0)
       tensors.push_back(
           {.layer = layer, .kind = StateKind::recurrent, .type = recurrent.type, .shape = recurrent.shape});
+  }
+  return StateSpec(std::move(tensors));
+}
+
+StateSpec quantised(const StateSpec& live, ElementType type) {
+  require(convertible(type) || in_blocks(type), "type", name(type), "must be fp32, fp16, bf16 or int8_block32");
+  std::vector<StateTensorSpec> tensors(live.tensors().begin(), live.tensors().end());
+  for (StateTensorSpec& tensor : tensors) {
+    if (tensor.kind == StateKind::conv) continue;
+    require(convertible(tensor.type), "live", name(tensor.type), "a recurrent tensor must be fp32, fp16 or bf16");
+    tensor.type = type;
   }
   return StateSpec(std::move(tensors));
 }

@@ -6,6 +6,11 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
 using namespace stateport;
 
 TEST_CASE("a uniform spec lists conv before recurrent and sums their bytes") {
@@ -93,4 +98,55 @@ TEST_CASE("a spec refuses shapes that cannot exist") {
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.layer = -1}}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.layer = INT32_MAX}}), InvalidArgument);
   CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.group = -1}}), InvalidArgument);
+}
+
+TEST_CASE("a tensor in blocks has a byte for each element and two for each block, and no block crosses a row") {
+  const auto bytes = [](std::array<std::int64_t, 3> shape) {
+    const StateTensorSpec tensor{.type = ElementType::int8_block32, .shape = shape};
+    CHECK(tensor.extent_bytes() == tensor.natural_bytes());
+    CHECK(StateSpec({tensor}).slot_bytes() == tensor.natural_bytes());
+    return tensor.natural_bytes();
+  };
+  CHECK(bytes({1, 1, 1}) == 1 + 2);
+  CHECK(bytes({3, 5, 31}) == 15 * (31 + 2));
+  CHECK(bytes({3, 5, 32}) == 15 * (32 + 2));
+  CHECK(bytes({3, 5, 33}) == 15 * (33 + 2 * 2));
+  CHECK(bytes({1, 1, 64}) == 64 + 2 * 2);
+  CHECK(bytes({32, 128, 128}) == 32 * 128 * (128 + 4 * 2));
+  // Rows run along the last extent that is not 1.
+  CHECK(bytes({8192, 16, 1}) == 8192 * (16 + 2));
+  CHECK(bytes({100, 1, 1}) == 100 + 4 * 2);
+}
+
+TEST_CASE("the spec of checkpoints differs from that of live states in its recurrent tensors alone") {
+  const models::SpecOptions fp32{.drafts = 1, .conv_layout = ConvLayout::ds, .recurrent_type = ElementType::fp32};
+  const StateSpec live = models::find("qwen3-next-80b-a3b", fp32);
+  const StateSpec blocks = quantised(live, ElementType::int8_block32);
+  const StateSpec bf16 = quantised(live, ElementType::bf16);
+  REQUIRE(blocks.tensors().size() == live.tensors().size());
+  for (std::size_t i = 0; i < live.tensors().size(); ++i) {
+    StateTensorSpec expected = live.tensors()[i];
+    if (expected.kind == StateKind::recurrent) expected.type = ElementType::int8_block32;
+    CHECK(blocks.tensors()[i] == expected);
+  }
+  CHECK(blocks.fingerprint() != live.fingerprint());
+  CHECK(blocks.fingerprint() != bf16.fingerprint());
+  CHECK(quantised(live, ElementType::fp32) == live);
+  CHECK(quantised(bf16, ElementType::int8_block32) == blocks);
+  CHECK(blocks ==
+        models::find("qwen3-next-80b-a3b",
+                     {.drafts = 1, .conv_layout = ConvLayout::ds, .recurrent_type = ElementType::int8_block32}));
+}
+
+TEST_CASE("states are kept as types that copies can make of them, and only recurrent tensors in blocks") {
+  const StateSpec live = StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}});
+  for (const ElementType type : {ElementType::fp64, ElementType::fp8, ElementType::int8})
+    CHECK_THROWS_AS(quantised(live, type), InvalidArgument);
+  for (const ElementType type : {ElementType::fp64, ElementType::fp8, ElementType::int8, ElementType::int8_block32})
+    CHECK_THROWS_AS(quantised(StateSpec({{.type = type, .shape = {4, 2, 2}}}), ElementType::bf16), InvalidArgument);
+  CHECK_THROWS_AS(StateSpec::uniform(1, {.window = 3, .dim = 32, .type = ElementType::int8_block32}, {}),
+                  InvalidArgument);
+  CHECK_NOTHROW(StateSpec::uniform(1, {}, {.shape = {4, 2, 2}, .type = ElementType::int8_block32}));
+  CHECK_THROWS_AS(StateSpec(std::vector<StateTensorSpec>{{.type = static_cast<ElementType>(7)}}), InvalidArgument);
+  static_assert(element_type_last == static_cast<ElementType>(6));
 }

@@ -17,7 +17,10 @@ typedef enum stateport_element_type {
   STATEPORT_BF16,
   STATEPORT_FP64,
   STATEPORT_FP8,
-  STATEPORT_INT8
+  STATEPORT_INT8,
+  /// Of recurrent tensors of checkpoints: int8 in blocks of 32 along the last extent, then an fp16 scale for each
+  /// block.
+  STATEPORT_INT8_BLOCK32
 } stateport_element_type;
 typedef enum stateport_state_kind { STATEPORT_CONV = 0, STATEPORT_RECURRENT } stateport_state_kind;
 /// Of a conv state: SD = [window, dim], DS = [dim, window].
@@ -61,6 +64,10 @@ const char* stateport_model_name(size_t index);
 stateport_status stateport_spec_find(const char* model, const stateport_spec_options* options, stateport_spec** out);
 /// A spec of the caller's own.
 stateport_status stateport_spec_create(const stateport_tensor_spec* tensors, size_t count, stateport_spec** out);
+/// The spec of checkpoints of the states of `live` when their recurrent tensors are kept as recurrent_type (FP32, FP16,
+/// BF16 or INT8_BLOCK32). Copies between stores of both specs convert on the way. STATEPORT_INVALID_ARGUMENT for
+/// another type, and when a recurrent tensor of `live` is none of FP32, FP16 and BF16.
+stateport_status stateport_spec_quantised(stateport_spec* live, int32_t recurrent_type, stateport_spec** out);
 stateport_status stateport_spec_destroy(stateport_spec* spec);
 stateport_status stateport_spec_describe(stateport_spec* spec, stateport_spec_info* out);
 stateport_status stateport_spec_tensor(stateport_spec* spec, size_t index, stateport_tensor_spec* out);

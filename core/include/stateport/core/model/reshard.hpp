@@ -31,7 +31,8 @@ struct ReshardRank {
 enum class ReshardBand : std::uint8_t { x, b, c, recurrent };
 
 /// One contiguous piece: channels of the conv state (x, b, c) or heads of the recurrent state, both ends local to
-/// their rank and layer.
+/// their rank and layer. Says nothing about element types: of a tensor in blocks, the values of heads and their scales
+/// are two pieces of a slot (see BlockLayout), so that whoever moves bytes by it decodes such a state first.
 struct ReshardSlice {
   std::int32_t src_rank = 0;
   std::int32_t dst_rank = 0;

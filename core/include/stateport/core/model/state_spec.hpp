@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/block_layout.hpp>
 #include <stateport/core/model/element_type.hpp>
 
 #include <array>
@@ -68,8 +69,16 @@ struct StateTensorSpec {
   [[nodiscard]] constexpr bool is(ConvLayout layout) const noexcept {
     return kind == StateKind::conv && conv_strides() == ConvStrides::of(layout, window(), dim());
   }
-  /// Bytes of one slot without padding and gaps. Slots of an engine's tensor may lie farther apart (slot stride).
+  /// How the blocks of a recurrent tensor lie, if its type has blocks. Its rows run along the last extent that is not
+  /// 1.
+  [[nodiscard]] constexpr BlockLayout block_layout() const noexcept {
+    const std::size_t last = shape[2] != 1 ? 2 : shape[1] != 1 ? 1 : 0;
+    return {.rows = element_count() / shape[last], .row_elements = shape[last]};
+  }
+  /// Bytes of one slot without padding and gaps, scales of blocks included. Slots of an engine's tensor may lie farther
+  /// apart (slot stride).
   [[nodiscard]] constexpr std::size_t natural_bytes() const noexcept {
+    if (in_blocks(type)) return block_layout().bytes();
     return static_cast<std::size_t>(element_count()) * element_bytes(type);
   }
   /// Bytes from the first to the last element of one slot, gaps between them included.
@@ -94,8 +103,8 @@ struct RecurrentShape {
 class StateSpec {
  public:
   /// Throws InvalidArgument: no tensor, an extent < 1, a negative layer or group, layer 2^31 - 1, more than 2^40 bytes,
-  /// strides of a recurrent tensor, strides < 1 or by which two elements of a conv state lie at one place. Strides {0,
-  /// 0} of a conv tensor become those of sd.
+  /// strides of a recurrent tensor, a conv tensor in blocks, strides < 1 or by which two elements of a conv state lie
+  /// at one place. Strides {0, 0} of a conv tensor become those of sd.
   explicit StateSpec(std::vector<StateTensorSpec> tensors);
 
   /// `layers` equal layers in group 0, each with the conv and the recurrent tensor that is not empty.
@@ -114,5 +123,10 @@ class StateSpec {
   std::size_t slot_bytes_ = 0;
   std::uint64_t fingerprint_ = 0;
 };
+
+/// What checkpoints of `live` states consist of when their recurrent tensors are kept as `type`: fp32, fp16, bf16 or
+/// int8_block32. Conv tensors stay as they are. The fingerprint differs with the type. Throws InvalidArgument for
+/// another type, and for a live recurrent tensor that is none of fp32, fp16 and bf16.
+[[nodiscard]] StateSpec quantised(const StateSpec& live, ElementType type);
 
 }  // namespace stateport
