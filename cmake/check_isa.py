@@ -26,6 +26,7 @@ class Path:
     loads: int  # of `width` bytes, all before the first store of the block
     stores: int
     width: int = 16
+    widths: tuple = ()  # of all accesses, where they differ
 
 
 COPY = Path(loads=4, stores=4)
@@ -40,7 +41,7 @@ CLEAR = Path(loads=0, stores=1)
 
 @dataclass(frozen=True)
 class Rule:
-    kernel: str  # in the mangled name
+    kernel: str  # in the mangled name, where a number after it is a CopyCode
     paths: tuple
     barriers: int
     fences: int = 0
@@ -49,25 +50,37 @@ class Rule:
     divisions: int = 2  # of 64 bits; Kokkos has two in its kernels of teams
 
 
-# Of kernels that decide rows, too; see deciding_launch_bound_min in gpu/copy_tile.hpp.
+# A pack of eight fp32 that becomes eight values, and of values that becomes eight bf16; two of each are in flight.
+# Loads alone: divisions branch off before the stores.
+ENCODE = Path(loads=4, stores=0)
+DECODE = Path(loads=4, stores=0, widths=(8, 8, 2, 2))
+# Of kernels that decide rows, too, or encode; see deciding_launch_bound_min in gpu/copy_tile.hpp.
 DECIDING_REGISTERS = 80
 # The second launch bound of HIP leaves 96 vector registers of 512 to each of five waves; see gpu/copy_tile.hpp.
 HIP_REGISTERS = 96
+HIP_ENCODING_REGISTERS = 128  # encoding_launch_bound_min
 # Tables of a group are found through pointers in memory: their entries are looked at once a tile.
 ALIGN_GENERIC = 80
 BYTES = (COPY, REMAINDER, SHIFT_SD_3, SHIFT_DS)
 RULES = [
-    Rule("CopyRowsILb0E", BYTES, barriers=3),
-    Rule("CopyRowsILb1E", (*BYTES, CONVERT), barriers=3),
-    Rule("CopyRowsOnDeviceILb0E", BYTES, barriers=9),
-    Rule("CopyRowsOnDeviceILb1E", (*BYTES, CONVERT), barriers=9),
-    Rule("AlignStepKernelILb0E", BYTES, barriers=15, fences=2, registers=DECIDING_REGISTERS, generic=ALIGN_GENERIC),
-    Rule("AlignStepKernelILb1E", (*BYTES, CONVERT), barriers=15, fences=2, registers=DECIDING_REGISTERS,
+    Rule("CopyRows0", BYTES, barriers=3),
+    Rule("CopyRows1", (*BYTES, CONVERT), barriers=3),
+    Rule("CopyRows2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=3, registers=DECIDING_REGISTERS),
+    Rule("CopyRowsOnDevice0", BYTES, barriers=9),
+    Rule("CopyRowsOnDevice1", (*BYTES, CONVERT), barriers=9),
+    Rule("CopyRowsOnDevice2", (*BYTES, CONVERT, ENCODE, DECODE), barriers=9, registers=DECIDING_REGISTERS),
+    Rule("AlignStepKernel0", BYTES, barriers=15, fences=2, registers=DECIDING_REGISTERS, generic=ALIGN_GENERIC),
+    Rule("AlignStepKernel1", (*BYTES, CONVERT), barriers=15, fences=2, registers=DECIDING_REGISTERS,
          generic=ALIGN_GENERIC),
     Rule("ClearRows", (CLEAR,), barriers=2),
-    Rule("CommitStepILb0E", (COPY, REMAINDER), barriers=8),
-    Rule("CommitStepILb1E", (COPY, REMAINDER, CONVERT), barriers=8),
+    Rule("CommitStep0", (COPY, REMAINDER), barriers=8),
+    Rule("CommitStep1", (COPY, REMAINDER, CONVERT), barriers=8),
 ]
+
+
+def is_kernel(rule, name):
+    """Whether a rule is about the kernel of this mangled name. Template arguments of enumerators are IL<type>E<n>E."""
+    return re.search(re.sub(r"(\d)$", r"IL\\w{1,20}8CopyCodeE\1E", rule.kernel), name) is not None
 
 
 @dataclass
@@ -180,7 +193,8 @@ def has_path(kernel, path):
     for block in kernel.blocks:
         stores = [store for store, _ in block]
         loads = stores.index(True) if True in stores else len(stores)
-        if (loads, sum(stores)) == (path.loads, path.stores) and all(size == path.width for _, size in block):
+        wanted = path.widths or (path.width,) * len(block)
+        if (loads, sum(stores)) == (path.loads, path.stores) and sorted(size for _, size in block) == sorted(wanted):
             return True
     return False
 
@@ -188,7 +202,7 @@ def has_path(kernel, path):
 def broken_rules(kernels, rules):
     """Yields a sentence for everything that is not as the rules want it."""
     for rule in rules:
-        found = [kernel for kernel in kernels if rule.kernel in kernel.name]
+        found = [kernel for kernel in kernels if is_kernel(rule, kernel.name)]
         if not found:
             yield f"{rule.kernel}: no such kernel was compiled"
         for kernel in found:
@@ -201,14 +215,15 @@ def broken_rules(kernels, rules):
                     yield f"{rule.kernel}: {what}: {kernel.counts[what]}, at most {getattr(rule, what)} are allowed"
             for path in rule.paths:
                 if not has_path(kernel, path):
-                    yield (f"{rule.kernel}: no block with {path.loads} loads of {path.width} bytes then {path.stores} "
-                           "such stores and no other access")
+                    yield (f"{rule.kernel}: no block with {path.loads} loads of {path.widths or path.width} bytes then "
+                           f"{path.stores} such stores and no other access")
 
 
 def for_hip(rule):
     """The rule on gfx942. The two stores of CommitStep's conversion are in blocks of their own there."""
     paths = rule.paths if "CommitStep" not in rule.kernel else tuple(path for path in rule.paths if path != CONVERT)
-    return replace(rule, paths=paths, registers=HIP_REGISTERS)
+    encodes = ENCODE in paths
+    return replace(rule, paths=paths, registers=HIP_ENCODING_REGISTERS if encodes else HIP_REGISTERS)
 
 
 def read_folder(vendor, folder):
@@ -229,7 +244,7 @@ def main():
     kernels = read_folder(vendor, folder)
     broken = list(broken_rules(kernels, rules))
     for kernel in kernels:
-        if name := next((rule.kernel for rule in rules if rule.kernel in kernel.name), None):
+        if name := next((rule.kernel for rule in rules if is_kernel(rule, kernel.name)), None):
             print(f"check-isa: {name:24}{kernel.registers:4} registers, {kernel.stack_bytes} bytes of stack, "
                   + ", ".join(f"{kernel.counts[what]} {what}" for what in PTX_COUNTED)
                   + f"; loads {kernel.widths(False)}; stores {kernel.widths(True)}")

@@ -32,6 +32,8 @@ void validate(const AlignBinding& binding, const AlignGroup& group, std::int32_t
   require(binding.states->slots() >= group.blocks, "slots", binding.states->slots(),
           "the store must have a slot for every block of the group");
   for (const StateTensorView& tensor : binding.states->tensors()) {
+    require(!in_blocks(tensor.spec.type), "states", name(tensor.spec.type),
+            "is a type of checkpoints: the states of running requests are not quantised");
     if (tensor.spec.kind == StateKind::recurrent) continue;
     require(tensor.spec.window() >= group.conv_window, "conv_window", tensor.spec.window(),
             "a conv tensor has a shorter window than the group says");

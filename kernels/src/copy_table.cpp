@@ -26,8 +26,8 @@ void require_fitting(const StateTensorView& src, const StateTensorView& dst) {
   for (std::size_t axis = 0; axis < src.spec.shape.size(); ++axis)
     require(src.spec.shape[axis] == dst.spec.shape[axis], "source", src.spec.shape[axis],
             "its tensors differ in shape from the destination's");
-  require(src.spec.type == dst.spec.type || (convertible(src.spec.type) && convertible(dst.spec.type)), "source",
-          name(src.spec.type), "cannot be converted to the destination's element type");
+  require(convertible(src.spec.type, dst.spec.type), "source", name(src.spec.type),
+          "cannot be converted to the destination's element type");
   require(dst.spec.kind != StateKind::conv || std::max(src.spec.extent_bytes(), dst.spec.extent_bytes()) <= UINT32_MAX,
           "source", std::max(src.spec.extent_bytes(), dst.spec.extent_bytes()),
           "a conv state must have fewer than 2^32 bytes");
@@ -52,6 +52,16 @@ void add_conv(TensorRoute& route, const StateTensorSpec& src, const StateTensorS
   if (!same_places || !route.dst_dense) route.mode = TensorRoute::Mode::elements;
 }
 
+void count_in_blocks(TensorRoute& route, const StateTensorSpec& spec) {
+  const BlockLayout layout = spec.block_layout();
+  require(layout.rows <= UINT32_MAX && layout.row_elements <= UINT32_MAX && layout.blocks() < UINT32_MAX, "source",
+          layout.blocks(), "a tensor in blocks must have fewer than 2^32 of them, and of rows");
+  route.window = static_cast<std::uint32_t>(layout.rows);
+  route.dim = static_cast<std::uint32_t>(layout.row_elements);
+  route.mode = TensorRoute::Mode::blocks;
+  route.dst_dense = false;
+}
+
 TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
   TensorRoute route{.src = src.base,
                     .dst = dst.base,
@@ -66,12 +76,59 @@ TensorRoute route_of(const StateTensorView& src, const StateTensorView& dst) {
   return route;
 }
 
+CopyCode code_for(TensorRoute::Mode mode) {
+  if (mode == TensorRoute::Mode::bytes) return CopyCode::bytes;
+  return mode == TensorRoute::Mode::blocks ? CopyCode::blocks : CopyCode::elements;
+}
+
+/// Bytes of a whole block as elements of this type.
+std::size_t block_bytes(ElementType type) {
+  constexpr std::size_t elements = BlockLayout::block_elements;
+  return in_blocks(type) ? elements + BlockLayout::scale_bytes : elements * element_bytes(type);
+}
+
+/// What the tiles of one tensor count.
+struct Units {
+  std::uint64_t count;
+  std::size_t bytes;  ///< of one
+};
+
 /// The tensors of a store in the order of layers; those of one layer stay in their order.
 std::vector<std::uint32_t> in_layer_order(std::span<const StateTensorView> tensors) {
   std::vector<std::uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
   std::ranges::stable_sort(order, {}, [&](std::uint32_t i) { return tensors[i].spec.layer; });
   return order;
+}
+
+using Tensors = std::span<const StateTensorView>;
+
+/// [sources, tensors]. `units` are those of tensors without blocks, and become those of tensors that are in blocks
+/// anywhere: all routes of a tensor count alike.
+std::vector<TensorRoute> routes_of(const std::vector<Tensors>& sources, Tensors destination,
+                                   std::vector<Units>& units) {
+  std::vector<TensorRoute> routes;
+  for (const Tensors source : sources) {
+    require(source.size() == destination.size(), "source", source.size(),
+            "has another number of tensors than the destination");
+    for (std::size_t i = 0; i < destination.size(); ++i) {
+      detail::require_reachable(source[i].base, "source");
+      detail::require_reachable(destination[i].base, "destination");
+      require_fitting(source[i], destination[i]);
+      routes.push_back(route_of(source[i], destination[i]));
+    }
+  }
+  for (std::size_t i = 0; i < destination.size(); ++i) {
+    const StateTensorSpec& spec = destination[i].spec;
+    const auto source_in_blocks = [i](Tensors source) { return in_blocks(source[i].spec.type); };
+    if (!in_blocks(spec.type) && std::ranges::none_of(sources, source_in_blocks)) continue;
+    units[i] = {.count = static_cast<std::uint64_t>(spec.block_layout().blocks()), .bytes = block_bytes(spec.type)};
+    for (std::size_t s = 0; s < sources.size(); ++s) {
+      units[i].bytes = std::max(units[i].bytes, block_bytes(sources[s][i].spec.type));
+      count_in_blocks(routes[s * destination.size() + i], spec);
+    }
+  }
+  return routes;
 }
 
 std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateStore* const> stores) {
@@ -84,7 +141,7 @@ std::vector<std::span<const StateTensorView>> tensors_of(std::span<const StateSt
 
 void append_tiles(std::vector<Tile>& tiles, std::uint32_t tensor, std::uint64_t elements, std::size_t element_bytes,
                   std::size_t tile_bytes_max) {
-  const std::uint64_t elements_max = tile_bytes_max / element_bytes;
+  const std::uint64_t elements_max = tile_bytes_max / element_bytes / tile_grain_elements * tile_grain_elements;
   const std::uint64_t count = ceil_div(elements, elements_max);
   const std::uint64_t grains = ceil_div(elements, tile_grain_elements);
   const std::uint64_t per_tile = ceil_div(grains, count) * tile_grain_elements;
@@ -103,31 +160,23 @@ CopyTable::CopyTable(std::span<const StateTensorView> source, const StateStore& 
 
 CopyTable::CopyTable(const std::vector<Tensors>& sources, Tensors destination, std::size_t tile_bytes_max)
     : tensor_count_(static_cast<std::uint32_t>(destination.size())) {
-  std::vector<TensorRoute> routes;
-  for (const Tensors source : sources) {
-    require(source.size() == tensor_count_, "source", source.size(),
-            "has another number of tensors than the destination");
-    for (std::size_t i = 0; i < tensor_count_; ++i) {
-      detail::require_reachable(source[i].base, "source");
-      detail::require_reachable(destination[i].base, "destination");
-      require_fitting(source[i], destination[i]);
-      routes.push_back(route_of(source[i], destination[i]));
-    }
-  }
-  elementwise_ =
-      std::ranges::any_of(routes, [](const TensorRoute& route) { return route.mode != TensorRoute::Mode::bytes; });
-  for (const StateTensorView& tensor : destination)
+  std::vector<Units> units;
+  for (const StateTensorView& tensor : destination) {
+    units.push_back(
+        {.count = static_cast<std::uint64_t>(tensor.spec.element_count()), .bytes = element_bytes(tensor.spec.type)});
     if (tensor.spec.kind == StateKind::conv) window_min_ = std::min(window_min_, tensor.spec.window());
+  }
+  const std::vector<TensorRoute> routes = routes_of(sources, destination, units);
+  for (const TensorRoute& route : routes) code_ = std::max(code_, code_for(route.mode));
   std::vector<Tile> tiles;
   for (const std::uint32_t i : in_layer_order(destination)) {
-    const StateTensorSpec& spec = destination[i].spec;
-    if (layer_starts_.empty() || layer_starts_.back().layer != spec.layer)
-      layer_starts_.push_back({.layer = spec.layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
-    append_tiles(tiles, i, static_cast<std::uint64_t>(spec.element_count()), element_bytes(spec.type), tile_bytes_max);
+    const std::int32_t layer = destination[i].spec.layer;
+    if (layer_starts_.empty() || layer_starts_.back().layer != layer)
+      layer_starts_.push_back({.layer = layer, .first_tile = static_cast<std::uint32_t>(tiles.size())});
+    append_tiles(tiles, i, units[i].count, units[i].bytes, tile_bytes_max);
   }
   std::vector<std::uint64_t> begin_bytes = {0};
-  for (const Tile& tile : tiles)
-    begin_bytes.push_back(begin_bytes.back() + tile.elements * element_bytes(destination[tile.tensor].spec.type));
+  for (const Tile& tile : tiles) begin_bytes.push_back(begin_bytes.back() + tile.elements * units[tile.tensor].bytes);
   require(tiles.size() <= tiles_max, "tiles", tiles.size(),
           "a state has too many bytes: one pass over rows counts in 32 bits");
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
@@ -149,7 +198,7 @@ CopyTableView CopyTable::view(std::int32_t begin, std::int32_t end) const noexce
           .tile_begin_bytes = tile_begin_bytes_.as<std::uint64_t>() + first,
           .tensor_count = tensor_count_,
           .tile_count = last - first,
-          .elementwise = elementwise_};
+          .code = code_};
 }
 
 }  // namespace stateport::kernels

@@ -3,6 +3,7 @@
 
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
+#include <stateport/core/model/block_layout.hpp>
 #include <stateport/core/model/element_type.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/state_store.hpp>
@@ -30,19 +31,20 @@ struct TensorRoute {
   std::byte* dst = nullptr;
   std::int64_t src_stride_bytes = 0;
   std::int64_t dst_stride_bytes = 0;
-  std::uint32_t window = 0;  ///< conv only, as all up to dst_strides
-  std::uint32_t dim = 0;
-  RouteStrides src_strides = {};
+  std::uint32_t window = 0;       ///< of conv; in mode blocks, the rows of the tensor
+  std::uint32_t dim = 0;          ///< of conv; in mode blocks, the elements of a row
+  RouteStrides src_strides = {};  ///< conv only, as those of dst
   RouteStrides dst_strides = {};
   std::uint8_t element_bytes = 0;  ///< of the destination
   ElementType src_type = ElementType::fp32;
   ElementType dst_type = ElementType::fp32;
   StateKind kind = StateKind::recurrent;
   /// bytes: equal types at equal places without gaps, moved bit for bit. convert: as bytes, with another type.
-  /// elements: one by one, from place to place, with any types.
-  enum class Mode : std::uint8_t { bytes, convert, elements } mode = Mode::bytes;
+  /// elements: one by one, from place to place, with any types. blocks: block by block, see BlockLayout; the tensor is
+  /// in blocks in the destination or in any source.
+  enum class Mode : std::uint8_t { bytes, convert, elements, blocks } mode = Mode::bytes;
   bool token_inner = false;  ///< conv: neighbouring elements of the destination are tokens of one channel
-  bool dst_dense = true;     ///< no gap lies between the elements of a destination slot
+  bool dst_dense = true;     ///< a range of elements of a destination slot is a range of its bytes
 
   /// Where a slot starts. Strides are 64-bit and bases are pointers, so any base will do, also one whose number has
   /// its top bit set.
@@ -56,11 +58,25 @@ struct TensorRoute {
   [[nodiscard]] constexpr std::uint32_t place(const RouteStrides& strides, std::uint32_t i) const noexcept {
     return token_inner ? strides.at(i % window, i / window) : strides.at(i / dim, i % dim);
   }
+
+  /// The first element of a block; of the block behind the last one, the number of elements.
+  [[nodiscard]] constexpr std::uint64_t block_begin(std::uint32_t block) const noexcept {
+    constexpr auto block_elements = static_cast<std::uint32_t>(BlockLayout::block_elements);
+    if (dim % block_elements == 0) return std::uint64_t{block} * block_elements;
+    const std::uint32_t per_row = (dim + block_elements - 1) / block_elements;
+    const std::uint32_t row = block / per_row;
+    return std::uint64_t{row} * dim + std::uint64_t{block - row * per_row} * block_elements;
+  }
+  /// Where the scale of a block lies, in bytes past the start of a slot.
+  [[nodiscard]] constexpr std::uint64_t scale_offset(std::uint32_t block) const noexcept {
+    return std::uint64_t{window} * dim + std::uint64_t{block} * static_cast<std::uint32_t>(BlockLayout::scale_bytes);
+  }
 };
 static_assert(sizeof(TensorRoute) == 64);
 
 /// A range of one tensor's elements, counted in the order of the destination's memory: the unit of work. The same for
-/// every slot, so that (slot, tile) is found by arithmetic. Starts are multiples of 16 elements.
+/// every slot, so that (slot, tile) is found by arithmetic. Starts are multiples of 16 elements. In mode blocks, read
+/// "blocks" for "elements".
 struct Tile {
   std::uint32_t tensor = 0;
   std::uint32_t elements = 0;
@@ -68,21 +84,29 @@ struct Tile {
 };
 static_assert(sizeof(Tile) == 16);
 
+/// What a kernel must be able to do for the routes of a table. Each can do what those before it can.
+enum class CopyCode : std::uint8_t {
+  bytes,     ///< mode bytes
+  elements,  ///< modes convert and elements, too
+  blocks     ///< all modes
+};
+
 /// The tiles of some layers as a kernel sees them. routes: [sources, tensors]; tiles: [tile_count]; tile_begin_bytes:
 /// [tile_count + 1] destination bytes of one slot that lie before each tile, gaps not counted; the first is not 0
-/// unless the first layer is among them.
+/// unless the first layer is among them. In mode blocks, these are the bytes of the widest of the tensor's types, and
+/// every block counts as a whole one.
 struct CopyTableView {
   const TensorRoute* routes = nullptr;
   const Tile* tiles = nullptr;
   const std::uint64_t* tile_begin_bytes = nullptr;
   std::uint32_t tensor_count = 0;
   std::uint32_t tile_count = 0;
-  bool elementwise = false;  ///< a route is not in mode bytes
+  CopyCode code = CopyCode::bytes;
 };
 
 /// The tile table of copies from `sources` to one destination store, in device memory. Tiles hold at most
-/// `tile_bytes_max` destination bytes, gaps not counted; those of one tensor are equal but for the last. They are in
-/// the order of layers, whatever the order of the tensors. Stays where it is.
+/// `tile_bytes_max` destination bytes, counted as those of CopyTableView; those of one tensor are equal but for the
+/// last. They are in the order of layers, whatever the order of the tensors. Stays where it is.
 class CopyTable {
  public:
   /// Throws InvalidArgument when a source does not fit the destination.
@@ -116,7 +140,7 @@ class CopyTable {
   std::uint32_t tensor_count_ = 0;
   std::uint32_t tile_count_ = 0;
   std::vector<LayerStart> layer_starts_;  ///< layers that have tensors, ascending
-  bool elementwise_ = false;
+  CopyCode code_ = CopyCode::bytes;
   std::int64_t window_min_ = INT64_MAX;
   DeviceResource resource_;
   Buffer routes_;

@@ -119,14 +119,14 @@ KOKKOS_INLINE_FUNCTION void move_element(const TensorRoute& route, std::byte* ds
     convert_range(0, 1, dst, route.dst_type, src, route.src_type, 1);
 }
 
-/// Elements [first, first + count) of one slot of a route that is not in mode bytes. `src`, `dst`: starts of the two
-/// slots.
+/// Elements [first, first + count) of one slot of a route that moves more than bytes, neither side in blocks. `src`,
+/// `dst`: starts of the two slots.
 KOKKOS_INLINE_FUNCTION void copy_elements(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
                                           std::byte* dst, const std::byte* src, std::uint64_t first,
                                           std::uint32_t count) {
   const auto dst_bytes = static_cast<std::uint64_t>(route.element_bytes);
   const std::uint64_t src_bytes = element_bytes(route.src_type);
-  if (route.mode == TensorRoute::Mode::convert)
+  if (route.mode != TensorRoute::Mode::elements)
     return convert_range(lane, lanes, dst + first * dst_bytes, route.dst_type, src + first * src_bytes, route.src_type,
                          count);
   const auto first_element = static_cast<std::uint32_t>(first);

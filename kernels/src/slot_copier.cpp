@@ -23,7 +23,7 @@ class SlotCopier::Impl {
       sources.push_back({.slots = source->slots(), .offset = kernels::shared_slots(*source, destination)});
     rows.reserve(kernels::prepared_rows);
     const Stream stream = Stream::default_stream();
-    launcher.prepare(stream, table.view().elementwise);
+    launcher.prepare(stream, table.view().code);
     stream.synchronize();
   }
   /// Streams of the engine may still read tables and staged plans.

@@ -20,8 +20,11 @@ namespace {
 void validate(const StepScratch& scratch, const StateTensorSpec& tensor) {
   require(scratch.base != nullptr, "base", "nullptr", "must point to the scratch of request 0, step 0");
   detail::require_reachable(scratch.base, "base");
-  require(scratch.type == tensor.type || (convertible(scratch.type) && convertible(tensor.type)), "type",
-          name(scratch.type), "cannot be converted to the destination's element type");
+  for (const ElementType type : {scratch.type, tensor.type})
+    require(!in_blocks(type), "type", name(type),
+            "is a type of checkpoints: the states of running requests are not quantised");
+  require(convertible(scratch.type, tensor.type), "type", name(scratch.type),
+          "cannot be converted to the destination's element type");
   const auto bytes = static_cast<std::int64_t>(element_bytes(scratch.type));
   for (const std::int64_t stride : {scratch.request_stride_bytes, scratch.step_stride_bytes})
     require(stride >= 0 && stride % bytes == 0, "stride", stride, "must be a whole number of elements");

@@ -68,7 +68,7 @@ struct Scene {
       const std::int32_t blocks = options.max_requests * columns + 1;
       options.groups.push_back({.block_size_tokens = random.between32(1, 6), .blocks = blocks});
       std::vector<StateTensorSpec> tensors;
-      const StateSpec drawn = test::random_spec(random);
+      const StateSpec drawn = test::random_spec(random, test::SpecUse::live);
       for (StateTensorSpec tensor : drawn.tensors()) {
         for (std::int64_t& extent : tensor.shape) extent = std::min<std::int64_t>(extent, 40);
         if (tensor.kind == StateKind::conv) {

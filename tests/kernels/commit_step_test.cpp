@@ -80,7 +80,7 @@ TEST_CASE("chosen steps reach their live and checkpoint slots, from states and f
   test::for_each_seed(600, [](Random& random, std::uint64_t) {
     const Stream stream = Stream::default_stream();
     DeviceResource resource;
-    const StateSpec spec = test::random_spec(random);
+    const StateSpec spec = test::random_spec(random, test::SpecUse::live);
     const std::int32_t requests = random.between32(1, 4);
     const std::int32_t steps = random.between32(1, 5);
     test::StoreImage image(random, spec, {.slots = 2 * requests + 1});
@@ -148,8 +148,11 @@ TEST_CASE("a step committer refuses scratch and arrays that do not fit") {
   refused({changed(conv, [](StepScratch& s) { s.token_stride = 0; }), recurrent}, 2, 3);
   refused({changed(conv, [](StepScratch& s) { s.channel_stride = 0; }), recurrent}, 2, 3);
   refused({changed(conv, [](StepScratch& s) { s.type = ElementType::int8; }), recurrent}, 2, 3);
+  refused({conv, changed(recurrent, [](StepScratch& s) { s.type = ElementType::int8_block32; })}, 2, 3);
   refused({conv, changed(recurrent, [](StepScratch& s) { s.step_stride_bytes = 33; })}, 2, 3);
   refused({conv, changed(recurrent, [](StepScratch& s) { s.request_stride_bytes = -4; })}, 2, 3);
+  const StateStore checkpoints(resource, quantised(store.spec(), ElementType::int8_block32), {.slots = 4});
+  CHECK_THROWS_AS(StepCommitter(std::vector{conv, recurrent}, checkpoints, 2, 3), InvalidArgument);
   StepCommitter committer(std::vector{conv, recurrent}, store, 2, 3);
   const auto* const ids = memory.as<std::int32_t>();
   CHECK_THROWS_AS(committer.commit_step(stream, {ids, ids, nullptr, nullptr, 3}), InvalidArgument);

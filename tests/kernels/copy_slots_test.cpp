@@ -60,7 +60,8 @@ TEST_CASE("a launch that is larger than a cache copies the same, pieces of any l
     tensors.push_back({.layer = 5, .shape = {3, 2000, 1}});
     const StateSpec spec(std::move(tensors));
     StoreImage src(random, spec, {.slots = 9});
-    StoreImage dst(random, random.chance(50) ? test::converted_spec(random, spec) : spec, {.slots = 400});
+    StoreImage dst(random, random.chance(50) ? test::converted_spec(random, spec, test::SpecUse::live) : spec,
+                   {.slots = 400});
     const StateStore src_store = src.upload(stream);
     const StateStore dst_store = dst.upload(stream);
     std::vector<SlotCopy> plan;

@@ -3,6 +3,7 @@
 
 #include <stateport/core/pool/copy_plan.hpp>
 
+#include "block_encoding.hpp"
 #include "element_convert.hpp"
 #include "store_image.hpp"
 
@@ -32,7 +33,57 @@ inline std::int64_t element_index(const StateTensorSpec& spec, std::int64_t t, s
   return t * spec.conv_strides().token + c * spec.conv_strides().channel;
 }
 
+/// One block of `count` elements: fp32, fp16 or bf16 into int8_block32.
+inline void encode_block(const std::byte* src, ElementType from, std::int64_t count, std::byte* values,
+                         std::byte* scale_at) {
+  const auto element = [&](std::int64_t k) {
+    return load(src + k * static_cast<std::int64_t>(element_bytes(from)), from);
+  };
+  std::int32_t magnitude = 0;
+  for (std::int64_t k = 0; k < count; ++k) magnitude = std::max(magnitude, convert::magnitude_bits(element(k)));
+  const std::uint16_t scale = convert::block_scale(magnitude);
+  std::memcpy(scale_at, &scale, sizeof scale);
+  for (std::int64_t k = 0; k < count; ++k)
+    values[k] = convert::divides(scale)
+                    ? static_cast<std::byte>(convert::block_value(element(k), convert::fp16_to_fp32(scale)))
+                    : std::byte{0};
+}
+
+inline void decode_block(const std::byte* values, const std::byte* scale_at, std::int64_t count, std::byte* dst,
+                         ElementType to) {
+  std::uint16_t scale;
+  std::memcpy(&scale, scale_at, sizeof scale);
+  for (std::int64_t k = 0; k < count; ++k)
+    store(dst + k * static_cast<std::int64_t>(element_bytes(to)), to,
+          convert::decodes_to_nan(scale)
+              ? convert::block_nan()
+              : convert::block_element(static_cast<std::int8_t>(values[k]), convert::fp16_to_fp32(scale)));
+}
+
+/// Into or out of a slot in blocks, whose layout the drawing of BlockLayout shows.
+inline void copy_blocks(const std::byte* src, const StateTensorSpec& from, std::byte* dst, const StateTensorSpec& to) {
+  const std::int64_t row = from.shape[2] > 1 ? from.shape[2] : from.shape[1] > 1 ? from.shape[1] : from.shape[0];
+  const auto in = static_cast<std::int64_t>(element_bytes(from.type));
+  const auto out = static_cast<std::int64_t>(element_bytes(to.type));
+  std::int64_t block = 0;
+  for (std::int64_t begin = 0; begin < from.element_count(); begin += row)
+    for (std::int64_t column = 0; column < row; column += 32, ++block) {
+      const std::int64_t count = std::min<std::int64_t>(32, row - column);
+      const std::int64_t at = begin + column;
+      const std::int64_t scale_at = from.element_count() + 2 * block;
+      if (in_blocks(to.type))
+        encode_block(src + at * in, from.type, count, dst + at, dst + scale_at);
+      else
+        decode_block(src + at, src + scale_at, count, dst + at * out, to.type);
+    }
+}
+
 inline void copy_tensor(const std::byte* src, const StateTensorSpec& from, std::byte* dst, const StateTensorSpec& to) {
+  if (in_blocks(from.type) != in_blocks(to.type)) return copy_blocks(src, from, dst, to);
+  if (in_blocks(from.type)) {
+    std::memcpy(dst, src, from.natural_bytes());
+    return;
+  }
   const std::int64_t columns = from.element_count() / from.shape[0];
   for (std::int64_t t = 0; t < from.shape[0]; ++t)
     for (std::int64_t c = 0; c < columns; ++c) {
@@ -92,6 +143,7 @@ inline void clear_slots(StoreImage& dst, std::span<const SlotId> slots) {
   for (const SlotId slot : slots)
     for (std::size_t i = 0; slot.valid() && i < dst.tensor_count(); ++i) {
       const StateTensorSpec& spec = dst.tensor(i);
+      if (in_blocks(spec.type)) std::memset(dst.slot(i, slot.value()), 0, spec.natural_bytes());
       const std::int64_t columns = spec.element_count() / spec.shape[0];
       for (std::int64_t t = 0; t < spec.shape[0]; ++t)
         for (std::int64_t c = 0; c < columns; ++c) {

@@ -93,8 +93,11 @@ inline ConvStrides random_strides(Random& random, const StateTensorSpec& conv) {
   return {inner, (conv.window() - 1) * inner + 1 + row};
 }
 
+/// What random specs describe. Checkpoints may have tensors in blocks.
+enum class SpecUse : std::uint8_t { live, checkpoint };
+
 /// A small spec of odd sizes: 1 … 4 tensors; a few are longer than a team or a tile.
-inline StateSpec random_spec(Random& random) {
+inline StateSpec random_spec(Random& random, SpecUse use = SpecUse::checkpoint) {
   constexpr ElementType types[] = {ElementType::fp32, ElementType::fp16, ElementType::bf16,
                                    ElementType::fp64, ElementType::fp8,  ElementType::int8};
   std::vector<StateTensorSpec> tensors;
@@ -110,18 +113,24 @@ inline StateSpec random_spec(Random& random) {
       tensor.strides = random_strides(random, tensor);
     } else {
       tensor.shape = {random.between(1, 5), random.between(1, 5), random.between(1, long_extent)};
+      constexpr std::int64_t of_blocks[] = {31, 32, 33, 64, 96, 128};
+      if (random.chance(30)) tensor.shape[2] = of_blocks[random.between(0, 5)];
+      if (use == SpecUse::checkpoint && random.chance(20)) tensor.type = ElementType::int8_block32;
     }
     tensors.push_back(tensor);
   }
   return StateSpec(std::move(tensors));
 }
 
-/// The same tensors, some in another convertible type, some conv tensors with other strides.
-inline StateSpec converted_spec(Random& random, const StateSpec& spec) {
+/// The same tensors, some in another type that they can be converted to, some conv tensors with other strides.
+inline StateSpec converted_spec(Random& random, const StateSpec& spec, SpecUse use = SpecUse::checkpoint) {
   constexpr ElementType types[] = {ElementType::fp32, ElementType::fp16, ElementType::bf16};
   std::vector<StateTensorSpec> tensors(spec.tensors().begin(), spec.tensors().end());
   for (StateTensorSpec& tensor : tensors) {
-    if (convertible(tensor.type)) tensor.type = types[random.between(0, 2)];
+    if (convertible(tensor.type, ElementType::fp32)) tensor.type = types[random.between(0, 2)];
+    if (use == SpecUse::checkpoint && tensor.kind == StateKind::recurrent &&
+        convertible(tensor.type, ElementType::int8_block32) && random.chance(30))
+      tensor.type = ElementType::int8_block32;
     if (tensor.kind == StateKind::conv && random.chance(50)) tensor.strides = random_strides(random, tensor);
   }
   return StateSpec(std::move(tensors));

@@ -18,8 +18,8 @@ AlignLauncher::~AlignLauncher() = default;
 
 namespace {
 
-/// `elementwise`: as of copy_tile, for a table of any group.
-template <bool elementwise>
+/// `code`: of the tables of all groups. Live states are not in blocks.
+template <CopyCode code>
 struct AlignStepKernel {
   const AlignGroupView* groups;
   std::int32_t group_count;
@@ -38,7 +38,7 @@ struct AlignStepKernel {
       });
       if (listed == 0) continue;
       for_each_tile(team, group.table, listed, [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<elementwise>(team, group.table, 0, list.work[i], tile);
+        copy_tile<code>(team, group.table, 0, list.work[i], tile);
       });
       team.team_barrier();
     }
@@ -102,18 +102,18 @@ void AlignLauncher::step(const char* label, const Stream& stream, std::span<cons
                          const AlignGroupView* device_groups, const AlignBatchView& batch, AlignCounters* counters) {
   const ExecutionSpace& space = execution_space(stream);
   std::uint64_t items = 0;
-  bool elementwise = false;
+  bool bytes = true;
   for (const AlignGroupView& group : groups) {
     items += static_cast<std::uint64_t>(batch.rows) * group.table.tile_count;
-    elementwise = elementwise || group.table.elementwise;
+    bytes = bytes && group.table.code == CopyCode::bytes;
   }
   auto policy = policy_for<deciding_launch_bound_min>(space, items);
   add_work_list<SlotCopy>(policy);
   const auto count = static_cast<std::int32_t>(groups.size());
-  if (elementwise)
-    enqueue(label, policy, AlignStepKernel<true>{device_groups, count, batch, counters});
+  if (bytes)
+    enqueue(label, policy, AlignStepKernel<CopyCode::bytes>{device_groups, count, batch, counters});
   else
-    enqueue(label, policy, AlignStepKernel<false>{device_groups, count, batch, counters});
+    enqueue(label, policy, AlignStepKernel<CopyCode::elements>{device_groups, count, batch, counters});
 }
 
 }  // namespace stateport::kernels

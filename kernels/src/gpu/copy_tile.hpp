@@ -4,6 +4,7 @@
 #include <stateport/backends/internal/execution_space.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 
+#include "../block_copy.hpp"
 #include "../byte_copy.hpp"
 #include "../element_copy.hpp"
 #include "../enqueue.hpp"
@@ -25,14 +26,19 @@ inline constexpr bool on_host = std::is_same_v<ExecutionSpace, Kokkos::DefaultHo
 inline constexpr std::uint32_t team_lanes = on_host ? 2 : 256;
 /// Bounds the registers of a thread, so that loads of many teams are in flight: 64 for CUDA (4 teams share the 65,536
 /// of a multiprocessor), 96 for HIP (5 waves share the 512 of a SIMD; fewer would spill). A kernel that decides rows,
-/// too, has 80 with CUDA, where 64 would spill.
+/// too, has 80 with CUDA, where 64 would spill; one that encodes blocks has 80 with CUDA and 128 with HIP.
 #if defined(KOKKOS_ENABLE_HIP)
 inline constexpr unsigned launch_bound_min = 5;
 inline constexpr unsigned deciding_launch_bound_min = 5;
+inline constexpr unsigned encoding_launch_bound_min = 4;
 #else
 inline constexpr unsigned launch_bound_min = 4;
 inline constexpr unsigned deciding_launch_bound_min = 3;
+inline constexpr unsigned encoding_launch_bound_min = 3;
 #endif
+template <CopyCode code>
+inline constexpr unsigned copy_launch_bound_min =
+    code == CopyCode::blocks ? encoding_launch_bound_min : launch_bound_min;
 /// Parts into which tiles are cut for the last round of a launch.
 inline constexpr std::uint32_t tile_parts = 16;
 /// Above this, the parts of a last round are no longer counted in 32 bits.
@@ -57,22 +63,33 @@ KOKKOS_INLINE_FUNCTION Tile parts_of(const Tile& tile, std::uint32_t first_part,
           .first_element = tile.first_element + first};
 }
 
-/// The elements of `tile` from one slot to another. `elementwise`: the route may be in another mode than bytes. Kernels
-/// without that code need fewer registers.
-template <bool elementwise>
+/// The elements of `tile` from one slot to another. `code`: what the route may need. Kernels without that code need
+/// fewer registers.
+template <CopyCode code>
 KOKKOS_INLINE_FUNCTION void copy_elements_of(const Team& team, const TensorRoute& route, std::byte* dst,
                                              const std::byte* src, const Tile& tile) {
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
-  if constexpr (elementwise)
-    if (route.mode != TensorRoute::Mode::bytes)
-      return copy_elements(lane, team_lanes, route, dst, src, tile.first_element, tile.elements);
+  std::uint64_t first = tile.first_element;
+  std::uint32_t count = tile.elements;
+  bool bytes = route.mode == TensorRoute::Mode::bytes;
+  if constexpr (code == CopyCode::blocks)
+    if (route.mode == TensorRoute::Mode::blocks) {
+      const auto block = static_cast<std::uint32_t>(first);
+      if (copy_blocks(lane, team_lanes, route, dst, src, block, count)) return;
+      const BlockElements elements = elements_of(route, block, count);
+      first = elements.first;
+      count = elements.count;
+      bytes = route.src_type == route.dst_type;
+    }
+  if constexpr (code != CopyCode::bytes)
+    if (!bytes) return copy_elements(lane, team_lanes, route, dst, src, first, count);
   const auto element = static_cast<std::uint64_t>(route.element_bytes);
-  copy_bytes_by_lanes(lane, team_lanes, dst + tile.first_element * element, src + tile.first_element * element,
-                      tile.elements * static_cast<std::uint32_t>(element));
+  copy_bytes_by_lanes(lane, team_lanes, dst + first * element, src + first * element,
+                      count * static_cast<std::uint32_t>(element));
 }
 
 /// `tile` of the copy `row`, read from source `source`.
-template <bool elementwise>
+template <CopyCode code>
 KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& table, std::uint32_t source,
                                       const SlotCopy& row, const Tile& tile) {
   const TensorRoute& route = table.routes[source * table.tensor_count + tile.tensor];
@@ -84,13 +101,13 @@ KOKKOS_INLINE_FUNCTION void copy_tile(const Team& team, const CopyTableView& tab
   const auto lane = static_cast<std::uint32_t>(team.team_rank());
   constexpr std::uint32_t lanes = team_lanes;  // known, so that neighbouring accesses share one address register
   if (conv && row.conv_shift != 0)
-    return copy_shifted_conv<elementwise, Word16>(
+    return copy_shifted_conv<code != CopyCode::bytes, Word16>(
         lane, lanes, route, dst, src, row.conv_shift, tile.first_element, tile.elements,
         [&](std::byte* to, const std::byte* from, std::uint32_t bytes) {
           copy_bytes_by_lanes(lane, lanes, to, from, bytes);
         },
         [&] { team.team_barrier(); });
-  if (src != dst) copy_elements_of<elementwise>(team, route, dst, src, tile);
+  if (src != dst) copy_elements_of<code>(team, route, dst, src, tile);
 }
 
 /// As many teams as the device runs at once, but not more than there are parts of tiles.

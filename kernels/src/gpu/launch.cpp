@@ -51,7 +51,7 @@ struct StagedRows {
 };
 
 /// Rows from the host: all of them have work.
-template <bool elementwise, class Rows>
+template <CopyCode code, class Rows>
 struct CopyRows {
   CopyTableView table;
   std::uint32_t row_count;
@@ -61,14 +61,14 @@ struct CopyRows {
   KOKKOS_FUNCTION void operator()(const Team& team) const {
     for (std::uint32_t begin = 0; begin < row_count; begin += rows_counted_max)
       for_each_tile(team, table, counted(begin, row_count), [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<elementwise>(team, table, begin + i < first_source_rows ? 0 : 1, rows[begin + i], tile);
+        copy_tile<code>(team, table, begin + i < first_source_rows ? 0 : 1, rows[begin + i], tile);
       });
   }
 };
 
 /// Rows in device memory: every team first lists those with work, so that a step without any costs one pass over the
 /// rows. All teams make the same list, in row order.
-template <bool elementwise>
+template <CopyCode code>
 struct CopyRowsOnDevice {
   CopyTableView table;
   const SlotCopy* rows;
@@ -91,9 +91,8 @@ struct CopyRowsOnDevice {
         return checked(row);
       });
       if (listed == 0) continue;
-      for_each_tile(team, table, listed, [&](std::uint32_t i, const Tile& tile) {
-        copy_tile<elementwise>(team, table, 0, list.work[i], tile);
-      });
+      for_each_tile(team, table, listed,
+                    [&](std::uint32_t i, const Tile& tile) { copy_tile<code>(team, table, 0, list.work[i], tile); });
       team.team_barrier();
     }
   }
@@ -112,7 +111,9 @@ struct ClearRows {
         const TensorRoute& route = table.routes[tile.tensor];
         std::byte* const dst = in_global_memory(route.dst_of(rows[begin + i].dst_slot));
         const auto element = static_cast<std::uint64_t>(route.element_bytes);
-        if (route.dst_dense)
+        if (route.mode == TensorRoute::Mode::blocks)
+          zero_blocks(lane, team_lanes, route, dst, static_cast<std::uint32_t>(tile.first_element), tile.elements);
+        else if (route.dst_dense)
           zero_bytes_by_lanes(lane, team_lanes, dst + tile.first_element * element,
                               tile.elements * static_cast<std::uint32_t>(element));
         else
@@ -129,10 +130,10 @@ RowsByValue<capacity> by_value(std::span<const SlotCopy> rows) {
 }
 
 /// One launch over rows × tiles. `kernel_of(rows)` makes the functor for RowsByValue or StagedRows.
-template <class KernelOf>
+template <unsigned bound_min, class KernelOf>
 void launch(const char* label, const Stream& stream, PlanStaging& staging, std::uint32_t tile_count,
             std::span<const SlotCopy> rows, KernelOf&& kernel_of) {
-  const Policy policy = policy_for(execution_space(stream), rows.size() * tile_count);
+  const auto policy = policy_for<bound_min>(execution_space(stream), rows.size() * tile_count);
   if (rows.size() <= few_rows) return enqueue(label, policy, kernel_of(by_value<few_rows>(rows)));
   if (rows.size() <= many_rows) return enqueue(label, policy, kernel_of(by_value<many_rows>(rows)));
   const StagedRows staged{staging.stage(stream, rows)};
@@ -140,29 +141,40 @@ void launch(const char* label, const Stream& stream, PlanStaging& staging, std::
   staging.done(stream);
 }
 
-template <bool elementwise>
+template <CopyCode code>
 void launch_copy(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                  std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   const auto count = static_cast<std::uint32_t>(rows.size());
-  launch(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
-    return CopyRows<elementwise, Rows>{table, count, first_source_rows, from};
-  });
+  launch<copy_launch_bound_min<code>>(label, stream, staging, table.tile_count, rows,
+                                      [&]<class Rows>(const Rows& from) {
+                                        return CopyRows<code, Rows>{table, count, first_source_rows, from};
+                                      });
 }
 
 void launch_clear(const char* label, const Stream& stream, PlanStaging& staging, const CopyTableView& table,
                   std::span<const SlotCopy> rows) {
   const auto count = static_cast<std::uint32_t>(rows.size());
-  launch(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
+  launch<launch_bound_min>(label, stream, staging, table.tile_count, rows, [&]<class Rows>(const Rows& from) {
     return ClearRows<Rows>{table, count, from};
   });
 }
 
-template <bool elementwise>
+template <CopyCode code>
 void launch_on_device(const char* label, const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                       std::uint32_t count, const SlotLimits& limits) {
-  Policy policy = policy_for(execution_space(stream), std::uint64_t{count} * table.tile_count);
+  auto policy =
+      policy_for<copy_launch_bound_min<code>>(execution_space(stream), std::uint64_t{count} * table.tile_count);
   add_work_list<SlotCopy>(policy);
-  enqueue(label, policy, CopyRowsOnDevice<elementwise>{table, rows, count, limits});
+  enqueue(label, policy, CopyRowsOnDevice<code>{table, rows, count, limits});
+}
+
+auto copy_with(CopyCode code) {
+  if (code == CopyCode::bytes) return launch_copy<CopyCode::bytes>;
+  return code == CopyCode::elements ? launch_copy<CopyCode::elements> : launch_copy<CopyCode::blocks>;
+}
+auto copy_on_device_with(CopyCode code) {
+  if (code == CopyCode::bytes) return launch_on_device<CopyCode::bytes>;
+  return code == CopyCode::elements ? launch_on_device<CopyCode::elements> : launch_on_device<CopyCode::blocks>;
 }
 
 }  // namespace
@@ -170,15 +182,13 @@ void launch_on_device(const char* label, const Stream& stream, const CopyTableVi
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
   if (rows.empty() || table.tile_count == 0) return;
-  const auto copy = table.elementwise ? launch_copy<true> : launch_copy<false>;
-  copy(label, stream, *staging_, table, rows, first_source_rows);
+  copy_with(table.code)(label, stream, *staging_, table, rows, first_source_rows);
 }
 
 void Launcher::copy_rows_on_device(const Stream& stream, const CopyTableView& table, const SlotCopy* rows,
                                    std::uint32_t count, const SlotLimits& limits) {
   if (count == 0 || table.tile_count == 0) return;
-  const auto copy = table.elementwise ? launch_on_device<true> : launch_on_device<false>;
-  copy(labels::copy_slots_on_device, stream, table, rows, count, limits);
+  copy_on_device_with(table.code)(labels::copy_slots_on_device, stream, table, rows, count, limits);
 }
 
 void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std::span<const SlotCopy> rows) {
@@ -186,17 +196,15 @@ void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std:
   launch_clear(labels::clear_slots, stream, *staging_, table, rows);
 }
 
-void Launcher::prepare(const Stream& stream, bool elementwise) {
+void Launcher::prepare(const Stream& stream, CopyCode code) {
   // Rows of no tiles in each way that they travel by value, and no rows on the device. No graph has staged rows.
-  const CopyTableView nothing{.elementwise = elementwise};
-  const auto copy = elementwise ? launch_copy<true> : launch_copy<false>;
+  const CopyTableView nothing{.code = code};
   const std::vector<SlotCopy> rows(many_rows);
   for (const std::uint32_t count : {few_rows, many_rows}) {
-    copy(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count), 0);
+    copy_with(code)(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count), 0);
     launch_clear(labels::prepare, stream, *staging_, nothing, std::span(rows).first(count));
   }
-  const auto copy_on_device = elementwise ? launch_on_device<true> : launch_on_device<false>;
-  copy_on_device(labels::prepare, stream, nothing, nullptr, 0, {});
+  copy_on_device_with(code)(labels::prepare, stream, nothing, nullptr, 0, {});
 }
 
 }  // namespace stateport::kernels

@@ -16,8 +16,8 @@ StepLauncher::~StepLauncher() = default;
 
 namespace {
 
-/// `elementwise`: as of copy_tile.
-template <bool elementwise>
+/// Scratch states and the store that they go to are not in blocks.
+template <CopyCode code>
 struct CommitStep {
   StepTable states;
   StepEntries entries;
@@ -36,24 +36,25 @@ struct CommitStep {
         const StepCopy& copy = list.work[i];
         const TensorRoute& route = table.routes[tile.tensor];
         const std::byte* const src = in_global_memory(states.src_of(tile.tensor, copy));
-        copy_elements_of<elementwise>(team, route, in_global_memory(route.dst_of(copy.slot)), src, tile);
+        copy_elements_of<code>(team, route, in_global_memory(route.dst_of(copy.slot)), src, tile);
       });
       team.team_barrier();
     }
   }
 };
 
-template <bool elementwise>
+template <CopyCode code>
 void launch(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries) {
   Policy policy = policy_for(execution_space(stream), std::uint64_t{entries.count()} * table.table.tile_count);
   add_work_list<StepCopy>(policy);
-  enqueue(label, policy, CommitStep<elementwise>{table, entries});
+  enqueue(label, policy, CommitStep<code>{table, entries});
 }
 
 }  // namespace
 
 void StepLauncher::commit(const char* label, const Stream& stream, const StepTable& table, const StepEntries& entries) {
-  (table.table.elementwise ? launch<true> : launch<false>)(label, stream, table, entries);
+  const bool bytes = table.table.code == CopyCode::bytes;
+  (bytes ? launch<CopyCode::bytes> : launch<CopyCode::elements>)(label, stream, table, entries);
 }
 
 }  // namespace stateport::kernels

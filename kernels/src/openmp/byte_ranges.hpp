@@ -6,6 +6,7 @@
 
 #include "../element_copy.hpp"
 #include "../shifted_copy.hpp"
+#include "block_range.hpp"
 #include "convert_copy.hpp"
 #include "row_shift.hpp"
 #include "stream_copy.hpp"
@@ -18,7 +19,7 @@
 /// Work of a CPU launch: the destination bytes of all rows, cut into one range per thread.
 namespace stateport::kernels {
 
-/// Cuts at multiples of this many elements, so that no two threads write one cache line of an aligned tensor.
+/// Cuts at multiples of this many elements or blocks, so that no two threads write one cache line of an aligned tensor.
 constexpr std::uint64_t cut_elements = 64;
 
 struct ElementRange {
@@ -95,6 +96,8 @@ inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte
 /// The elements of a range from one slot to another. `nontemporal_min`: nontemporal_bytes_min() of the launch.
 inline void copy_elements_of(const TensorRoute& route, std::byte* dst, const std::byte* src, const ElementRange& range,
                              std::size_t nontemporal_min) {
+  if (route.mode == TensorRoute::Mode::blocks)
+    return copy_block_range(route, dst, src, static_cast<std::uint32_t>(range.first), range.count, nontemporal_min);
   const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
   if (route.mode == TensorRoute::Mode::convert)
     return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),

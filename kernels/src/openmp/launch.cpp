@@ -3,6 +3,7 @@
 // state and a 2 MiB recurrent state balance without any scheduling.
 #include "../launch.hpp"
 
+#include "../block_copy.hpp"
 #include "byte_ranges.hpp"
 
 #include <cstring>
@@ -24,7 +25,7 @@ Launcher::Launcher(Launcher&&) noexcept = default;
 Launcher& Launcher::operator=(Launcher&&) noexcept = default;
 Launcher::~Launcher() = default;
 
-void Launcher::prepare(const Stream&, bool) {}
+void Launcher::prepare(const Stream&, CopyCode) {}
 
 void Launcher::copy_rows(const char* label, const Stream& stream, const CopyTableView& table,
                          std::span<const SlotCopy> rows, std::uint32_t first_source_rows) {
@@ -60,7 +61,9 @@ void Launcher::clear_rows(const Stream& stream, const CopyTableView& table, std:
                       const TensorRoute& route = table.routes[range.tensor];
                       const auto bytes = static_cast<std::uint64_t>(route.element_bytes);
                       std::byte* const dst = route.dst_of(rows[row].dst_slot);
-                      if (route.dst_dense)
+                      if (route.mode == TensorRoute::Mode::blocks)
+                        zero_blocks(0, 1, route, dst, static_cast<std::uint32_t>(range.first), range.count);
+                      else if (route.dst_dense)
                         std::memset(dst + range.first * bytes, 0, range.count * bytes);
                       else
                         zero_elements(0, 1, route, dst, range.first, range.count);

@@ -58,7 +58,7 @@ class AlignContext {
   /// addresses. The only call that allocates; it waits for the upload. The stores must outlive the binding.
   /// Throws InvalidArgument: another number of bindings than groups, null pointers, a stride below the columns, a store
   /// with fewer slots than the group has blocks, conv windows shorter than the group's or not longer than drafts,
-  /// stores and tables that kernels cannot reach (as SlotCopier).
+  /// tensors in blocks, which are of checkpoints alone, stores and tables that kernels cannot reach (as SlotCopier).
   void bind(std::span<const AlignBinding> groups);
   void unbind() noexcept;
   [[nodiscard]] bool bound() const noexcept;

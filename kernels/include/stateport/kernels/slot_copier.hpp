@@ -30,6 +30,13 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 /// fp16 and bf16, in element type (converted, round to nearest even). Tensors of equal types and strides are moved bit
 /// for bit. Source and destination may be one store, or views of one pool from different slots on.
 ///
+/// Recurrent tensors of these types become int8_block32 in a store of checkpoints (see quantised()), and come back. A
+/// block's scale is its largest magnitude / 127, rounded up to fp16; values are rounded to nearest even. A restored
+/// element differs by at most half of the scale: by 1 / 253 of the largest of its block, unless that is below 0.008 or
+/// above 8.3 million. A block of zeros stays one; above 127 * 65504, elements become 127 * 65504; a block with an
+/// infinity or a NaN becomes NaN. The next checkpoint of what was restored has the same bytes. All backends give the
+/// same bytes.
+///
 /// Every copy may be limited to some layers: an engine that copies layer by layer overlaps the copies of the first
 /// layers with the forward of those that follow. Copies of disjoint ranges of layers add up to one of all layers. A
 /// range beyond the layers of the stores throws InvalidArgument; an empty one copies nothing.

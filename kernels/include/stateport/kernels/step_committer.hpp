@@ -53,8 +53,8 @@ struct StepTargets {
 class StepCommitter {
  public:
   /// One scratch per tensor of the destination, in its order. Throws InvalidArgument: another number of them, null
-  /// bases, types that cannot be converted, strides < 0 or not whole elements, requests or steps < 1, scratch and
-  /// stores that kernels cannot reach (as SlotCopier).
+  /// bases, types that cannot be converted or are in blocks, strides < 0 or not whole elements, requests or steps < 1,
+  /// scratch and stores that kernels cannot reach (as SlotCopier).
   StepCommitter(std::span<const StepScratch> scratch, const StateStore& destination, std::int32_t requests,
                 std::int32_t steps);
   StepCommitter(StepCommitter&&) noexcept;
