@@ -17,10 +17,10 @@
 #include <vector>
 
 using namespace stateport;
-using test::kv_key;
+using test::kv_image;
 using test::load_from;
 using test::Random;
-using test::state_key;
+using test::state_image;
 using test::store_to;
 using test::StoreImage;
 
@@ -77,7 +77,7 @@ TEST_CASE("states and KV come back bit for bit, whatever their spec and place, a
     StateTiers tiers(memory, options);
     const auto key = [&](std::size_t i, std::int32_t slot) {
       const auto prefix = static_cast<std::uint64_t>(slot);
-      return i + 1 == images.size() ? kv_key(prefix) : state_key(prefix, static_cast<std::int32_t>(i));
+      return i + 1 == images.size() ? kv_image(prefix) : state_image(prefix, static_cast<std::int32_t>(i));
     };
     std::vector<Transfer> stored, loaded;
     for (std::size_t i = 0; i < images.size(); ++i) {
@@ -123,15 +123,15 @@ struct World {
 TEST_CASE("an image in host memory has the format of images") {
   World world;
   const Stream stream = Stream::default_stream();
-  world.states.fill(2, state_key(1));
-  const TransferId put = world.tiers.put(stream, state_key(1), SlotId{2});
+  world.states.fill(2, state_image(1));
+  const TransferId put = world.tiers.put(stream, state_image(1), SlotId{2});
   CHECK(wait_for_all(world.tiers, stream) == std::vector<TransferResult>{{put, TransferStatus::done}});
   const HostTier& host = world.tiers.host();
-  const std::span<const std::byte> image = host.bytes(host.find(state_key(1)));
+  const std::span<const std::byte> image = host.bytes(host.find(state_image(1)));
   const ImageLayout& layout = world.tiers.layout(CacheContent::state);
-  CHECK(layout.check_header(image, state_key(1)) == TransferStatus::done);
+  CHECK(layout.check_header(image, state_image(1)) == TransferStatus::done);
   for (std::size_t i = 0; i < 4; ++i) {
-    const std::vector<std::byte> bytes = test::DeviceStates::content(state_key(1), i, layout.spec().tensors()[i]);
+    const std::vector<std::byte> bytes = test::DeviceStates::content(state_image(1), i, layout.spec().tensors()[i]);
     CHECK(std::ranges::equal(image.subspan(layout.section_offset(i), bytes.size()), bytes));
   }
 }
@@ -139,21 +139,21 @@ TEST_CASE("an image in host memory has the format of images") {
 TEST_CASE("put and get number their transfers apart from those of a RequestCache, and drops are the caller's") {
   World world;
   const Stream stream = Stream::default_stream();
-  world.states.fill(0, state_key(1));
-  const TransferId put = world.tiers.put(stream, state_key(1), SlotId{0});
-  const TransferId got = world.tiers.get(stream, state_key(1), SlotId{5});
-  const TransferId missed = world.tiers.get(stream, state_key(2), SlotId{4});
+  world.states.fill(0, state_image(1));
+  const TransferId put = world.tiers.put(stream, state_image(1), SlotId{0});
+  const TransferId got = world.tiers.get(stream, state_image(1), SlotId{5});
+  const TransferId missed = world.tiers.get(stream, state_image(2), SlotId{4});
   CHECK(put == TransferId{1} << 63);
   CHECK(got == put + 1);
   const auto results = wait_for_all(world.tiers, stream);
   CHECK(std::ranges::count(results, TransferResult{put, TransferStatus::done}) == 1);
   CHECK(std::ranges::count(results, TransferResult{got, TransferStatus::done}) == 1);
   CHECK(std::ranges::count(results, TransferResult{missed, TransferStatus::gone}) == 1);
-  CHECK(world.states.holds(5, state_key(1)));
-  const Transfer drop = test::drop_from(Medium::host, state_key(1));
+  CHECK(world.states.holds(5, state_image(1)));
+  const Transfer drop = test::drop_from(Medium::host, state_image(1));
   world.tiers.execute(stream, {{&drop, 1}});
   CHECK(world.tiers.host().usage().images == 0);
-  CHECK_THROWS_WITH_AS(world.tiers.put(stream, state_key(1), SlotId{6}), doctest::Contains("place = 6"),
+  CHECK_THROWS_WITH_AS(world.tiers.put(stream, state_image(1), SlotId{6}), doctest::Contains("place = 6"),
                        InvalidArgument);
 }
 
@@ -162,13 +162,13 @@ TEST_CASE("copies on different streams run one behind the other") {
   const Stream first = Stream::create(), second = Stream::create();
   for (std::uint64_t round = 1; round <= 20; ++round) {
     const auto slot = SlotId{static_cast<std::int32_t>(round % 3)};
-    world.states.fill(slot.value(), state_key(round));
-    static_cast<void>(world.tiers.put(first, state_key(round), slot));
-    static_cast<void>(world.tiers.get(second, state_key(round), SlotId{3}));
-    static_cast<void>(world.tiers.get(first, state_key(round), SlotId{4}));
+    world.states.fill(slot.value(), state_image(round));
+    static_cast<void>(world.tiers.put(first, state_image(round), slot));
+    static_cast<void>(world.tiers.get(second, state_image(round), SlotId{3}));
+    static_cast<void>(world.tiers.get(first, state_image(round), SlotId{4}));
     first.synchronize();
-    CHECK(world.states.holds(3, state_key(round)));
-    CHECK(world.states.holds(4, state_key(round)));
+    CHECK(world.states.holds(3, state_image(round)));
+    CHECK(world.states.holds(4, state_image(round)));
     wait_for_all(world.tiers, first);
   }
 }
@@ -178,7 +178,7 @@ TEST_CASE("a plan longer than a launch takes as arguments stores and loads all o
   const Stream stream = Stream::create();
   std::vector<Transfer> stores, loads;
   for (std::int32_t block = 0; block < 300; ++block) {
-    const ImageKey key = kv_key(static_cast<std::uint64_t>(block));
+    const ImageKey key = kv_image(static_cast<std::uint64_t>(block));
     world.kv.fill(block, key);
     stores.push_back(store_to(Medium::host, stores.size() + 1, key, block));
     loads.push_back(load_from(Medium::host, loads.size() + 1, key, 299 - block));
@@ -188,7 +188,7 @@ TEST_CASE("a plan longer than a launch takes as arguments stores and loads all o
   world.tiers.execute(stream, {loads});
   CHECK(all_done(wait_for_all(world.tiers, stream), 300));
   for (std::int32_t block = 0; block < 300; ++block)
-    CHECK(world.kv.holds(299 - block, kv_key(static_cast<std::uint64_t>(block))));
+    CHECK(world.kv.holds(299 - block, kv_image(static_cast<std::uint64_t>(block))));
 }
 
 TEST_CASE("nothing is allocated once as much was under way before") {
@@ -196,11 +196,11 @@ TEST_CASE("nothing is allocated once as much was under way before") {
   const Stream stream = Stream::create();
   std::vector<Transfer> plan;
   for (std::int32_t block = 0; block < 100; ++block)
-    plan.push_back(store_to(Medium::host, 1, kv_key(static_cast<std::uint64_t>(block)), block));
+    plan.push_back(store_to(Medium::host, 1, kv_image(static_cast<std::uint64_t>(block)), block));
   for (std::int32_t block = 0; block < 100; ++block)
-    plan.push_back(load_from(Medium::host, 1, kv_key(static_cast<std::uint64_t>(block)), block));
+    plan.push_back(load_from(Medium::host, 1, kv_image(static_cast<std::uint64_t>(block)), block));
   for (std::int32_t block = 0; block < 100; ++block)
-    plan.push_back(test::drop_from(Medium::host, kv_key(static_cast<std::uint64_t>(block))));
+    plan.push_back(test::drop_from(Medium::host, kv_image(static_cast<std::uint64_t>(block))));
   std::vector<TransferResult> results(1000);
   const auto run = [&] {
     world.tiers.execute(stream, {plan});

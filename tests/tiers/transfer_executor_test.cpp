@@ -10,9 +10,9 @@
 using namespace stateport;
 using test::copy_down;
 using test::drop_from;
-using test::kv_key;
+using test::kv_image;
 using test::load_from;
-using test::state_key;
+using test::state_image;
 using test::store_to;
 using test::TransferRig;
 using enum Medium;
@@ -21,7 +21,7 @@ using Results = std::vector<TransferResult>;
 
 TEST_CASE("a store is answered when its copy is done, and a load when it is enqueued") {
   TransferRig rig(2);
-  const ImageKey a = state_key(1);
+  const ImageKey a = state_image(1);
   rig.compute(3, a);
   rig.execute({store_to(host, 1, a, 3)});
   CHECK(rig.poll().empty());
@@ -30,18 +30,23 @@ TEST_CASE("a store is answered when its copy is done, and a load when it is enqu
   rig.lane->advance();
   CHECK(rig.poll() == Results{{1, done}});
   CHECK(rig.host.state(rig.host.find(a)) == HostTier::State::ready);
-  rig.execute({load_from(host, 2, a, 5), load_from(host, 3, state_key(2), 6)});
+  rig.execute({load_from(host, 2, a, 5), load_from(host, 3, state_image(2), 6)});
   CHECK(rig.poll() == Results{{3, gone}, {2, done}});
   rig.lane->advance();
   CHECK(rig.of(a).holds(5, a));
   CHECK(rig.executor->in_flight() == 0);
+  // Polls when nothing is under way enqueue nothing, nor does a plan of misses.
+  rig.execute({load_from(host, 4, state_image(2), 6)});
+  CHECK(rig.poll() == Results{{4, gone}});
+  CHECK(rig.poll().empty());
+  CHECK(rig.lane->waiting() == 0);
 }
 
 TEST_CASE("a plan of one kind and direction is one launch, whatever its length") {
   TransferRig rig(20);
   std::vector<Transfer> plan;
   for (std::int32_t slot = 0; slot < TransferRig::slots; ++slot) {
-    const ImageKey key = kv_key(static_cast<std::uint64_t>(slot));
+    const ImageKey key = kv_image(static_cast<std::uint64_t>(slot));
     rig.of(key).fill(slot, key);
     plan.push_back(store_to(host, static_cast<TransferId>(slot) + 1, key, slot));
   }
@@ -61,7 +66,7 @@ TEST_CASE("a plan of one kind and direction is one launch, whatever its length")
 
 TEST_CASE("a load may follow the store of its image, and a store the load of its slot, in one plan") {
   TransferRig rig(3);
-  const ImageKey a = state_key(1), b = state_key(2);
+  const ImageKey a = state_image(1), b = state_image(2);
   rig.compute(0, a);
   rig.compute(1, b);
   // Slot 0 is stored, then written by a load; what was loaded to slot 4 is stored again under the same name.
@@ -77,7 +82,7 @@ TEST_CASE("a load may follow the store of its image, and a store the load of its
 
 TEST_CASE("what a drop gives up serves a later store of the plan, though it is still read") {
   TransferRig rig(1);
-  const ImageKey a = state_key(1), b = state_key(2), c = state_key(3);
+  const ImageKey a = state_image(1), b = state_image(2), c = state_image(3);
   rig.compute(0, a);
   rig.execute({store_to(host, 1, a, 0)});
   rig.compute(1, b);
@@ -93,7 +98,7 @@ TEST_CASE("what a drop gives up serves a later store of the plan, though it is s
 
 TEST_CASE("two loads into one slot leave the later one") {
   TransferRig rig(2);
-  const ImageKey a = state_key(1), b = state_key(2);
+  const ImageKey a = state_image(1), b = state_image(2);
   rig.compute(0, a);
   rig.compute(1, b);
   rig.execute({store_to(host, 1, a, 0), store_to(host, 2, b, 1)});
@@ -104,7 +109,7 @@ TEST_CASE("two loads into one slot leave the later one") {
 
 TEST_CASE("a store of an image that is held copies nothing, and is done when that image is there") {
   TransferRig rig(1);
-  const ImageKey a = state_key(1);
+  const ImageKey a = state_image(1);
   rig.compute(0, a);
   rig.execute({store_to(host, 1, a, 0), store_to(host, 2, a, 1)});
   CHECK(rig.lane->launches == 1);
@@ -119,7 +124,7 @@ TEST_CASE("a store of an image that is held copies nothing, and is done when tha
 TEST_CASE("results come in pieces of any size, each once") {
   TransferRig rig(1);
   std::vector<Transfer> plan;
-  for (TransferId id = 1; id <= 10; ++id) plan.push_back(load_from(host, id, state_key(id), 0));
+  for (TransferId id = 1; id <= 10; ++id) plan.push_back(load_from(host, id, state_image(id), 0));
   rig.execute(plan);
   CHECK(rig.executor->in_flight() == 10);
   Results all;
@@ -135,7 +140,7 @@ TEST_CASE("results come in pieces of any size, each once") {
 
 TEST_CASE("a header of another image, of another layout or of none is never loaded") {
   TransferRig rig(2);
-  const ImageKey a = state_key(1);
+  const ImageKey a = state_image(1);
   rig.compute(0, a);
   rig.execute({store_to(host, 1, a, 0)});
   rig.lane->advance();
@@ -144,7 +149,7 @@ TEST_CASE("a header of another image, of another layout or of none is never load
   const ImageLayout& layout = rig.layout(a);
   const int launches = rig.lane->launches;
   std::vector<Checksum> sums(5);
-  layout.write_header(image.first(layout.header_bytes()), state_key(2), sums);
+  layout.write_header(image.first(layout.header_bytes()), state_image(2), sums);
   rig.execute({load_from(host, 2, a, 5)});
   CHECK(rig.poll() == Results{{2, wrong_position}});
   ImageLayout(layout.spec(), {.model = ModelId(10), .group = 0})
@@ -160,21 +165,21 @@ TEST_CASE("a header of another image, of another layout or of none is never load
 TEST_CASE("transfers that no tier here can carry out are refused by name before anything has begun") {
   TransferRig rig(1);
   const auto refuses = [&](const Transfer& transfer, const char* text) {
-    const Transfer good = store_to(host, 1, state_key(1), 0);
+    const Transfer good = store_to(host, 1, state_image(1), 0);
     CHECK_THROWS_WITH_AS(rig.execute({good, transfer}), doctest::Contains(text), InvalidArgument);
   };
-  refuses(store_to(host, 2, state_key(2), TransferRig::slots), "place = 8");
-  refuses(load_from(host, 2, state_key(2), -1), "place = -1");
-  refuses(store_to(host, 2, state_key(2, 2), 0), "image.group = 2");
-  refuses(store_to(remote, 2, state_key(2), 0), "to = 3");
-  refuses(load_from(device, 2, state_key(2), 0), "from = 0");
-  refuses(load_from(file, 2, state_key(2), 0), "files = nullptr");
-  refuses(copy_down(2, state_key(2)), "files = nullptr");
-  refuses(drop_from(remote, state_key(2)), "from = 3");
-  ImageKey negative = state_key(2);
+  refuses(store_to(host, 2, state_image(2), TransferRig::slots), "place = 8");
+  refuses(load_from(host, 2, state_image(2), -1), "place = -1");
+  refuses(store_to(host, 2, state_image(2, 2), 0), "image.group = 2");
+  refuses(store_to(remote, 2, state_image(2), 0), "to = 3");
+  refuses(load_from(device, 2, state_image(2), 0), "from = 0");
+  refuses(load_from(file, 2, state_image(2), 0), "files = nullptr");
+  refuses(copy_down(2, state_image(2)), "files = nullptr");
+  refuses(drop_from(remote, state_image(2)), "from = 3");
+  ImageKey negative = state_image(2);
   negative.tokens = -1;
   refuses(store_to(host, 2, negative, 0), "image.tokens = -1");
-  Transfer unknown = store_to(host, 2, state_key(2), 0);
+  Transfer unknown = store_to(host, 2, state_image(2), 0);
   unknown.kind = static_cast<Transfer::Kind>(9);
   refuses(unknown, "kind = 9");
   CHECK(rig.executor->in_flight() == 0);
@@ -183,7 +188,7 @@ TEST_CASE("transfers that no tier here can carry out are refused by name before 
 
 TEST_CASE("a launch that the runtime refuses fails its transfers, and nobody finds their images") {
   TransferRig rig(2, 1);
-  const ImageKey a = state_key(1), b = state_key(2);
+  const ImageKey a = state_image(1), b = state_image(2);
   rig.lane->refuse_stores = true;
   rig.execute({store_to(host, 1, a, 0), load_from(host, 2, a, 1), copy_down(3, a), store_to(file, 4, b, 0)});
   CHECK_FALSE(rig.host.find(a).valid());
@@ -203,7 +208,7 @@ TEST_CASE("a launch that the runtime refuses fails its transfers, and nobody fin
 
 TEST_CASE("an event that the runtime refuses is thrown, and poll makes it up") {
   TransferRig rig(1);
-  const ImageKey a = state_key(1);
+  const ImageKey a = state_image(1);
   rig.compute(0, a);
   rig.lane->refuse_marks = true;
   CHECK_THROWS_AS(rig.execute({store_to(host, 1, a, 0)}), BackendError);

@@ -63,7 +63,7 @@ class RandomEngine {
 
   ImageKey random_key() {
     const auto prefix = static_cast<std::uint64_t>(random_.between(1, 9));
-    return random_.chance(50) ? test::kv_key(prefix) : test::state_key(prefix, random_.between32(0, 1));
+    return random_.chance(50) ? test::kv_image(prefix) : test::state_image(prefix, random_.between32(0, 1));
   }
   static ImageKey other_than(ImageKey key) {
     key.tokens = 99;
@@ -185,7 +185,7 @@ class RandomEngine {
     // What is held is found, and nothing else.
     REQUIRE(rig_.host.usage().images >= std::ssize(held_));
     for (std::uint64_t prefix = 1; prefix <= 9; ++prefix)
-      for (const ImageKey& key : {test::kv_key(prefix), test::state_key(prefix), test::state_key(prefix, 1)})
+      for (const ImageKey& key : {test::kv_image(prefix), test::state_image(prefix), test::state_image(prefix, 1)})
         REQUIRE(rig_.host.find(key).valid() == held_.contains(key));
   }
 
@@ -222,10 +222,9 @@ class RandomEngine {
 
 TEST_CASE("random plans move what their keys say, whenever copies and files end") {
   std::map<std::pair<Transfer::Kind, TransferStatus>, int> seen;
-  test::for_each_seed(120, [&](Random& random, std::uint64_t) {
-    const auto file_transfers_max = static_cast<std::size_t>(random.chance(50) ? 3 : 100);
+  test::for_each_seed(300, [&](Random& random, std::uint64_t) {
     TransferRig rig(static_cast<std::size_t>(random.between(1, 6)), static_cast<std::size_t>(random.between(1, 3)),
-                    file_transfers_max);
+                    {.file_transfers_max = random.chance(50) ? std::size_t{3} : std::size_t{100}});
     if (random.chance(50)) rig.files.queue_max = static_cast<std::size_t>(random.between(1, 3));
     RandomEngine engine(random, rig);
     for (int step = 0; step < 120; ++step) engine.step();
@@ -246,7 +245,7 @@ TEST_CASE("an image that is published before its copy is done is found by the by
     Random random(seed);
     TransferRig rig(2, 1);
     rig.lane->lies = true;
-    const ImageKey key = test::state_key(seed);
+    const ImageKey key = test::state_image(seed);
     rig.compute(0, key);
     rig.execute({test::store_to(Medium::host, 1, key, 0), test::copy_down(2, key)});
     CHECK(rig.poll() == std::vector<TransferResult>{{1, TransferStatus::done}});

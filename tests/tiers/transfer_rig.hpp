@@ -27,10 +27,10 @@
 /// TransferExecutor with copies and files that take their time.
 namespace stateport::test {
 
-inline ImageKey state_key(std::uint64_t prefix, std::int32_t group = 0) {
+inline ImageKey state_image(std::uint64_t prefix, std::int32_t group = 0) {
   return {.prefix = {{prefix, 7}}, .tokens = 16, .group = group};
 }
-inline ImageKey kv_key(std::uint64_t prefix) {
+inline ImageKey kv_image(std::uint64_t prefix) {
   return {.prefix = {{prefix, 7}}, .tokens = 16, .content = CacheContent::kv_block};
 }
 struct KeyOrder {
@@ -152,7 +152,7 @@ class SlowFiles final : public tiers::ImageFiles {
   SlowFiles(Verify verify, Seal seal) : verify_(std::move(verify)), seal_(std::move(seal)) {}
 
   bool write(std::span<const Image> images, std::uint64_t ticket) override {
-    if (requests_.size() >= queue_max) return false;
+    if (requests_.size() >= queue_max || images.size() > images_max) return false;
     ++write_requests;
     largest_file = std::max(largest_file, images.size());
     requests_.push_back({.ticket = ticket, .images = {images.begin(), images.end()}});
@@ -196,7 +196,8 @@ class SlowFiles final : public tiers::ImageFiles {
   std::map<ImageKey, std::vector<std::byte>, KeyOrder> held;
   std::map<ImageKey, std::deque<TransferStatus>, KeyOrder> read_answers;
   std::size_t queue_max = SIZE_MAX;
-  int wrong_images = 0;  ///< that came with other bytes than their keys say
+  std::size_t images_max = SIZE_MAX;  ///< of one file
+  int wrong_images = 0;               ///< that came with other bytes than their keys say
   int write_requests = 0;
   std::size_t largest_file = 0;
 
@@ -241,7 +242,8 @@ class SlowFiles final : public tiers::ImageFiles {
 /// Two groups of states and KV. A frame of host memory has one image of group 0, two of group 1 or three KV blocks.
 class TransferRig {
  public:
-  explicit TransferRig(std::size_t frames, std::size_t staging_frames = 0, std::size_t file_transfers_max = 100)
+  explicit TransferRig(std::size_t frames, std::size_t staging_frames = 0,
+                       const tiers::TransferExecutor::Limits& limits = {})
       : layouts_(make_layouts()), host(memory_, host_options(frames, staging_frames)) {
     // What the memory held before would do for an image that never came.
     std::memset(host.data(), 0xA5, (frames + staging_frames) * host.frame_bytes());
@@ -254,10 +256,9 @@ class TransferRig {
       kinds.push_back({layouts_[kind], slots});
     }
     lane = std::make_unique<LateLane>(std::make_unique<tiers::DeviceLane>(stores, views));
-    executor = std::make_unique<tiers::TransferExecutor>(host, kinds, *lane, staging_frames > 0 ? &files : nullptr,
-                                                         file_transfers_max);
+    executor =
+        std::make_unique<tiers::TransferExecutor>(host, kinds, *lane, staging_frames > 0 ? &files : nullptr, limits);
   }
-  ~TransferRig() { files.finish_all(); }
 
   void execute(const std::vector<Transfer>& transfers) {
     executor->execute(stream, {transfers});

@@ -224,6 +224,13 @@ HostImage HostTier::find(const ImageKey& key) const {
   return impl_->find(key, hash_of(key));
 }
 
+std::vector<ImageKey> HostTier::keys() const {
+  std::vector<ImageKey> keys;
+  for (const Impl::Image& image : impl_->images)
+    if (!image.in_staging && (image.state == State::copying || image.state == State::ready)) keys.push_back(image.key);
+  return keys;
+}
+
 std::optional<HostImage> HostTier::reserve(const ImageKey& key) {
   const std::size_t kind = impl_->kind_of(key);
   const std::uint32_t hash = hash_of(key);

@@ -38,6 +38,11 @@ std::vector<tiers::TransferExecutor::Kind> kinds_of(const StateTiersOptions& opt
 HostTier make_host(MemoryResource& memory, const StateTiersOptions& options,
                    const std::vector<tiers::TransferExecutor::Kind>& kinds) {
   HostTierOptions host{.budget_bytes = options.host_budget_bytes};
+  if (options.files) {
+    require(options.staging_bytes > 0, "staging_bytes", options.staging_bytes, "files need staging memory");
+    require(options.file_transfers_max > 0, "file_transfers_max", options.file_transfers_max, "must be >= 1");
+    host.staging_bytes = options.staging_bytes;
+  }
   for (std::size_t group = 0; group < options.states.size(); ++group)
     host.state_image_bytes.push_back(kinds[group].layout.image_bytes());
   if (options.kv != nullptr) host.kv_image_bytes = kinds.back().layout.image_bytes();
@@ -62,16 +67,53 @@ tiers::DeviceLane make_lane(const HostTier& host, const StateTiersOptions& optio
   return tiers::DeviceLane(stores_of(options), views);
 }
 
+std::optional<FileTier> make_files(const StateTiersOptions& options,
+                                   const std::vector<tiers::TransferExecutor::Kind>& kinds) {
+  if (!options.files) return {};
+  std::vector<ImageLayout> layouts;
+  for (const tiers::TransferExecutor::Kind& kind : kinds) layouts.push_back(kind.layout);
+  return FileTier(*options.files, std::move(layouts));
+}
+
+/// The file tier, as the executor sees it.
+class TierFiles final : public tiers::ImageFiles {
+ public:
+  explicit TierFiles(std::optional<FileTier>& tier) : tier_(tier) {}
+
+  bool write(std::span<const Image> images, std::uint64_t ticket) override {
+    images_.clear();
+    for (const Image& image : images) images_.push_back({image.key, image.bytes.data()});
+    return tier_->write(ticket, images_);
+  }
+  bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) override {
+    return tier_->read(ticket, key, image);
+  }
+  void remove(const ImageKey& key) override { tier_->remove(key); }
+  std::size_t poll(std::span<Completion> completions) override {
+    completions_.resize(completions.size());
+    const std::size_t count = tier_->poll(completions_);
+    for (std::size_t i = 0; i < count; ++i) completions[i] = {completions_[i].id, completions_[i].status};
+    return count;
+  }
+
+ private:
+  std::optional<FileTier>& tier_;
+  std::vector<FileImage> images_;
+  std::vector<FileCompletion> completions_;
+};
+
 }  // namespace
 
-// The executor ends first, the lane before the memory that its copies touch.
+// What touches the memory of the images ends before it: files, whose unanswered requests are given up, and copies.
 class StateTiers::Impl {
  public:
   Impl(MemoryResource& memory, const StateTiersOptions& options)
       : kinds(kinds_of(options)),
         host(make_host(memory, options, kinds)),
         lane(make_lane(host, options, kinds)),
-        executor(host, kinds, lane, nullptr, 0) {}
+        files(make_files(options, kinds)),
+        file_transfers_max(options.file_transfers_max),
+        executor(host, kinds, lane, files ? &tier_files : nullptr, {.file_transfers_max = file_transfers_max}) {}
 
   void run(const Stream& stream, TransferPlan plan) {
     require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
@@ -86,8 +128,12 @@ class StateTiers::Impl {
   std::vector<tiers::TransferExecutor::Kind> kinds;
   HostTier host;
   tiers::DeviceLane lane;
+  std::optional<FileTier> files;
+  TierFiles tier_files{files};
+  std::size_t file_transfers_max;
   tiers::TransferExecutor executor;
   TransferId next_id = first_own_id;
+  std::vector<ImageKey> to_drain;
 };
 
 StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& options)
@@ -114,11 +160,34 @@ TransferId StateTiers::put(const Stream& stream, const ImageKey& image, SlotId s
 }
 
 TransferId StateTiers::get(const Stream& stream, const ImageKey& image, SlotId slot) {
+  const bool in_host = !impl_->files || impl_->host.find(image).valid();
   return impl_->run_one(stream, {.kind = Transfer::Kind::load,
                                  .image = image,
-                                 .from = Medium::host,
+                                 .from = in_host ? Medium::host : Medium::file,
                                  .to = Medium::device,
                                  .place = slot.value()});
+}
+
+std::size_t StateTiers::drain(const Stream& stream) {
+  require_state(impl_->files.has_value(), "drain", "there is no file tier");
+  std::vector<ImageKey>& keys = impl_->to_drain;
+  const std::size_t under_way = impl_->executor.file_transfers();
+  if (keys.empty() && under_way == 0) {
+    keys = impl_->host.keys();
+    std::erase_if(keys, [&](const ImageKey& key) {
+      bool held = false;
+      return impl_->files->lookup({&key, 1}, {&held, 1}) > 0;
+    });
+  }
+  std::vector<Transfer> copies;
+  for (std::size_t room = impl_->file_transfers_max - under_way; room > 0 && !keys.empty(); --room, keys.pop_back())
+    copies.push_back({.id = impl_->next_id++,
+                      .kind = Transfer::Kind::copy,
+                      .image = keys.back(),
+                      .from = Medium::host,
+                      .to = Medium::file});
+  impl_->run(stream, {copies});
+  return keys.size() + impl_->executor.file_transfers();
 }
 
 std::size_t StateTiers::in_flight() const noexcept {
@@ -127,12 +196,16 @@ std::size_t StateTiers::in_flight() const noexcept {
 const HostTier& StateTiers::host() const noexcept {
   return impl_->host;
 }
+const FileTier* StateTiers::files() const noexcept {
+  return impl_->files ? &*impl_->files : nullptr;
+}
 const ImageLayout& StateTiers::layout(CacheContent content, std::int32_t group) const {
   const ImageKey key{.content = content, .group = group};
   return impl_->kinds[static_cast<std::size_t>(impl_->host.kind_of(key))].layout;
 }
 void StateTiers::check_invariants() const {
   impl_->executor.check_invariants();
+  if (impl_->files) impl_->files->check_invariants();
 }
 
 }  // namespace stateport

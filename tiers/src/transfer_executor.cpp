@@ -4,14 +4,11 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 namespace stateport::tiers {
 namespace {
 constexpr std::size_t completions_together = 64;
-/// A file of KV blocks: large enough that the calls around it weigh little, small enough to be freed soon.
-constexpr std::size_t kv_file_bytes_max = std::size_t{16} << 20;
 
 bool with_file(const Transfer& transfer) noexcept {
   return transfer.from == Medium::file || transfer.to == Medium::file;
@@ -20,24 +17,18 @@ bool with_file(const Transfer& transfer) noexcept {
 }  // namespace
 
 TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, ImageFiles* files,
-                                   std::size_t file_transfers_max)
+                                   const Limits& limits)
     : host_(&host),
       kinds_(std::move(kinds)),
       lane_(&lane),
       files_(files),
-      file_transfers_max_(file_transfers_max),
+      limits_(limits),
       batches_(kinds_.size()),
       completions_(completions_together) {
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
     no_checksums_.emplace_back(kinds_[kind].layout.spec().tensors().size());
     batches_[kind].written.resize(static_cast<std::size_t>(kinds_[kind].slots));
   }
-}
-
-// Threads of the files still read and write host memory.
-TransferExecutor::~TransferExecutor() {
-  for (std::size_t requests = writes_in_file_ + reads_in_file_; requests > 0; std::this_thread::yield())
-    requests -= files_->poll(completions_);
 }
 
 void TransferExecutor::execute(const Stream& stream, TransferPlan plan) {
@@ -328,7 +319,7 @@ void TransferExecutor::gather_file(std::size_t images_max) {
     if (std::ranges::find(file_, key, &ImageFiles::Image::key) != file_.end()) return;
     const std::span<const std::byte> image = host_->bytes(operation.image);
     bytes += image.size();
-    if (!file_.empty() && (!is_block || bytes > kv_file_bytes_max)) return;
+    if (!file_.empty() && (!is_block || bytes > limits_.kv_file_bytes_max)) return;
     file_.push_back({key, image});
     if (!is_block) return;
   }

@@ -35,11 +35,13 @@ class TransferExecutor {
     ImageLayout layout;
     std::int32_t slots = 0;  ///< on the device
   };
-  /// `files` may be nullptr. At most `file_transfers_max` operations with files at a time.
-  TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, ImageFiles* files,
-                   std::size_t file_transfers_max);
-  /// Waits for the files.
-  ~TransferExecutor();
+  struct Limits {
+    std::size_t file_transfers_max = 4096;
+    /// Of a file of KV blocks: large enough that the calls around it weigh little, small enough to be freed soon.
+    std::size_t kv_file_bytes_max = std::size_t{16} << 20;
+  };
+  /// `files` may be nullptr; they must end before the host tier does.
+  TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, ImageFiles* files, const Limits& limits);
   TransferExecutor(const TransferExecutor&) = delete;
   TransferExecutor& operator=(const TransferExecutor&) = delete;
 
@@ -49,6 +51,8 @@ class TransferExecutor {
   [[nodiscard]] std::size_t in_flight() const noexcept {
     return operation_count_ + results_.size() - results_read_ + late_drops_.size();
   }
+  /// Operations with files.
+  [[nodiscard]] std::size_t file_transfers() const noexcept { return file_operations_; }
   void check_invariants() const;
 
  private:
@@ -119,7 +123,7 @@ class TransferExecutor {
   [[nodiscard]] bool needed(const ImageKey& image, std::uint64_t before) const noexcept;
   /// For an operation that writes the image again. Whether there was a late drop of it.
   bool take_back_drop(const ImageKey& image);
-  [[nodiscard]] bool files_full() const noexcept { return file_operations_ >= file_transfers_max_; }
+  [[nodiscard]] bool files_full() const noexcept { return file_operations_ >= limits_.file_transfers_max; }
 
   [[nodiscard]] std::uint32_t make_operation(const Transfer& transfer, HostImage image);
   void free_operation(std::uint32_t operation) noexcept;
@@ -135,7 +139,7 @@ class TransferExecutor {
   std::vector<std::vector<Checksum>> no_checksums_;  ///< [kinds, tensors]
   CopyLane* lane_;
   ImageFiles* files_;
-  std::size_t file_transfers_max_;
+  Limits limits_;
 
   std::vector<Batch> batches_;              ///< [kinds]
   std::vector<std::uint64_t> image_batch_;  ///< [image index] the batch that last copied it

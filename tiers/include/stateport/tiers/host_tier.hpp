@@ -53,7 +53,8 @@ struct HostImage {
 /// lies at data() + place * stride_bytes(k), so a StateStore::view of stride stride_bytes(k) has the place as slot.
 /// Kinds: the state of group g is kind g, the KV of a block kind groups().
 ///
-/// Nothing is allocated after construction. Not thread-safe; the bytes of an image are their readers' and writers' own.
+/// Nothing but keys() allocates after construction. Not thread-safe; the bytes of an image are their readers' and
+/// writers' own.
 class HostTier {
  public:
   enum class State : std::uint8_t { gone, copying, ready, leaving };
@@ -82,6 +83,8 @@ class HostTier {
   /// there. O(1) a key; 1,000 keys in about 20 us.
   std::int64_t lookup(std::span<const ImageKey> keys, std::span<HostImage> images) const;
   [[nodiscard]] HostImage find(const ImageKey& key) const;
+  /// Of all images that lookup finds, in no order. O(images).
+  [[nodiscard]] std::vector<ImageKey> keys() const;
 
   /// Makes room for an image that is copying from now on. None when no place of its kind is free. Throws
   /// InvalidArgument as kind_of, and for a key that is there.

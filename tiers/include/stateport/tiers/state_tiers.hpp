@@ -6,12 +6,14 @@
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
+#include <stateport/tiers/file_tier.hpp>
 #include <stateport/tiers/host_tier.hpp>
 #include <stateport/tiers/image.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +29,13 @@ struct StateTiersOptions {
   ImageShard shard;
   /// Of the images that stay in host memory; HostTierOptions. 0: none do.
   std::size_t host_budget_bytes = 0;
+  /// The folder of the file tier, if there is one.
+  std::optional<FileTierOptions> files = {};
+  /// Host memory beside the budget for images on their way to or from a file; whole frames, at least one. Loads wait
+  /// for it, stores to a file are refused without it. Only with `files`.
+  std::size_t staging_bytes = std::size_t{64} << 20;
+  /// Transfers with a file that may be under way or wait at a time; more are refused.
+  std::size_t file_transfers_max = 4096;
 };
 
 /// Carries out TransferPlans: moves states and KV blocks between the device and the tiers below it, and tells how it
@@ -42,23 +51,29 @@ struct StateTiersOptions {
 /// where a store or load touches a slot that a load of the same plan writes, or a drop forgets an image that the same
 /// plan copies.
 ///
-/// Answers. poll answers a store when its copy is done and readers may be sent there; a load when its copy is enqueued.
-/// A store of an image that is held already copies nothing. A store whose image is dropped before it is done is
-/// answered `gone`. After a load that was not `done` its slot holds anything.
+/// Answers. poll answers a store when its copy is done and readers may be sent there, a store or copy to a file when
+/// the image would survive a crash, a load when its copy to the device is enqueued. A store of an image that is held
+/// already copies nothing. A store whose image is dropped before it is done is answered `gone`. After a load that was
+/// not `done` its slot holds anything.
 ///
-/// Nothing waits for the device but the constructor and the destructor. Nothing is allocated while no more is under way
-/// than ever before. Calls must come from one thread at a time, and not while the stream captures a graph
-/// (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers remain
-/// under way.
+/// Files. KV blocks that wait to be written behind each other share a file of up to 16 MiB. What comes from a file is
+/// verified before it is enqueued. `no_room` is answered when file_transfers_max transfers are under way, when no
+/// staging memory is free for a store, and when the file tier has no room though it has nothing to write. A drop of a
+/// file waits for the transfers of the image before it; a store or copy to a file behind that drop takes it back.
+///
+/// Nothing waits for the device or for a file but the constructor and the destructor. Nothing is allocated while no
+/// more is under way than ever before. Calls must come from one thread at a time, and not while the stream captures a
+/// graph (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers
+/// remain under way.
 class StateTiers {
  public:
   /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
-  /// resource of host memory else. Waits for the device. Throws InvalidArgument as HostTier, ImageLayout and
-  /// SlotCopier, and for neither states nor KV; OutOfMemory.
+  /// resource of host memory else. Opens the folder of the files. Waits for the device. Throws InvalidArgument as
+  /// HostTier, ImageLayout, SlotCopier and FileTier, and for neither states nor KV; OutOfMemory.
   StateTiers(MemoryResource& host_memory, const StateTiersOptions& options);
   StateTiers(StateTiers&&) noexcept;
   StateTiers& operator=(StateTiers&&) noexcept;
-  /// Waits for the device.
+  /// Waits for the device. Transfers with a file that poll has not answered are given up.
   ~StateTiers();
 
   /// Begins the transfers of a plan, in its order; `plan` may be reused when the call returns. Throws InvalidArgument
@@ -70,15 +85,24 @@ class StateTiers {
   /// what is under way go on: call it in every step of the engine, on the stream that reads what was loaded.
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
 
-  /// For engines without a RequestCache: a store of `slot` into host memory and a load from it. The answers have the
-  /// numbers that these return, which no RequestCache gives. Who puts images drops them. Throws as execute.
+  /// For engines without a RequestCache: a store of `slot` into host memory, and a load from there or, when it is not
+  /// there, from a file. The answers have the numbers that these return, which no RequestCache gives. Who puts images
+  /// drops them. Throws as execute.
   TransferId put(const Stream& stream, const ImageKey& image, SlotId slot);
   TransferId get(const Stream& stream, const ImageKey& image, SlotId slot);
+
+  /// Copies images of host memory to the file tier that does not hold them: call it and poll until it returns 0, and
+  /// the next start finds all images in files()->keys(). Returns how many are not copied yet. A copy that fails is
+  /// answered by poll, numbered as put does, and tried again: give up when nothing but failures come. Throws
+  /// InvalidState without a file tier. O(images in host memory) where it begins anew.
+  std::size_t drain(const Stream& stream);
 
   /// Transfers that poll has not answered, and those answered whose memory is still in use.
   [[nodiscard]] std::size_t in_flight() const noexcept;
   /// What lies in host memory, and how much room there is.
   [[nodiscard]] const HostTier& host() const noexcept;
+  /// What lies in files, what opening found, how fast it is; nullptr without a file tier.
+  [[nodiscard]] const FileTier* files() const noexcept;
   /// Of the state of a group, or of a KV block. Throws InvalidArgument for what is not here.
   [[nodiscard]] const ImageLayout& layout(CacheContent content, std::int32_t group = 0) const;
 
