@@ -120,6 +120,10 @@ def copy_rows():
         yield row("commit", f"states of accepted drafts, {what} | memcpy per chunk", "commit_step_bench",
                   f"commit_step/idle:{idle}{manual}", "ours_ns", "memcpy_ns")
     yield row("noop", "plan without a copy, 512 requests", "slot_copy_bench", f"noop{manual}", "ours_ns")
+    for name, what in (("states", "4 states"), ("blocks", "256 KV blocks of 256 KiB")):
+        for direction in ("to_host", "to_device"):
+            yield row("T1", f"images of {what}, {direction.replace('_', ' ')} | one memcpy", "state_tiers_bench",
+                      f"T1/{name}/{direction}{manual}", "ours_ns", "memcpy_ns", ratio=0.95)
 
 
 def scaling_rows():
@@ -193,6 +197,9 @@ def bookkeeping_rows():
     for cold, what in ((0, "headers cached"), (1, "headers on the disk")):
         yield row("T3", f"open a folder of 10,000 images, {what} | list it", "image_folder_bench",
                   f"open_folder/images_per_file:1/cold:{cold}{manual}", "ours_ns", "list_ns", ns=1_000_000_000)
+    for images in (10_000, 1_000_000):
+        yield row("T3", f"look 1,000 keys of a prompt up among {images:,} images of host memory | hash map",
+                  "state_tiers_bench", f"T3/lookup/images:{images}/mixed:0{manual}", "ours_ns", "map_ns", ns=20_000)
 
 
 def gpu_rows():

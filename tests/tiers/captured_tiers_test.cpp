@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A graph would move the same images at every replay. An OpenMP build pretends that it captures one.
-#include <stateport/tiers/state_tiers.hpp>
-
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/state_tiers.hpp>
 
 #include "pretending.hpp"
 #include "transfer_rig.hpp"

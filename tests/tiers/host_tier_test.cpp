@@ -187,8 +187,8 @@ TEST_CASE("a lookup answers every key, those that differ in one field included")
     keys.push_back({.prefix = {{0, i + 1}}, .tokens = 16});
   }
   // Pairs of equal hashes.
-  keys.push_back({.prefix = {{100, 200}}, .tokens = 16});
-  keys.push_back({.prefix = {{200, 100}}, .tokens = 16});
+  keys.push_back({.prefix = {{100, 0}}, .tokens = 16});
+  keys.push_back({.prefix = {{100 ^ 0xC2B2AE3D27D4EB4F, 1}}, .tokens = 16});
   keys.push_back({.prefix = {{300, 0}}, .tokens = 16, .group = 1});
   keys.push_back({.prefix = {{300, 0}}, .tokens = 16 + (1 << 24)});
   std::vector<HostImage> expected;

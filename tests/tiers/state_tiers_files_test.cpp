@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // StateTiers with files of a real folder.
-#include <stateport/tiers/state_tiers.hpp>
-
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/state_tiers.hpp>
 
 #include "file_images.hpp"
 #include "random.hpp"

@@ -17,12 +17,13 @@ namespace stateport {
 namespace {
 
 constexpr std::size_t page_bytes = MemoryResource::max_alignment;
-constexpr std::size_t index_load_percent = 50;
+/// Most look-ups of a prompt end with keys that are not there: those find a free bucket soon.
+constexpr std::size_t index_load_percent = 30;
 
 /// Keys that differ in anything have different hashes, but for chance. A prefix hash is mixed well already.
 std::uint32_t hash_of(const ImageKey& key) noexcept {
   const std::uint64_t kind = static_cast<std::uint64_t>(key.content) << 32 | static_cast<std::uint32_t>(key.group);
-  std::uint64_t mixed = (key.prefix.words[0] ^ key.prefix.words[1]) * 0x9E3779B97F4A7C15;
+  std::uint64_t mixed = (key.prefix.words[0] ^ key.prefix.words[1] * 0xC2B2AE3D27D4EB4F) * 0x9E3779B97F4A7C15;
   mixed ^= mixed >> 32 ^ static_cast<std::uint64_t>(key.tokens) ^ kind << 24;
   return static_cast<std::uint32_t>(mixed * 0xD6E8FEB86659FD93 >> 32);
 }
@@ -200,7 +201,7 @@ std::int64_t HostTier::lookup(std::span<const ImageKey> keys, std::span<HostImag
   require(images.size() == keys.size(), "images", images.size(), "must be as many as keys");
   const Impl& impl = *impl_;
   constexpr std::size_t together = 32;
-  std::array<std::uint32_t, together> hashes;
+  std::array<std::uint32_t, together> hashes, numbers;
   std::int64_t found = 0;
   for (std::size_t begin = 0; begin < keys.size(); begin += together) {
     const std::size_t count = std::min(together, keys.size() - begin);
@@ -208,13 +209,18 @@ std::int64_t HostTier::lookup(std::span<const ImageKey> keys, std::span<HostImag
       hashes[i] = hash_of(keys[begin + i]);
       detail::prefetch(impl.index.bucket(hashes[i]));
     }
-    for (std::size_t i = 0; i < count; ++i)
-      if (const std::uint32_t number = impl.index.find(hashes[i], [](std::uint32_t) { return true; });
-          number != detail::HashIndex::none)
-        detail::prefetch(&impl.images[number]);
     for (std::size_t i = 0; i < count; ++i) {
-      images[begin + i] = impl.find(keys[begin + i], hashes[i]);
-      found += images[begin + i].valid();
+      numbers[i] = impl.index.find(hashes[i], [](std::uint32_t) { return true; });
+      if (numbers[i] != detail::HashIndex::none) detail::prefetch(&impl.images[numbers[i]]);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      HostImage& image = images[begin + i];
+      image = {};
+      if (numbers[i] == detail::HashIndex::none) continue;
+      // Another image of this hash may be in front.
+      const bool first = impl.images[numbers[i]].key == keys[begin + i];
+      image = first ? impl.name(numbers[i]) : impl.find(keys[begin + i], hashes[i]);
+      found += image.valid();
     }
   }
   return found;
