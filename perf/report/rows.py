@@ -116,6 +116,9 @@ def copy_rows():
                   f"shift/{name}{manual}", "ours_ns", "memmove_ns")
     yield row("convert", "fp32 -> bf16 slot copy | scalar loop, same threads", "slot_convert_bench",
               f"fp32_to_bf16{manual}", "ours_ns", "loop_ns", "copy_ns")
+    for bench, what in (("fp32_to_blocks", "fp32 -> int8 blocks"), ("blocks_to_fp32", "int8 blocks -> fp32")):
+        yield row("convert", f"{what} slot copy | memcpy of the fp32 states, same threads", "slot_convert_bench",
+                  f"{bench}{manual}", "ours_ns", "memcpy_ns")
     for idle, what in ((0, "64 requests"), (63, "1 of 64 requests")):
         yield row("commit", f"states of accepted drafts, {what} | memcpy per chunk", "commit_step_bench",
                   f"commit_step/idle:{idle}{manual}", "ours_ns", "memcpy_ns")
