@@ -57,6 +57,7 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
     return make_budget_cache(options.policy, make_budget(options, spec, options.budget_bytes),
                              compute_cost(options.model), workload, tells_stored);
   const bool tree = options.cache == CacheKind::tree;
+  const StateSpec checkpoint = checkpoint_spec(options, spec);
   ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::slots,
                            .blocks = run.blocks,
                            .slots = run.slots,
@@ -64,11 +65,11 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                            .longest_blocks = workload.longest_blocks(),
                            .placement = options.checkpoint,
                            .hash = options.hash,
-                           .layout_fingerprint = spec.fingerprint(),
+                           .layout_fingerprint = checkpoint.fingerprint(),
                            .eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru),
                            .tells_stored = tells_stored};
   if (const auto kv_bytes = models::info(options.model).kv_bytes_per_token)
-    cache.memory = {.state_bytes = static_cast<std::int64_t>(spec.slot_bytes()),
+    cache.memory = {.state_bytes = static_cast<std::int64_t>(checkpoint.slot_bytes()),
                     .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes)};
   return std::make_unique<ServedCache>(cache);
 }

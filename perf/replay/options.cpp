@@ -215,6 +215,10 @@ void refuse_others(const CLI::App& app, const Options& options) {
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions", "--hint-continues"},
            "needs --budget, --sweep, size or --policy");
   if (options.budget_bytes == 0) refuse({"--report"}, "needs --budget");
+  if (!options.checkpoint_type) return;
+  if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
+  const bool moves = options.materialize_bytes > 0 && options.sweep_bytes.empty() && !options.size;
+  if (moves) refuse({"--checkpoint-dtype"}, "needs --materialize 0, --sweep or size: no state is quantised here");
 }
 
 void add_states(CLI::App& app, Options& options) {
@@ -223,6 +227,15 @@ void add_states(CLI::App& app, Options& options) {
   app.add_option("--recurrent-dtype", options.recurrent_type, "Of the recurrent states, instead of the catalogue's")
       ->transform(CLI::CheckedTransformer(types, CLI::ignore_case))
       ->option_text("f32|bf16");
+  static const std::map<std::string, std::optional<ElementType>> kept = {
+      {"model", std::nullopt}, {"bf16", ElementType::bf16}, {"int8", ElementType::int8_block32}};
+  app.add_option_function<std::string>(
+         "--checkpoint-dtype", [&options](const std::string& name) { options.checkpoint_type = kept.at(name); },
+         "Of recurrent states in checkpoints, for what these cost: int8 = in blocks of 32 with fp16 scales. States of "
+         "running requests stay as they are, and do not count in --budget. But for model, nothing is moved: needs "
+         "--materialize 0, --sweep or size")
+      ->check(CLI::IsMember({"model", "bf16", "int8"}))
+      ->option_text("model|bf16|int8 [model]");
   app.add_option("--materialize", options.materialize_bytes,
                  "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
                  "bookkeeping alone, nothing is moved or verified")

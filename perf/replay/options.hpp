@@ -41,10 +41,12 @@ struct Options {
   HintKinds hints;                            ///< what the policy is told
   bool size = false;                          ///< what budget_bytes are worth, instead of a replay
   std::optional<ElementType> recurrent_type;  ///< instead of the catalogue's
-  std::int32_t drafts = 0;                    ///< align only, like the next two
-  double accept = 0.7;                        ///< chance that a draft is kept
-  bool asynchronous = false;                  ///< counters
-  bool serve = false;                         ///< as an engine does, through RequestCache; align always
+  /// Of recurrent states in checkpoints, for what these cost; none: that of running requests.
+  std::optional<ElementType> checkpoint_type;
+  std::int32_t drafts = 0;                                   ///< align only, like the next two
+  double accept = 0.7;                                       ///< chance that a draft is kept
+  bool asynchronous = false;                                 ///< counters
+  bool serve = false;                                        ///< as an engine does, through RequestCache; align always
   std::uint64_t materialize_bytes = std::uint64_t{2} << 30;  ///< 0: no states
   std::string json_file;                                     ///< empty: none
   std::string prometheus_file;                               ///< empty: none

@@ -30,11 +30,12 @@ RequestCacheOptions pool_options(const Options& options, const Workload& workloa
   const bool tree = options.cache == CacheKind::tree;
   RequestCacheOptions cache = pool_cache_options(workload, tree ? CacheIndex::tree : CacheIndex::slots, run.blocks,
                                                  run.slots, options.asynchronous);
-  cache.layout_fingerprint = full.fingerprint();
+  const StateSpec checkpoint = checkpoint_spec(options, full);
+  cache.layout_fingerprint = checkpoint.fingerprint();
   cache.hash = options.hash;
   cache.eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
   const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
-  cache.memory.state_bytes = static_cast<std::int64_t>(full.slot_bytes());
+  cache.memory.state_bytes = static_cast<std::int64_t>(checkpoint.slot_bytes());
   if (kv_bytes) cache.memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
   return cache;
 }

@@ -81,11 +81,15 @@ LoadedWorkload load_workload(const Options& options) {
                      .first_bad_line = std::move(trace.first_bad_line)});
 }
 
+StateSpec checkpoint_spec(const Options& options, const StateSpec& full) {
+  return options.checkpoint_type ? quantised(full, *options.checkpoint_type) : full;
+}
+
 Budget make_budget(const Options& options, const StateSpec& full, std::int64_t bytes) {
   const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
   require(kv_bytes.has_value(), "model", options.model, "its KV bytes per token are not known: a budget needs them");
   return {.bytes = bytes,
-          .state_bytes = static_cast<std::int64_t>(full.slot_bytes()),
+          .state_bytes = static_cast<std::int64_t>(checkpoint_spec(options, full).slot_bytes()),
           .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
           .block_size_tokens = options.generator.block_size_tokens};
 }
@@ -96,7 +100,9 @@ RunDescription describe_run(const Options& options, const LoadedWorkload& loaded
                      .full_state = describe(full),
                      .block_size_tokens = options.generator.block_size_tokens,
                      .bad_lines = loaded.bad_lines,
-                     .full_state_bytes = full.slot_bytes()};
+                     .full_state_bytes = full.slot_bytes(),
+                     .checkpoint_type = options.checkpoint_type ? std::string(name(*options.checkpoint_type)) : "model",
+                     .checkpoint_bytes = checkpoint_spec(options, full).slot_bytes()};
   choose_capacity(options, loaded.workload, full, run);
   describe_cache(options, run);
   return run;

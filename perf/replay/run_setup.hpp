@@ -28,7 +28,10 @@ struct LoadedWorkload {
 /// Reads the trace or generates the workload. Throws as read_trace and generate_workload.
 [[nodiscard]] LoadedWorkload load_workload(const Options& options);
 
-/// `full`: a state of the model. Throws InvalidArgument for a model of which the catalogue does not know the KV.
+/// What a checkpoint of a `full` state consists of. Throws InvalidArgument as quantised().
+[[nodiscard]] StateSpec checkpoint_spec(const Options& options, const StateSpec& full);
+/// `full`: a state of the model. States count as checkpoints do. Throws InvalidArgument for a model of which the
+/// catalogue does not know the KV.
 [[nodiscard]] Budget make_budget(const Options& options, const StateSpec& full, std::int64_t bytes);
 
 /// Everything that is known before a runtime is started, capacities included.

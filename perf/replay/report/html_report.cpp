@@ -103,6 +103,9 @@ void add_run(Page& page, const Report& report) {
   row("cache", run.cache);
   row("memory", human_bytes(static_cast<double>(run.budget_bytes)));
   row("model", fmt::format("{}, {} a state", run.model, human_bytes(static_cast<double>(run.full_state_bytes))));
+  if (run.checkpoint_type != "model")
+    row("checkpoints", fmt::format("recurrent states as {}, {} each", run.checkpoint_type,
+                                   human_bytes(static_cast<double>(run.checkpoint_bytes))));
   row("hit tokens", fmt::format("{}", replay.hit_tokens));
   row("token hit %", two_decimals(100 * replay.token_hit_rate()));
   row("request hit %", two_decimals(100 * replay.request_hit_rate()));

@@ -145,6 +145,8 @@ std::string to_json(const Report& report) {
                {"resident_states", report.cache.resident_states},
                {"resident_blocks", report.cache.resident_blocks},
                {"state_bytes", run.full_state_bytes},
+               {"checkpoint_dtype", run.checkpoint_type},
+               {"checkpoint_bytes", run.checkpoint_bytes},
                {"state_bytes_in_memory", report.mover.state_bytes},
                {"memory_bytes", run.memory_bytes},
                {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},

@@ -54,6 +54,9 @@ void add_run(Lines& lines, const Report& report) {
   lines.add("cache", "{}", describe_cache(report));
   lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
             run.full_state);
+  if (run.checkpoint_type != "model")
+    lines.add("checkpoints", "recurrent states as {}, {} each", run.checkpoint_type,
+              human_bytes(static_cast<double>(run.checkpoint_bytes)));
 }
 
 void add_memory(Lines& lines, const RunDescription& run, const MoverCounts& mover) {

@@ -35,8 +35,10 @@ struct RunDescription {
   double accept = 0;
   bool asynchronous = false;
   std::int64_t bad_lines = 0;
-  std::size_t full_state_bytes = 0;  ///< what one state counts for, whatever it is in memory
-  std::size_t memory_bytes = 0;      ///< really used for states
+  std::size_t full_state_bytes = 0;       ///< of a state of a running request, whatever it is in memory
+  std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
+  std::size_t checkpoint_bytes = 0;       ///< what one checkpoint counts for
+  std::size_t memory_bytes = 0;           ///< really used for states
 };
 
 /// Everything that a run has to say.
