@@ -9,6 +9,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <span>
@@ -148,6 +149,15 @@ inline TransferStatus read_image(FileTier& tier, std::span<const ImageLayout> la
   const TransferStatus status = answer_of(tier).status;
   require_true(status != TransferStatus::done || is_image_of(layouts, key, image.bytes()), "a wrong image is answered");
   return status;
+}
+
+inline void flip_bit(const std::filesystem::path& file, std::size_t bit) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(bit / 8));
+  const int byte = stream.get();
+  stream.seekp(static_cast<std::streamoff>(bit / 8));
+  stream.put(static_cast<char>(byte ^ (1 << (bit % 8))));
+  require_true(byte >= 0 && stream.flush().good(), "a bit cannot be flipped");
 }
 
 /// Names in a folder that end like that, sorted.

@@ -19,16 +19,6 @@ namespace {
 
 using namespace test;
 
-void flip_bit(const std::filesystem::path& file, std::size_t bit) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(bit / 8));
-  const int byte = stream.get();
-  REQUIRE(byte != EOF);
-  stream.seekp(static_cast<std::streamoff>(bit / 8));
-  stream.put(static_cast<char>(byte ^ (1 << (bit % 8))));
-  REQUIRE(stream.flush().good());
-}
-
 /// A file of a state between the KV of two blocks.
 class DamagedFile {
  public:

@@ -72,7 +72,7 @@ class ScriptedCalls : public FileCalls {
     return allowed(Call::free_bytes) ? FileCalls::free_bytes(folder) : -1;
   }
 
- private:
+ protected:
   [[nodiscard]] bool allowed(Call call) {
     const std::lock_guard lock(mutex_);
     const int error = script_ ? script_(call) : 0;
@@ -80,6 +80,7 @@ class ScriptedCalls : public FileCalls {
     return error == 0;
   }
 
+ private:
   std::mutex mutex_;
   Script script_;
 };

@@ -50,7 +50,7 @@ class HeaderReader {
     });
     if (layout == layouts_.end()) {
       ++found.foreign_images;
-    } else if (facts->image_bytes < found.bytes && is_hole(file, offset, *facts)) {
+    } else if (is_hole(file, offset, *facts)) {
       found.hole_bytes += facts->image_bytes - facts->header_bytes;
     } else {
       found.images.push_back({facts->key, &*layout, offset});

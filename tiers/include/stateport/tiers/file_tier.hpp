@@ -54,7 +54,7 @@ struct FolderFindings {
 
 struct FileTierStatistics {
   std::uint64_t images = 0;
-  std::uint64_t held_bytes = 0;  ///< of files, and of accepted writes; at most the capacity
+  std::uint64_t held_bytes = 0;  ///< of files, and of accepted writes
   std::uint64_t write_queue_bytes = 0;
   std::uint64_t read_queue_bytes = 0;
   std::uint64_t refused_writes = 0;  ///< requests that were not accepted: capacity or queue
@@ -87,7 +87,8 @@ struct FileTierStatistics {
 ///
 /// Space. The images of one request are one file. A removed image's bytes are given back at once by a hole in its file,
 /// and the file goes with its last image. Where the file system makes no holes, the bytes go with the file. Files of
-/// foreign images stay, and do not count.
+/// foreign images stay, and do not count. A folder that holds more than the capacity when it is opened keeps it, and
+/// writes are refused until enough is removed.
 ///
 /// Several processes, and several tiers of one, may use one folder; each writer holds a lock, so that the next one that
 /// opens the folder can tell the temporaries of the dead. A tier sees what was there when it opened and what it wrote.

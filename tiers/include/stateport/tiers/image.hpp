@@ -45,7 +45,7 @@
 ///          4     4  group
 ///          8     1  kind: 0 conv, 1 recurrent
 ///          9     1  type: the number of the ElementType
-///         10     1  encoding: 0, the elements themselves
+///         10     1  encoding: 0, as the type says
 ///         16    24  shape, three extents
 ///         40    16  strides of token and channel, in elements; zero for a recurrent tensor
 ///         56     8  offset of the section from the beginning of the image
