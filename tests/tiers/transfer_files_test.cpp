@@ -192,6 +192,16 @@ TEST_CASE("what the files refuse waits for what they do, and has no room when th
   CHECK(rig.poll() == Results{{1, done}, {2, no_room}, {3, no_room}});
   rig.execute({load_from(file, 4, state_image(0), 5)});
   CHECK(rig.poll() == Results{{4, no_room}});
+  rig.files.queue_max = 1;
+  rig.execute({load_from(file, 5, state_image(0), 5), load_from(file, 6, state_image(1), 6)});
+  CHECK(rig.poll().empty());
+  CHECK(rig.files.waiting() == 1);
+  rig.files.finish_all();
+  CHECK(rig.poll() == Results{{5, done}});
+  rig.files.finish_all();
+  CHECK(rig.poll() == Results{{6, done}});
+  rig.lane->advance();
+  CHECK(rig.poll().empty());
   CHECK(rig.executor->in_flight() == 0);
   CHECK(rig.host.usage().staging_images == 0);
 }
@@ -219,6 +229,10 @@ TEST_CASE("no more transfers with files are under way than the option says") {
   CHECK(rig.poll().empty());
   rig.files.finish_all();
   CHECK(rig.poll() == Results{{2, gone}, {1, done}});
+  rig.execute({store_to(file, 5, state_image(4), 0), store_to(file, 6, state_image(5), 0),
+               store_to(file, 7, state_image(6), 0), store_to(host, 8, state_image(7), 0),
+               copy_down(9, state_image(7))});
+  CHECK(rig.poll() == Results{{7, no_room}, {9, no_room}});
 }
 
 TEST_CASE("a drop of a file comes behind the loads and stores before it") {

@@ -40,12 +40,14 @@ struct StateTiersOptions {
 
 /// Carries out TransferPlans: moves states and KV blocks between the device and the tiers below it, and tells how it
 /// went. It decides nothing. Images have the format of image.hpp in every tier; in host memory their headers are
-/// checked at every load, and their sections have no checksums.
+/// checked at every load of an image that is ready (one that is copying has none yet), and their sections have no
+/// checksums: the threads of the file tier compute those.
 ///
 /// Order. All copies of one StateTiers run one behind the other, on whatever streams its calls name: a call on another
 /// stream than the last one's makes that stream wait for the copies so far. So a load may follow a store of the same
 /// image in one plan, a store may read a slot that a load before it writes, and the host memory of a dropped image
-/// serves the next store at once, whoever still reads it. What an engine enqueues on other streams it orders itself.
+/// serves the next store at once, also while a copy still reads it. What an engine enqueues on other streams it orders
+/// itself.
 ///
 /// Each plan takes one launch for each kind of image (the state of a group, KV) and direction, and another one only
 /// where a store or load touches a slot that a load of the same plan writes, or a drop forgets an image that the same
