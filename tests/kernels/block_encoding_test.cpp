@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -148,6 +149,22 @@ TEST_CASE("a block with an infinity or a NaN decodes to NaN throughout") {
     CHECK(block == Block{.scale = convert::block_scale_nan, .values = {0, 0, 0}});
     for (const float element : decode(block)) CHECK(std::bit_cast<std::uint32_t>(element) == 0x7FC00000u);
     CHECK(encode(decode(block)) == block);
+  }
+}
+
+TEST_CASE("any two bytes are a scale: infinities and NaN make a block NaN, others multiply exactly") {
+  for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const auto scale = static_cast<std::uint16_t>(bits);
+    const double exponent = std::max<int>(static_cast<int>(bits >> 10 & 0x1Fu), 1) - 25;
+    const double significand = static_cast<double>((bits & 0x3FFu) + ((bits & 0x7C00u) != 0 ? 0x400u : 0u));
+    const double factor = ((bits & 0x8000u) != 0 ? -1 : 1) * significand * std::exp2(exponent);
+    const std::vector<float> elements = decode({.scale = scale, .values = {-128, -127, -1, 0, 1, 127}});
+    const std::array<double, 6> values{-128, -127, -1, 0, 1, 127};
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if ((bits & 0x7C00u) == 0x7C00u)
+        REQUIRE(std::bit_cast<std::uint32_t>(elements[i]) == 0x7FC00000u);
+      else
+        REQUIRE(static_cast<double>(elements[i]) == values[i] * factor);
   }
 }
 
