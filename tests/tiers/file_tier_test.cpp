@@ -67,6 +67,18 @@ class Gate {
   bool open_ = false;
 };
 
+/// A test that fails does not leave a call waiting, for which its tier waits at the end.
+class OpenAtEnd {
+ public:
+  explicit OpenAtEnd(Gate& gate) : gate_(gate) {}
+  OpenAtEnd(const OpenAtEnd&) = delete;
+  OpenAtEnd& operator=(const OpenAtEnd&) = delete;
+  ~OpenAtEnd() { gate_.open(); }
+
+ private:
+  Gate& gate_;
+};
+
 TEST_CASE("images are written and read, at any alignment") {
   const Fixture fixture;
   FileTier tier = fixture.open();
@@ -189,11 +201,12 @@ TEST_CASE("the queues are bounded, and no call waits for the file system") {
   Fixture fixture;
   fixture.options.queue_bytes = 2 * state_bytes;
   fixture.options.lanes = 1;
+  Gate gate;
   ScriptedCalls calls;
   FileTier tier = fixture.open(calls);
+  const OpenAtEnd open_gate(gate);
   REQUIRE(write_images(tier, fixture.layouts, {state_key(1)}) == TransferStatus::done);
 
-  Gate gate;
   calls.set([&](Call call) { return call == Call::synchronize_data ? (gate.pass(), 0) : 0; });
   const AlignedBytes a = image_of(fixture.layouts, state_key(2));
   const AlignedBytes b = image_of(fixture.layouts, state_key(3));
@@ -232,6 +245,73 @@ TEST_CASE("the queues are bounded, and no call waits for the file system") {
   tier.check_invariants();
 }
 
+TEST_CASE("room that was promised to one write is not given to another") {
+  Fixture fixture;
+  fixture.options.capacity_bytes = 2 * state_bytes;
+  Gate gate;
+  ScriptedCalls calls;
+  FileTier tier = fixture.open(calls);
+  const OpenAtEnd open_gate(gate);
+  calls.set([&](Call call) { return call == Call::allocate ? (gate.pass(), 0) : 0; });
+  const AlignedBytes memory = image_of(fixture.layouts, state_key(1));
+  const std::array images = {FileImage{state_key(1), memory.data()}, FileImage{state_key(2), memory.data()},
+                             FileImage{kv_key(3), memory.data()}};
+  CHECK(tier.write(1, std::span(images).subspan(0, 1)));
+  CHECK(tier.write(2, std::span(images).subspan(1, 1)));
+  CHECK_FALSE(tier.write(3, std::span(images).subspan(2, 1)));
+  gate.open();
+  tier.wait_idle();
+  CHECK(tier.statistics().held_bytes == 2 * state_bytes);
+  tier.check_invariants();
+}
+
+TEST_CASE("a write leaves the floor of free space") {
+  Fixture fixture;
+  class Disk : public ScriptedCalls {
+   public:
+    std::int64_t free_bytes(int) override { return free; }
+    std::int64_t free = 0;
+  } disk;
+  fixture.options.free_floor_bytes = 1000;
+  FileTier tier = fixture.open(disk);
+  for (const std::int64_t free : {std::int64_t{0}, std::int64_t{999}, std::int64_t{kv_bytes + 999}}) {
+    disk.free = free;
+    CHECK(write_images(tier, fixture.layouts, {kv_key(1)}) == TransferStatus::no_room);
+    CHECK(names(fixture.folder.images(), ".img").empty());
+  }
+  disk.free = kv_bytes + 1000;
+  CHECK(write_images(tier, fixture.layouts, {kv_key(1)}) == TransferStatus::done);
+}
+
+TEST_CASE("memory that O_DIRECT does not take is copied, not written or read in another way") {
+  class Strict : public ScriptedCalls {
+   public:
+    ssize_t write_at(int file, const std::byte* bytes, std::size_t size, off_t offset) override {
+      return fits(file, bytes, size) ? ScriptedCalls::write_at(file, bytes, size, offset) : (errno = EIO, -1);
+    }
+    ssize_t read_at(int file, std::byte* bytes, std::size_t size, off_t offset) override {
+      return fits(file, bytes, size) ? ScriptedCalls::read_at(file, bytes, size, offset) : (errno = EIO, -1);
+    }
+
+   private:
+    [[nodiscard]] static bool fits(int file, const std::byte* bytes, std::size_t size) {
+      if ((::fcntl(file, F_GETFL) & O_DIRECT) == 0) return true;
+      return reinterpret_cast<std::uintptr_t>(bytes) % page == 0 && size % page == 0;
+    }
+  } strict;
+  const TemporaryFolder folder;
+  std::vector<ImageLayout> layouts = small_layouts();
+  layouts[0] = ImageLayout(StateSpec::uniform(1, {}, {.shape = {1000, 1000, 1}}), {.model = ModelId(1)});
+  FileTier tier = make_file_tier({.folder = folder.images(), .capacity_bytes = 64 << 20}, layouts, strict);
+  for (const ImageKey& key : {state_key(1), kv_key(1)}) {
+    const AlignedBytes memory = image_of(layouts, key, 24);
+    const FileImage image{key, memory.data()};
+    REQUIRE(tier.write(1, {&image, 1}));
+    CHECK(answer_of(tier).status == TransferStatus::done);
+    CHECK(read_image(tier, layouts, key, 24) == TransferStatus::done);
+  }
+}
+
 TEST_CASE("an image that is held is not written again") {
   const Fixture fixture;
   FileTier tier = fixture.open();
@@ -251,9 +331,12 @@ TEST_CASE("an image that is held is not written again") {
 TEST_CASE("an image that is removed while it is written or read is removed after that") {
   Fixture fixture;
   fixture.options.lanes = 1;
+  Gate write_gate;
+  Gate read_gate;
   ScriptedCalls calls;
   FileTier tier = fixture.open(calls);
-  Gate write_gate;
+  const OpenAtEnd open_write_gate(write_gate);
+  const OpenAtEnd open_read_gate(read_gate);
   calls.set([&](Call call) { return call == Call::synchronize_data ? (write_gate.pass(), 0) : 0; });
   const AlignedBytes memory = image_of(fixture.layouts, kv_key(1));
   const AlignedBytes more = image_of(fixture.layouts, kv_key(2));
@@ -266,7 +349,6 @@ TEST_CASE("an image that is removed while it is written or read is removed after
   CHECK(answer_of(tier).status == TransferStatus::done);
   CHECK(tier.keys() == std::vector{kv_key(2)});
 
-  Gate read_gate;
   calls.set([&](Call call) { return call == Call::read_at ? (read_gate.pass(), 0) : 0; });
   const AlignedBytes first(kv_bytes);
   const AlignedBytes second(kv_bytes);
@@ -384,11 +466,12 @@ TEST_CASE("destroying a tier abandons writes without a trace and carries out rem
   Fixture fixture;
   fixture.options.lanes = 1;
   {
+    Gate gate;
     ScriptedCalls calls;
     FileTier tier = fixture.open(calls);
+    const OpenAtEnd open_gate(gate);
     REQUIRE(write_images(tier, fixture.layouts, {kv_key(1), kv_key(2)}) == TransferStatus::done);
     REQUIRE(write_images(tier, fixture.layouts, {kv_key(3)}) == TransferStatus::done);
-    Gate gate;
     calls.set([&](Call call) { return call == Call::allocate ? (gate.pass(), 0) : 0; });
     const AlignedBytes memory = image_of(fixture.layouts, state_key(1));
     const FileImage image{state_key(1), memory.data()};
