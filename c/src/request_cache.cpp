@@ -22,7 +22,7 @@ static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::store
               STATEPORT_EVENT_KV_BLOCK == static_cast<int>(CacheEvent::Content::kv_block) &&
               STATEPORT_EVENT_STATE == static_cast<int>(CacheEvent::Content::state) &&
               STATEPORT_EVENT_DEVICE == static_cast<int>(CacheEvent::Medium::device));
-static_assert(lost_hit_count < STATEPORT_LOST_REASONS_MAX && STATEPORT_LOST_NEVER_STORED == lost_hit_count);
+static_assert(lost_hit_count < STATEPORT_LOST_REASONS_MAX && STATEPORT_LOST_TIER_FAILED == lost_hit_count);
 
 constexpr std::int32_t every_token = 1;
 constexpr std::int32_t only_at_the_end = -1;

@@ -124,6 +124,14 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                      ->option_text("BYTES");
   for (const char* other : {"--blocks", "--slots", "--unlimited", "--checkpoint"})
     budget->excludes(app.get_option(other));
+  app.add_option("--host", options.host_bytes, "Memory on the host, below the budget: what the device gives up")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber)
+      ->option_text("BYTES");
+  app.add_option("--disk", options.disk_bytes, "Files, below the budget and the host")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber)
+      ->option_text("BYTES");
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
                  "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "

@@ -91,7 +91,9 @@ Budget make_budget(const Options& options, const StateSpec& full, std::int64_t b
   return {.bytes = bytes,
           .state_bytes = static_cast<std::int64_t>(checkpoint_spec(options, full).slot_bytes()),
           .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
-          .block_size_tokens = options.generator.block_size_tokens};
+          .block_size_tokens = options.generator.block_size_tokens,
+          .host_bytes = options.host_bytes,
+          .file_bytes = options.disk_bytes};
 }
 
 RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full) {

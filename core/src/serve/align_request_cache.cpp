@@ -11,12 +11,13 @@
 
 namespace stateport::detail {
 
-AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, events_) {
+AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, news_) {
+  loading_.assign(static_cast<std::size_t>(options.max_requests) * groups_, BlockId{null_block});
   std::int32_t index = 0;
   for (const StateGroup& group : options.groups) {
     std::shared_ptr<EvictionPolicy> eviction;
     if (options.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options.eviction);
-    blocks_.emplace_back(group, index++, events_, std::move(eviction));
+    blocks_.emplace_back(group, index++, news_, std::move(eviction));
   }
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
@@ -319,7 +320,52 @@ void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
   }
 }
 
+bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+  kv_.hold_cached(id, static_cast<std::size_t>(cached_tokens / options_.block_size_tokens));
+  if (!kv_.reserve(id, tokens)) return false;
+  const std::span loading = std::span(loading_).subspan(id.index() * groups_, groups_);
+  for (std::size_t g = 0; g < groups_; ++g) {
+    if (blocks_[g].take(loading.subspan(g, 1))) continue;
+    while (g-- > 0) release_loading(id, g);
+    return false;
+  }
+  for (std::size_t g = 0; g < groups_; ++g) slots[g] = SlotId{loading[g].value()};
+  const std::int64_t block = options_.block_size_tokens;
+  for (std::int64_t at = cached_tokens; at < tokens; at += block)
+    kv_blocks.push_back(kv_.blocks(id)[static_cast<std::size_t>(at / block)].value());
+  return true;
+}
+
+void AlignRequestCache::release_loading(RequestId id, std::size_t group) {
+  BlockId& block = loading_[id.index() * groups_ + group];
+  blocks_[group].release({&block, 1});
+  block = BlockId{null_block};
+}
+
+void AlignRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+  if (done) {
+    kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
+    const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+    const GrowingHashes& hashes = kv_.hashes(id);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      const BlockId block = loading_[id.index() * groups_ + g];
+      blocks_[g].publication().wrote(block, tokens);
+      static_cast<void>(blocks_[g].publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens));
+      kv_.note_state(id, at);
+    }
+    release_rows(id);
+    begin(id, tokens);
+  }
+  for (std::size_t g = 0; g < groups_; ++g) release_loading(id, g);
+}
+
 void AlignRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
+  release_rows(id);
+  kv_.end(id);
+}
+
+void AlignRequestCache::release_rows(RequestId id) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Row& row = row_of(id, g);
     scratch_.clear();
@@ -329,7 +375,6 @@ void AlignRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
     row.ids.clear();
     blocks_[g].release(scratch_);
   }
-  kv_.end(id);
 }
 
 void AlignRequestCache::forget_all() {

@@ -39,6 +39,10 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
+  [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
+  [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
+                                  std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
+  void end_load(RequestId request, std::int64_t tokens, bool done) override;
   void check_index() const override;
 
  private:
@@ -60,6 +64,8 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
   [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;
   void begin(RequestId request, std::int64_t tokens);
+  void release_rows(RequestId request);
+  void release_loading(RequestId request, std::size_t group);
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);
   [[nodiscard]] bool grow_row(RequestId request, std::size_t group, std::int64_t upto);
@@ -79,6 +85,7 @@ class AlignRequestCache final : public RequestBook {
   HashedKv kv_;
   std::deque<StateBlocks> blocks_;  ///< by group
   std::vector<Row> rows_;           ///< [requests, groups]
+  std::vector<BlockId> loading_;    ///< [requests, groups] where states are loaded to; null_block: nowhere
   std::vector<BlockId> scratch_;
 };
 

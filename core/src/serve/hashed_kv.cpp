@@ -6,29 +6,11 @@
 
 namespace stateport::detail {
 
-void GrowingHashes::extend(BlockHasher& hasher, std::span<const Token> tokens, const PromptNames& names,
-                           std::vector<ExtraKey>& scratch) {
-  const auto block = static_cast<std::size_t>(hasher.options().block_size_tokens);
-  for (std::size_t i = size(); (i + 1) * block <= tokens.size(); ++i) {
-    scratch.clear();
-    if (i == 0 && names.name_space.salt)
-      scratch.push_back({.kind = ExtraKey::Kind::tenant_salt, .id = *names.name_space.salt});
-    if (i == 0 && names.name_space.extra_key)
-      scratch.push_back({.kind = ExtraKey::Kind::adapter, .id = *names.name_space.extra_key});
-    const auto first = static_cast<std::int64_t>(i * block);
-    for (const MediaKey& media : names.media)
-      if (media.first_token >= first && media.first_token < first + static_cast<std::int64_t>(block))
-        scratch.push_back({.kind = ExtraKey::Kind::media, .id = media.id, .first_token = media.first_token - first});
-    last_ = hasher.hash_block(last_, tokens.subspan(i * block, block), scratch);
-    hashes_.append(last_);
-  }
-}
-
-HashedKv::HashedKv(const RequestCacheOptions& options, EventQueue& events)
+HashedKv::HashedKv(const RequestCacheOptions& options, CacheNews& news)
     : block_size_(options.block_size_tokens),
       hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
       pool_({.blocks = kv_blocks(options)}),
-      events_(events),
+      news_(news),
       prefix_of_(static_cast<std::size_t>(kv_blocks(options))),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
@@ -59,6 +41,17 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   row.ids.clear();
   for (const BlockId block : blocks) row.ids.push_back(block.value());
   row.registered = blocks.size();
+}
+
+void HashedKv::hold_cached(RequestId request, std::size_t blocks) {
+  Row& row = rows_[request.index()];
+  for (std::size_t i = row.blocks.size(); i < blocks; ++i) {
+    const BlockId block = pool_.find(row.hashes.keys()[i]);
+    pool_.retain({&block, 1});
+    row.blocks.push_back(block);
+    row.ids.push_back(block.value());
+    row.registered = i + 1;
+  }
 }
 
 bool HashedKv::reserve(RequestId request, std::int64_t upto) {
@@ -94,11 +87,8 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
     had_state_[row.blocks[i].index()] = same ? had_state_[before.index()] : 0;
     if (before.valid()) found_[before.index()] = 0;
     found_[row.blocks[i].index()] = 1;
-    if (!same)
-      events_.push({.kind = CacheEvent::Kind::stored,
-                    .prefix = prefix,
-                    .parent = i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
-                    .tokens = static_cast<std::int64_t>(i + 1) * block_size_});
+    news_.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
+                    static_cast<std::int64_t>(i + 1) * block_size_, row.blocks[i].value(), same);
     prefix_of_[row.blocks[i].index()] = prefix;
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
@@ -134,8 +124,7 @@ void HashedKv::on_blocks_deregistered(std::span<const BlockId> blocks, std::span
 
 void HashedKv::lose(BlockId block) {
   had_state_[block.index()] = 0;
-  if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0)
-    events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix_of_[block.index()]});
+  if (std::exchange(found_[block.index()], std::uint8_t{0}) != 0) news_.kv_removed(prefix_of_[block.index()]);
 }
 
 }  // namespace stateport::detail

@@ -5,7 +5,8 @@
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/event_queue.hpp"
+#include "serve/cache_news.hpp"
+#include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
 
 #include <cstddef>
@@ -15,30 +16,10 @@
 
 namespace stateport::detail {
 
-/// The chained hashes of a growing list of tokens, one for each full block. Each block is hashed once.
-class GrowingHashes {
- public:
-  void clear() noexcept {
-    hashes_.clear();
-    last_ = {};
-  }
-  /// Hashes the full blocks of `tokens` that are not hashed yet.
-  void extend(BlockHasher& hasher, std::span<const Token> tokens, const PromptNames& names,
-              std::vector<ExtraKey>& scratch);
-
-  [[nodiscard]] std::span<const BlockHash> keys() const noexcept { return hashes_.keys; }
-  [[nodiscard]] std::span<const PrefixHash> prefixes() const noexcept { return hashes_.prefixes; }
-  [[nodiscard]] std::size_t size() const noexcept { return hashes_.keys.size(); }
-
- private:
-  PromptHashes hashes_;
-  BlockDigest last_;
-};
-
 /// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens.
 class HashedKv final : private BlockListener {
  public:
-  HashedKv(const RequestCacheOptions& options, EventQueue& events);
+  HashedKv(const RequestCacheOptions& options, CacheNews& news);
   ~HashedKv();
   HashedKv(const HashedKv&) = delete;
   HashedKv& operator=(const HashedKv&) = delete;
@@ -48,6 +29,8 @@ class HashedKv final : private BlockListener {
                                                const PromptNames& names);
   /// The request begins with these blocks.
   void begin(RequestId request, std::span<const BlockId> blocks);
+  /// The request holds the cached blocks of its first `blocks` blocks, too.
+  void hold_cached(RequestId request, std::size_t blocks);
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
   /// With so many tokens computed a block is full that cannot be found yet.
   [[nodiscard]] bool fills_block(RequestId request, std::int64_t computed) const noexcept {
@@ -92,7 +75,7 @@ class HashedKv final : private BlockListener {
   std::int32_t block_size_;
   BlockHasher hasher_;
   BlockPool pool_;
-  EventQueue& events_;
+  CacheNews& news_;
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;      ///< by block: it is the one that its hash finds
   std::vector<std::uint8_t> had_state_;  ///< by block, of those that are found

@@ -9,11 +9,32 @@
 
 namespace stateport::detail {
 
+namespace {
+
+TierIndex::Setup tier_setup(const RequestCacheOptions& options, TierListener* listener) {
+  TierIndex::Setup setup{.tiers = options.tiers,
+                         .block_size_tokens = options.block_size_tokens,
+                         .groups = group_count(options),
+                         .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
+                         .states = static_cast<std::size_t>(state_slots(options)),
+                         .eviction = options.eviction,
+                         .eviction_options = options.eviction_options,
+                         .memory = options.memory,
+                         .listener = listener};
+  TierOptions& tiers = setup.tiers;
+  if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
+  if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
+  check_tier_options(tiers, tiers.state_image_bytes, tiers.kv_image_bytes);
+  return setup;
+}
+
+}  // namespace
+
 RequestBook::RequestBook(const RequestCacheOptions& options)
     : options_(options),
       groups_(group_count(options)),
       in_columns_(options.index == CacheIndex::align),
-      events_(options.events),
+      news_(options.events),
       passes_(static_cast<std::size_t>(options.max_requests), groups_),
       records_(static_cast<std::size_t>(options.max_requests)),
       states_(records_.size(), groups_),
@@ -23,26 +44,41 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       group_commits_(groups_) {
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
+  if (!options.tiers.enabled()) return;
+  tiers_.emplace(tier_setup(options, news_.listener()));
+  news_.set_tiers(*tiers_);
+  below_.resize(records_.size());
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   check_prompt(prompt, options_.max_request_tokens, now_s_);
+  check_taken("start");
   now_s_ = prompt.now_s;
   if (free_requests_.empty()) return std::nullopt;
   const RequestId id = free_requests_.back();
   Record& record = records_[id.index()];
   record.fill(prompt);
   const std::optional<Opened> opened = open(id, prompt.now_s);
-  if (!opened) return std::nullopt;
+  if (!opened) {
+    end_call();
+    return std::nullopt;
+  }
   free_requests_.pop_back();
   ++running_;
   record.running = true;
   record.computed = opened->reused_tokens;
+  StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
+  if (tiers_ && start_load(id, *opened)) {
+    const TierHit& hit = below_[id.index()].hit;
+    started.load = TierLoad{.tokens = hit.tokens, .bytes = hit.bytes, .medium = hit.medium};
+  } else {
+    if (tiers_) started.lost = below_[id.index()].lost;
+    const std::int64_t cached = tiers_ ? below_[id.index()].cached_tokens : opened->cached_tokens;
+    if (started.lost) started.lost_tokens = cached - opened->reused_tokens;
+    stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, cached, started.lost);
+  }
   note_memory(id);
-  const std::int64_t lost = opened->lost ? opened->cached_tokens - opened->reused_tokens : 0;
-  stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
-  return StartedRequest{
-      .request = id, .reused_tokens = opened->reused_tokens, .lost_tokens = lost, .lost = opened->lost};
+  return started;
 }
 
 std::int64_t RequestBook::split(const Record&, std::int64_t, std::int64_t tokens) const {
@@ -52,6 +88,7 @@ std::int64_t RequestBook::split(const Record&, std::int64_t, std::int64_t tokens
 std::int64_t RequestBook::chunk(RequestId request, std::int64_t budget_tokens) const {
   const Record& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
+  if (tiers_ && below_[request.index()].loading) return 0;
   const std::int64_t start = passes_.bounds(request, record.computed, passes_.size()).low;
   if (start >= record.prompt_tokens) return budget_tokens;
   return split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
@@ -86,6 +123,10 @@ RowPart RequestBook::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   const std::size_t limit = options_.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(passes_.size(), limit - 1));
+  if (tiers_)
+    for (const PassRow& row : rows)
+      require(!below_[row.request.index()].loading, "rows.request", row.request, "is still being loaded");
+  check_taken("plan");
   if (passes_.size() == limit) drop_newest();
   const std::size_t ahead = passes_.size();
   Pass& pass = passes_.next(rows.size());
@@ -94,6 +135,8 @@ PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   passes_.push();
   if (pass.ready) place_busy_rows(pass);
+  end_call();
+  untaken_ = tiers_ && tiers_->has_transfers();
   return pass.view();
 }
 
@@ -132,6 +175,7 @@ void RequestBook::cancel(PassId pass) {
   require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
   drop_newest();
+  end_call();
 }
 
 /// The index has its part in the row.
@@ -149,6 +193,7 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
                 "is not the oldest outstanding pass");
   Pass& pass = passes_.at(0);
   check_.check_counts(counts, std::ssize(sampled));
+  check_taken("commit");
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -172,8 +217,15 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
       for (RowState& state : states_.of(row.request)) state.read_bias = accepted_bias(count);
   }
   publish(pass);
+  if (tiers_)
+    for (const RowPlan& row : pass.rows)
+      if (row.room && record(row.request).running && record(row.request).computed >= record(row.request).prompt_tokens)
+        tell_tiers(row.request, false, record(row.request).hint);
   passes_.pop_oldest();
-  return take_commit();
+  const PassCommit commit = take_commit();
+  end_call();
+  untaken_ = tiers_ && tiers_->has_transfers();
+  return commit;
 }
 
 PassCommit RequestBook::take_commit() {
@@ -197,7 +249,18 @@ void RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) 
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  close(request, how, hint == ReuseHint{} ? record(request).hint : hint);
+  check_taken("end");
+  if (tiers_ && below_[request.index()].loading) {
+    below_[request.index()].ended = true;  // what is being loaded has to stay
+    return;
+  }
+  close_request(request, how, hint == ReuseHint{} ? record(request).hint : hint);
+  end_call();
+}
+
+void RequestBook::close_request(RequestId request, RequestEnd how, const ReuseHint& hint) {
+  close(request, how, hint);
+  if (tiers_ && how != RequestEnd::aborted) tell_tiers(request, true, hint);
   passes_.end_request(request);
   records_[request.index()].running = false;
   records_[request.index()].quiet_until = 0;
@@ -218,14 +281,17 @@ RowState RequestBook::state(RequestId request, std::size_t group) const {
 
 void RequestBook::reset() {
   require_state(running_ == 0, "reset", "running_requests", running_, "must be 0");
+  require_state(!tiers_ || tiers_->transfers_under_way() == 0, "reset", "transfers under way",
+                tiers_ ? tiers_->transfers_under_way() : 0, "must be 0");
   while (passes_.size() > 0) drop_newest();
   forget_all();
-  events_.push({.kind = CacheEvent::Kind::cleared});
+  if (tiers_) tiers_->reset();
+  news_.cleared();
 }
 
 std::size_t RequestBook::take_events(std::span<CacheEvent> out) {
-  require_state(events_.on(), "take_events", "RequestCacheOptions::events is off");
-  return events_.take(out);
+  require_state(news_.has_events(), "take_events", "RequestCacheOptions::events is off");
+  return news_.take(out);
 }
 
 void RequestBook::check_invariants() const {
@@ -255,6 +321,7 @@ void RequestBook::check_invariants() const {
       require_invariant(!passes_.at(p).runs(i) || record(passes_.at(p).rows[i].request).running, structure,
                         "a row outlives its request");
   check_index();
+  if (tiers_) tiers_->check_invariants();
 }
 
 }  // namespace stateport::detail

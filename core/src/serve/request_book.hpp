@@ -4,7 +4,8 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/batch_check.hpp"
-#include "serve/event_queue.hpp"
+#include "serve/cache_news.hpp"
+#include "serve/growing_hashes.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
 #include "serve/state_ages.hpp"
@@ -41,6 +42,12 @@ class RequestBook : public RequestCache {
   [[nodiscard]] KvRow kv(RequestId request) const final;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;
   [[nodiscard]] std::int32_t running_requests() const noexcept final { return running_; }
+  [[nodiscard]] TransferPlan take_transfers() final;
+  std::int32_t settle_transfers(std::span<const TransferResult> results) final;
+  [[nodiscard]] bool is_loading(RequestId request) const final;
+  void drain() final;
+  bool attach_image(Medium medium, const ImageKey& image) final;
+  [[nodiscard]] TierUsage tier_usage(Medium medium) const final;
   void reset() final;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept final { return options_; }
   [[nodiscard]] const CacheStats& stats() const noexcept final { return stats_; }
@@ -89,6 +96,17 @@ class RequestBook : public RequestCache {
   /// How many of `tokens` tokens of the prompt from `start` on to run in one pass.
   [[nodiscard]] virtual std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
+  /// With tiers: the hashes of the whole blocks of the request's first `tokens` tokens, or of more.
+  [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
+  /// With tiers: so much of the prompt is cached, on the device or below: where it leaves that is a branch point.
+  virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
+  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
+  /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
+  /// `kv_blocks`. False: no room; nothing was taken but KV, which stays with the request.
+  [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
+                                          std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
+  /// `done`: KV and state are there; the request continues from them as from any hit. Else what was taken goes back.
+  virtual void end_load(RequestId request, std::int64_t tokens, bool done) = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
   virtual void check_index() const = 0;
 
@@ -96,7 +114,8 @@ class RequestBook : public RequestCache {
   RequestCacheOptions options_;
   std::size_t groups_;
   bool in_columns_;  ///< a pass leaves the states after its drafts in columns; false: in steps of scratch memory
-  EventQueue events_;
+  CacheNews news_;
+  std::optional<TierIndex> tiers_;
   PassQueue passes_;
   std::vector<Record> records_;
   StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
@@ -111,7 +130,28 @@ class RequestBook : public RequestCache {
  private:
   [[nodiscard]] const Record& checked(RequestId request) const {
     check_running(records_, request);
+    require(!tiers_ || !below_[request.index()].ended, "request", request, "is not running");
     return records_[request.index()];
+  }
+  /// With tiers, what the book knows of a request.
+  struct Below {
+    TierHit hit;                     ///< of a load that is under way
+    std::int64_t device_tokens = 0;  ///< reused before the load
+    std::int64_t cached_tokens = 0;  ///< whose KV was on the device or below
+    std::optional<LostHit> lost;
+    bool loading = false;
+    bool ended = false;  ///< while it was loading
+    bool told = false;   ///< the tiers were told of its prompt
+    PromptPast past;
+  };
+  [[nodiscard]] bool start_load(RequestId request, const Opened& opened);
+  void finish_load(RequestId request, bool done);
+  void close_request(RequestId request, RequestEnd how, const ReuseHint& hint);
+  void count_start(RequestId request, const Opened& opened);
+  void tell_tiers(RequestId request, bool ends, const ReuseHint& hint);
+  void check_taken(const char* call) const;
+  void end_call() {
+    if (tiers_) tiers_->flush();
   }
   void drop_newest();
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
@@ -125,6 +165,10 @@ class RequestBook : public RequestCache {
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
   std::vector<GroupCommit> group_commits_;
+  std::vector<Below> below_;  ///< by request
+  bool untaken_ = false;      ///< transfers of a plan or a commit
+  std::vector<std::int32_t> load_blocks_;
+  std::vector<SlotId> load_slots_;
 };
 
 }  // namespace stateport::detail

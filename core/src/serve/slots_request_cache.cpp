@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::detail {
 
@@ -20,7 +21,7 @@ SlotAllocatorOptions SlotsRequestCache::allocator_options() {
 
 SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
-      kv_(options, events_),
+      kv_(options, news_),
       slots_(state_slots(options)),
       allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
@@ -187,13 +188,18 @@ void SlotsRequestCache::settle_decode(const RowPlan& row) {
         .step = static_cast<std::int32_t>(at - row.start) - 1});
 }
 
+StateTag SlotsRequestCache::tag_of(RequestId request, std::int64_t tokens) const {
+  const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  return {.token_count = tokens,
+          .prefix = kv_.hashes(request).prefixes()[index],
+          .layout_fingerprint = options_.layout_fingerprint};
+}
+
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
 void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
-  checkpoint.tag = {.token_count = tokens,
-                    .prefix = kv_.hashes(request).prefixes()[index],
-                    .layout_fingerprint = options_.layout_fingerprint};
+  checkpoint.tag = tag_of(request, tokens);
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_) return;
   // Another block of the same tokens may have the state. It serves only as long as its hash finds that block.
@@ -251,22 +257,56 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
       break;
     }
   }
-  allocator_.withdraw(checkpoint.block);
-  allocator_.set_tag(checkpoint.block, checkpoint.tag);
-  const BlockHash hash = kv_.pool().hash(checkpoint.block);
+  make_findable(checkpoint.block, checkpoint.tag, slot);
+}
+
+/// The state of this block lies in its slot.
+void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
+  allocator_.withdraw(block);
+  allocator_.set_tag(block, tag);
+  const BlockHash hash = kv_.pool().hash(block);
   // Another request may have stored the same state in its own block: from now on this one is found.
-  const auto same = allocator_.find_tagged(hash, checkpoint.tag);
+  const auto same = allocator_.find_tagged(hash, tag);
   if (same) published_slot_[same->block.index()] = {};
-  allocator_.register_hashes({&checkpoint.block, 1}, {&hash, 1});
+  allocator_.register_hashes({&block, 1}, {&hash, 1});
   if (same) displaced_.push_back(same->block);
-  published_slot_[checkpoint.block.index()] = slot;
-  state_prefix_[slot.index()] = checkpoint.tag.prefix;
+  published_slot_[block.index()] = slot;
+  state_prefix_[slot.index()] = tag.prefix;
   ages_.made(slot, now_s_);
-  if (same) return;
-  events_.push({.kind = CacheEvent::Kind::stored,
-                .content = CacheEvent::Content::state,
-                .prefix = checkpoint.tag.prefix,
-                .tokens = checkpoint.tag.token_count});
+  news_.state_stored(0, tag.prefix, tag.token_count, slot, same.has_value());
+}
+
+void SlotsRequestCache::note_cached(RequestId id, std::int64_t tokens) {
+  requests_[id.index()].cached_tokens = tokens;
+}
+
+bool SlotsRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+  if (!kv_.reserve(id, tokens)) return false;
+  const auto blocks = kv_.blocks(id);
+  const auto first = static_cast<std::size_t>(cached_tokens / options_.block_size_tokens);
+  const auto end = static_cast<std::size_t>(tokens / options_.block_size_tokens);
+  if (!allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met()) return false;
+  requests_[id.index()].loading = allocator_.pin(blocks[end - 1]);
+  for (std::size_t i = first; i < end; ++i) kv_blocks.push_back(blocks[i].value());
+  return true;
+}
+
+void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+  Request& request = requests_[id.index()];
+  const SlotId slot = std::exchange(request.loading, SlotId{});
+  const BlockId block = kv_.blocks(id)[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  if (!done) {
+    allocator_.unpin(slot);
+    return allocator_.invalidate(block);
+  }
+  kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
+  if (request.pinned.valid()) allocator_.unpin(request.pinned);
+  request.pinned = slot;
+  request.hit_tokens = tokens;
+  request.known_tokens = std::max(request.known_tokens, tokens);
+  make_findable(block, tag_of(id, tokens), slot);
+  states_.of(id)[0].read_column = 0;
 }
 
 /// States that are found in another block now, once no request holds theirs.
@@ -284,9 +324,7 @@ void SlotsRequestCache::drop_displaced() {
 void SlotsRequestCache::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
   if (!slot.valid()) return;
-  events_.push({.kind = CacheEvent::Kind::removed,
-                .content = CacheEvent::Content::state,
-                .prefix = state_prefix_[slot.index()]});
+  news_.state_removed(0, state_prefix_[slot.index()]);
   ages_.lost(slot, now_s_);
   published_slot_[block.index()] = {};
 }

@@ -37,12 +37,18 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
+  [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
+  void note_cached(RequestId request, std::int64_t tokens) override;
+  [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
+                                  std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
+  void end_load(RequestId request, std::int64_t tokens, bool done) override;
   void check_index() const override;
 
  private:
   struct Request {
     std::int32_t live = -1;  ///< its slot, as the one column of its row
     SlotId pinned;           ///< the checkpoint that the first pass restores
+    SlotId loading;          ///< where a checkpoint is loaded to, pinned
     std::int64_t hit_tokens = 0;
     std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
     std::int64_t known_tokens = 0;   ///< of the deepest state that was there when it began
@@ -78,6 +84,8 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
   void store(const Checkpoint& checkpoint, SlotId slot);
+  void make_findable(BlockId block, const StateTag& tag, SlotId slot);
+  [[nodiscard]] StateTag tag_of(RequestId request, std::int64_t tokens) const;
   void drop_displaced();
   void lose_state(BlockId block);
   void tell_policy();

@@ -6,13 +6,13 @@
 
 namespace stateport::detail {
 
-StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events,
+StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news,
                          std::shared_ptr<EvictionPolicy> eviction)
     : block_size_(group.block_size_tokens),
       group_(index),
       pool_({.blocks = group.blocks + reserved_blocks, .eviction = std::move(eviction)}),
       publication_(group.blocks + reserved_blocks),
-      events_(events),
+      news_(news),
       prefix_of_(static_cast<std::size_t>(group.blocks + reserved_blocks)),
       found_(prefix_of_.size(), 0) {
   take_null_block();
@@ -57,12 +57,7 @@ bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix
   found_[block.index()] = 1;
   prefix_of_[block.index()] = prefix;
   pool_.register_hashes({&block, 1}, {&key, 1});
-  if (!same)
-    events_.push({.kind = CacheEvent::Kind::stored,
-                  .content = CacheEvent::Content::state,
-                  .group = group_,
-                  .prefix = prefix,
-                  .tokens = tokens});
+  news_.state_stored(group_, prefix, tokens, SlotId{block.value()}, same);
   return true;
 }
 
@@ -76,10 +71,7 @@ void StateBlocks::on_blocks_deregistered(std::span<const BlockId> blocks, std::s
 
 void StateBlocks::lose(BlockId block) {
   if (std::exchange(found_[block.index()], std::uint8_t{0}) == 0) return;
-  events_.push({.kind = CacheEvent::Kind::removed,
-                .content = CacheEvent::Content::state,
-                .group = group_,
-                .prefix = prefix_of_[block.index()]});
+  news_.state_removed(group_, prefix_of_[block.index()]);
 }
 
 void StateBlocks::reset() {

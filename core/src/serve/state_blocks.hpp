@@ -5,7 +5,7 @@
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/event_queue.hpp"
+#include "serve/cache_news.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,7 @@ namespace stateport::detail {
 class StateBlocks final : private BlockListener {
  public:
   /// `eviction`: which state goes first; null: the least recently used.
-  StateBlocks(const StateGroup& group, std::int32_t index, EventQueue& events,
-              std::shared_ptr<EvictionPolicy> eviction);
+  StateBlocks(const StateGroup& group, std::int32_t index, CacheNews& news, std::shared_ptr<EvictionPolicy> eviction);
   ~StateBlocks();
   StateBlocks(const StateBlocks&) = delete;
   StateBlocks& operator=(const StateBlocks&) = delete;
@@ -56,7 +55,7 @@ class StateBlocks final : private BlockListener {
   std::int32_t group_;
   BlockPool pool_;
   PublicationCheck publication_;
-  EventQueue& events_;
+  CacheNews& news_;
   std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
   std::int64_t evictions_ = 0;

@@ -23,7 +23,8 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
                                  .position_tokens = options.position_tokens,
                                  .kv_indices = options.kv_tokens + options.block_size_tokens,
                                  .kv_event_hash = options.hash};
-        if (options.events) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
+        if (options.events || options.tiers.enabled())
+          tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
         return tree;
       }()),
       kv_(options.kv_tokens, options.block_size_tokens),
@@ -63,9 +64,7 @@ void TreeRequestCache::take_back(const Freed& freed) {
     ages_.lost(slot, now_s_);
     if (!told_[slot.index()]) continue;
     told_[slot.index()] = 0;
-    events_.push({.kind = CacheEvent::Kind::removed,
-                  .content = CacheEvent::Content::state,
-                  .prefix = state_prefix_[slot.index()]});
+    news_.state_removed(0, state_prefix_[slot.index()]);
   }
 }
 
@@ -337,7 +336,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
   const bool in_prompt = tokens <= record(id).prompt_tokens;
   const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
   tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
-  inserted_tokens_ = tokens;
+  inserted_ = std::span(request.row).first(count);
   freed_.clear();
   const InsertResult inserted = tree_.insert(
       {.tokens = key,
@@ -358,15 +357,57 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
 }
 
 void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens) {
-  if (!events_.on()) return;
-  GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}}, extra_keys_);
+  if (!news_.on()) return;
+  const GrowingHashes& hashes = hashes_of(id, tokens);
   state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   told_[slot.index()] = 1;
-  events_.push({.kind = CacheEvent::Kind::stored,
-                .content = CacheEvent::Content::state,
-                .prefix = state_prefix_[slot.index()],
-                .tokens = tokens});
+  news_.state_stored(0, state_prefix_[slot.index()], tokens, slot);
+}
+
+const GrowingHashes& TreeRequestCache::hashes_of(RequestId id, std::int64_t tokens) {
+  GrowingHashes& hashes = requests_[id.index()].hashes;
+  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}}, extra_keys_);
+  return hashes;
+}
+
+void TreeRequestCache::note_cached(RequestId id, std::int64_t tokens) {
+  Request& request = requests_[id.index()];
+  request.cached_tokens = tokens;
+  const std::int64_t branching = floor_to(tokens, tree_.grid());
+  if (branching > request.hit.tokens) request.hit.branching_position = branching;
+}
+
+/// The pages that the tree has, but not for the state of the hit, are taken twice until the load has ended.
+bool TreeRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                                    std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+  Request& request = requests_[id.index()];
+  request.cached = tree_.lock(request.hit.kv_node);
+  request.loading = reserve(id, tokens) ? take_slot() : SlotId{};
+  if (!request.loading.valid()) {
+    request.cached.release();
+    return false;
+  }
+  slots[0] = request.loading;
+  for (std::int64_t at = cached_tokens; at < tokens; at += options_.block_size_tokens)
+    kv_blocks.push_back(request.row[static_cast<std::size_t>(at)] / options_.block_size_tokens);
+  return true;
+}
+
+void TreeRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+  Request& request = requests_[id.index()];
+  const SlotId slot = std::exchange(request.loading, SlotId{});
+  if (done && donate(id, slot, tokens, {}))
+    --checkpoint_slots_;
+  else
+    return_slot(slot);
+  request.cached.release();
+  if (!done) return;
+  const PromptPast past = request.hit.past;
+  hold_path(id, tokens);
+  request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
+  request.hit.past = past;
+  request.known_tokens = std::max(request.known_tokens, tokens);
+  states_.of(id)[0].read_column = 0;
 }
 
 /// The request reads the tree's KV for its first `tokens` tokens from now on, and holds that path.
@@ -455,15 +496,17 @@ CacheUsage TreeRequestCache::usage() const noexcept {
 
 void TreeRequestCache::on_kv_event(const KvEvent& event) {
   if (event.kind == KvEvent::Kind::cleared) return;
-  const bool stored = event.kind == KvEvent::Kind::stored;
+  if (event.kind == KvEvent::Kind::removed) {
+    for (const BlockDigest& block : event.blocks) news_.kv_removed(block.prefix());
+    return;
+  }
   BlockDigest parent = event.parent;
-  std::int64_t tokens = inserted_tokens_ - std::ssize(event.blocks) * options_.block_size_tokens;
+  const std::int64_t page = options_.block_size_tokens;
+  std::int64_t tokens = std::ssize(inserted_) - std::ssize(event.blocks) * page;
   for (const BlockDigest& block : event.blocks) {
-    tokens += options_.block_size_tokens;
-    events_.push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
-                  .prefix = block.prefix(),
-                  .parent = stored ? parent.prefix() : PrefixHash{},
-                  .tokens = stored ? tokens : 0});
+    const KvIndex kv = inserted_[static_cast<std::size_t>(tokens)];
+    tokens += page;
+    news_.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
     parent = block;
   }
 }
@@ -496,7 +539,7 @@ void TreeRequestCache::check_index() const {
                         "a slot of a request has another owner");
   }
   std::size_t checkpoints = 0;
-  for (const Request& request : requests_) checkpoints += request.kept.valid();
+  for (const Request& request : requests_) checkpoints += std::size_t{request.kept.valid()} + request.loading.valid();
   for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).saves.size();
   require_invariant(std::cmp_equal(checkpoints, checkpoint_slots_), structure, "a slot for a checkpoint is lost");
   const std::int64_t held = rows + tree_.sizes().total_tokens();

@@ -39,6 +39,11 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
+  [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override;
+  void note_cached(RequestId request, std::int64_t tokens) override;
+  [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
+                                  std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
+  void end_load(RequestId request, std::int64_t tokens, bool done) override;
   void check_index() const override;
 
  private:
@@ -55,7 +60,9 @@ class TreeRequestCache final : public RequestBook {
     std::int64_t kept_tokens = 0;
     std::string extra_key;  ///< of the namespace, with the media
     bool has_extra_key = false;
-    GrowingHashes hashes;  ///< with events: of the pages of its tokens
+    GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
+    PrefixLock cached;     ///< while something is loaded: all that the tree has of the prompt
+    SlotId loading;        ///< where a checkpoint is loaded to
   };
 
   [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
@@ -96,7 +103,7 @@ class TreeRequestCache final : public RequestBook {
   std::int64_t evicted_states_ = 0;
   std::int64_t evicted_kv_tokens_ = 0;
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
-  std::int64_t inserted_tokens_ = 0;      ///< length of the path of the insert that runs
+  std::span<const KvIndex> inserted_;     ///< KV of the path of the insert that runs
   std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it
   std::vector<std::uint8_t> told_;        ///< by slot: a state was told as stored
   std::vector<ExtraKey> extra_keys_;

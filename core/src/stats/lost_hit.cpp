@@ -19,6 +19,10 @@ std::string_view name(LostHit reason) noexcept {
       return "evicted_kv";
     case LostHit::never_stored:
       return "never_stored";
+    case LostHit::tier_costs_more:
+      return "tier_costs_more";
+    case LostHit::tier_failed:
+      return "tier_failed";
   }
   return "?";
 }

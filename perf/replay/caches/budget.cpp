@@ -10,6 +10,8 @@ void check_budget(const Budget& budget) {
   require(budget.state_bytes >= 1, "budget.state_bytes", budget.state_bytes, "must be at least 1");
   require(budget.kv_bytes_per_token >= 1, "budget.kv_bytes_per_token", budget.kv_bytes_per_token, "must be at least 1");
   require(budget.block_size_tokens >= 1, "budget.block_size_tokens", budget.block_size_tokens, "must be at least 1");
+  require(budget.host_bytes >= 0, "budget.host_bytes", budget.host_bytes, "must not be negative");
+  require(budget.file_bytes >= 0, "budget.file_bytes", budget.file_bytes, "must not be negative");
 }
 
 }  // namespace stateport::replay

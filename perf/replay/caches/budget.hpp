@@ -13,6 +13,8 @@ struct Budget {
   std::int64_t state_bytes = 0;
   std::int64_t kv_bytes_per_token = 0;
   std::int64_t block_size_tokens = 1;
+  std::int64_t host_bytes = 0;  ///< below the device, with the same costs; 0: no such tier
+  std::int64_t file_bytes = 0;
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }
   [[nodiscard]] constexpr std::int64_t used_bytes(std::int64_t blocks, std::int64_t states) const noexcept {
@@ -20,7 +22,7 @@ struct Budget {
   }
 };
 
-/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1.
+/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1, host_bytes or file_bytes < 0.
 void check_budget(const Budget& budget);
 
 }  // namespace stateport::replay

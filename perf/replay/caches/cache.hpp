@@ -4,11 +4,13 @@
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/tier/tier_options.hpp>
 
 #include "states/pass_mover.hpp"
 #include "workload/sequence.hpp"
 #include "workload/workload.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -42,6 +44,7 @@ struct CacheCounts {
   std::int64_t resident_blocks = 0;
   std::int64_t resident_states = 0;
   std::int64_t victims = 0;         ///< under a budget: how often something was chosen to go
+  std::array<TierUsage, medium_count> tiers = {};  ///< by medium; bytes are of the model
   std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
 };
 

@@ -62,6 +62,8 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
   if (options.budget) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / tokens_per_block;
     cache.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
+    cache.tiers.host_bytes = std::min(options.budget->host_bytes, most) * tokens_per_block;
+    cache.tiers.file_bytes = std::min(options.budget->file_bytes, most) * tokens_per_block;
   }
   return cache;
 }
@@ -95,8 +97,10 @@ Hit ServedCache::begin() {
   const auto started = cache_->start({.tokens = tokens_, .hint = wanted_.hint, .now_s = wanted_.arrival_s()});
   require_invariant(started.has_value(), "ServedCache", "a request finds no room though no other runs");
   request_ = started->request;
-  reused_tokens_ = started->reused_tokens;
-  return {.matched_blocks = static_cast<std::int32_t>((reused_tokens_ + started->lost_tokens) / tokens_per_block),
+  move_between_tiers();
+  reused_tokens_ = cache_->computed(request_);
+  const std::int64_t matched = std::max(reused_tokens_, started->reused_tokens + started->lost_tokens);
+  return {.matched_blocks = static_cast<std::int32_t>(matched / tokens_per_block),
           .hit_blocks = static_cast<std::int32_t>(reused_tokens_ / tokens_per_block),
           .lost = started->lost};
 }
@@ -110,6 +114,7 @@ PassPlan ServedCache::plan() {
   const PassPlan plan = cache_->plan({&row, 1});
   require_invariant(plan.rows_without_room == 0, "ServedCache", "a prompt finds no room though no other runs");
   pass_ = plan.pass;
+  move_between_tiers();
   return plan;
 }
 
@@ -117,13 +122,30 @@ PassCommit ServedCache::commit() {
   constexpr std::int32_t sampled = 0;
   const PassCommit commit = cache_->commit(pass_, {&sampled, 1}, {});
   dropped_checkpoints_ += commit.dropped_states;
+  move_between_tiers();
   return commit;
 }
 
 void ServedCache::finish() {
   if (!request_.valid()) return;
   cache_->finish(request_, wanted_.hint);
+  move_between_tiers();
   if (!events_.empty()) take_events();
+}
+
+/// What is decided is done at once.
+void ServedCache::move_between_tiers() {
+  if (!cache_->options().tiers.enabled()) return;
+  for (;;) {
+    moved_.clear();
+    bool any = false;
+    for (const Transfer& transfer : cache_->take_transfers().transfers) {
+      any = true;
+      if (transfer.kind != Transfer::Kind::drop) moved_.push_back({.id = transfer.id});
+    }
+    if (!any) return;
+    cache_->settle_transfers(moved_);
+  }
 }
 
 void ServedCache::take_events() {
@@ -138,6 +160,11 @@ void ServedCache::take_events() {
 
 CacheCounts ServedCache::counts() const {
   const CacheUsage usage = cache_->usage();
+  std::array<TierUsage, medium_count> tiers;
+  for (int medium = 0; medium < medium_count; ++medium) {
+    TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache_->tier_usage(static_cast<Medium>(medium));
+    for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
+  }
   return {.state_evictions = usage.evicted_states,
           .block_evictions = usage.evicted_kv_tokens / tokens_per_block,
           .dropped_checkpoints = dropped_checkpoints_,
@@ -145,6 +172,7 @@ CacheCounts ServedCache::counts() const {
           .resident_blocks = usage.kv_tokens / tokens_per_block,
           .resident_states = usage.states,
           .victims = cache_->options().budget_bytes > 0 ? usage.evicted_states : 0,
+          .tiers = tiers,
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }
 

@@ -54,6 +54,7 @@ class ServedCache final : public ReplayCache {
 
  private:
   void take_events();
+  void move_between_tiers();
 
   std::unique_ptr<RequestCache> cache_;
   std::optional<BlockHasher> hasher_;  ///< of an index by block hash, to time it
@@ -69,6 +70,7 @@ class ServedCache final : public ReplayCache {
   std::int64_t reused_tokens_ = 0;
   PassId pass_ = 0;
   std::vector<std::int32_t> stored_;
+  std::vector<TransferResult> moved_;
 };
 
 }  // namespace stateport::replay

@@ -114,6 +114,16 @@ void add_hits(Lines& lines, const Report& report) {
             report.cache.block_evictions, report.cache.dropped_checkpoints);
   if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
   lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
+  for (const Medium medium : {Medium::host, Medium::file}) {
+    const TierUsage& tier = report.cache.tiers[static_cast<std::size_t>(medium)];
+    if (tier == TierUsage{}) continue;
+    lines.add(medium == Medium::host ? "host" : "files",
+              "{:.2f} % of tokens, {} loads; {} read, {} written; {} states, {} blocks at the end; {} evicted, {} not "
+              "worth it, {} refused",
+              replay.input_tokens == 0 ? 0.0 : 100.0 * static_cast<double>(tier.hit_tokens * report.run.block_size_tokens / 4) / static_cast<double>(replay.input_tokens),
+              tier.loads, human_bytes(static_cast<double>(tier.bytes_read)), human_bytes(static_cast<double>(tier.bytes_written)), tier.states, tier.kv_blocks,
+              tier.evicted_states, tier.dropped_states, tier.refused_images);
+  }
   add_losses(lines, replay.stats);
   if (report.cache.uncached_blocks > 0)
     lines.add("not cached", "{} blocks of prompts longer than the block pool", report.cache.uncached_blocks);

@@ -7,6 +7,7 @@
 #include <stateport/core/model/memory_cost.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
+#include <stateport/core/tier/tier_options.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -81,7 +82,10 @@ struct RequestCacheOptions {
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
   bool events = false;  ///< keep events for take_events()
-  ComputeCost cost;     ///< for the FLOPs in stats()
+  /// What lies below the device. It is for whole blocks of KV and the states at their ends, and costs a hash of each
+  /// block. See RequestCache::take_transfers().
+  TierOptions tiers;
+  ComputeCost cost;  ///< for the FLOPs in stats()
 };
 
 /// Groups of layers: align: as many as options.groups, else one.
@@ -106,6 +110,7 @@ struct CacheUsage {
 /// The cache of KV and recurrent states as an engine sees it: one interface for the three indexes.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
+///       └── with tiers: take_transfers after each; settle_transfers as they end
 ///
 ///     [before]  for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
@@ -179,9 +184,33 @@ class RequestCache {
   [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
   /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.
   [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
+  /// Requests that started and did not end, and those that ended while a load for them was under way.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
-  /// Forgets everything that is cached. Throws InvalidState while a request runs.
+  /// With tiers: what to move between the device and the tiers. To be called after every plan() and commit(), and
+  /// enqueued before what that call answered: a store reads what a copy of the plan may overwrite. start() and end()
+  /// add to it; where nothing runs, it is called after these, too. Then the next start(), plan(), commit() or end() may
+  /// come: they throw InvalidState while transfers of a plan or a commit were not taken. Valid until the next call of
+  /// anything. Throws InvalidState without tiers.
+  [[nodiscard]] virtual TransferPlan take_transfers() = 0;
+  /// With tiers: these transfers ended, in any order. A load that is `done` was written, or is enqueued before all that
+  /// is enqueued from now on. Returns how many loads of requests ended. Throws InvalidArgument for a number that is not
+  /// under way, and has settled those before it.
+  virtual std::int32_t settle_transfers(std::span<const TransferResult> results) = 0;
+  /// A load for the request is under way.
+  [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
+  /// With a file tier: names stores of all checkpoints and moves of all that is on the host, to be taken as transfers.
+  /// What finds no room or no place in the queue is left out: once these have settled, another call goes on.
+  virtual void drain() = 0;
+  /// The tier has this image, from before the cache was made. False: it has no number left for it, or the tier is full.
+  /// Throws InvalidArgument for a medium that is no tier of this cache, and a number of tokens that is not whole
+  /// blocks.
+  virtual bool attach_image(Medium medium, const ImageKey& image) = 0;
+  /// All zero for a medium that is no tier.
+  [[nodiscard]] virtual TierUsage tier_usage(Medium medium) const = 0;
+
+  /// Forgets everything that is cached, in tiers too. Throws InvalidState while a request runs or a transfer is under
+  /// way.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;
@@ -202,10 +231,11 @@ class RequestCache {
 /// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
 /// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole
 /// blocks, more slots, scratch states or KV indices than 32 bits number, a cost that check_compute_cost or
-/// check_memory_cost refuses or more bytes in all than 64 bits count; spare_checkpoint_tokens without index tree and a
-/// placement; align: a placement, a budget, no group, and for a group a block size that is not a multiple of
-/// block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks fewer than one
-/// request needs, or a conv window (if any) not longer than drafts, and an order that learns; another index: groups.
+/// check_memory_cost refuses or more bytes in all than 64 bits count, tiers that check_tier_options refuses;
+/// spare_checkpoint_tokens without index tree and a placement; align: a placement, a budget, no group, and for a group
+/// a block size that is not a multiple of block_size_tokens and of the group before, or not larger than drafts
+/// (overlap: 2 * drafts), blocks fewer than one request needs, or a conv window (if any) not longer than drafts, and an
+/// order that learns; another index: groups.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport

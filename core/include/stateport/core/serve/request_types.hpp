@@ -7,6 +7,7 @@
 #include <stateport/core/model/tokens.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/tier/transfer_plan.hpp>
 
 #include <array>
 #include <cstdint>
@@ -33,11 +34,21 @@ struct Prompt {
   double now_s = 0;  ///< the caller's clock in seconds; never goes back
 };
 
+/// What a request that starts gets from a tier.
+struct TierLoad {
+  std::int64_t tokens = 0;       ///< the first pass begins behind these
+  std::int64_t bytes = 0;        ///< to load
+  Medium medium = Medium::host;  ///< the slowest tier that something is loaded from
+};
+
 struct StartedRequest {
   RequestId request;
   std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
   std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
   std::optional<LostHit> lost;     ///< why
+  /// More is on its way from a tier. Until that has ended (RequestCache::settle_transfers) no pass can run the request:
+  /// chunk() answers 0. What does not arrive is computed.
+  std::optional<TierLoad> load;
 };
 
 /// One row of a batch: the pass runs `tokens` tokens of the request, the last `drafts` of them proposed by a draft
@@ -164,8 +175,8 @@ struct CacheEvent {
     removed,  ///< can not be found any more
     cleared   ///< nothing can be found any more, KV or states; the other fields have no meaning
   };
-  enum class Content : std::uint8_t { kv_block, state };
-  enum class Medium : std::uint8_t { device };
+  using Content = CacheContent;
+  using Medium = stateport::Medium;
 
   std::uint64_t sequence = 0;  ///< counts up by one from 1
   Kind kind = Kind::cleared;

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include <cstdint>
+#include <limits>
+
+namespace stateport {
+
+/// What a RequestCache keeps below the device. Without room on the host and in files there are no tiers.
+struct TierOptions {
+  std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
+  std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
+  /// What the image of one state takes in a tier, all groups together, and that of the KV of one block. 0: what
+  /// RequestCacheOptions::memory says.
+  std::int64_t state_image_bytes = 0;
+  std::int64_t kv_image_bytes = 0;
+  /// Stores and moves that are under way may have so many bytes. What does not fit is dropped and counted.
+  std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
+  /// Every checkpoint goes to the file tier as soon as it is made; false: when the device gives it up.
+  bool write_through = false;
+  /// How fast loads are, and how fast the engine computes a prompt. A hit below the device is taken if loading it takes
+  /// less time than computing it. 0: not known; every such hit is taken unless all that it needs is known.
+  double host_bytes_per_s = 0;
+  double file_bytes_per_s = 0;
+  double tokens_per_s = 0;
+
+  [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0; }
+};
+
+/// Throws InvalidArgument: a negative number, one that is not finite, write_through without a file tier, or a tier with
+/// less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
+void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes);
+
+/// What one tier holds and did. Counters count from construction.
+struct TierUsage {
+  std::int64_t states = 0;
+  std::int64_t kv_blocks = 0;
+  std::int64_t bytes = 0;          ///< with what is on its way into the tier
+  std::int64_t bytes_written = 0;  ///< into the tier
+  std::int64_t bytes_read = 0;     ///< by loads and moves
+  std::int64_t loads = 0;          ///< requests that loaded something from it, from no slower tier
+  std::int64_t hit_tokens = 0;     ///< that these did not compute
+  std::int64_t evicted_states = 0;
+  std::int64_t dropped_states = 0;  ///< came to the tier and were not worth their place
+  std::int64_t refused_images = 0;  ///< found no room or no place in the queue, or were not written
+  std::int64_t lost_images = 0;     ///< that a load did not find as they should be
+  friend constexpr bool operator==(const TierUsage&, const TierUsage&) noexcept = default;
+};
+
+}  // namespace stateport

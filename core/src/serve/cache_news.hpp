@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_types.hpp>
+
+#include "serve/event_queue.hpp"
+#include "tier/tier_index.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace stateport::detail {
+
+/// Told of what can be found on the device, and of what can not be found there any more. Passes it on to whoever takes
+/// events, and to the tiers, which also tell what they hold.
+class CacheNews final : private TierListener {
+ public:
+  explicit CacheNews(bool events) : events_(events) {}
+  CacheNews(const CacheNews&) = delete;
+  CacheNews& operator=(const CacheNews&) = delete;
+
+  /// The tiers, which must outlive what follows.
+  void set_tiers(TierIndex& tiers) noexcept { tiers_ = &tiers; }
+  [[nodiscard]] TierListener* listener() noexcept { return events_.on() ? this : nullptr; }
+  [[nodiscard]] bool has_events() const noexcept { return events_.on(); }
+  /// False: nobody listens, and nothing needs to be told.
+  [[nodiscard]] bool on() const noexcept { return events_.on() || tiers_ != nullptr; }
+
+  /// The KV of a block after `tokens` tokens lies in KV block `block`. `again`: it could be found before, in another.
+  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block,
+                 bool again = false) {
+    if (!again) events_.push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
+    if (tiers_ != nullptr) tiers_->kv_stored(prefix, parent, tokens, block);
+  }
+  void kv_removed(const PrefixHash& prefix) {
+    events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
+    if (tiers_ != nullptr) tiers_->kv_lost(prefix);
+  }
+  void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot,
+                    bool again = false) {
+    if (!again)
+      events_.push({.kind = CacheEvent::Kind::stored,
+                    .content = CacheContent::state,
+                    .group = group,
+                    .prefix = prefix,
+                    .tokens = tokens});
+    if (tiers_ != nullptr) tiers_->state_stored(prefix, static_cast<std::size_t>(group), slot);
+  }
+  void state_removed(std::int32_t group, const PrefixHash& prefix) {
+    events_.push({.kind = CacheEvent::Kind::removed, .content = CacheContent::state, .group = group, .prefix = prefix});
+    if (tiers_ != nullptr) tiers_->state_lost(prefix, static_cast<std::size_t>(group));
+  }
+  void cleared() { events_.push({.kind = CacheEvent::Kind::cleared}); }
+  std::size_t take(std::span<CacheEvent> out) { return events_.take(out); }
+
+ private:
+  void on_tier(Medium medium, bool stored, const ImageKey& image) override {
+    events_.push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
+                  .content = image.content,
+                  .medium = medium,
+                  .group = image.group,
+                  .prefix = image.prefix,
+                  .tokens = stored ? image.tokens : 0});
+  }
+
+  EventQueue events_;
+  TierIndex* tiers_ = nullptr;
+};
+
+}  // namespace stateport::detail

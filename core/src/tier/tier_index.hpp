@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/tier/tier_options.hpp>
+
+#include "evict/victim_order.hpp"
+#include "slots/state_forest.hpp"
+#include "tier/tier_nodes.hpp"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// What a request can load from the tiers.
+struct TierHit {
+  std::int64_t tokens = 0;         ///< 0: nothing; else the request can start behind these
+  std::int64_t walked_tokens = 0;  ///< whose KV is on the device or below
+  std::int64_t bytes = 0;          ///< to load
+  Medium medium = Medium::device;  ///< the slowest that something is loaded from
+  std::int64_t gained_tokens = 0;  ///< beyond the device's own hit
+  bool costs_more = false;         ///< there was a hit, but computing is faster
+};
+
+/// What a TierIndex tells about contents of tiers, one image at a time.
+class TierListener {
+ public:
+  virtual void on_tier(Medium medium, bool stored, const ImageKey& image) = 0;
+
+ protected:
+  ~TierListener() = default;
+};
+
+/// Decides what lies below the device: what an index of the device gives up is stored in the fastest tier if it is
+/// worth its place, moved down when that tier needs room, and named for a load when a prompt can use it. An image
+/// leaves the host when its content is on the device again; files keep theirs. Moves no byte: what it decides is taken
+/// as a TransferPlan, and settle() must be told how each transfer ended.
+///
+/// It is told of all that comes to the device and leaves it, so that it knows for each state which shorter prefix has
+/// one: every tier evicts its states by the same policy as the device, and KV goes with the last state that needs it.
+///
+/// What leaves the device is collected during a call of the cache and decided in flush(), at its end: states first,
+/// then KV, the deepest first.
+///
+/// All calls but find() and served() are O(1) for each image that they name or evict, besides the costs of VictimOrder.
+/// Not thread-safe.
+class TierIndex {
+ public:
+  struct Setup {
+    TierOptions tiers;  ///< checked, with the bytes of images filled in
+    std::int64_t block_size_tokens = 1;
+    std::size_t groups = 1;
+    std::size_t device_blocks = 0;  ///< of KV, at most
+    std::size_t states = 0;         ///< on the device, at most
+    EvictionOrder eviction = EvictionOrder::lru;
+    EvictionOptions eviction_options;
+    MemoryCost memory;
+    TierListener* listener = nullptr;  ///< told of contents of tiers, if there is one
+  };
+  explicit TierIndex(const Setup& setup);
+
+  // What the device has.
+  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
+  void kv_lost(const PrefixHash& prefix);
+  /// The state of one group lies in `slot`, once the copies have run that the current call of the cache answers.
+  void state_stored(const PrefixHash& prefix, std::size_t group, SlotId slot);
+  void state_lost(const PrefixHash& prefix, std::size_t group);
+  /// A request with this prompt, as SlotAllocator::note_served. The spans have an element for each whole block.
+  PromptPast served(std::span<const BlockHash> keys, std::span<const PrefixHash> prefixes, const PromptFacts& prompt,
+                    double now_s);
+
+  /// How many of the leading blocks are before the deepest state that is anywhere; 0: there is none.
+  [[nodiscard]] std::size_t deepest_state(std::span<const PrefixHash> prefixes) const noexcept;
+
+  /// The deepest position, at most `usable_tokens` and beyond `device_tokens`, whose state is below the device and
+  /// whose KV is on it (the first `cached_tokens`) or below, if loading it is worth it. O(blocks).
+  [[nodiscard]] TierHit find(std::span<const PrefixHash> prefixes, std::int64_t device_tokens,
+                             std::int64_t cached_tokens, std::int64_t usable_tokens);
+  /// Names what the hit needs: the KV of blocks from `cached_tokens` on, into kv_blocks[i], and the state, into
+  /// slots[g]. It stays where it is until the load has ended. The places must be free of what the last flush() stored.
+  void load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
+            std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots);
+  /// What the hit needs is not evicted before unpin(); between find() and load().
+  void pin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
+  void unpin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
+
+  struct LoadEnd {
+    std::int32_t request = -1;
+    bool done = false;
+  };
+  /// A transfer ended. Returns the load that ended with it, if one did. Throws InvalidArgument for a number that is not
+  /// under way.
+  std::optional<LoadEnd> settle(const TransferResult& result);
+  /// Ends a call of the cache.
+  void flush();
+  /// Stores all states on the device, with their KV, in the lowest tier, and moves there what is above it.
+  void drain();
+  /// A tier has this image, from before. False: too many.
+  bool attach(Medium medium, const ImageKey& image);
+
+  [[nodiscard]] bool has_transfers() const noexcept { return !plan_.empty(); }
+  /// What was decided since the last call; valid until the next call of anything.
+  [[nodiscard]] TransferPlan take_transfers();
+  [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
+  [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
+  [[nodiscard]] bool has(Medium medium) const noexcept { return level(medium).capacity > 0; }
+  /// Nothing is cached on the device or on the host any more; files stay. Throws InvalidState while transfers are under
+  /// way.
+  void reset();
+  /// Throws std::logic_error naming the first violation. O(all).
+  void check_invariants() const;
+
+ private:
+  static constexpr std::uint32_t none = TierNode::none;
+  struct Level {
+    std::int64_t capacity = 0;
+    std::int64_t going_bytes = 0;  ///< of images that are moved down, and still here
+    TierUsage usage;
+    VictimOrder<> order;
+    double victim_rank = 0;  ///< moving average
+  };
+  struct UnderWay {
+    Transfer::Kind kind = Transfer::Kind::store;
+    Medium from = Medium::device;
+    Medium to = Medium::host;
+    CacheContent content = CacheContent::state;
+    std::uint32_t node = none;
+    std::int32_t request = -1;
+  };
+  struct Load {
+    TierHit hit;
+    std::int64_t left = 0;  ///< images
+    bool failed = false;
+    std::vector<std::uint32_t> nodes;  ///< of KV, and last that of the state
+  };
+  struct Leaving {
+    std::uint32_t node = none;
+    std::int64_t tokens = 0;
+  };
+  /// What a VictimOrder asks of the states in one tier.
+  struct Source {
+    const TierIndex& index;
+    Medium medium;
+    [[nodiscard]] bool eligible(std::uint32_t node) const {
+      const TierItem& state = index.nodes_[node].state;
+      return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going;
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t node) const { return index.forest_.key(node); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t node) const {
+      return static_cast<std::uint64_t>(index.nodes_[node].tick);
+    }
+  };
+  [[nodiscard]] Level& level(Medium medium) noexcept { return levels_[static_cast<std::size_t>(medium)]; }
+  [[nodiscard]] const Level& level(Medium medium) const noexcept { return levels_[static_cast<std::size_t>(medium)]; }
+  [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
+  [[nodiscard]] TierItem& item(std::uint32_t node, CacheContent content) noexcept {
+    return content == CacheContent::state ? nodes_[node].state : nodes_[node].kv;
+  }
+  [[nodiscard]] std::int64_t bytes_of(CacheContent content) const noexcept {
+    return content == CacheContent::state ? options_.state_image_bytes : options_.kv_image_bytes;
+  }
+  [[nodiscard]] ImageKey key_of(std::uint32_t node, CacheContent content, std::size_t group) const noexcept;
+  [[nodiscard]] static Medium fastest(MediumSet set) noexcept;
+  [[nodiscard]] Medium first_tier() const noexcept { return has(Medium::host) ? Medium::host : Medium::file; }
+  [[nodiscard]] Medium last_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::host; }
+  [[nodiscard]] double rank(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
+  [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
+  void trim_host();
+  bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to);
+  void name(const Transfer& transfer, const UnderWay& under_way);
+  void store_state(std::uint32_t node);
+  void store_kv(std::uint32_t node);
+  void write_through(std::uint32_t node);
+  void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
+  /// `named`: the tier must be told.
+  void leave_tier(std::uint32_t node, CacheContent content, Medium medium, bool named = true);
+  void evict_state(std::uint32_t node, Medium medium);
+  void move_state(std::uint32_t node);
+  void prune(std::uint32_t node, Medium medium);
+  void on_device_again(std::uint32_t node, CacheContent content);
+  void state_is_gone(std::uint32_t node);
+  void kv_is_gone(std::uint32_t node);
+  void lost(std::uint32_t node, CacheContent content, Medium medium);
+  void unpin(std::uint32_t node, CacheContent content);
+  std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
+  void release(std::uint32_t node);
+  template <class Visit>
+  void for_each_pinned(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
+                       Visit&& visit);
+  void tell(Medium medium, bool stored, std::uint32_t node, CacheContent content);
+
+  TierOptions options_;
+  std::int64_t block_size_;
+  std::size_t groups_;
+  TierListener* listener_;
+  std::shared_ptr<EvictionPolicy> policy_;
+  bool ranks_ = false;  ///< keys are values that can be averaged
+  TierNodes nodes_;
+  StateForest forest_;
+  std::array<Level, medium_count> levels_;
+  std::vector<Transfer> plan_;
+  std::vector<Transfer> taken_;
+  FlatMap<TransferId, UnderWay> under_way_;
+  FlatMap<std::int32_t, Load> loads_;  ///< by request
+  TransferId last_transfer_ = 0;
+  std::int64_t queued_bytes_ = 0;  ///< stores and moves
+  std::vector<std::uint32_t> leaving_states_;
+  std::vector<Leaving> leaving_kv_;
+  std::vector<std::uint32_t> fresh_;  ///< states that this call put on the device, to be written through
+  std::vector<std::uint32_t> to_write_;
+  std::vector<std::uint32_t> scratch_;
+  std::uint64_t call_ = 1;
+  std::int64_t tick_ = 0;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/pool/block_directory.hpp>
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include "containers/flat_map.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// A set of media.
+using MediumSet = std::uint8_t;
+[[nodiscard]] constexpr MediumSet bit(Medium medium) noexcept {
+  return static_cast<MediumSet>(1U << static_cast<unsigned>(medium));
+}
+inline constexpr MediumSet on_device = bit(Medium::device);
+inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
+
+/// Where the images of one content are. For each tier:
+///
+///     absent ── store, move ──► coming ── done ──► in ── drop, evict, moved down ──► absent
+///                                 └── failed ──► absent
+///
+/// `going` and `readers` hold an image that is in a tier: while it is moved down, and while it is loaded.
+struct TierItem {
+  MediumSet in = 0;
+  MediumSet coming = 0;
+  bool going = false;             ///< from the host to a file
+  bool failed = false;            ///< a part of what is coming did not arrive
+  std::uint8_t parts_coming = 0;  ///< images that are not answered yet
+  std::int32_t readers = 0;
+
+  [[nodiscard]] constexpr bool is_nowhere() const noexcept { return (in | coming) == 0 && readers == 0; }
+  [[nodiscard]] constexpr bool is_below() const noexcept { return ((in | coming) & below_device) != 0; }
+  [[nodiscard]] constexpr bool is_at(Medium medium) const noexcept { return ((in | coming) & bit(medium)) != 0; }
+};
+
+/// A block of a prompt, with everything before it: where its KV is, and the state at its end.
+struct TierNode {
+  static constexpr std::uint32_t none = UINT32_MAX;
+  PrefixHash prefix;
+  std::int64_t tokens = 0;  ///< up to the end of the block
+  std::uint32_t parent = none;
+  std::uint32_t first_child = none;
+  std::uint32_t next = none;  ///< of the children of its parent
+  std::uint32_t before = none;
+  TierItem kv;
+  TierItem state;
+  /// By medium: its state, if it is there or on its way, and the children that need something there. KV of the block is
+  /// worth its room below the device only as long as some medium there needs it.
+  std::array<std::uint32_t, medium_count> need = {};
+  std::int32_t kv_block = -1;       ///< on the device
+  std::uint32_t device_groups = 0;  ///< a bit for each group whose state is on the device
+  std::uint64_t made_in = 0;        ///< the call that put the state on the device
+  std::int64_t tick = 0;            ///< of its last use
+  bool used = false;                ///< the node exists
+
+  [[nodiscard]] bool is_needed() const noexcept {
+    std::uint32_t sum = 0;
+    for (const std::uint32_t medium : need) sum += medium;
+    return sum > 0;
+  }
+};
+
+/// The blocks of all prompts that are cached somewhere, as a forest: the parent of a block is the block before it. An
+/// inner node may hold nothing. Nodes are named like the blocks of a BlockDirectory, which a StateForest reads.
+class TierNodes final : public BlockDirectory {
+ public:
+  static constexpr std::uint32_t none = TierNode::none;
+
+  TierNodes(std::size_t capacity, std::size_t groups);
+
+  [[nodiscard]] TierNode& operator[](std::uint32_t node) noexcept { return nodes_[node]; }
+  [[nodiscard]] const TierNode& operator[](std::uint32_t node) const noexcept { return nodes_[node]; }
+  /// `none` if there is no such node.
+  [[nodiscard]] std::uint32_t find(const PrefixHash& prefix) const noexcept;
+  /// Finds the node or makes it, below `parent` (zero: a first block, or not known). `none` if there are too many.
+  std::uint32_t intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens);
+  /// Hangs a node without a parent below `parent`.
+  void link(std::uint32_t node, std::uint32_t parent);
+  /// Removes the node, and its parents, as far as they hold nothing and have no children. `forget(node)` is called
+  /// before each is gone.
+  template <class Forget>
+  void release(std::uint32_t node, Forget&& forget) {
+    while (node != none && is_empty(node)) {
+      forget(node);
+      node = remove(node);
+    }
+  }
+  void add_need(std::uint32_t node, Medium medium) noexcept;
+  void drop_need(std::uint32_t node, Medium medium) noexcept;
+  /// Slots of the state, by group.
+  [[nodiscard]] std::span<std::int32_t> slots(std::uint32_t node) noexcept {
+    return std::span(slots_).subspan(node * groups_, groups_);
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
+  [[nodiscard]] std::size_t capacity() const noexcept { return nodes_.size(); }
+  void clear();
+  /// Throws std::logic_error naming the first violation. O(capacity).
+  void check_invariants() const;
+
+  [[nodiscard]] std::int32_t block_count() const noexcept override { return static_cast<std::int32_t>(nodes_.size()); }
+  [[nodiscard]] std::int32_t ref_count(BlockId) const override { return 0; }
+  [[nodiscard]] std::int64_t last_use_tick(BlockId block) const override { return nodes_[block.index()].tick; }
+  [[nodiscard]] BlockHash hash(BlockId) const override { return hash_not_computed; }
+  [[nodiscard]] BlockId parent(BlockId block) const override {
+    const std::uint32_t parent = nodes_[block.index()].parent;
+    return parent == none ? BlockId{} : BlockId{static_cast<std::int32_t>(parent)};
+  }
+  [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash>, std::span<BlockId>) const override { return 0; }
+
+ private:
+  struct PrefixKey {
+    [[nodiscard]] std::size_t operator()(const PrefixHash& prefix) const noexcept { return prefix.words[0]; }
+  };
+  [[nodiscard]] bool is_empty(std::uint32_t node) const noexcept {
+    const TierNode& entry = nodes_[node];
+    return entry.first_child == none && entry.kv.is_nowhere() && entry.state.is_nowhere() && entry.device_groups == 0;
+  }
+  std::uint32_t remove(std::uint32_t node) noexcept;
+
+  std::size_t groups_;
+  Table<TierNode> nodes_;
+  std::vector<std::int32_t> slots_;  ///< [nodes, groups]
+  std::vector<std::uint32_t> free_;
+  std::uint32_t made_ = 0;  ///< nodes from here on were never used
+  FlatMap<PrefixHash, std::uint32_t, PrefixKey> index_;
+};
+
+}  // namespace stateport::detail
