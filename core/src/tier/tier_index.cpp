@@ -236,14 +236,16 @@ void TierIndex::unpin(std::uint32_t node, CacheContent content) {
   TierItem& item = this->item(node, content);
   if (--item.readers > 0) return;
   on_device_again(node, content);
-  for (const Medium medium : {Medium::host, Medium::file}) {
-    if (!nodes_[node].used || (item.in & bit(medium)) == 0) continue;
-    if (content == CacheContent::state)
-      level(medium).order.offer(source(medium), node);
-    else if (nodes_[node].need[static_cast<std::size_t>(medium)] == 0)
-      prune(node, medium);
-  }
+  if (content == CacheContent::state) offer(node);
+  for (const Medium medium : {Medium::host, Medium::file})
+    if ((item.in & bit(medium)) != 0 && nodes_[node].need[static_cast<std::size_t>(medium)] == 0) prune(node, medium);
   release(node);
+}
+
+/// The state may be evicted again from the tiers that have it.
+void TierIndex::offer(std::uint32_t node) {
+  for (const Medium medium : {Medium::host, Medium::file})
+    if ((nodes_[node].state.in & bit(medium)) != 0) level(medium).order.offer(source(medium), node);
 }
 
 void TierIndex::load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes,
@@ -538,7 +540,7 @@ void TierIndex::kv_is_gone(std::uint32_t node) {
 void TierIndex::store_state(std::uint32_t node) {
   const TierItem& state = nodes_[node].state;
   if (state.is_below()) return;
-  const Medium to = first_tier();
+  const Medium to = is_worth_it(first_tier(), node) ? first_tier() : last_tier();
   Level& tier = level(to);
   if (nodes_[node].made_in == call_) {  // the copy that makes it is not enqueued yet
     ++tier.usage.refused_images;
@@ -568,7 +570,7 @@ void TierIndex::store_kv(std::uint32_t node) {
 
 void TierIndex::flush() {
   for (const std::uint32_t node : leaving_states_) {
-    --nodes_[node].state.readers;
+    if (--nodes_[node].state.readers == 0) offer(node);
     if ((nodes_[node].state.in & on_device) == 0) store_state(node);
   }
   std::ranges::sort(leaving_kv_, {}, &Leaving::tokens);

@@ -189,6 +189,7 @@ class TierIndex {
   void kv_is_gone(std::uint32_t node);
   void lost(std::uint32_t node, CacheContent content, Medium medium);
   void unpin(std::uint32_t node, CacheContent content);
+  void offer(std::uint32_t node);
   std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
   void release(std::uint32_t node);
   template <class Visit>
