@@ -29,7 +29,8 @@ SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
       requests_(static_cast<std::size_t>(options.max_requests)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
       state_prefix_(static_cast<std::size_t>(state_slots(options))),
-      noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0) {
+      noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0),
+      is_loading_(noted_.size(), 0) {
   for (Request& request : requests_) {
     SlotId live;
     static_cast<void>(slots_.allocate({&live, 1}));
@@ -201,7 +202,7 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(request, tokens);
   std::uint32_t& noted = noted_[checkpoint.block.index()];
-  if (noted == commit_) return;
+  if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
   // Another block of the same tokens may have the state. It serves only as long as its hash finds that block.
   const BlockHash key = kv_.hashes(request).keys()[index];
   const auto same = allocator_.find_tagged(key, checkpoint.tag);
@@ -286,8 +287,11 @@ bool SlotsRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
   const auto blocks = kv_.blocks(id);
   const auto first = static_cast<std::size_t>(cached_tokens / options_.block_size_tokens);
   const auto end = static_cast<std::size_t>(tokens / options_.block_size_tokens);
+  // The slot of a shared block may be the target of another request's load.
+  if (allocator_.has_state(blocks[end - 1])) return false;
   if (!allocator_.try_allocate(blocks.subspan(end - 1, 1), slots.first(1)).met()) return false;
   requests_[id.index()].loading = allocator_.pin(blocks[end - 1]);
+  is_loading_[blocks[end - 1].index()] = 1;
   for (std::size_t i = first; i < end; ++i) kv_blocks.push_back(blocks[i].value());
   return true;
 }
@@ -296,6 +300,7 @@ void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   Request& request = requests_[id.index()];
   const SlotId slot = std::exchange(request.loading, SlotId{});
   const BlockId block = kv_.blocks(id)[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  is_loading_[block.index()] = 0;
   if (!done) {
     allocator_.unpin(slot);
     return allocator_.invalidate(block);
@@ -457,7 +462,7 @@ void SlotsRequestCache::check_index() const {
   std::int64_t pins = 0;
   for (std::int32_t slot = 0; slot < slots_.capacity_slots(); ++slot)
     if (!slots_.is_free(SlotId{slot})) pins += slots_.lock_count(SlotId{slot});
-  for (const Request& request : requests_) pins -= request.pinned.valid();
+  for (const Request& request : requests_) pins -= request.pinned.valid() + request.loading.valid();
   require_invariant(pins == 0, "SlotsRequestCache", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};

@@ -113,6 +113,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block
   std::vector<std::uint32_t> noted_;   ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;
+  std::vector<std::uint8_t> is_loading_;  ///< by block: a state is being loaded into its slot
 };
 
 }  // namespace stateport::detail

@@ -381,7 +381,12 @@ void TreeRequestCache::note_cached(RequestId id, std::int64_t tokens) {
 bool TreeRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   Request& request = requests_[id.index()];
-  request.cached = tree_.lock(request.hit.kv_node);
+  // Since the lookup the tree may have given up what the hit does not need.
+  const std::int64_t cached = std::min(cached_tokens, tokens);
+  const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), name_space(id), {}, Lookup::again);
+  const NodeId root = tree_.peek({}).node;
+  if (cached > (path.kv_node == root ? 0 : tree_.node(path.kv_node).end_tokens)) return false;
+  request.cached = tree_.lock(path.kv_node);
   request.loading = reserve(id, tokens) ? take_slot() : SlotId{};
   if (!request.loading.valid()) {
     request.cached.release();

@@ -69,7 +69,7 @@ TierIndex::TierIndex(const Setup& setup)
     Level& tier = level(medium);
     tier.capacity = medium == Medium::host ? options_.host_bytes : options_.file_bytes;
     tier.order = VictimOrder<>(policy_->traits());
-    if (tier.capacity > 0) tier.order.reserve(nodes_.capacity());
+    tier.order.reserve(nodes_.capacity());
   }
 }
 
@@ -128,10 +128,10 @@ void TierIndex::state_lost(const PrefixHash& prefix, std::size_t group) {
   if (node == none) return;
   TierNode& entry = nodes_[node];
   entry.device_groups &= ~(1U << group);
-  if ((entry.state.in & on_device) == 0) return;
+  ++entry.state.readers;  // until flush()
+  if ((entry.state.in & on_device) == 0) return incomplete_.push_back(node);
   entry.state.in &= below_device;
   leaving_states_.push_back(node);
-  ++entry.state.readers;  // until flush()
 }
 
 /// The host gives up what is on the device; files keep it.
@@ -296,7 +296,7 @@ bool TierIndex::begin(Transfer::Kind kind, std::uint32_t node, CacheContent cont
   TierItem& item = this->item(node, content);
   const std::size_t groups = content == CacheContent::state ? groups_ : 1;
   item.coming |= bit(to);
-  item.going = kind == Transfer::Kind::move;
+  item.going = kind == Transfer::Kind::copy;
   if (item.going) level(from).going_bytes += bytes;
   item.failed = false;
   item.parts_coming = static_cast<std::uint8_t>(groups);
@@ -327,7 +327,7 @@ void TierIndex::arrived(std::uint32_t node, CacheContent content, const UnderWay
   TierItem& item = this->item(node, content);
   Level& tier = level(transfer.to);
   const std::int64_t bytes = bytes_of(content);
-  const bool moved = transfer.kind == Transfer::Kind::move;
+  const bool moved = transfer.kind == Transfer::Kind::copy;
   queued_bytes_ -= bytes;
   item.coming &= static_cast<MediumSet>(~bit(transfer.to));
   item.going = false;
@@ -343,23 +343,16 @@ void TierIndex::arrived(std::uint32_t node, CacheContent content, const UnderWay
     tier.usage.bytes -= bytes;
     ++tier.usage.refused_images;
     if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
-    if (!moved) {  // parts of it may have arrived
-      for (std::size_t group = 0; content == CacheContent::state && group < groups_ && groups_ > 1; ++group)
-        plan_.push_back({.kind = Transfer::Kind::drop,
-                         .image = key_of(node, content, group),
-                         .from = transfer.to,
-                         .to = transfer.to});
-    }
+    // Some of its groups may have arrived.
+    for (std::size_t group = 0; content == CacheContent::state && groups_ > 1 && group < groups_; ++group)
+      plan_.push_back({.kind = Transfer::Kind::drop,
+                       .image = key_of(node, content, group),
+                       .from = transfer.to,
+                       .to = transfer.to});
   }
   // What could not be moved must go all the same: else nothing makes room again.
   if (moved && (item.in & bit(transfer.from)) != 0) {
-    if (done && item.readers == 0) {
-      leave_tier(node, content, transfer.from, false);
-    } else if (item.readers == 0) {
-      leave_tier(node, content, transfer.from);
-    } else if (content == CacheContent::state) {
-      level(transfer.from).order.offer(source(transfer.from), node);
-    }
+    if (done || item.readers == 0) leave_tier(node, content, transfer.from);
     prune(node, transfer.from);
   }
   on_device_again(node, content);
@@ -406,10 +399,12 @@ void TierIndex::lost(std::uint32_t node, CacheContent content, Medium medium) {
   ++level(medium).usage.lost_images;
   if ((item.in & bit(medium)) == 0 || item.going) return;
   leave_tier(node, content, medium);
-  if (content == CacheContent::state)
+  if (content == CacheContent::state) {
+    state_is_gone(node);
     prune(node, medium);
-  else
+  } else {
     kv_is_gone(node);
+  }
 }
 
 // Room.
@@ -455,25 +450,23 @@ void TierIndex::trim_host() {
 void TierIndex::move_state(std::uint32_t node) {
   level(Medium::host).order.erase(source(Medium::host), node);
   TierUsage& file = level(Medium::file).usage;
-  if (!is_worth_it(Medium::file, node)) {
-    ++file.dropped_states;
-  } else if (make_room(Medium::file, options_.state_image_bytes) &&
-             begin(Transfer::Kind::move, node, CacheContent::state, Medium::host, Medium::file)) {
-    return;
-  } else {
-    ++file.refused_images;
-  }
+  const bool worth = is_worth_it(Medium::file, node);
+  ++nodes_[node].state.readers;  // what goes to make room may have KV that this state needs
+  const bool room = worth && make_room(Medium::file, options_.state_image_bytes);
+  --nodes_[node].state.readers;
+  if (room && begin(Transfer::Kind::copy, node, CacheContent::state, Medium::host, Medium::file)) return;
+  ++(worth ? file.refused_images : file.dropped_states);
   evict_state(node, Medium::host);
 }
 
-void TierIndex::leave_tier(std::uint32_t node, CacheContent content, Medium medium, bool named) {
+void TierIndex::leave_tier(std::uint32_t node, CacheContent content, Medium medium) {
   TierItem& item = this->item(node, content);
   Level& tier = level(medium);
   item.in &= static_cast<MediumSet>(~bit(medium));
   tier.usage.bytes -= bytes_of(content);
   --(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
   const std::size_t groups = content == CacheContent::state ? groups_ : 1;
-  for (std::size_t group = 0; named && group < groups; ++group)
+  for (std::size_t group = 0; group < groups; ++group)
     plan_.push_back(
         {.kind = Transfer::Kind::drop, .image = key_of(node, content, group), .from = medium, .to = medium});
   tell(medium, false, node, content);
@@ -498,7 +491,7 @@ void TierIndex::prune(std::uint32_t node, Medium medium) {
       const bool only_here = (kv.in & ~bit(medium)) == 0 && kv.coming == 0;
       const bool moves = only_here && nodes_[node].is_needed() && medium == Medium::host &&
                          make_room(Medium::file, options_.kv_image_bytes) && (kv.in & bit(medium)) != 0 &&
-                         begin(Transfer::Kind::move, node, CacheContent::kv_block, Medium::host, Medium::file);
+                         begin(Transfer::Kind::copy, node, CacheContent::kv_block, Medium::host, Medium::file);
       if (!moves && (kv.in & bit(medium)) != 0) {
         leave_tier(node, CacheContent::kv_block, medium);
         if (only_here) kv_is_gone(node);
@@ -570,16 +563,20 @@ void TierIndex::store_kv(std::uint32_t node) {
 
 void TierIndex::flush() {
   for (const std::uint32_t node : leaving_states_) {
-    if (--nodes_[node].state.readers == 0) offer(node);
     if ((nodes_[node].state.in & on_device) == 0) store_state(node);
+    if (--nodes_[node].state.readers == 0) offer(node);
   }
   std::ranges::sort(leaving_kv_, {}, &Leaving::tokens);
   for (const Leaving& leaving : leaving_kv_) {
-    --nodes_[leaving.node].kv.readers;
     if ((nodes_[leaving.node].kv.in & on_device) == 0) store_kv(leaving.node);
+    --nodes_[leaving.node].kv.readers;
   }
+  for (const std::uint32_t node : incomplete_)
+    if (--nodes_[node].state.readers == 0) offer(node);
+  for (const std::uint32_t node : incomplete_) release(node);
   for (const std::uint32_t node : leaving_states_) release(node);
   for (std::size_t i = leaving_kv_.size(); i-- > 0;) release(leaving_kv_[i].node);
+  incomplete_.clear();
   leaving_states_.clear();
   leaving_kv_.clear();
   for (const std::uint32_t node : to_write_) write_through(node);
@@ -653,6 +650,7 @@ void TierIndex::reset() {
       for (const Medium medium : {Medium::host, Medium::file})
         if ((item(node, content).in & bit(medium)) != 0) leave_tier(node, content, medium);
   }
+  incomplete_.clear();
   leaving_states_.clear();
   leaving_kv_.clear();
   to_write_.clear();
@@ -672,7 +670,7 @@ void TierIndex::check_invariants() const {
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     const TierNode& entry = nodes_[node];
     if (!entry.used) continue;
-    check(forest_.has_state(node) == ((entry.state.in | entry.state.coming) != 0 || entry.state.readers > 0),
+    check(forest_.has_state(node) == ((entry.state.in | entry.state.coming) != 0),
           "a state is not in the forest, or has gone");
     parts += entry.state.parts_coming + entry.kv.parts_coming;
     for (const CacheContent content : {CacheContent::state, CacheContent::kv_block}) {

@@ -179,8 +179,7 @@ class TierIndex {
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
-  /// `named`: the tier must be told.
-  void leave_tier(std::uint32_t node, CacheContent content, Medium medium, bool named = true);
+  void leave_tier(std::uint32_t node, CacheContent content, Medium medium);
   void evict_state(std::uint32_t node, Medium medium);
   void move_state(std::uint32_t node);
   void prune(std::uint32_t node, Medium medium);
@@ -213,6 +212,7 @@ class TierIndex {
   TransferId last_transfer_ = 0;
   std::int64_t queued_bytes_ = 0;  ///< stores and moves
   std::vector<std::uint32_t> leaving_states_;
+  std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have
   std::vector<Leaving> leaving_kv_;
   std::vector<std::uint32_t> fresh_;  ///< states that this call put on the device, to be written through
   std::vector<std::uint32_t> to_write_;

@@ -24,7 +24,7 @@ inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
 
 /// Where the images of one content are. For each tier:
 ///
-///     absent ── store, move ──► coming ── done ──► in ── drop, evict, moved down ──► absent
+///     absent ── store, copy ──► coming ── done ──► in ── drop, evict, moved down ──► absent
 ///                                 └── failed ──► absent
 ///
 /// `going` and `readers` hold an image that is in a tier: while it is moved down, and while it is loaded.

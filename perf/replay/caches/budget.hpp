@@ -22,7 +22,8 @@ struct Budget {
   }
 };
 
-/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1, host_bytes or file_bytes < 0.
+/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1, host_bytes or file_bytes <
+/// 0.
 void check_budget(const Budget& budget);
 
 }  // namespace stateport::replay

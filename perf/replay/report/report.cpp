@@ -120,9 +120,13 @@ void add_hits(Lines& lines, const Report& report) {
     lines.add(medium == Medium::host ? "host" : "files",
               "{:.2f} % of tokens, {} loads; {} read, {} written; {} states, {} blocks at the end; {} evicted, {} not "
               "worth it, {} refused",
-              replay.input_tokens == 0 ? 0.0 : 100.0 * static_cast<double>(tier.hit_tokens * report.run.block_size_tokens / 4) / static_cast<double>(replay.input_tokens),
-              tier.loads, human_bytes(static_cast<double>(tier.bytes_read)), human_bytes(static_cast<double>(tier.bytes_written)), tier.states, tier.kv_blocks,
-              tier.evicted_states, tier.dropped_states, tier.refused_images);
+              replay.input_tokens == 0
+                  ? 0.0
+                  : 100.0 * static_cast<double>(tier.hit_tokens * report.run.block_size_tokens / 4) /
+                        static_cast<double>(replay.input_tokens),
+              tier.loads, human_bytes(static_cast<double>(tier.bytes_read)),
+              human_bytes(static_cast<double>(tier.bytes_written)), tier.states, tier.kv_blocks, tier.evicted_states,
+              tier.dropped_states, tier.refused_images);
   }
   add_losses(lines, replay.stats);
   if (report.cache.uncached_blocks > 0)

@@ -6,6 +6,7 @@
 
 #include "heap_counter.hpp"
 #include "random.hpp"
+#include "random_engine.hpp"
 #include "state_world.hpp"
 
 #include <doctest/doctest.h>
@@ -19,7 +20,10 @@
 #include <vector>
 
 using namespace stateport;
+using stateport::test::one_key;
 using stateport::test::Random;
+using stateport::test::random_options;
+using stateport::test::RandomEngine;
 using stateport::test::StateWorld;
 using Tokens = StateWorld::Tokens;
 
@@ -44,10 +48,6 @@ RequestCacheOptions small(CacheIndex index, std::int32_t drafts = 0, bool overla
                     {.block_size_tokens = 24, .blocks = 30, .conv_window = 3 + drafts, .layout_fingerprint = 8}};
   return options;
 }
-
-/// Two first blocks of four tokens with one 63-bit key under xxh3_128, and different digests. They were found by
-/// following the key of a block to the block that it numbers, and so on, some 2^32 times (Pollard's rho).
-constexpr std::array<std::array<Token, 4>, 2> one_key = {{{1977724, 1278635, 517372, 1}, {1596476, 103655, 356537, 1}}};
 
 constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
 
@@ -578,309 +578,6 @@ TEST_CASE("a request that decodes inside a block of states holds its window alon
   }
 }
 
-namespace {
-
-/// An engine that does everything that RequestCache allows, in random order.
-class RandomEngine {
- public:
-  RandomEngine(Random& random, const RequestCacheOptions& options)
-      : random_(random), options_(options), cache_(make_request_cache(options)), world_(options) {}
-
-  void step() {
-    const std::int64_t dice = random_.between(0, 19);
-    if (dice < 4) start();
-    if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
-    plan();
-    if (dice == 7 && planned_ && !second_) cancel();
-    if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
-    if (pass_ && random_.chance(70)) commit();
-    if (!pass_) run();
-    if (!options_.overlap && pass_) commit();
-    cache_->check_invariants();
-    follow_events();
-  }
-
-  void finish() {
-    while (pass_ || planned_) {
-      if (!pass_) run();
-      if (pass_) commit();
-    }
-    while (!running_.empty()) end(running_.begin()->first);
-    cache_->check_invariants();
-    follow_events();
-    check_usage();
-    cache_->reset();
-    follow_events();
-    CHECK(stored_.empty());
-  }
-
-  /// Nothing runs.
-  void check_usage() const {
-    const CacheUsage usage = cache_->usage();
-    if (options_.index == CacheIndex::align) return;
-    REQUIRE(cache_->stats().eviction_ages.total() <= usage.evicted_states);
-    REQUIRE(cache_->stats().reuse_ages.total() == hits);
-    // An order of a tree spares the request that ended last.
-    if (options_.budget_bytes > 0 && (options_.index == CacheIndex::slots || options_.eviction == EvictionOrder::hix))
-      REQUIRE(options_.memory.of(usage.kv_tokens, usage.states) <= options_.budget_bytes);
-    if (!options_.events) return;
-    const auto states = std::ranges::count_if(stored_, [](const auto& stored) {
-      return std::get<CacheEvent::Content>(stored) == CacheEvent::Content::state;
-    });
-    const std::int64_t blocks = std::ssize(stored_) - states;
-    const std::int64_t held = usage.kv_tokens / options_.block_size_tokens;
-    // Two requests that made the same at a time may both have kept it: it is found once.
-    REQUIRE((options_.index == CacheIndex::slots ? states <= usage.states : states == usage.states));
-    REQUIRE((options_.index == CacheIndex::slots ? blocks <= held : blocks == held));
-  }
-
-  std::int64_t hits = 0;
-  std::int64_t ran_ahead = 0;
-  std::int64_t ahead = 0;
-
- private:
-  struct Live {
-    Tokens tokens;  ///< with those that the host has not read back
-    std::size_t told = 0;
-    std::int64_t prompt = 0;
-  };
-  struct RunRow {
-    RequestId request;
-    std::int32_t drafts = 0;
-    std::int32_t tokens = 0;
-    bool room = false;
-    bool live = true;
-    std::size_t sampled_at = 0;
-    std::int32_t sampled = 0;
-  };
-  struct Batch {
-    PassId pass = 0;
-    bool ready = false;
-    std::vector<RunRow> rows;
-  };
-
-  RequestId pick() {
-    auto at = running_.begin();
-    std::advance(at, random_.between(0, static_cast<std::int64_t>(running_.size()) - 1));
-    return at->first;
-  }
-
-  ReuseHint random_hint() {
-    return {.last_turn = random_.chance(20),
-            .expected_idle_s = random_.chance(20) ? 30.0 : 0,
-            .session = random_.chance(20) ? 1u + static_cast<std::uint64_t>(random_.between(0, 3)) : 0};
-  }
-
-  void start() {
-    Tokens prompt;
-    if (!old_.empty() && random_.chance(70)) {
-      prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];
-      prompt.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt))));
-    }
-    if (prompt.empty() && random_.chance(30))
-      for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.push_back(token);
-    for (std::int64_t own = random_.between(prompt.empty() ? 1 : 0, 20); own > 0; --own)
-      prompt.push_back(random_.between32(0, 2));
-    if (prompt.size() > 60) prompt.resize(60);
-    const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
-    if (!started) return;
-    hits += started->reused_tokens > 0;
-    if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
-    running_[started->request] = {.tokens = prompt, .told = prompt.size(), .prompt = std::ssize(prompt)};
-  }
-
-  void end(RequestId id) {
-    Live& live = running_.at(id);
-    live.tokens.resize(live.told);
-    old_.push_back(live.tokens);
-    for (auto* batch : {&pass_, &planned_})
-      if (*batch)
-        for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
-    cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
-    running_.erase(id);
-  }
-
-  void plan() {
-    if (planned_ || (pass_ && !options_.overlap)) return;
-    std::vector<PassRow> rows;
-    for (const auto& [id, live] : running_) {
-      const std::int64_t budget = random_.between(0, 30);
-      const PassRow* under_way = nullptr;
-      PassRow pending;
-      if (pass_)
-        for (const RunRow& row : pass_->rows)
-          if (row.request == id && row.live && row.room) {
-            pending = {.request = id, .tokens = row.tokens, .drafts = row.drafts};
-            under_way = &pending;
-          }
-      const std::int64_t low = cache_->computed(id) + (under_way ? under_way->tokens - under_way->drafts : 0);
-      if (low < live.prompt) {
-        const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, budget));
-        if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
-      } else if (low + 2 * (1 + options_.drafts) + 1 < options_.max_request_tokens) {
-        std::int32_t drafts = random_.between32(0, options_.drafts);
-        if (options_.align_mode == AlignMode::all && drafts < options_.drafts) drafts = 0;
-        rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
-      }
-    }
-    const PassPlan plan = cache_->plan(rows);
-    planned_.emplace();
-    planned_->pass = plan.pass;
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      planned_->rows.push_back(
-          {.request = rows[i].request, .drafts = rows[i].drafts, .tokens = rows[i].tokens, .room = plan.rows[i].room});
-    take(plan);
-    ahead += pass_.has_value();
-  }
-
-  void take(const PassPlan& plan) {
-    planned_->ready = plan.ready;
-    if (plan.ready) plan_ = plan;
-  }
-
-  void cancel() {
-    cache_->cancel(planned_->pass);
-    planned_.reset();
-  }
-
-  void run() {
-    if (pass_ || !planned_) {
-      // Two passes run before the first is read back.
-      if (!pass_ || !planned_ || !planned_->ready || second_) return;
-      run_rows();
-      second_ = true;
-      ++ran_ahead;
-      return;
-    }
-    run_rows();
-    pass_ = std::move(planned_);
-    planned_.reset();
-  }
-
-  void run_rows() {
-    world_.before(plan_);
-    for (std::size_t i = 0; i < planned_->rows.size(); ++i) {
-      RunRow& row = planned_->rows[i];
-      if (!row.room || !row.live) continue;
-      Live& live = running_.at(row.request);
-      const RowPlan& plan = plan_.rows[i];
-      const auto start = static_cast<std::ptrdiff_t>(plan.start);
-      const std::ptrdiff_t given = row.tokens - row.drafts;
-      REQUIRE(start + given <= std::ssize(live.tokens));
-      Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
-      for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
-      world_.run(i, plan, Tokens(live.tokens.begin(), live.tokens.begin() + start), fed);
-      row.sampled_at = live.tokens.size();
-      if (start + given < live.prompt) continue;
-      // The first drafts are accepted, and one token more is sampled.
-      const std::int32_t accepted = random_.between32(0, row.drafts);
-      for (std::int32_t d = 0; d < accepted; ++d) live.tokens.push_back(fed[static_cast<std::size_t>(given + d)]);
-      live.tokens.push_back(random_.between32(0, 2));
-      row.sampled = accepted + 1;
-    }
-  }
-
-  void commit() {
-    std::vector<std::int32_t> counts;
-    Tokens sampled;
-    for (const RunRow& row : pass_->rows) {
-      counts.push_back(row.live ? row.sampled : 0);
-      if (counts.back() == 0) continue;
-      Live& live = running_.at(row.request);
-      const auto first = live.tokens.begin() + static_cast<std::ptrdiff_t>(row.sampled_at);
-      sampled.insert(sampled.end(), first, first + row.sampled);
-      live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
-    }
-    const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
-    world_.after(commit);
-    for (const RunRow& row : pass_->rows) {
-      if (!row.live || !row.room || second_) continue;
-      const Live& live = running_.at(row.request);
-      const Tokens computed(live.tokens.begin(), live.tokens.begin() + cache_->computed(row.request));
-      for (std::size_t g = 0; g < group_count(options_); ++g)
-        REQUIRE(world_.read(cache_->state(row.request, g), g) == computed);
-    }
-    pass_.reset();
-    if (commit.next) take(*commit.next);
-    if (second_) {
-      pass_ = std::move(planned_);
-      planned_.reset();
-      second_ = false;
-    }
-  }
-
-  void follow_events() {
-    if (!options_.events) return;
-    std::array<CacheEvent, 7> events;
-    while (const std::size_t count = cache_->take_events(events)) {
-      for (const CacheEvent& event : std::span(events).first(count)) {
-        REQUIRE(event.sequence == ++sequence_);
-        const auto key = std::tuple(event.content, event.group, event.prefix.words);
-        if (event.kind == CacheEvent::Kind::cleared) stored_.clear();
-        if (event.kind == CacheEvent::Kind::stored) REQUIRE(stored_.insert(key).second);
-        if (event.kind == CacheEvent::Kind::removed) REQUIRE(stored_.erase(key) == 1);
-      }
-    }
-  }
-
-  Random& random_;
-  RequestCacheOptions options_;
-  std::unique_ptr<RequestCache> cache_;
-  StateWorld world_;
-  std::map<RequestId, Live> running_;
-  std::vector<Tokens> old_;
-  std::optional<Batch> pass_;     ///< that ran and is not read back
-  std::optional<Batch> planned_;  ///< the next one
-  bool second_ = false;           ///< it ran, too
-  PassPlan plan_;
-  double now_s_ = 0;
-  std::uint64_t sequence_ = 0;
-  std::set<std::tuple<CacheEvent::Content, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
-};
-
-RequestCacheOptions random_options(Random& random, CacheIndex index) {
-  RequestCacheOptions options{.index = index,
-                              .align_mode = static_cast<AlignMode>(random.between(0, 2)),
-                              .max_requests = random.between32(1, 4),
-                              .max_request_tokens = 90,
-                              .drafts = random.between32(0, 3),
-                              .block_size_tokens = random.between32(1, 4),
-                              .checkpoints = random.between32(0, 6),
-                              .scan_alignment_tokens = random.between32(0, 3),
-                              .hash = BlockHashKind::xxh3_128,
-                              .overlap = random.chance(50),
-                              .events = random.chance(50)};
-  options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);
-  options.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
-  options.layout_fingerprint = 3;
-  if (index != CacheIndex::align) {
-    options.align_mode = AlignMode::align;
-    constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
-    options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
-    options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
-    if (index == CacheIndex::tree && options.placement != CheckpointPlacement::passes && random.chance(50))
-      options.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
-    options.position_tokens = random.between32(1, 8);
-    options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
-    if (random.chance(30)) options.budget_bytes = random.between(1, 1000);
-    return options;
-  }
-  constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
-  options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
-  std::int32_t size = options.block_size_tokens;
-  while (size <= 2 * options.drafts) size += options.block_size_tokens;
-  for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))
-    options.groups.push_back(
-        {.block_size_tokens = size,
-         .blocks = static_cast<std::int32_t>(resident_blocks(options.align_mode, 90, size, options.drafts, 0) + 1 +
-                                             random.between(0, 20)),
-         .conv_window = 3 + options.drafts,
-         .layout_fingerprint = 5});
-  return options;
-}
-
-}  // namespace
-
 TEST_CASE("whatever an engine does, every pass reads the state and the KV of its own tokens") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
@@ -901,6 +598,28 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
     CHECK(hits > 500);
     CHECK(ahead > 2000);
     CHECK(ran_ahead > 100);
+  }
+}
+
+TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state and the KV of its own tokens") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t loads = 0;
+    std::int64_t failed = 0;
+    std::uint64_t seeds = 0;
+    test::for_each_seed(400, [&](Random& random, std::uint64_t) {
+      RequestCacheOptions options = random_options(random, index);
+      options.tiers = random_tiers(random, options);
+      RandomEngine engine(random, options);
+      for (int step = 0; step < 200; ++step) engine.step();
+      engine.finish();
+      loads += engine.loads;
+      failed += engine.failed_loads;
+      ++seeds;
+    });
+    if (seeds < 400) continue;
+    CHECK(loads > 100);
+    CHECK(failed > 10);
   }
 }
 

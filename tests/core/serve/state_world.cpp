@@ -98,6 +98,57 @@ void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& 
   conv.base = row.start + row.tokens - row.drafts;
 }
 
+void StateWorld::begin(const Transfer& transfer) {
+  using Kind = Transfer::Kind;
+  auto& from = tiers_[static_cast<std::size_t>(transfer.from)];
+  const ImageName name = this->name(transfer.image);
+  if (transfer.kind == Kind::drop) {
+    const bool was_there = from.erase(name) == 1;
+    // Of several groups those that arrived are dropped with those that did not.
+    REQUIRE((was_there || slots_.size() > 1));
+    return;
+  }
+  Image& image = moving_[transfer.id];
+  if (transfer.kind != Kind::store) {
+    REQUIRE(from.contains(name));
+    image = from.at(name);
+    return;
+  }
+  REQUIRE(!tiers_[static_cast<std::size_t>(transfer.to)].contains(name));
+  REQUIRE(transfer.place >= 0);
+  const auto block = static_cast<std::size_t>(options_.block_size_tokens);
+  if (transfer.image.content == CacheContent::state) {
+    image.state = slots_[static_cast<std::size_t>(transfer.image.group)][static_cast<std::size_t>(transfer.place)];
+    REQUIRE(image.state.recurrent);
+    REQUIRE(std::ssize(*image.state.recurrent) == transfer.image.tokens);
+    return;
+  }
+  const auto first = kv_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(transfer.place) * block);
+  image.kv.assign(first, first + static_cast<std::ptrdiff_t>(block));
+  REQUIRE(image.kv.back());
+  REQUIRE(std::ssize(*image.kv.back()) == transfer.image.tokens);
+}
+
+void StateWorld::end(const Transfer& transfer, bool done) {
+  const Image image = moving_.at(transfer.id);
+  moving_.erase(transfer.id);
+  if (transfer.kind == Transfer::Kind::load) {
+    const auto place = static_cast<std::size_t>(transfer.place);
+    const auto block = static_cast<std::size_t>(options_.block_size_tokens);
+    if (transfer.image.content == CacheContent::state)
+      slots_[static_cast<std::size_t>(transfer.image.group)][place] = done ? image.state : Slot{};
+    else
+      for (std::size_t i = 0; i < block; ++i) kv_[place * block + i] = done ? image.kv[i] : std::nullopt;
+    return;
+  }
+  if (!done) return;
+  tiers_[static_cast<std::size_t>(transfer.to)][name(transfer.image)] = image;
+}
+
+std::int64_t StateWorld::images(Medium medium) const {
+  return std::ssize(tiers_[static_cast<std::size_t>(medium)]);
+}
+
 void StateWorld::after(const PassCommit& commit) {
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot) {

@@ -3,9 +3,11 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 namespace stateport::test {
@@ -25,10 +27,16 @@ class StateWorld {
   void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
   /// What comes after it.
   void after(const PassCommit& commit);
+  /// Transfers take effect in order: a store reads the device when it begins, and so does what reads a tier. What is
+  /// written is there when it ends, unless it failed: then a load leaves rubbish.
+  void begin(const Transfer& transfer);
+  void end(const Transfer& transfer, bool done);
+  [[nodiscard]] std::int64_t images(Medium medium) const;
   /// The state that a RowState names; none if its two parts differ or were never written.
   [[nodiscard]] std::optional<Tokens> read(const RowState& state, std::size_t group) const;
 
  private:
+  using ImageName = std::tuple<std::array<std::uint64_t, 2>, std::int64_t, CacheContent, std::int32_t>;
   /// A conv window is the last inputs of `base` tokens, and perhaps inputs after these; a recurrent state is exact.
   struct Slot {
     std::optional<Tokens> inputs;
@@ -37,6 +45,9 @@ class StateWorld {
   };
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
   void copy(std::size_t group, CopyPlan plan);
+  [[nodiscard]] static ImageName name(const ImageKey& key) {
+    return {key.prefix.words, key.tokens, key.content, key.group};
+  }
   void write(std::size_t group, const RowState& state, const RowPlan& row, const Tokens& known, const Tokens& fed);
 
   RequestCacheOptions options_;
@@ -44,6 +55,12 @@ class StateWorld {
   std::vector<Slot> scratch_;
   std::map<std::int32_t, std::vector<Tokens>> steps_;  ///< by row of the pass: the state after each of its tokens
   std::vector<std::optional<Tokens>> kv_;              ///< by KV index: all tokens up to its own
+  struct Image {
+    Slot state;
+    std::vector<std::optional<Tokens>> kv;  ///< of a block
+  };
+  std::array<std::map<ImageName, Image>, medium_count> tiers_;
+  std::map<TransferId, Image> moving_;
 };
 
 }  // namespace stateport::test

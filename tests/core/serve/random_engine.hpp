@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "random.hpp"
+#include "state_world.hpp"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+namespace stateport::test {
+
+/// Two first blocks of four tokens with one 63-bit key under xxh3_128, and different digests. They were found by
+/// following the key of a block to the block that it numbers, and so on, some 2^32 times (Pollard's rho).
+inline constexpr std::array<std::array<Token, 4>, 2> one_key = {
+    {{1977724, 1278635, 517372, 1}, {1596476, 103655, 356537, 1}}};
+
+/// Options of small caches of all kinds.
+[[nodiscard]] RequestCacheOptions random_options(Random& random, CacheIndex index);
+/// Tiers for them, of a few images.
+[[nodiscard]] TierOptions random_tiers(Random& random, const RequestCacheOptions& options);
+
+/// An engine that does everything that RequestCache allows, in random order, over a StateWorld. Transfers between the
+/// device and the tiers end late, in any order, and some fail.
+class RandomEngine {
+ public:
+  using Tokens = StateWorld::Tokens;
+
+  RandomEngine(Random& random, const RequestCacheOptions& options);
+
+  void step();
+  /// Ends everything and forgets it.
+  void finish();
+
+  std::int64_t hits = 0;
+  std::int64_t ran_ahead = 0;
+  std::int64_t ahead = 0;
+  std::int64_t loads = 0;         ///< that ended well
+  std::int64_t failed_loads = 0;  ///< that did not
+
+ private:
+  struct Live {
+    Tokens tokens;  ///< with those that the host has not read back
+    std::size_t told = 0;
+    std::int64_t prompt = 0;
+    std::int64_t loading_tokens = 0;
+    std::int64_t reused_tokens = 0;
+  };
+  struct RunRow {
+    RequestId request;
+    std::int32_t drafts = 0;
+    std::int32_t tokens = 0;
+    bool room = false;
+    bool live = true;
+    std::size_t sampled_at = 0;
+    std::int32_t sampled = 0;
+  };
+  struct Batch {
+    PassId pass = 0;
+    bool ready = false;
+    std::vector<RunRow> rows;
+  };
+
+  void check_usage() const;
+  void check_tiers() const;
+  RequestId pick();
+  ReuseHint random_hint();
+  void start();
+  void end(RequestId id);
+  void plan();
+  void take(const PassPlan& plan);
+  void cancel();
+  void run();
+  void run_rows();
+  void commit();
+  void take_transfers();
+  void settle(std::size_t most);
+  void follow_loads();
+  void follow_events();
+
+  Random& random_;
+  RequestCacheOptions options_;
+  std::unique_ptr<RequestCache> cache_;
+  StateWorld world_;
+  std::map<RequestId, Live> running_;
+  std::vector<Tokens> old_;
+  std::optional<Batch> pass_;     ///< that ran and is not read back
+  std::optional<Batch> planned_;  ///< the next one
+  bool second_ = false;           ///< it ran, too
+  PassPlan plan_;
+  double now_s_ = 0;
+  std::uint64_t sequence_ = 0;
+  int fail_per_cent_ = 0;  ///< of transfers
+  std::vector<Transfer> under_way_;
+  std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
+};
+
+}  // namespace stateport::test
