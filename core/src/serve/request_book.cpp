@@ -9,27 +9,6 @@
 
 namespace stateport::detail {
 
-namespace {
-
-TierIndex::Setup tier_setup(const RequestCacheOptions& options, TierListener* listener) {
-  TierIndex::Setup setup{.tiers = options.tiers,
-                         .block_size_tokens = options.block_size_tokens,
-                         .groups = group_count(options),
-                         .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
-                         .states = static_cast<std::size_t>(state_slots(options)),
-                         .eviction = options.eviction,
-                         .eviction_options = options.eviction_options,
-                         .memory = options.memory,
-                         .listener = listener};
-  TierOptions& tiers = setup.tiers;
-  if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
-  if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
-  check_tier_options(tiers, tiers.state_image_bytes, tiers.kv_image_bytes);
-  return setup;
-}
-
-}  // namespace
-
 RequestBook::RequestBook(const RequestCacheOptions& options)
     : options_(options),
       groups_(group_count(options)),
@@ -45,14 +24,13 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
   if (!options.tiers.enabled()) return;
-  tiers_.emplace(tier_setup(options, news_.listener()));
-  news_.set_tiers(*tiers_);
-  below_.resize(records_.size());
+  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), records_, stats_, news_.listener());
+  news_.set_tiers(tiers_->index());
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   check_prompt(prompt, options_.max_request_tokens, now_s_);
-  check_taken("start");
+  if (tiers_) tiers_->check_taken("start");
   now_s_ = prompt.now_s;
   if (free_requests_.empty()) return std::nullopt;
   const RequestId id = free_requests_.back();
@@ -60,7 +38,7 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   record.fill(prompt);
   const std::optional<Opened> opened = open(id, prompt.now_s);
   if (!opened) {
-    end_call();
+    if (tiers_) tiers_->end_call(false);
     return std::nullopt;
   }
   free_requests_.pop_back();
@@ -68,14 +46,11 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   record.running = true;
   record.computed = opened->reused_tokens;
   StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
-  if (tiers_ && start_load(id, *opened)) {
-    const TierHit& hit = below_[id.index()].hit;
-    started.load = TierLoad{.tokens = hit.tokens, .bytes = hit.bytes, .medium = hit.medium};
+  if (tiers_) {
+    tiers_->start(id, *opened, started);
   } else {
-    if (tiers_) started.lost = below_[id.index()].lost;
-    const std::int64_t cached = tiers_ ? below_[id.index()].cached_tokens : opened->cached_tokens;
-    if (started.lost) started.lost_tokens = cached - opened->reused_tokens;
-    stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, cached, started.lost);
+    if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
+    stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
   }
   note_memory(id);
   return started;
@@ -88,7 +63,7 @@ std::int64_t RequestBook::split(const Record&, std::int64_t, std::int64_t tokens
 std::int64_t RequestBook::chunk(RequestId request, std::int64_t budget_tokens) const {
   const Record& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
-  if (tiers_ && below_[request.index()].loading) return 0;
+  if (tiers_ && tiers_->waits(request)) return 0;
   const std::int64_t start = passes_.bounds(request, record.computed, passes_.size()).low;
   if (start >= record.prompt_tokens) return budget_tokens;
   return split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
@@ -123,10 +98,11 @@ RowPart RequestBook::reserve_row(Pass& pass, RequestId request, std::int64_t upt
 PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   const std::size_t limit = options_.overlap ? PassQueue::capacity : 1;
   check_.check_rows(rows, std::min(passes_.size(), limit - 1));
-  if (tiers_)
+  if (tiers_) {
+    tiers_->check_taken("plan");
     for (const PassRow& row : rows)
-      require(!below_[row.request.index()].loading, "rows.request", row.request, "is still being loaded");
-  check_taken("plan");
+      require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
+  }
   if (passes_.size() == limit) drop_newest();
   const std::size_t ahead = passes_.size();
   Pass& pass = passes_.next(rows.size());
@@ -135,8 +111,7 @@ PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   passes_.push();
   if (pass.ready) place_busy_rows(pass);
-  end_call();
-  untaken_ = tiers_ && tiers_->has_transfers();
+  if (tiers_) tiers_->end_call(true);
   return pass.view();
 }
 
@@ -175,7 +150,7 @@ void RequestBook::cancel(PassId pass) {
   require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
   drop_newest();
-  end_call();
+  if (tiers_) tiers_->end_call(false);
 }
 
 /// The index has its part in the row.
@@ -191,9 +166,9 @@ void RequestBook::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
 PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
   require_state(passes_.size() > 0 && passes_.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
+  if (tiers_) tiers_->check_taken("commit");
   Pass& pass = passes_.at(0);
   check_.check_counts(counts, std::ssize(sampled));
-  check_taken("commit");
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -217,14 +192,12 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
       for (RowState& state : states_.of(row.request)) state.read_bias = accepted_bias(count);
   }
   publish(pass);
-  if (tiers_)
-    for (const RowPlan& row : pass.rows)
-      if (row.room && record(row.request).running && record(row.request).computed >= record(row.request).prompt_tokens)
-        tell_tiers(row.request, false, record(row.request).hint);
+  for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
+    if (const RequestId id = pass.rows[i].request; pass.runs(i) && record(id).computed >= record(id).prompt_tokens)
+      tiers_->tell_prompt(id, now_s_);
   passes_.pop_oldest();
   const PassCommit commit = take_commit();
-  end_call();
-  untaken_ = tiers_ && tiers_->has_transfers();
+  if (tiers_) tiers_->end_call(true);
   return commit;
 }
 
@@ -249,23 +222,17 @@ void RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) 
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
-  check_taken("end");
-  if (tiers_ && below_[request.index()].loading) {
-    below_[request.index()].ended = true;  // what is being loaded has to stay
-    return;
-  }
-  close_request(request, how, hint == ReuseHint{} ? record(request).hint : hint);
-  end_call();
-}
-
-void RequestBook::close_request(RequestId request, RequestEnd how, const ReuseHint& hint) {
-  close(request, how, hint);
-  if (tiers_ && how != RequestEnd::aborted) tell_tiers(request, true, hint);
+  if (tiers_) tiers_->check_taken("end");
+  if (tiers_ && tiers_->end_later(request)) return;  // what is being loaded has to stay
+  const ReuseHint& known = hint == ReuseHint{} ? record(request).hint : hint;
+  close(request, how, known);
+  if (tiers_ && how != RequestEnd::aborted) tiers_->tell_end(request, known, now_s_);
   passes_.end_request(request);
   records_[request.index()].running = false;
   records_[request.index()].quiet_until = 0;
   free_requests_.push_back(request);
   --running_;
+  if (tiers_) tiers_->end_call(false);
 }
 
 KvRow RequestBook::kv(RequestId request) const {
@@ -281,11 +248,10 @@ RowState RequestBook::state(RequestId request, std::size_t group) const {
 
 void RequestBook::reset() {
   require_state(running_ == 0, "reset", "running_requests", running_, "must be 0");
-  require_state(!tiers_ || tiers_->transfers_under_way() == 0, "reset", "transfers under way",
-                tiers_ ? tiers_->transfers_under_way() : 0, "must be 0");
+  if (tiers_) tiers_->check_reset();
   while (passes_.size() > 0) drop_newest();
   forget_all();
-  if (tiers_) tiers_->reset();
+  if (tiers_) tiers_->index().reset();
   news_.cleared();
 }
 

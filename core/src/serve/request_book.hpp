@@ -5,9 +5,9 @@
 
 #include "serve/batch_check.hpp"
 #include "serve/cache_news.hpp"
-#include "serve/growing_hashes.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
+#include "serve/request_tiers.hpp"
 #include "serve/state_ages.hpp"
 
 #include <cstddef>
@@ -28,7 +28,7 @@ namespace stateport::detail {
 /// Most rows of most passes decode inside a block: memory is there, the state stays where it is, and nothing is
 /// published. Such a row is quiet. After each settle the index says up to which token count the request stays quiet
 /// (quiet_until), and the book alone counts its tokens up to there.
-class RequestBook : public RequestCache {
+class RequestBook : public RequestCache, protected LoadTarget {
  public:
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) final;
   [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const final;
@@ -42,12 +42,7 @@ class RequestBook : public RequestCache {
   [[nodiscard]] KvRow kv(RequestId request) const final;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;
   [[nodiscard]] std::int32_t running_requests() const noexcept final { return running_; }
-  [[nodiscard]] TransferPlan take_transfers() final;
-  std::int32_t settle_transfers(std::span<const TransferResult> results) final;
-  [[nodiscard]] bool is_loading(RequestId request) const final;
-  void drain() final;
-  bool attach_image(Medium medium, const ImageKey& image) final;
-  [[nodiscard]] TierUsage tier_usage(Medium medium) const final;
+  [[nodiscard]] CacheTiers* tiers() noexcept final { return tiers_ ? &*tiers_ : nullptr; }
   void reset() final;
   [[nodiscard]] const RequestCacheOptions& options() const noexcept final { return options_; }
   [[nodiscard]] const CacheStats& stats() const noexcept final { return stats_; }
@@ -57,13 +52,7 @@ class RequestBook : public RequestCache {
  protected:
   using Record = RequestRecord;
 
-  /// What an index found for a prompt.
-  struct Opened {
-    std::int64_t reused_tokens = 0;
-    std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens
-    std::optional<LostHit> lost;
-  };
-
+  using Opened = OpenedPrompt;
   /// The copies of one commit, for one group.
   struct After {
     std::vector<SlotCopy> from_scratch;
@@ -96,17 +85,6 @@ class RequestBook : public RequestCache {
   /// How many of `tokens` tokens of the prompt from `start` on to run in one pass.
   [[nodiscard]] virtual std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
-  /// With tiers: the hashes of the whole blocks of the request's first `tokens` tokens, or of more.
-  [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
-  /// With tiers: so much of the prompt is cached, on the device or below: where it leaves that is a branch point.
-  virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
-  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
-  /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
-  /// `kv_blocks`. False: no room; nothing was taken but KV, which stays with the request.
-  [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
-                                          std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
-  /// `done`: KV and state are there; the request continues from them as from any hit. Else what was taken goes back.
-  virtual void end_load(RequestId request, std::int64_t tokens, bool done) = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
   virtual void check_index() const = 0;
 
@@ -115,7 +93,6 @@ class RequestBook : public RequestCache {
   std::size_t groups_;
   bool in_columns_;  ///< a pass leaves the states after its drafts in columns; false: in steps of scratch memory
   CacheNews news_;
-  std::optional<TierIndex> tiers_;
   PassQueue passes_;
   std::vector<Record> records_;
   StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
@@ -130,33 +107,13 @@ class RequestBook : public RequestCache {
  private:
   [[nodiscard]] const Record& checked(RequestId request) const {
     check_running(records_, request);
-    require(!tiers_ || !below_[request.index()].ended, "request", request, "is not running");
+    require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return records_[request.index()];
-  }
-  /// With tiers, what the book knows of a request.
-  struct Below {
-    TierHit hit;                     ///< of a load that is under way
-    std::int64_t device_tokens = 0;  ///< reused before the load
-    std::int64_t cached_tokens = 0;  ///< whose KV was on the device or below
-    std::optional<LostHit> lost;
-    bool loading = false;
-    bool ended = false;  ///< while it was loading
-    bool told = false;   ///< the tiers were told of its prompt
-    PromptPast past;
-  };
-  [[nodiscard]] bool start_load(RequestId request, const Opened& opened);
-  void finish_load(RequestId request, bool done);
-  void close_request(RequestId request, RequestEnd how, const ReuseHint& hint);
-  void count_start(RequestId request, const Opened& opened);
-  void tell_tiers(RequestId request, bool ends, const ReuseHint& hint);
-  void check_taken(const char* call) const;
-  void end_call() {
-    if (tiers_) tiers_->flush();
   }
   void drop_newest();
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
   [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
-  void note_memory(RequestId request);
+  void note_memory(RequestId request) final;
   void place_busy_rows(Pass& pass);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
   [[nodiscard]] PassCommit take_commit();
@@ -165,10 +122,7 @@ class RequestBook : public RequestCache {
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
   std::vector<GroupCommit> group_commits_;
-  std::vector<Below> below_;  ///< by request
-  bool untaken_ = false;      ///< transfers of a plan or a commit
-  std::vector<std::int32_t> load_blocks_;
-  std::vector<SlotId> load_slots_;
+  std::optional<RequestTiers> tiers_;
 };
 
 }  // namespace stateport::detail

@@ -1,134 +1,192 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/align/align_rules.hpp>
-#include <stateport/core/model/error.hpp>
+#include "serve/request_tiers.hpp"
 
-#include "serve/request_book.hpp"
+#include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 
-// What a RequestBook does with the tiers below the device.
 namespace stateport::detail {
+namespace {
 
-/// True if more of the prompt is on its way. Else `below_` says what is lost, the tiers included.
-bool RequestBook::start_load(RequestId id, const Opened& opened) {
-  const Record& record = records_[id.index()];
-  Below& below = below_[id.index()] = {
-      .device_tokens = opened.reused_tokens, .cached_tokens = opened.cached_tokens, .lost = opened.lost};
-  const auto& prefixes = hashes_of(id, record.prompt_tokens).prefixes();
+TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
+  TierSetup setup{.tiers = options.tiers,
+                  .block_size_tokens = options.block_size_tokens,
+                  .groups = group_count(options),
+                  .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
+                  .states = static_cast<std::size_t>(state_slots(options)),
+                  .eviction = options.eviction,
+                  .eviction_options = options.eviction_options,
+                  .memory = options.memory,
+                  .listener = listener};
+  TierOptions& tiers = setup.tiers;
+  if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
+  if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
+  check_tier_options(options.tiers, tiers.state_image_bytes, tiers.kv_image_bytes);
+  return setup;
+}
+
+}  // namespace
+
+RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
+                           TierListener* listener)
+    : cache_(cache),
+      target_(target),
+      records_(records),
+      stats_(stats),
+      block_size_(cache.options().block_size_tokens),
+      index_(setup_of(cache.options(), listener)),
+      requests_(records.size()),
+      load_slots_(group_count(cache.options())) {}
+
+void RequestTiers::start(RequestId id, const OpenedPrompt& opened, StartedRequest& started) {
+  const std::int64_t prompt = records_[id.index()].prompt_tokens;
+  Request& request = requests_[id.index()] = {.device_tokens = opened.reused_tokens, .lost = opened.lost};
   const std::int64_t cached = std::max(opened.cached_tokens, opened.reused_tokens);
-  below.hit = tiers_->find(prefixes, opened.reused_tokens, cached, record.prompt_tokens - 1);
-  below.cached_tokens = std::max(cached, below.hit.walked_tokens);
-  if (below.cached_tokens > cached) note_cached(id, below.cached_tokens);
-  const TierHit& hit = below.hit;
+  request.hit = index_.find(target_.hashes_of(id, prompt).prefixes(), opened.reused_tokens, cached, prompt - 1);
+  request.cached_tokens = std::max(cached, request.hit.walked_tokens);
+  if (request.cached_tokens > cached) target_.note_cached(id, request.cached_tokens);
+  if (begin_load(id, cached)) {
+    started.load = TierLoad{.tokens = request.hit.tokens, .bytes = request.hit.bytes, .medium = request.hit.medium};
+    started.lost.reset();
+    return;
+  }
+  started.lost = request.lost;
+  if (request.lost) started.lost_tokens = request.cached_tokens - opened.reused_tokens;
+  stats_.count_lookup(prompt, opened.reused_tokens, request.cached_tokens, request.lost);
+}
+
+/// False: the request says why not, if more than the device's own hit is cached.
+bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
+  Request& request = requests_[id.index()];
+  const TierHit& hit = request.hit;
+  if (hit.costs_more) request.lost = LostHit::tier_costs_more;
+  if (!request.lost && request.cached_tokens > cached) request.lost = LostHit::no_checkpoint;
   if (hit.tokens == 0) {
-    if (hit.costs_more) below.lost = LostHit::tier_costs_more;
-    if (!below.lost && below.cached_tokens > opened.reused_tokens) below.lost = LostHit::no_checkpoint;
-    end_call();
+    end_call(false);
     return false;
   }
-  tiers_->pin(hit, prefixes, cached);
+  const auto& prefixes = target_.hashes_of(id, hit.tokens).prefixes();
+  index_.pin(hit, prefixes, cached);
   load_blocks_.clear();
-  load_slots_.assign(groups_, SlotId{});
-  if (!reserve_load(id, hit.tokens, cached, load_blocks_, load_slots_)) {
-    tiers_->unpin(hit, prefixes, cached);
-    below.lost = LostHit::locked_pool;
-    end_call();
+  if (!target_.reserve_load(id, hit.tokens, cached, load_blocks_, load_slots_)) {
+    index_.unpin_hit(hit, prefixes, cached);
+    request.lost = LostHit::locked_pool;
+    end_call(false);
     return false;
   }
-  end_call();  // the places of the load may hold what is to be stored first
-  tiers_->load(id.value(), hit, hashes_of(id, record.prompt_tokens).prefixes(), cached, load_blocks_, load_slots_);
-  below.loading = true;
+  end_call(false);  // the places of the load may hold what is to be stored first
+  index_.load(id.value(), hit, prefixes, cached, load_blocks_, load_slots_);
+  request.loading = true;
   return true;
 }
 
-void RequestBook::finish_load(RequestId id, bool done) {
-  Below& below = below_[id.index()];
-  Record& record = records_[id.index()];
-  below.loading = false;
-  end_load(id, below.hit.tokens, done);
+void RequestTiers::finish_load(RequestId id, bool done) {
+  Request& request = requests_[id.index()];
+  RequestRecord& record = records_[id.index()];
+  request.loading = false;
+  target_.end_load(id, request.hit.tokens, done);
   if (done)
-    record.computed = below.hit.tokens;
+    request.device_tokens = record.computed = request.hit.tokens;
   else
-    below.lost = LostHit::tier_failed;
-  note_memory(id);
-  if (done) below.device_tokens = below.hit.tokens;
-  if (below.device_tokens == below.cached_tokens) below.lost.reset();
-  stats_.count_lookup(record.prompt_tokens, record.computed, below.cached_tokens, below.lost);
-  if (below.ended) close_request(id, RequestEnd::aborted, {});
+    request.lost = LostHit::tier_failed;
+  target_.note_memory(id);
+  if (request.device_tokens == request.cached_tokens) request.lost.reset();
+  stats_.count_lookup(record.prompt_tokens, record.computed, request.cached_tokens, request.lost);
+  if (std::exchange(request.ended, false)) cache_.end(id, RequestEnd::aborted);
 }
 
-/// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
-void RequestBook::tell_tiers(RequestId id, bool ends, const ReuseHint& hint) {
-  Below& below = below_[id.index()];
-  if (!ends && below.told) return;
-  const Record& record = records_[id.index()];
-  const std::int64_t block = options_.block_size_tokens;
-  const std::int64_t prompt = record.prompt_tokens;
-  const auto blocks_of = [&](std::int64_t tokens) { return static_cast<std::int32_t>(tokens / block); };
-  const GrowingHashes& hashes = hashes_of(id, ends ? record.computed : prompt);
-  std::size_t count =
-      std::min<std::size_t>(hashes.size(), static_cast<std::size_t>((ends ? record.computed : prompt) / block));
-  const auto told = [&](std::size_t blocks, const PromptFacts& facts) {
-    return tiers_->served(hashes.keys().first(blocks), hashes.prefixes().first(blocks), facts, now_s_);
-  };
-  if (!below.told)
-    below.past = told(std::min(count, static_cast<std::size_t>(prompt / block)),
-                      {.usable_blocks = blocks_of(prompt - 1),
-                       .matched_blocks = blocks_of(below.cached_tokens),
-                       .hit_blocks = blocks_of(below.device_tokens),
-                       .tokens = prompt + 1,
-                       .hint = record.hint});
-  below.told = true;
-  if (!ends) return;
-  count = tiers_->deepest_state(hashes.prefixes().first(count));
-  if (static_cast<std::int64_t>(count) * block <= below.device_tokens) return;
-  told(count, {.matched_blocks = blocks_of(below.cached_tokens), .past = below.past, .hint = hint});
+bool RequestTiers::end_later(RequestId id) noexcept {
+  Request& request = requests_[id.index()];
+  request.ended = request.loading;
+  return request.loading;
 }
 
-void RequestBook::check_taken(const char* call) const {
-  require_state(!untaken_, call, "transfers of the last plan or commit were not taken");
+void RequestTiers::tell_prompt(RequestId id, double now_s) {
+  Request& request = requests_[id.index()];
+  if (std::exchange(request.told, true)) return;
+  const std::int64_t prompt = records_[id.index()].prompt_tokens;
+  const auto blocks = [&](std::int64_t tokens) { return static_cast<std::int32_t>(tokens / block_size_); };
+  const GrowingHashes& hashes = target_.hashes_of(id, prompt);
+  const auto all = static_cast<std::size_t>(blocks(prompt));
+  request.past = index_.served(hashes.keys().first(all), hashes.prefixes().first(all),
+                               {.usable_blocks = blocks(prompt - 1),
+                                .matched_blocks = blocks(request.cached_tokens),
+                                .hit_blocks = blocks(request.device_tokens),
+                                .tokens = prompt + 1,
+                                .hint = records_[id.index()].hint},
+                               now_s);
 }
 
-TransferPlan RequestBook::take_transfers() {
-  require_state(tiers_.has_value(), "take_transfers", "RequestCacheOptions::tiers is empty");
+/// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
+void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
+  const std::int64_t computed = records_[id.index()].computed;
+  if (computed < records_[id.index()].prompt_tokens) return;
+  tell_prompt(id, now_s);
+  const Request& request = requests_[id.index()];
+  const GrowingHashes& hashes = target_.hashes_of(id, computed);
+  const auto full = std::min(hashes.size(), static_cast<std::size_t>(computed / block_size_));
+  const std::size_t last = index_.deepest_state(hashes.prefixes().first(full));
+  if (static_cast<std::int64_t>(last) * block_size_ <= request.device_tokens) return;
+  index_.served(hashes.keys().first(last), hashes.prefixes().first(last),
+                {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block_size_),
+                 .past = request.past,
+                 .hint = hint},
+                now_s);
+}
+
+void RequestTiers::check_taken(const char* call) const {
+  require_state(!untaken_, call, "the transfers of the last plan or commit were not taken");
+}
+
+void RequestTiers::end_call(bool planned) {
+  index_.flush();
+  untaken_ = planned && index_.has_transfers();
+}
+
+TransferPlan RequestTiers::take_transfers() {
   untaken_ = false;
-  return tiers_->take_transfers();
+  return index_.take_transfers();
 }
 
-std::int32_t RequestBook::settle_transfers(std::span<const TransferResult> results) {
-  require_state(tiers_.has_value(), "settle_transfers", "RequestCacheOptions::tiers is empty");
+std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
+  check_taken("settle");
   std::int32_t loads = 0;
   for (const TransferResult& result : results) {
-    const auto ended = tiers_->settle(result);
+    const auto ended = index_.settle(result);
     if (!ended) continue;
     finish_load(RequestId{ended->request}, ended->done);
     ++loads;
   }
-  end_call();
+  end_call(false);
   return loads;
 }
 
-bool RequestBook::is_loading(RequestId request) const {
-  static_cast<void>(checked(request));
-  return tiers_ && below_[request.index()].loading;
+bool RequestTiers::is_loading(RequestId request) const {
+  check_running(records_, request);
+  return requests_[request.index()].loading;
 }
 
-void RequestBook::drain() {
-  require_state(tiers_ && tiers_->has(Medium::file), "drain", "there is no file tier");
-  tiers_->drain();
+void RequestTiers::drain() {
+  require_state(index_.has(Medium::file), "drain", "there is no file tier");
+  index_.drain();
 }
 
-bool RequestBook::attach_image(Medium medium, const ImageKey& image) {
-  require(tiers_ && medium != Medium::device && medium <= Medium::file && tiers_->has(medium), "medium",
-          static_cast<int>(medium), "is no tier of this cache");
-  require(image.tokens > 0 && image.tokens % options_.block_size_tokens == 0, "image.tokens", image.tokens,
-          "must be whole blocks");
-  return tiers_->attach(medium, image);
+bool RequestTiers::attach(Medium medium, const ImageKey& image) {
+  require(medium != Medium::device && medium <= Medium::file && index_.has(medium), "medium", static_cast<int>(medium),
+          "is no tier of this cache");
+  require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
+  const bool has_group = image.group >= 0 && std::cmp_less(image.group, group_count(cache_.options()));
+  require(has_group, "image.group", image.group, "is no group of this cache");
+  return index_.attach(medium, image);
 }
 
-TierUsage RequestBook::tier_usage(Medium medium) const {
-  if (!tiers_ || medium == Medium::device || medium > Medium::file) return {};
-  return tiers_->usage(medium);
+TierUsage RequestTiers::usage(Medium medium) const {
+  return medium == Medium::device || medium > Medium::file ? TierUsage{} : index_.usage(medium);
+}
+
+void RequestTiers::check_reset() const {
+  require_state(index_.transfers_under_way() == 0, "reset", "transfers_under_way", index_.transfers_under_way(),
+                "must be 0");
 }
 
 }  // namespace stateport::detail

@@ -7,6 +7,15 @@
 #include <utility>
 
 namespace stateport::detail {
+namespace {
+
+/// Of the state after `tokens` tokens, whole blocks.
+StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestCacheOptions& options) {
+  const auto index = static_cast<std::size_t>(tokens / options.block_size_tokens) - 1;
+  return {.token_count = tokens, .prefix = hashes.prefixes()[index], .layout_fingerprint = options.layout_fingerprint};
+}
+
+}  // namespace
 
 SlotAllocatorOptions SlotsRequestCache::allocator_options() {
   SlotAllocatorOptions allocator{.kv_follows = options_.budget_bytes > 0};
@@ -189,18 +198,11 @@ void SlotsRequestCache::settle_decode(const RowPlan& row) {
         .step = static_cast<std::int32_t>(at - row.start) - 1});
 }
 
-StateTag SlotsRequestCache::tag_of(RequestId request, std::int64_t tokens) const {
-  const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
-  return {.token_count = tokens,
-          .prefix = kv_.hashes(request).prefixes()[index],
-          .layout_fingerprint = options_.layout_fingerprint};
-}
-
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
 void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
-  checkpoint.tag = tag_of(request, tokens);
+  checkpoint.tag = tag_of(kv_.hashes(request), tokens, options_);
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
   // Another block of the same tokens may have the state. It serves only as long as its hash finds that block.
@@ -310,7 +312,7 @@ void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.pinned = slot;
   request.hit_tokens = tokens;
   request.known_tokens = std::max(request.known_tokens, tokens);
-  make_findable(block, tag_of(id, tokens), slot);
+  make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
   states_.of(id)[0].read_column = 0;
 }
 

@@ -85,7 +85,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void keep_what_fits(std::int64_t available);
   void store(const Checkpoint& checkpoint, SlotId slot);
   void make_findable(BlockId block, const StateTag& tag, SlotId slot);
-  [[nodiscard]] StateTag tag_of(RequestId request, std::int64_t tokens) const;
   void drop_displaced();
   void lose_state(BlockId block);
   void tell_policy();

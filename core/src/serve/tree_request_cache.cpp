@@ -8,6 +8,21 @@
 #include <utility>
 
 namespace stateport::detail {
+namespace {
+
+/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Every part
+/// has its length before it, so that no two lists give the same name.
+void name_media(const RequestRecord& prompt, std::string& key) {
+  const auto add = [&](std::string_view text) { (key += std::to_string(text.size()) + ':') += text; };
+  key = prompt.extra_key ? "1:" : "0:";
+  if (prompt.extra_key) add(*prompt.extra_key);
+  for (const MediaKey& media : prompt.media) {
+    key += std::to_string(media.first_token) + '@';
+    add(media.id);
+  }
+}
+
+}  // namespace
 
 TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
@@ -37,23 +52,6 @@ Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
   Namespace result = record(id).name_space();
   if (request.has_extra_key) result.extra_key = request.extra_key;
   return result;
-}
-
-/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Every part
-/// has its length before it, so that no two lists give the same name.
-void TreeRequestCache::name_media(RequestId id) {
-  Request& request = requests_[id.index()];
-  const Record& prompt = record(id);
-  request.has_extra_key = !prompt.media.empty();
-  request.extra_key.clear();
-  if (prompt.media.empty()) return;
-  const auto add = [&](std::string_view text) { (request.extra_key += std::to_string(text.size()) + ':') += text; };
-  request.extra_key = prompt.extra_key ? "1:" : "0:";
-  if (prompt.extra_key) add(*prompt.extra_key);
-  for (const MediaKey& media : prompt.media) {
-    request.extra_key += std::to_string(media.first_token) + '@';
-    add(media.id);
-  }
 }
 
 /// What left the tree is free again.
@@ -93,7 +91,8 @@ void TreeRequestCache::return_slot(SlotId slot) {
 std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double now_s) {
   Request& request = requests_[id.index()];
   const Record& prompt = record(id);
-  name_media(id);
+  request.has_extra_key = !prompt.media.empty();
+  if (request.has_extra_key) name_media(prompt, request.extra_key);
   tree_.set_time(now_s);
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());

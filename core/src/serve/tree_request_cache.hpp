@@ -66,7 +66,6 @@ class TreeRequestCache final : public RequestBook {
   };
 
   [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
-  void name_media(RequestId request);
   [[nodiscard]] std::optional<LostHit> look_further(RequestId request);
   void evict(EvictDemand demand);
   void take_back(const Freed& freed);

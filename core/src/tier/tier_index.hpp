@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
-#include "evict/victim_order.hpp"
-#include "slots/state_forest.hpp"
-#include "tier/tier_nodes.hpp"
+#include "tier/tier_contents.hpp"
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -28,15 +23,6 @@ struct TierHit {
   bool costs_more = false;         ///< there was a hit, but computing is faster
 };
 
-/// What a TierIndex tells about contents of tiers, one image at a time.
-class TierListener {
- public:
-  virtual void on_tier(Medium medium, bool stored, const ImageKey& image) = 0;
-
- protected:
-  ~TierListener() = default;
-};
-
 /// Decides what lies below the device: what an index of the device gives up is stored in the fastest tier if it is
 /// worth its place, moved down when that tier needs room, and named for a load when a prompt can use it. An image
 /// leaves the host when its content is on the device again; files keep theirs. Moves no byte: what it decides is taken
@@ -50,20 +36,10 @@ class TierListener {
 ///
 /// All calls but find() and served() are O(1) for each image that they name or evict, besides the costs of VictimOrder.
 /// Not thread-safe.
-class TierIndex {
+class TierIndex : private TierContents {
  public:
-  struct Setup {
-    TierOptions tiers;  ///< checked, with the bytes of images filled in
-    std::int64_t block_size_tokens = 1;
-    std::size_t groups = 1;
-    std::size_t device_blocks = 0;  ///< of KV, at most
-    std::size_t states = 0;         ///< on the device, at most
-    EvictionOrder eviction = EvictionOrder::lru;
-    EvictionOptions eviction_options;
-    MemoryCost memory;
-    TierListener* listener = nullptr;  ///< told of contents of tiers, if there is one
-  };
-  explicit TierIndex(const Setup& setup);
+  using Setup = TierSetup;
+  explicit TierIndex(const Setup& setup) : TierContents(setup) {}
 
   // What the device has.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
@@ -86,9 +62,9 @@ class TierIndex {
   /// slots[g]. It stays where it is until the load has ended. The places must be free of what the last flush() stored.
   void load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
             std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots);
-  /// What the hit needs is not evicted before unpin(); between find() and load().
+  /// What the hit needs is not evicted before unpin_hit(); between find() and load().
   void pin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
-  void unpin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
+  void unpin_hit(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
 
   struct LoadEnd {
     std::int32_t request = -1;
@@ -109,7 +85,7 @@ class TierIndex {
   [[nodiscard]] TransferPlan take_transfers();
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
-  [[nodiscard]] bool has(Medium medium) const noexcept { return level(medium).capacity > 0; }
+  using TierContents::has;
   /// Nothing is cached on the device or on the host any more; files stay. Throws InvalidState while transfers are under
   /// way.
   void reset();
@@ -117,22 +93,6 @@ class TierIndex {
   void check_invariants() const;
 
  private:
-  static constexpr std::uint32_t none = TierNode::none;
-  struct Level {
-    std::int64_t capacity = 0;
-    std::int64_t going_bytes = 0;  ///< of images that are moved down, and still here
-    TierUsage usage;
-    VictimOrder<> order;
-    double victim_rank = 0;  ///< moving average
-  };
-  struct UnderWay {
-    Transfer::Kind kind = Transfer::Kind::store;
-    Medium from = Medium::device;
-    Medium to = Medium::host;
-    CacheContent content = CacheContent::state;
-    std::uint32_t node = none;
-    std::int32_t request = -1;
-  };
   struct Load {
     TierHit hit;
     std::int64_t left = 0;  ///< images
@@ -143,82 +103,22 @@ class TierIndex {
     std::uint32_t node = none;
     std::int64_t tokens = 0;
   };
-  /// What a VictimOrder asks of the states in one tier.
-  struct Source {
-    const TierIndex& index;
-    Medium medium;
-    [[nodiscard]] bool eligible(std::uint32_t node) const {
-      const TierItem& state = index.nodes_[node].state;
-      return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going;
-    }
-    [[nodiscard]] VictimKey key(std::uint32_t node) const { return index.forest_.key(node); }
-    [[nodiscard]] std::uint64_t tick(std::uint32_t node) const {
-      return static_cast<std::uint64_t>(index.nodes_[node].tick);
-    }
-  };
-  [[nodiscard]] Level& level(Medium medium) noexcept { return levels_[static_cast<std::size_t>(medium)]; }
-  [[nodiscard]] const Level& level(Medium medium) const noexcept { return levels_[static_cast<std::size_t>(medium)]; }
-  [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
-  [[nodiscard]] TierItem& item(std::uint32_t node, CacheContent content) noexcept {
-    return content == CacheContent::state ? nodes_[node].state : nodes_[node].kv;
-  }
-  [[nodiscard]] std::int64_t bytes_of(CacheContent content) const noexcept {
-    return content == CacheContent::state ? options_.state_image_bytes : options_.kv_image_bytes;
-  }
-  [[nodiscard]] ImageKey key_of(std::uint32_t node, CacheContent content, std::size_t group) const noexcept;
-  [[nodiscard]] static Medium fastest(MediumSet set) noexcept;
-  [[nodiscard]] Medium first_tier() const noexcept { return has(Medium::host) ? Medium::host : Medium::file; }
-  [[nodiscard]] Medium last_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::host; }
-  [[nodiscard]] double rank(std::uint32_t node) const noexcept;
-  [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
-  [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
-  void trim_host();
-  bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to);
-  void name(const Transfer& transfer, const UnderWay& under_way);
+
   void store_state(std::uint32_t node);
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);
-  void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
-  void leave_tier(std::uint32_t node, CacheContent content, Medium medium);
-  void evict_state(std::uint32_t node, Medium medium);
-  void move_state(std::uint32_t node);
-  void prune(std::uint32_t node, Medium medium);
-  void on_device_again(std::uint32_t node, CacheContent content);
-  void state_is_gone(std::uint32_t node);
-  void kv_is_gone(std::uint32_t node);
-  void lost(std::uint32_t node, CacheContent content, Medium medium);
-  void unpin(std::uint32_t node, CacheContent content);
-  void offer(std::uint32_t node);
   std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
-  void release(std::uint32_t node);
   template <class Visit>
   void for_each_pinned(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
                        Visit&& visit);
-  void tell(Medium medium, bool stored, std::uint32_t node, CacheContent content);
 
-  TierOptions options_;
-  std::int64_t block_size_;
-  std::size_t groups_;
-  TierListener* listener_;
-  std::shared_ptr<EvictionPolicy> policy_;
-  bool ranks_ = false;  ///< keys are values that can be averaged
-  TierNodes nodes_;
-  StateForest forest_;
-  std::array<Level, medium_count> levels_;
-  std::vector<Transfer> plan_;
   std::vector<Transfer> taken_;
-  FlatMap<TransferId, UnderWay> under_way_;
   FlatMap<std::int32_t, Load> loads_;  ///< by request
-  TransferId last_transfer_ = 0;
-  std::int64_t queued_bytes_ = 0;  ///< stores and moves
   std::vector<std::uint32_t> leaving_states_;
   std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have
   std::vector<Leaving> leaving_kv_;
   std::vector<std::uint32_t> fresh_;  ///< states that this call put on the device, to be written through
   std::vector<std::uint32_t> to_write_;
-  std::vector<std::uint32_t> scratch_;
-  std::uint64_t call_ = 1;
-  std::int64_t tick_ = 0;
 };
 
 }  // namespace stateport::detail

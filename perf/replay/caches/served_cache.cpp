@@ -135,16 +135,17 @@ void ServedCache::finish() {
 
 /// What is decided is done at once.
 void ServedCache::move_between_tiers() {
-  if (!cache_->options().tiers.enabled()) return;
+  CacheTiers* const tiers = cache_->tiers();
+  if (tiers == nullptr) return;
   for (;;) {
     moved_.clear();
     bool any = false;
-    for (const Transfer& transfer : cache_->take_transfers().transfers) {
+    for (const Transfer& transfer : tiers->take_transfers().transfers) {
       any = true;
       if (transfer.kind != Transfer::Kind::drop) moved_.push_back({.id = transfer.id});
     }
     if (!any) return;
-    cache_->settle_transfers(moved_);
+    tiers->settle(moved_);
   }
 }
 
@@ -160,9 +161,10 @@ void ServedCache::take_events() {
 
 CacheCounts ServedCache::counts() const {
   const CacheUsage usage = cache_->usage();
-  std::array<TierUsage, medium_count> tiers;
+  std::array<TierUsage, medium_count> tiers = {};
   for (int medium = 0; medium < medium_count; ++medium) {
-    TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache_->tier_usage(static_cast<Medium>(medium));
+    if (cache_->tiers() == nullptr) break;
+    TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache_->tiers()->usage(static_cast<Medium>(medium));
     for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
   }
   return {.state_evictions = usage.evicted_states,

@@ -87,7 +87,7 @@ void RandomEngine::step() {
   if (pass_ && random_.chance(70)) commit();
   if (!pass_) run();
   if (!options_.overlap && pass_) commit();
-  if (options_.tiers.enabled() && dice == 8 && options_.tiers.file_bytes > 0) cache_->drain();
+  if (options_.tiers.enabled() && dice == 8 && options_.tiers.file_bytes > 0) cache_->tiers()->drain();
   if (!under_way_.empty() && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   cache_->check_invariants();
   follow_events();
@@ -160,7 +160,7 @@ void RandomEngine::start() {
   const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
   if (!started) return;
   hits += started->reused_tokens > 0;
-  REQUIRE(started->load.has_value() == cache_->is_loading(started->request));
+  if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
   running_[started->request] = {.tokens = prompt,
                                 .told = prompt.size(),
@@ -295,7 +295,7 @@ void RandomEngine::commit() {
 /// The plan takes effect now, its results are told later.
 void RandomEngine::take_transfers() {
   if (!options_.tiers.enabled()) return;
-  for (const Transfer& transfer : cache_->take_transfers().transfers) {
+  for (const Transfer& transfer : cache_->tiers()->take_transfers().transfers) {
     world_.begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);
   }
@@ -313,7 +313,7 @@ void RandomEngine::settle(std::size_t most) {
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
     under_way_.erase(at);
   }
-  cache_->settle_transfers(results);
+  cache_->tiers()->settle(results);
   take_transfers();
   follow_loads();
 }
@@ -321,7 +321,7 @@ void RandomEngine::settle(std::size_t most) {
 /// A load brings all that was announced, or nothing.
 void RandomEngine::follow_loads() {
   for (auto& [id, live] : running_) {
-    if (live.loading_tokens == 0 || cache_->is_loading(id)) continue;
+    if (live.loading_tokens == 0 || cache_->tiers()->is_loading(id)) continue;
     const std::int64_t computed = cache_->computed(id);
     REQUIRE((computed == live.loading_tokens || computed == live.reused_tokens));
     ++(computed == live.loading_tokens ? loads : failed_loads);
@@ -331,8 +331,9 @@ void RandomEngine::follow_loads() {
 
 /// Nothing is under way: a tier holds what the cache believes.
 void RandomEngine::check_tiers() const {
+  if (!options_.tiers.enabled()) return;
   for (const Medium medium : {Medium::host, Medium::file}) {
-    const TierUsage usage = cache_->tier_usage(medium);
+    const TierUsage usage = cache_->tiers()->usage(medium);
     const auto groups = static_cast<std::int64_t>(group_count(options_));
     REQUIRE(world_.images(medium) == usage.states * groups + usage.kv_blocks);
     if (options_.events)

@@ -5,6 +5,7 @@
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/tier/tier_options.hpp>
@@ -83,7 +84,7 @@ struct RequestCacheOptions {
   bool overlap = false;
   bool events = false;  ///< keep events for take_events()
   /// What lies below the device. It is for whole blocks of KV and the states at their ends, and costs a hash of each
-  /// block. See RequestCache::take_transfers().
+  /// block. See CacheTiers.
   TierOptions tiers;
   ComputeCost cost;  ///< for the FLOPs in stats()
 };
@@ -110,13 +111,15 @@ struct CacheUsage {
 /// The cache of KV and recurrent states as an engine sees it: one interface for the three indexes.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
-///       └── with tiers: take_transfers after each; settle_transfers as they end
 ///
 ///     [before]  for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
 /// The cache decides and moves no byte: the engine enqueues what plans and commits say on one stream, in this order.
 /// A plan is for a whole batch. A row finds room or not, as a whole; rows without room are named and the others run.
+///
+/// With tiers() below the device, what these calls give up is stored there, and what they find there is loaded: see
+/// CacheTiers, which has calls of its own between these.
 ///
 /// Outstanding passes. A pass is outstanding from plan() to its commit(). Without `overlap` there is at most one: a
 /// plan while one is outstanding replaces it. With `overlap` there are at most two: plan() while one is outstanding
@@ -187,27 +190,8 @@ class RequestCache {
   /// Requests that started and did not end, and those that ended while a load for them was under way.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
-  /// With tiers: what to move between the device and the tiers. To be called after every plan() and commit(), and
-  /// enqueued before what that call answered: a store reads what a copy of the plan may overwrite. start() and end()
-  /// add to it; where nothing runs, it is called after these, too. Then the next start(), plan(), commit() or end() may
-  /// come: they throw InvalidState while transfers of a plan or a commit were not taken. Valid until the next call of
-  /// anything. Throws InvalidState without tiers.
-  [[nodiscard]] virtual TransferPlan take_transfers() = 0;
-  /// With tiers: these transfers ended, in any order. A load that is `done` was written, or is enqueued before all that
-  /// is enqueued from now on. Returns how many loads of requests ended. Throws InvalidArgument for a number that is not
-  /// under way, and has settled those before it.
-  virtual std::int32_t settle_transfers(std::span<const TransferResult> results) = 0;
-  /// A load for the request is under way.
-  [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
-  /// With a file tier: names stores of all checkpoints and moves of all that is on the host, to be taken as transfers.
-  /// What finds no room or no place in the queue is left out: once these have settled, another call goes on.
-  virtual void drain() = 0;
-  /// The tier has this image, from before the cache was made. False: it has no number left for it, or the tier is full.
-  /// Throws InvalidArgument for a medium that is no tier of this cache, and a number of tokens that is not whole
-  /// blocks.
-  virtual bool attach_image(Medium medium, const ImageKey& image) = 0;
-  /// All zero for a medium that is no tier.
-  [[nodiscard]] virtual TierUsage tier_usage(Medium medium) const = 0;
+  /// What lies below the device; nullptr without RequestCacheOptions::tiers.
+  [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too. Throws InvalidState while a request runs or a transfer is under
   /// way.

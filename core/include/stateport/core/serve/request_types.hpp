@@ -46,7 +46,7 @@ struct StartedRequest {
   std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
   std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
   std::optional<LostHit> lost;     ///< why
-  /// More is on its way from a tier. Until that has ended (RequestCache::settle_transfers) no pass can run the request:
+  /// More is on its way from a tier. Until that has ended (CacheTiers::settle) no pass can run the request:
   /// chunk() answers 0. What does not arrive is computed.
   std::optional<TierLoad> load;
 };

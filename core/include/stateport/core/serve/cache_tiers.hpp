@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/ids.hpp>
+#include <stateport/core/tier/tier_options.hpp>
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace stateport {
+
+/// What a RequestCache keeps below the device, as whoever moves the bytes sees it: the cache decides and names
+/// transfers; they are carried out, and answered when they have ended.
+///
+///     plan or commit ─► take_transfers ─► execute ─► enqueue what plan or commit answered
+///     whenever some have ended ─► settle ─► take_transfers …
+///
+/// Not thread-safe, and part of its cache: the calls of both are one sequence.
+class CacheTiers {
+ public:
+  virtual ~CacheTiers() = default;
+  CacheTiers(const CacheTiers&) = delete;
+  CacheTiers& operator=(const CacheTiers&) = delete;
+
+  /// What to move between the device and the tiers. To be called after every plan() and commit() of the cache, and
+  /// enqueued before what that call answered: a store reads what a copy of the plan may overwrite. start(), end() and
+  /// settle() add to it; where nothing runs, it is called after these, too. Until the transfers of a plan or a commit
+  /// are taken, start(), plan(), commit(), end() and settle() throw InvalidState. Valid until the next call of
+  /// anything.
+  [[nodiscard]] virtual TransferPlan take_transfers() = 0;
+  /// These transfers ended, in any order. A load that is `done` was written, or is enqueued before all that is enqueued
+  /// from now on. Returns how many requests have all that was loaded for them, or will not get it. Throws
+  /// InvalidArgument for a number that is not under way, and has settled those before it.
+  virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
+  /// Something is being loaded for the request. Throws for one that does not run.
+  [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
+  [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
+  /// Names stores of all checkpoints and copies of all that is on the host, to files. What finds no room or no place in
+  /// the queue is left out: once these have settled, another call goes on. Throws InvalidState without a file tier.
+  virtual void drain() = 0;
+  /// The tier has this image, from before the cache was made. False: there is no number left for it, or no room in the
+  /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
+  /// whole blocks, and a group that the cache does not have.
+  virtual bool attach(Medium medium, const ImageKey& image) = 0;
+  /// All zero for a medium that is no tier.
+  [[nodiscard]] virtual TierUsage usage(Medium medium) const = 0;
+
+ protected:
+  CacheTiers() = default;
+};
+
+}  // namespace stateport

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/growing_hashes.hpp"
+#include "serve/request_record.hpp"
+#include "tier/tier_index.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// What an index found for a prompt.
+struct OpenedPrompt {
+  std::int64_t reused_tokens = 0;
+  std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens
+  std::optional<LostHit> lost;
+};
+
+/// What the tiers ask of the index of the device.
+class LoadTarget {
+ public:
+  /// The hashes of the whole blocks of the request's first `tokens` tokens, or of more.
+  [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
+  /// So much of the prompt is cached, on the device or below: where it leaves that is a branch point.
+  virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
+  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
+  /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
+  /// `kv_blocks`. False: no room; nothing was taken but KV, which stays with the request.
+  [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
+                                          std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
+  /// `done`: KV and state are there, and can be found; the request continues from them as from any hit. Else what was
+  /// taken goes back.
+  virtual void end_load(RequestId request, std::int64_t tokens, bool done) = 0;
+  /// The index may have given the request more memory, or other.
+  virtual void note_memory(RequestId request) = 0;
+
+ protected:
+  ~LoadTarget() = default;
+};
+
+/// The part of a RequestCache that deals with tiers: what requests load, and what a TierIndex is told of them.
+class RequestTiers final : public CacheTiers {
+ public:
+  /// What is named here must outlive it. `options` are checked, but for the tiers.
+  RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
+               TierListener* listener);
+
+  [[nodiscard]] TransferPlan take_transfers() override;
+  std::int32_t settle(std::span<const TransferResult> results) override;
+  [[nodiscard]] bool is_loading(RequestId request) const override;
+  [[nodiscard]] std::size_t transfers_under_way() const noexcept override { return index_.transfers_under_way(); }
+  void drain() override;
+  bool attach(Medium medium, const ImageKey& image) override;
+  [[nodiscard]] TierUsage usage(Medium medium) const override;
+
+  [[nodiscard]] TierIndex& index() noexcept { return index_; }
+  /// Throws InvalidState unless the transfers of the last plan or commit were taken.
+  void check_taken(const char* call) const;
+  /// A request was opened. If more of its prompt is below the device, and worth it, a load for it begins. Fills in
+  /// `started`, and counts the request unless it waits.
+  void start(RequestId request, const OpenedPrompt& opened, StartedRequest& started);
+  [[nodiscard]] bool waits(RequestId request) const noexcept { return requests_[request.index()].loading; }
+  /// True: the request waits, and ends when its load does, as aborted.
+  [[nodiscard]] bool end_later(RequestId request) noexcept;
+  [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
+  /// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
+  void tell_prompt(RequestId request, double now_s);
+  void tell_end(RequestId request, const ReuseHint& hint, double now_s);
+  /// A call of the cache ends; `planned`: what it answers must wait for the transfers.
+  void end_call(bool planned);
+  void check_reset() const;
+  void check_invariants() const { index_.check_invariants(); }
+
+ private:
+  struct Request {
+    TierHit hit;                     ///< of a load that is under way
+    std::int64_t device_tokens = 0;  ///< that are reused, now
+    std::int64_t cached_tokens = 0;  ///< whose KV was on the device or below
+    std::optional<LostHit> lost;
+    bool loading = false;
+    bool ended = false;  ///< while it was loading
+    bool told = false;   ///< the index was told of its prompt
+    PromptPast past;
+  };
+  [[nodiscard]] bool begin_load(RequestId request, std::int64_t cached_tokens);
+  void finish_load(RequestId request, bool done);
+
+  RequestCache& cache_;
+  LoadTarget& target_;
+  std::span<RequestRecord> records_;
+  CacheStats& stats_;
+  std::int64_t block_size_;
+  TierIndex index_;
+  std::vector<Request> requests_;
+  bool untaken_ = false;  ///< transfers of a plan or a commit
+  std::vector<std::int32_t> load_blocks_;
+  std::vector<SlotId> load_slots_;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tier/tier_contents.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+namespace stateport {
+
+void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes) {
+  const auto check_number = [](const char* name, double value) {
+    require(std::isfinite(value) && value >= 0, name, value, "must be finite and not negative");
+  };
+  require(options.host_bytes >= 0, "tiers.host_bytes", options.host_bytes, "must not be negative");
+  require(options.file_bytes >= 0, "tiers.file_bytes", options.file_bytes, "must not be negative");
+  require(options.state_image_bytes >= 0, "tiers.state_image_bytes", options.state_image_bytes, "must not be negative");
+  require(options.kv_image_bytes >= 0, "tiers.kv_image_bytes", options.kv_image_bytes, "must not be negative");
+  require(options.queue_bytes >= 0, "tiers.queue_bytes", options.queue_bytes, "must not be negative");
+  check_number("tiers.host_bytes_per_s", options.host_bytes_per_s);
+  check_number("tiers.file_bytes_per_s", options.file_bytes_per_s);
+  check_number("tiers.tokens_per_s", options.tokens_per_s);
+  require(!options.write_through || options.file_bytes > 0, "tiers.write_through", options.write_through,
+          "needs a file tier");
+  const std::int64_t least = state_bytes + kv_bytes;
+  require(options.host_bytes == 0 || options.host_bytes >= least, "tiers.host_bytes", options.host_bytes,
+          "is less than a state and a block of KV take");
+  require(options.file_bytes == 0 || options.file_bytes >= least, "tiers.file_bytes", options.file_bytes,
+          "is less than a state and a block of KV take");
+}
+
+namespace detail {
+namespace {
+
+constexpr double average_weight = 0.9;   // of what the moving average of the ranks of victims was before
+constexpr double full_enough = 0.98;     // from here on a tier takes only what is worth more than its victims
+constexpr std::int64_t room_parts = 50;  // a host tier above files keeps 1 part of so many free
+
+/// A tier may hold what the device holds, and its own. Nodes without content are few.
+std::size_t node_capacity(const TierSetup& setup) {
+  const TierOptions& tiers = setup.tiers;
+  const auto images = [&](std::int64_t bytes) {
+    return static_cast<std::size_t>(bytes / std::max<std::int64_t>(tiers.kv_image_bytes, 1));
+  };
+  const std::size_t nodes = setup.device_blocks + images(tiers.host_bytes) + images(tiers.file_bytes) + setup.states;
+  return std::min<std::size_t>(nodes + nodes / 8 + 64, INT32_MAX);
+}
+
+std::shared_ptr<EvictionPolicy> tier_policy(const TierSetup& setup) {
+  const EvictionOrder order = setup.eviction == EvictionOrder::mru ? EvictionOrder::lru : setup.eviction;
+  return make_eviction_policy(order, setup.eviction_options, setup.memory);
+}
+
+}  // namespace
+
+TierContents::TierContents(const TierSetup& setup)
+    : options_(setup.tiers),
+      block_size_(setup.block_size_tokens),
+      groups_(setup.groups),
+      listener_(setup.listener),
+      policy_(tier_policy(setup)),
+      ranks_(policy_->learning() != nullptr && policy_->learning()->observes_prompts()),
+      nodes_(node_capacity(setup), setup.groups),
+      forest_(policy_, nodes_, setup.states, true) {
+  require(setup.groups <= 32, "groups", setup.groups, "at most 32 with tiers");
+  for (const Medium medium : {Medium::host, Medium::file}) {
+    Level& tier = level(medium);
+    tier.capacity = medium == Medium::host ? options_.host_bytes : options_.file_bytes;
+    tier.order = VictimOrder<>(policy_->traits());
+    tier.order.reserve(nodes_.capacity());
+  }
+}
+
+ImageKey TierContents::key_of(std::uint32_t node, CacheContent content, std::size_t group) const noexcept {
+  return {.prefix = nodes_[node].prefix,
+          .tokens = nodes_[node].tokens,
+          .content = content,
+          .group = static_cast<std::int32_t>(group)};
+}
+
+Medium TierContents::fastest(MediumSet set) noexcept {
+  return static_cast<Medium>(std::countr_zero(static_cast<unsigned>(set & below_device)));
+}
+
+void TierContents::tell(Medium medium, bool stored, std::uint32_t node, CacheContent content) {
+  if (listener_ == nullptr) return;
+  const std::size_t groups = content == CacheContent::state ? groups_ : 1;
+  for (std::size_t group = 0; group < groups; ++group) listener_->on_tier(medium, stored, key_of(node, content, group));
+}
+
+/// The host gives up what is on the device; files keep it.
+void TierContents::on_device_again(std::uint32_t node, CacheContent content) {
+  TierItem& item = this->item(node, content);
+  if ((item.in & on_device) == 0 || (item.in & bit(Medium::host)) == 0 || item.readers > 0 || item.going) return;
+  leave_tier(node, content, Medium::host);
+  if (content == CacheContent::state) prune(node, Medium::host);
+}
+
+void TierContents::unpin(std::uint32_t node, CacheContent content) {
+  TierItem& item = this->item(node, content);
+  if (--item.readers > 0) return;
+  on_device_again(node, content);
+  if (content == CacheContent::state) offer(node);
+  for (const Medium medium : {Medium::host, Medium::file})
+    if ((item.in & bit(medium)) != 0 && nodes_[node].need[static_cast<std::size_t>(medium)] == 0) prune(node, medium);
+  release(node);
+}
+
+/// The state may be evicted again from the tiers that have it.
+void TierContents::offer(std::uint32_t node) {
+  for (const Medium medium : {Medium::host, Medium::file})
+    if ((nodes_[node].state.in & bit(medium)) != 0) level(medium).order.offer(source(medium), node);
+}
+
+// Transfers.
+
+void TierContents::name(const Transfer& transfer, const UnderWay& under_way) {
+  plan_.push_back(transfer);
+  plan_.back().id = ++last_transfer_;
+  under_way_.emplace(last_transfer_, under_way);
+}
+
+/// False: the queue is full.
+bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to) {
+  const std::int64_t bytes = bytes_of(content);
+  if (queued_bytes_ + bytes > options_.queue_bytes) return false;
+  queued_bytes_ += bytes;
+  level(to).usage.bytes += bytes;
+  TierItem& item = this->item(node, content);
+  const std::size_t groups = content == CacheContent::state ? groups_ : 1;
+  item.coming |= bit(to);
+  item.going = kind == Transfer::Kind::copy;
+  if (item.going) level(from).going_bytes += bytes;
+  item.failed = false;
+  item.parts_coming = static_cast<std::uint8_t>(groups);
+  if (content == CacheContent::state) nodes_.add_need(node, to);
+  for (std::size_t group = 0; group < groups; ++group) {
+    std::int32_t place = -1;
+    if (kind == Transfer::Kind::store)
+      place = content == CacheContent::state ? nodes_.slots(node)[group] : nodes_[node].kv_block;
+    name({.kind = kind, .image = key_of(node, content, group), .from = from, .to = to, .place = place},
+         {kind, from, to, content, node, -1});
+  }
+  return true;
+}
+
+void TierContents::arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done) {
+  TierItem& item = this->item(node, content);
+  Level& tier = level(transfer.to);
+  const std::int64_t bytes = bytes_of(content);
+  const bool moved = transfer.kind == Transfer::Kind::copy;
+  queued_bytes_ -= bytes;
+  item.coming &= static_cast<MediumSet>(~bit(transfer.to));
+  item.going = false;
+  if (moved) level(transfer.from).going_bytes -= bytes;
+  if (done) {
+    item.in |= bit(transfer.to);
+    ++(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
+    tier.usage.bytes_written += bytes;
+    if (moved) level(transfer.from).usage.bytes_read += bytes;
+    tell(transfer.to, true, node, content);
+    if (content == CacheContent::state) tier.order.offer(source(transfer.to), node);
+  } else {
+    tier.usage.bytes -= bytes;
+    ++tier.usage.refused_images;
+    if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
+    // Some of its groups may have arrived.
+    for (std::size_t group = 0; content == CacheContent::state && groups_ > 1 && group < groups_; ++group)
+      plan_.push_back({.kind = Transfer::Kind::drop,
+                       .image = key_of(node, content, group),
+                       .from = transfer.to,
+                       .to = transfer.to});
+  }
+  // What could not be moved must go all the same: else nothing makes room again.
+  if (moved && (item.in & bit(transfer.from)) != 0) {
+    if (done || item.readers == 0) leave_tier(node, content, transfer.from);
+    prune(node, transfer.from);
+  }
+  on_device_again(node, content);
+  if (!done) {
+    if (content == CacheContent::state) {
+      prune(node, transfer.to);
+      state_is_gone(node);
+    } else {
+      kv_is_gone(node);
+    }
+  } else if (content == CacheContent::kv_block && nodes_[node].need[static_cast<std::size_t>(transfer.to)] == 0) {
+    prune(node, transfer.to);
+  }
+  release(node);
+}
+
+/// A load did not find the image as it should be.
+void TierContents::lost(std::uint32_t node, CacheContent content, Medium medium) {
+  TierItem& item = this->item(node, content);
+  ++level(medium).usage.lost_images;
+  if ((item.in & bit(medium)) == 0 || item.going) return;
+  leave_tier(node, content, medium);
+  if (content == CacheContent::state) {
+    state_is_gone(node);
+    prune(node, medium);
+  } else {
+    kv_is_gone(node);
+  }
+}
+
+// Room.
+
+double TierContents::rank(std::uint32_t node) const noexcept {
+  const VictimKey key = forest_.key(node);
+  return std::bit_cast<double>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(key.rank())) << 32 |
+                               key.order() >> 32);
+}
+
+bool TierContents::is_worth_it(Medium medium, std::uint32_t node) const noexcept {
+  const Level& tier = level(medium);
+  const bool full = static_cast<double>(tier.usage.bytes) >= full_enough * static_cast<double>(tier.capacity);
+  return !ranks_ || !full || rank(node) >= tier.victim_rank;
+}
+
+/// Evicts states until so many bytes are free. A victim of the host that has to be moved to a file first makes no room
+/// yet. False: there is too little.
+bool TierContents::make_room(Medium medium, std::int64_t bytes) {
+  Level& tier = level(medium);
+  while (tier.usage.bytes + bytes > tier.capacity) {
+    if (tier.usage.bytes - tier.going_bytes + bytes <= tier.capacity) return false;
+    const auto victim = tier.order.next(source(medium));
+    if (!victim) return false;
+    if (ranks_) tier.victim_rank = average_weight * tier.victim_rank + (1 - average_weight) * rank(*victim);
+    if (medium == Medium::host && has(Medium::file) && !nodes_[*victim].state.is_at(Medium::file))
+      move_state(*victim);
+    else
+      evict_state(*victim, medium);
+  }
+  return true;
+}
+
+/// Moves are not done at once: above files the host keeps some room for what comes next.
+void TierContents::trim_host() {
+  if (!has(Medium::host) || !has(Medium::file)) return;
+  Level& host = level(Medium::host);
+  const std::int64_t room = std::max(host.capacity / room_parts, options_.state_image_bytes + options_.kv_image_bytes);
+  static_cast<void>(make_room(Medium::host, std::min(room, host.capacity)));
+}
+
+/// From the host to a file, or away.
+void TierContents::move_state(std::uint32_t node) {
+  level(Medium::host).order.erase(source(Medium::host), node);
+  TierUsage& file = level(Medium::file).usage;
+  const bool worth = is_worth_it(Medium::file, node);
+  ++nodes_[node].state.readers;  // what goes to make room may have KV that this state needs
+  const bool room = worth && make_room(Medium::file, options_.state_image_bytes);
+  --nodes_[node].state.readers;
+  if (room && begin(Transfer::Kind::copy, node, CacheContent::state, Medium::host, Medium::file)) return;
+  ++(worth ? file.refused_images : file.dropped_states);
+  evict_state(node, Medium::host);
+}
+
+void TierContents::leave_tier(std::uint32_t node, CacheContent content, Medium medium) {
+  TierItem& item = this->item(node, content);
+  Level& tier = level(medium);
+  item.in &= static_cast<MediumSet>(~bit(medium));
+  tier.usage.bytes -= bytes_of(content);
+  --(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
+  const std::size_t groups = content == CacheContent::state ? groups_ : 1;
+  for (std::size_t group = 0; group < groups; ++group)
+    plan_.push_back(
+        {.kind = Transfer::Kind::drop, .image = key_of(node, content, group), .from = medium, .to = medium});
+  tell(medium, false, node, content);
+  if (content != CacheContent::state) return;
+  tier.order.erase(source(medium), node);
+  nodes_.drop_need(node, medium);
+}
+
+void TierContents::evict_state(std::uint32_t node, Medium medium) {
+  ++level(medium).usage.evicted_states;
+  leave_tier(node, CacheContent::state, medium);
+  state_is_gone(node);
+  prune(node, medium);
+}
+
+/// KV goes from a tier with the last state there that needs it. From the host it goes to a file if one there needs it.
+void TierContents::prune(std::uint32_t node, Medium medium) {
+  while (node != none && nodes_[node].used && nodes_[node].need[static_cast<std::size_t>(medium)] == 0) {
+    TierItem& kv = nodes_[node].kv;
+    const std::uint32_t parent = nodes_[node].parent;
+    if ((kv.in & bit(medium)) != 0 && kv.readers == 0 && !kv.going) {
+      const bool only_here = (kv.in & ~bit(medium)) == 0 && kv.coming == 0;
+      const bool moves = only_here && nodes_[node].is_needed() && medium == Medium::host &&
+                         make_room(Medium::file, options_.kv_image_bytes) && (kv.in & bit(medium)) != 0 &&
+                         begin(Transfer::Kind::copy, node, CacheContent::kv_block, Medium::host, Medium::file);
+      if (!moves && (kv.in & bit(medium)) != 0) {
+        leave_tier(node, CacheContent::kv_block, medium);
+        if (only_here) kv_is_gone(node);
+      }
+    }
+    release(node);
+    node = parent;
+  }
+}
+
+/// No tier and not the device has the state any more.
+void TierContents::state_is_gone(std::uint32_t node) {
+  const TierItem& state = nodes_[node].state;
+  if ((state.in | state.coming) != 0 || !forest_.has_state(node)) return;
+  const std::uint32_t heir = forest_.lose(BlockId{static_cast<std::int32_t>(node)});
+  if (heir == StateForest::none) return;
+  for (const Medium medium : {Medium::host, Medium::file}) level(medium).order.rank_again(source(medium), heir);
+}
+
+/// If no tier and not the device has the KV of a block any more, nobody can load what lies behind it.
+void TierContents::kv_is_gone(std::uint32_t node) {
+  const TierNode& entry = nodes_[node];
+  if ((entry.kv.in | entry.kv.coming) != 0 || !entry.is_needed()) return;
+  scratch_.assign(1, node);
+  for (std::size_t i = 0; i < scratch_.size(); ++i)
+    for (std::uint32_t child = nodes_[scratch_[i]].first_child; child != none; child = nodes_[child].next)
+      if (nodes_[child].is_needed()) scratch_.push_back(child);
+  const std::vector<std::uint32_t> behind = std::exchange(scratch_, {});
+  for (std::size_t i = behind.size(); i-- > 0;)
+    for (const Medium medium : {Medium::host, Medium::file}) {
+      const TierItem& state = nodes_[behind[i]].state;
+      if (!nodes_[behind[i]].used || (state.in & bit(medium)) == 0 || state.readers > 0 || state.going) continue;
+      evict_state(behind[i], medium);
+    }
+}
+
+void TierContents::release(std::uint32_t node) {
+  if (!nodes_[node].used) return;
+  nodes_.release(node, [&](std::uint32_t gone) {
+    if (forest_.has_state(gone)) static_cast<void>(forest_.lose(BlockId{static_cast<std::int32_t>(gone)}));
+    forest_.forget(BlockId{static_cast<std::int32_t>(gone)});
+  });
+}
+
+}  // namespace detail
+}  // namespace stateport

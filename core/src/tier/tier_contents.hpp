@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/tier/tier_options.hpp>
+
+#include "evict/victim_order.hpp"
+#include "slots/state_forest.hpp"
+#include "tier/tier_nodes.hpp"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace stateport::detail {
+
+/// Tells about contents of tiers, one image at a time.
+class TierListener {
+ public:
+  virtual void on_tier(Medium medium, bool stored, const ImageKey& image) = 0;
+
+ protected:
+  ~TierListener() = default;
+};
+
+struct TierSetup {
+  TierOptions tiers;  ///< checked, with the bytes of images filled in
+  std::int64_t block_size_tokens = 1;
+  std::size_t groups = 1;
+  std::size_t device_blocks = 0;  ///< of KV, at most
+  std::size_t states = 0;         ///< on the device, at most
+  EvictionOrder eviction = EvictionOrder::lru;
+  EvictionOptions eviction_options;
+  MemoryCost memory;
+  TierListener* listener = nullptr;  ///< told of contents of tiers, if there is one
+};
+
+/// What lies in the tiers and on the device, what is on its way there, and what goes to make room. A TierIndex decides
+/// by it.
+///
+/// Every tier evicts states by the policy of the device. KV goes with the last state in its tier that needs it; from
+/// the host to a file, if one there does.
+class TierContents {
+ protected:
+  explicit TierContents(const TierSetup& setup);
+  ~TierContents() = default;
+
+  static constexpr std::uint32_t none = TierNode::none;
+  struct Level {
+    std::int64_t capacity = 0;
+    std::int64_t going_bytes = 0;  ///< of images that are moved down, and still here
+    TierUsage usage;
+    VictimOrder<> order;
+    double victim_rank = 0;  ///< moving average
+  };
+  struct UnderWay {
+    Transfer::Kind kind = Transfer::Kind::store;
+    Medium from = Medium::device;
+    Medium to = Medium::host;
+    CacheContent content = CacheContent::state;
+    std::uint32_t node = none;
+    std::int32_t request = -1;
+  };
+  /// What a VictimOrder asks of the states in one tier.
+  struct Source {
+    const TierContents& contents;
+    Medium medium;
+    [[nodiscard]] bool eligible(std::uint32_t node) const {
+      const TierItem& state = contents.nodes_[node].state;
+      return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going;
+    }
+    [[nodiscard]] VictimKey key(std::uint32_t node) const { return contents.forest_.key(node); }
+    [[nodiscard]] std::uint64_t tick(std::uint32_t node) const {
+      return static_cast<std::uint64_t>(contents.nodes_[node].tick);
+    }
+  };
+
+  [[nodiscard]] Level& level(Medium medium) noexcept { return levels_[static_cast<std::size_t>(medium)]; }
+  [[nodiscard]] const Level& level(Medium medium) const noexcept { return levels_[static_cast<std::size_t>(medium)]; }
+  [[nodiscard]] bool has(Medium medium) const noexcept { return level(medium).capacity > 0; }
+  [[nodiscard]] Medium first_tier() const noexcept { return has(Medium::host) ? Medium::host : Medium::file; }
+  [[nodiscard]] Medium last_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::host; }
+  [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
+  [[nodiscard]] TierItem& item(std::uint32_t node, CacheContent content) noexcept {
+    return content == CacheContent::state ? nodes_[node].state : nodes_[node].kv;
+  }
+  [[nodiscard]] std::int64_t bytes_of(CacheContent content) const noexcept {
+    return content == CacheContent::state ? options_.state_image_bytes : options_.kv_image_bytes;
+  }
+  [[nodiscard]] ImageKey key_of(std::uint32_t node, CacheContent content, std::size_t group) const noexcept;
+  [[nodiscard]] static Medium fastest(MediumSet set) noexcept;
+  /// What admission compares: the worth of a state by a policy that learns.
+  [[nodiscard]] double rank(std::uint32_t node) const noexcept;
+  [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
+  [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
+  void trim_host();
+  /// Names a store or a copy. False: the queue is full.
+  bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to);
+  void name(const Transfer& transfer, const UnderWay& under_way);
+  /// All images of a store or a copy have been answered.
+  void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
+  void leave_tier(std::uint32_t node, CacheContent content, Medium medium);
+  void evict_state(std::uint32_t node, Medium medium);
+  void move_state(std::uint32_t node);
+  void prune(std::uint32_t node, Medium medium);
+  void on_device_again(std::uint32_t node, CacheContent content);
+  void state_is_gone(std::uint32_t node);
+  void kv_is_gone(std::uint32_t node);
+  void lost(std::uint32_t node, CacheContent content, Medium medium);
+  void unpin(std::uint32_t node, CacheContent content);
+  void offer(std::uint32_t node);
+  void release(std::uint32_t node);
+  void tell(Medium medium, bool stored, std::uint32_t node, CacheContent content);
+
+  TierOptions options_;
+  std::int64_t block_size_;
+  std::size_t groups_;
+  TierListener* listener_;
+  std::shared_ptr<EvictionPolicy> policy_;
+  bool ranks_ = false;  ///< keys are values that can be averaged
+  TierNodes nodes_;
+  StateForest forest_;
+  std::array<Level, medium_count> levels_;
+  std::vector<Transfer> plan_;
+  FlatMap<TransferId, UnderWay> under_way_;
+  TransferId last_transfer_ = 0;
+  std::int64_t queued_bytes_ = 0;  ///< stores and moves
+  std::vector<std::uint32_t> scratch_;
+  std::uint64_t call_ = 1;
+  std::int64_t tick_ = 0;
+};
+
+}  // namespace stateport::detail
