@@ -104,7 +104,7 @@ void TierContents::unpin(std::uint32_t node, CacheContent content) {
   on_device_again(node, content);
   if (content == CacheContent::state) offer(node);
   for (const Medium medium : {Medium::host, Medium::file})
-    if ((item.in & bit(medium)) != 0 && nodes_[node].need[static_cast<std::size_t>(medium)] == 0) prune(node, medium);
+    if ((item.in & bit(medium)) != 0 && !nodes_[node].is_needed_in(medium)) prune(node, medium);
   release(node);
 }
 
@@ -186,7 +186,7 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
     } else {
       kv_is_gone(node);
     }
-  } else if (content == CacheContent::kv_block && nodes_[node].need[static_cast<std::size_t>(transfer.to)] == 0) {
+  } else if (content == CacheContent::kv_block && !nodes_[node].is_needed_in(transfer.to)) {
     prune(node, transfer.to);
   }
   release(node);
@@ -283,7 +283,7 @@ void TierContents::evict_state(std::uint32_t node, Medium medium) {
 
 /// KV goes from a tier with the last state there that needs it. From the host it goes to a file if one there needs it.
 void TierContents::prune(std::uint32_t node, Medium medium) {
-  while (node != none && nodes_[node].used && nodes_[node].need[static_cast<std::size_t>(medium)] == 0) {
+  while (node != none && nodes_[node].used && !nodes_[node].is_needed_in(medium)) {
     TierItem& kv = nodes_[node].kv;
     const std::uint32_t parent = nodes_[node].parent;
     if ((kv.in & bit(medium)) != 0 && kv.readers == 0 && !kv.going) {

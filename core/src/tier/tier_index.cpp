@@ -36,6 +36,7 @@ void TierIndex::state_stored(const PrefixHash& prefix, std::size_t group, SlotId
   entry.made_in = call_;
   entry.tick = ++tick_;
   if (std::cmp_less(std::popcount(entry.device_groups), groups_)) return;
+  if ((entry.state.in & on_device) == 0) nodes_.add_need(node, Medium::device);
   entry.state.in |= on_device;
   if (!forest_.has_state(node)) forest_.store(BlockId{static_cast<std::int32_t>(node)});
   if (options_.write_through) fresh_.push_back(node);
@@ -234,8 +235,8 @@ void TierIndex::store_state(std::uint32_t node) {
 void TierIndex::store_kv(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if (!entry.is_needed() || entry.kv.is_below()) return;
-  const bool on_host = has(Medium::host) && entry.need[static_cast<std::size_t>(Medium::host)] > 0;
-  const Medium to = on_host ? Medium::host : Medium::file;
+  const bool for_files = !entry.is_needed_in(Medium::host);
+  const Medium to = for_files ? last_tier() : first_tier();
   if (make_room(to, options_.kv_image_bytes) && nodes_[node].is_needed() &&
       begin(Transfer::Kind::store, node, CacheContent::kv_block, Medium::device, to))
     return;
@@ -247,6 +248,7 @@ void TierIndex::flush() {
   for (const std::uint32_t node : leaving_states_) {
     if ((nodes_[node].state.in & on_device) == 0) store_state(node);
     if (--nodes_[node].state.readers == 0) offer(node);
+    nodes_.drop_need(node, Medium::device);
   }
   std::ranges::sort(leaving_kv_, {}, &Leaving::tokens);
   for (const Leaving& leaving : leaving_kv_) {
@@ -256,7 +258,10 @@ void TierIndex::flush() {
   for (const std::uint32_t node : incomplete_)
     if (--nodes_[node].state.readers == 0) offer(node);
   for (const std::uint32_t node : incomplete_) release(node);
-  for (const std::uint32_t node : leaving_states_) release(node);
+  for (const std::uint32_t node : leaving_states_) {
+    for (const Medium medium : {Medium::host, Medium::file}) prune(node, medium);
+    if (nodes_[node].used) release(node);
+  }
   for (std::size_t i = leaving_kv_.size(); i-- > 0;) release(leaving_kv_[i].node);
   incomplete_.clear();
   leaving_states_.clear();
@@ -300,11 +305,12 @@ void TierIndex::drain() {
 }
 
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
+  Level& tier = level(medium);
+  if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);
   if (node == none) return false;
   TierItem& item = this->item(node, image.content);
   if (item.is_at(medium)) return true;
-  Level& tier = level(medium);
   item.in |= bit(medium);
   tier.usage.bytes += bytes_of(image.content);
   ++(image.content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);

@@ -89,7 +89,7 @@ void TierNodes::check_invariants() const {
       check(nodes_[child].used && nodes_[child].parent == node, "a child has another parent");
       for (std::size_t at = 0; at < medium_count; ++at) need[node][at] += nodes_[child].need[at] > 0;
     }
-    for (int medium = 1; medium < medium_count; ++medium)
+    for (int medium = 0; medium < medium_count; ++medium)
       need[node][static_cast<std::size_t>(medium)] += entry.state.is_at(static_cast<Medium>(medium));
   }
   check(used == index_.size() && used + free_.size() == made_, "a node is lost");

@@ -53,7 +53,7 @@ struct TierNode {
   TierItem kv;
   TierItem state;
   /// By medium: its state, if it is there or on its way, and the children that need something there. KV of the block is
-  /// worth its room below the device only as long as some medium there needs it.
+  /// worth its room in a tier only as long as a state there or on the device needs it.
   std::array<std::uint32_t, medium_count> need = {};
   std::int32_t kv_block = -1;       ///< on the device
   std::uint32_t device_groups = 0;  ///< a bit for each group whose state is on the device
@@ -61,6 +61,9 @@ struct TierNode {
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
 
+  [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
+    return need[static_cast<std::size_t>(medium)] > 0 || need[static_cast<std::size_t>(Medium::device)] > 0;
+  }
   [[nodiscard]] bool is_needed() const noexcept {
     std::uint32_t sum = 0;
     for (const std::uint32_t medium : need) sum += medium;

@@ -149,6 +149,15 @@ std::int64_t StateWorld::images(Medium medium) const {
   return std::ssize(tiers_[static_cast<std::size_t>(medium)]);
 }
 
+std::vector<ImageKey> StateWorld::keys(Medium medium) const {
+  std::vector<ImageKey> keys;
+  for (const auto& [name, image] : tiers_[static_cast<std::size_t>(medium)]) {
+    const auto& [words, tokens, content, group] = name;
+    keys.push_back({.prefix = {words}, .tokens = tokens, .content = content, .group = group});
+  }
+  return keys;
+}
+
 void StateWorld::after(const PassCommit& commit) {
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot) {

@@ -32,6 +32,9 @@ class StateWorld {
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done);
   [[nodiscard]] std::int64_t images(Medium medium) const;
+  [[nodiscard]] std::vector<ImageKey> keys(Medium medium) const;
+  /// Has in its tiers what the other world has there.
+  void take_images(const StateWorld& other) { tiers_ = other.tiers_; }
   /// The state that a RowState names; none if its two parts differ or were never written.
   [[nodiscard]] std::optional<Tokens> read(const RowState& state, std::size_t group) const;
 

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "state_world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <limits>
+#include <vector>
+
+using namespace stateport;
+using stateport::test::StateWorld;
+using Tokens = StateWorld::Tokens;
+
+namespace {
+
+constexpr std::int64_t state_bytes = 100;
+constexpr std::int64_t block_bytes = 4;  // 4 tokens of KV
+
+/// Room for one checkpoint beside a running request.
+RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
+  RequestCacheOptions options{.index = index,
+                              .max_requests = 2,
+                              .max_request_tokens = 40,
+                              .block_size_tokens = 4,
+                              .kv_tokens = 80,
+                              .checkpoints = 1,
+                              .eviction = EvictionOrder::lru,
+                              .memory = {.state_bytes = state_bytes, .kv_bytes_per_token = 1},
+                              .hash = BlockHashKind::xxh3_128};
+  options.tiers = tiers;
+  options.layout_fingerprint = 7;
+  if (index != CacheIndex::align) return options;
+  options.layout_fingerprint = 0;
+  options.checkpoints = 0;
+  options.groups = {{.block_size_tokens = 4, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7}};
+  return options;
+}
+
+constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+constexpr TierOptions host = {.host_bytes = 4000};
+
+/// A cache, its memory, and one request at a time.
+struct Server {
+  explicit Server(const RequestCacheOptions& options) : cache(make_request_cache(options)), world(options) {}
+
+  /// Carries out what was decided, and answers all of it with this status.
+  std::size_t move(TransferStatus status = TransferStatus::done) {
+    std::vector<TransferResult> results;
+    std::size_t moved = 0;
+    for (const Transfer& transfer : std::vector<Transfer>(take())) {
+      ++moved;
+      world.begin(transfer);
+      if (transfer.kind == Transfer::Kind::drop) continue;
+      world.end(transfer, status == TransferStatus::done);
+      results.push_back({transfer.id, status});
+    }
+    cache->tiers()->settle(results);
+    cache->check_invariants();
+    return moved;
+  }
+  std::vector<Transfer> take() {
+    const auto transfers = cache->tiers()->take_transfers().transfers;
+    return {transfers.begin(), transfers.end()};
+  }
+  void move_all() {
+    while (move() > 0) {
+    }
+  }
+  /// The prompt in one pass, and one token more.
+  void run(RequestId request, const Tokens& prompt) {
+    while (cache->computed(request) < std::ssize(prompt)) {
+      const std::int64_t start = cache->computed(request);
+      const auto count = static_cast<std::int32_t>(cache->chunk(request, std::ssize(prompt) - start));
+      const PassRow row{.request = request, .tokens = count};
+      const PassPlan plan = cache->plan({&row, 1});
+      REQUIRE(plan.rows_without_room == 0);
+      move_all();
+      world.before(plan);
+      const auto first = prompt.begin() + start;
+      world.run(0, plan.rows[0], Tokens(prompt.begin(), first), Tokens(first, first + count));
+      const bool ends = start + count == std::ssize(prompt);
+      const std::int32_t samples = ends ? 1 : 0;
+      const Token token = 1;
+      const PassCommit commit = cache->commit(plan.pass, {&samples, 1}, {&token, ends ? std::size_t{1} : 0});
+      move_all();
+      world.after(commit);
+    }
+  }
+  StartedRequest serve(const Tokens& prompt) {
+    const StartedRequest started = *cache->start({.tokens = prompt});
+    move_all();
+    run(started.request, prompt);
+    cache->finish(started.request);
+    move_all();
+    return started;
+  }
+
+  std::unique_ptr<RequestCache> cache;
+  StateWorld world;
+};
+
+Tokens prompt_of(std::int32_t count, Token first) {
+  Tokens tokens;
+  for (std::int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+/// Fills the device with other prompts, so that what it had before lies below it.
+void push_down(Server& server) {
+  for (Token first = 1000; first < 1800; first += 100) server.serve(prompt_of(33, first));
+}
+
+}  // namespace
+
+TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Server server(small(index, host));
+    const Tokens prompt = prompt_of(34, 0);
+    server.serve(prompt);
+    push_down(server);
+    const TierUsage before = server.cache->tiers()->usage(Medium::host);
+    CHECK(before.states > 0);
+    CHECK(before.kv_blocks >= 8);
+    const StartedRequest again = server.serve(prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 32);
+    CHECK(again.load->medium == Medium::host);
+    CHECK(again.load->bytes == state_bytes + 8 * block_bytes);
+    CHECK(again.reused_tokens == 0);
+    const TierUsage after = server.cache->tiers()->usage(Medium::host);
+    CHECK(after.loads == 1);
+    CHECK(after.hit_tokens == 32);
+    CHECK(after.bytes_read == again.load->bytes);
+    CHECK(server.cache->stats().hit_tokens == 32);
+    // What is on the device now is not kept on the host, too.
+    server.cache->reset();
+    server.move();
+    CHECK(server.world.images(Medium::host) == 0);
+  }
+}
+
+TEST_CASE("a load that fails costs the request nothing but its tokens, and is counted") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Server server(small(index, host));
+    const Tokens prompt = prompt_of(34, 0);
+    server.serve(prompt);
+    push_down(server);
+    const StartedRequest again = *server.cache->start({.tokens = prompt});
+    REQUIRE(again.load);
+    CHECK(server.cache->tiers()->is_loading(again.request));
+    CHECK(server.cache->chunk(again.request, 100) == 0);
+    const PassRow row{.request = again.request, .tokens = 1};
+    CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->plan({&row, 1})), doctest::Contains("waits for a load"),
+                         InvalidArgument);
+    server.move(TransferStatus::damaged);
+    CHECK_FALSE(server.cache->tiers()->is_loading(again.request));
+    CHECK(server.cache->computed(again.request) == 0);
+    server.move_all();
+    server.run(again.request, prompt);
+    server.cache->finish(again.request);
+    server.move_all();
+    CHECK(server.cache->stats().of(LostHit::tier_failed).tokens == 32);
+    CHECK(server.cache->tiers()->usage(Medium::host).lost_images > 0);
+    server.cache->check_invariants();
+  }
+}
+
+TEST_CASE("a request that ends while it waits keeps its memory until the load has ended") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Server server(small(index, host));
+    const Tokens prompt = prompt_of(34, 0);
+    server.serve(prompt);
+    push_down(server);
+    const StartedRequest again = *server.cache->start({.tokens = prompt});
+    REQUIRE(again.load);
+    server.cache->finish(again.request);
+    CHECK(server.cache->running_requests() == 1);
+    CHECK_THROWS_AS(static_cast<void>(server.cache->computed(again.request)), InvalidArgument);
+    CHECK_THROWS_AS(server.cache->finish(again.request), InvalidArgument);
+    server.move_all();
+    CHECK(server.cache->running_requests() == 0);
+    server.cache->check_invariants();
+  }
+}
+
+TEST_CASE("a hit below the device is taken only if loading it is faster than computing it") {
+  TierOptions slow = host;
+  slow.host_bytes_per_s = 1;  // 132 s for 32 tokens
+  slow.tokens_per_s = 1;
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Server server(small(index, slow));
+    const Tokens prompt = prompt_of(34, 0);
+    server.serve(prompt);
+    push_down(server);
+    const StartedRequest again = server.serve(prompt);
+    CHECK_FALSE(again.load);
+    CHECK(again.lost == LostHit::tier_costs_more);
+    CHECK(again.lost_tokens == 32);
+  }
+}
+
+TEST_CASE("transfers of a plan or a commit have to be taken before the next call") {
+  RequestCacheOptions options = small(CacheIndex::tree, host);
+  options.max_requests = 1;
+  Server server(options);
+  server.serve(prompt_of(34, 0));
+  const Tokens prompt = prompt_of(33, 500);
+  const StartedRequest started = *server.cache->start({.tokens = prompt});
+  const PassRow row{.request = started.request, .tokens = 33};
+  const PassPlan plan = server.cache->plan({&row, 1});
+  // The pass takes the only slot of a checkpoint, so the state that lay there has to go first.
+  CHECK_THROWS_AS(static_cast<void>(server.cache->start({.tokens = prompt})), InvalidState);
+  CHECK_THROWS_AS(static_cast<void>(server.cache->plan({&row, 1})), InvalidState);
+  CHECK_THROWS_AS(server.cache->finish(started.request), InvalidState);
+  CHECK_THROWS_AS(server.cache->tiers()->settle({}), InvalidState);
+  const std::int32_t sampled = 1;
+  const Token token = 1;
+  CHECK_THROWS_AS(static_cast<void>(server.cache->commit(plan.pass, {&sampled, 1}, {&token, 1})), InvalidState);
+  const std::vector<Transfer> transfers = server.take();
+  REQUIRE_FALSE(transfers.empty());
+  CHECK(transfers.front().image.content == CacheContent::state);
+  CHECK(transfers.front().to == Medium::host);
+  static_cast<void>(server.cache->commit(plan.pass, {&sampled, 1}, {&token, 1}));
+  CHECK_THROWS_AS(server.cache->reset(), InvalidState);
+  const TransferResult unknown{.id = 1000};
+  static_cast<void>(server.take());
+  CHECK_THROWS_WITH_AS(server.cache->tiers()->settle({&unknown, 1}), doctest::Contains("1000"), InvalidArgument);
+}
+
+TEST_CASE("what lies in files is found again by a new cache, once it was told of it") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    const RequestCacheOptions options = small(index, {.file_bytes = 4000});
+    const Tokens prompt = prompt_of(34, 0);
+    Server before(options);
+    before.serve(prompt);
+    before.cache->tiers()->drain();
+    before.move_all();
+    CHECK(before.cache->tiers()->usage(Medium::file).states >= 1);
+    std::vector<ImageKey> images = before.world.keys(Medium::file);
+    Server after(options);
+    after.world.take_images(before.world);
+    for (const ImageKey& image : images) CHECK(after.cache->tiers()->attach(Medium::file, image));
+    after.cache->check_invariants();
+    const StartedRequest again = after.serve(prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 32);
+    CHECK(again.load->medium == Medium::file);
+    // A file stays.
+    CHECK(after.world.images(Medium::file) == std::ssize(images));
+  }
+}
+
+TEST_CASE("checkpoints are written through as they are made") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Server server(small(index, {.file_bytes = 4000, .write_through = true}));
+    server.serve(prompt_of(34, 0));
+    server.cache->tiers()->settle({});
+    server.move_all();
+    CHECK(server.cache->tiers()->usage(Medium::file).states >= 1);
+    CHECK(server.cache->tiers()->usage(Medium::file).kv_blocks == 8);
+  }
+}
+
+TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
+  const auto refused = [](const TierOptions& tiers, const char* what) {
+    CAPTURE(what);
+    CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(small(CacheIndex::tree, tiers))), doctest::Contains(what),
+                         InvalidArgument);
+  };
+  refused({.host_bytes = 103}, "tiers.host_bytes");
+  refused({.host_bytes = 104, .file_bytes = 103}, "tiers.file_bytes");
+  refused({.host_bytes = 4000, .file_bytes = -1}, "tiers.file_bytes");
+  refused({.host_bytes = 4000, .write_through = true}, "tiers.write_through");
+  refused({.host_bytes = 4000, .state_image_bytes = -1}, "tiers.state_image_bytes");
+  refused({.host_bytes = 4000, .kv_image_bytes = -1}, "tiers.kv_image_bytes");
+  refused({.host_bytes = 4000, .queue_bytes = -1}, "tiers.queue_bytes");
+  refused({.host_bytes = 4000, .host_bytes_per_s = -1}, "tiers.host_bytes_per_s");
+  refused({.host_bytes = 4000, .file_bytes_per_s = std::numeric_limits<double>::infinity()}, "tiers.file_bytes_per_s");
+  refused({.host_bytes = 4000, .tokens_per_s = std::numeric_limits<double>::quiet_NaN()}, "tiers.tokens_per_s");
+  const auto cache = make_request_cache(small(CacheIndex::tree, host));
+  CHECK_THROWS_AS(cache->tiers()->drain(), InvalidState);
+  CHECK_THROWS_AS(cache->tiers()->attach(Medium::file, {.tokens = 4}), InvalidArgument);
+  CHECK_THROWS_AS(cache->tiers()->attach(Medium::device, {.tokens = 4}), InvalidArgument);
+  CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 5}), InvalidArgument);
+  CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 0}), InvalidArgument);
+  CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 4, .group = 1}), InvalidArgument);
+  CHECK(make_request_cache(small(CacheIndex::tree, {}))->tiers() == nullptr);
+}
