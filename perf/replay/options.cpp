@@ -28,6 +28,8 @@ constexpr const char* footer =
     "  lost_hits {reason: count}, lost_tokens and lost_flops {reason: sum of all\n"
     "  that was computed again}, restores, verified, mismatches, commits,\n"
     "  dropped_checkpoints, evictions (of states),\n"
+    "  tiers [{name, token_hit_rate, bytes_read, bytes_written, dropped (images),\n"
+    "  states, blocks}]  with --host or --disk, at the model's full size,\n"
     "  bytes_copied   restores and commits at the model's full state size,\n"
     "                 read + written\n"
     "  bytes_moved    the same as really moved\n"
@@ -124,11 +126,11 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                      ->option_text("BYTES");
   for (const char* other : {"--blocks", "--slots", "--unlimited", "--checkpoint"})
     budget->excludes(app.get_option(other));
-  app.add_option("--host", options.host_bytes, "Memory on the host, below the budget: what the device gives up")
+  app.add_option("--host", options.host_bytes, "Memory on the host below the budget, for what the device gives up")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
       ->option_text("BYTES");
-  app.add_option("--disk", options.disk_bytes, "Files, below the budget and the host")
+  app.add_option("--disk", options.disk_bytes, "Files below the budget and the host; counted alone")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
       ->option_text("BYTES");
@@ -222,7 +224,12 @@ void refuse_others(const CLI::App& app, const Options& options) {
   if (!options.has_budget() && !options.eviction)
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions", "--hint-continues"},
            "needs --budget, --sweep, size or --policy");
-  if (options.budget_bytes == 0) refuse({"--report"}, "needs --budget");
+  if (options.budget_bytes == 0) refuse({"--report", "--host", "--disk"}, "needs --budget");
+  const bool by_items =
+      options.policy == PolicyKind::every || options.policy == PolicyKind::last || options.policy == PolicyKind::branch;
+  if (by_items) refuse({"--host", "--disk"}, "needs a policy of RequestCache");
+  if (options.size || !options.report_file.empty()) refuse({"--host", "--disk"}, "is for a replay without --report");
+  if (options.materialize_bytes > 0) refuse({"--disk"}, "needs --materialize 0: states are not written to files");
   if (!options.checkpoint_type) return;
   if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
   const bool moves = options.materialize_bytes > 0 && options.sweep_bytes.empty() && !options.size;

@@ -58,6 +58,8 @@ class ReplayCache {
   /// What comes next: a request with the names of its tokens_seen(). Returns what hashing them takes, which is part of
   /// the calls that follow; 0 for a cache that does not hash.
   virtual std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) = 0;
+  /// Who carries out what the cache decides for its tiers; must outlive the replay.
+  virtual void set_mover(PassMover& /*mover*/) {}
   /// Matches the prompt, and pins what it found.
   [[nodiscard]] virtual Hit begin() = 0;
   /// One row: from state@p to the end of the prompt. No row: the prompt is longer than the cache, which passes it by.

@@ -49,6 +49,7 @@ Replayer::Replayer(const Workload& workload, ReplayCache& cache, PassMover& move
       clock_read_ns_(clock_read_ns()),
       writer_(history) {
   counts_.stats.cost = explain.value_or(ComputeCost{});
+  cache_.set_mover(mover_);
   counts_.bookkeeping_ns.reserve(workload.size());
   counts_.bookkeeping_ns_per_block.reserve(workload.size());
   counts_.hashing_ns_per_block.reserve(workload.size());

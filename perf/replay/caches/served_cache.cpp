@@ -71,7 +71,9 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
 }  // namespace
 
 ServedCache::ServedCache(const ServedCacheOptions& options)
-    : cache_(make_request_cache(cache_options(options))), events_(options.tells_stored ? events_at_once : 0) {
+    : cache_(make_request_cache(cache_options(options))),
+      events_(options.tells_stored ? events_at_once : 0),
+      block_size_tokens_(options.block_size_tokens) {
   if (options.index == CacheIndex::slots)
     hasher_.emplace(BlockHasherOptions{.kind = options.hash, .block_size_tokens = tokens_per_block});
 }
@@ -137,14 +139,9 @@ void ServedCache::finish() {
 void ServedCache::move_between_tiers() {
   CacheTiers* const tiers = cache_->tiers();
   if (tiers == nullptr) return;
-  for (;;) {
+  for (TransferPlan plan = tiers->take_transfers(); !plan.transfers.empty(); plan = tiers->take_transfers()) {
     moved_.clear();
-    bool any = false;
-    for (const Transfer& transfer : tiers->take_transfers().transfers) {
-      any = true;
-      if (transfer.kind != Transfer::Kind::drop) moved_.push_back({.id = transfer.id});
-    }
-    if (!any) return;
+    mover_->transfer(plan, moved_);
     tiers->settle(moved_);
   }
 }
@@ -166,6 +163,7 @@ CacheCounts ServedCache::counts() const {
     if (cache_->tiers() == nullptr) break;
     TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache_->tiers()->usage(static_cast<Medium>(medium));
     for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
+    tier.hit_tokens = tier.hit_tokens / tokens_per_block * block_size_tokens_;
   }
   return {.state_evictions = usage.evicted_states,
           .block_evictions = usage.evicted_kv_tokens / tokens_per_block,

@@ -42,6 +42,7 @@ class ServedCache final : public ReplayCache {
 
   [[nodiscard]] StateRoom room() const override;
   std::chrono::steady_clock::duration prepare(const Request& request, const Sequence& names) override;
+  void set_mover(PassMover& mover) override { mover_ = &mover; }
   [[nodiscard]] Hit begin() override;
   [[nodiscard]] PassPlan plan() override;
   [[nodiscard]] PassCommit commit() override;
@@ -71,6 +72,9 @@ class ServedCache final : public ReplayCache {
   PassId pass_ = 0;
   std::vector<std::int32_t> stored_;
   std::vector<TransferResult> moved_;
+  NoPasses nothing_;
+  PassMover* mover_ = &nothing_;
+  std::int64_t block_size_tokens_;  ///< of the workload
 };
 
 }  // namespace stateport::replay

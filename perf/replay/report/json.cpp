@@ -103,6 +103,27 @@ std::string to_json(const Sizing& sizing) {
   return written(json);
 }
 
+namespace {
+
+/// What lies below the budget, from the fastest to the slowest.
+Json tiers_json(const Report& report) {
+  Json tiers = Json::array();
+  for (const Medium medium : {Medium::host, Medium::file}) {
+    const TierUsage& tier = report.cache.tiers[static_cast<std::size_t>(medium)];
+    if (tier == TierUsage{}) continue;
+    tiers.push_back({{"name", medium == Medium::host ? "host" : "file"},
+                     {"token_hit_rate", tier_hit_rate(report, tier)},
+                     {"bytes_read", tier.bytes_read},
+                     {"bytes_written", tier.bytes_written},
+                     {"dropped", tier.dropped_states + tier.refused_images},
+                     {"states", tier.states},
+                     {"blocks", tier.kv_blocks}});
+  }
+  return tiers;
+}
+
+}  // namespace
+
 std::string to_json(const Report& report) {
   const Derived derived(report);
   const ReplayCounts& replay = report.replay;
@@ -129,6 +150,7 @@ std::string to_json(const Report& report) {
                {"token_hit_rate", replay.token_hit_rate()},
                {"request_hit_rate", replay.request_hit_rate()},
                {"lost_hits", lost},
+               {"tiers", tiers_json(report)},
                {"lost_tokens", losses_json(replay.stats, false)},
                {"lost_flops", losses_json(replay.stats, true)},
                {"restores", report.mover.restores},

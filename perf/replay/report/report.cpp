@@ -118,13 +118,9 @@ void add_hits(Lines& lines, const Report& report) {
     const TierUsage& tier = report.cache.tiers[static_cast<std::size_t>(medium)];
     if (tier == TierUsage{}) continue;
     lines.add(medium == Medium::host ? "host" : "files",
-              "{:.2f} % of tokens, {} loads; {} read, {} written; {} states, {} blocks at the end; {} evicted, {} not "
-              "worth it, {} refused",
-              replay.input_tokens == 0
-                  ? 0.0
-                  : 100.0 * static_cast<double>(tier.hit_tokens * report.run.block_size_tokens / 4) /
-                        static_cast<double>(replay.input_tokens),
-              tier.loads, human_bytes(static_cast<double>(tier.bytes_read)),
+              "{:.2f} % of tokens, {} loads; {} read, {} written; {} states and {} blocks at the end; {} states "
+              "evicted, {} not worth it, {} images refused",
+              100 * tier_hit_rate(report, tier), tier.loads, human_bytes(static_cast<double>(tier.bytes_read)),
               human_bytes(static_cast<double>(tier.bytes_written)), tier.states, tier.kv_blocks, tier.evicted_states,
               tier.dropped_states, tier.refused_images);
   }
@@ -153,6 +149,7 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
     lines.add("moved", "{} restored, {} published", mover.restores, mover.commits);
     lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
   }
+  if (mover.transfers > 0) lines.add("transfers", "{} of states between the device and the host", mover.transfers);
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));
@@ -180,6 +177,11 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
 }
 
 }  // namespace
+
+double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
+  const std::int64_t tokens = report.replay.input_tokens;
+  return tokens == 0 ? 0 : static_cast<double>(tier.hit_tokens) / static_cast<double>(tokens);
+}
 
 Derived::Derived(const Report& report) {
   constexpr double read_and_written = 2;

@@ -58,6 +58,9 @@ struct Report {
   [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
 };
 
+/// The part of all input tokens that were loaded from a tier of the report.
+[[nodiscard]] double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept;
+
 /// Figures that follow from the counts of a report. Times are of the pass without states, where nothing else is said.
 struct Derived {
   double states_copied = 0;

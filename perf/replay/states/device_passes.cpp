@@ -6,6 +6,7 @@
 #include "states/scaled_spec.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 namespace stateport::replay {
@@ -52,6 +53,11 @@ DevicePasses::DevicePasses(MemoryResource& resource, const StateSpec& full, cons
   if (scratch_) committer_.emplace(*scratch_, states_, states_);
   if (options.against_memcpy) peer_.emplace(resource, spec(), static_cast<std::size_t>(peer_images_), stream_);
   counts_.state_bytes = spec().slot_bytes();
+  if (options.host_states == 0) return;
+  const ImageLayout image(spec(), {});
+  tiers_.emplace(host_memory_, StateTiersOptions{.states = {&states_},
+                                                 .host_budget_bytes = static_cast<std::size_t>(options.host_states) *
+                                                                      image.image_bytes()});
 }
 
 /// Returns the seconds that the call took, which it adds to `seconds`.
@@ -97,6 +103,25 @@ void DevicePasses::after(const PassCommit& commit) {
       copier_.copy_shifted(stream_, group.copies);
   });
   compare(states, seconds, false);
+}
+
+void DevicePasses::transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) {
+  moves_.clear();
+  for (const Transfer& transfer : plan.transfers) {
+    const bool answered = transfer.kind != Transfer::Kind::drop;
+    if (transfer.image.content == CacheContent::state)
+      moves_.push_back(transfer);
+    else if (answered)
+      answers.push_back({.id = transfer.id});
+  }
+  if (moves_.empty()) return;
+  timed(counts_.copy_seconds, [&] { tiers_->execute(stream_, {moves_}); });
+  std::array<TransferResult, 64> results;
+  while (tiers_->in_flight() > 0)
+    for (const TransferResult& result : std::span(results).first(tiers_->poll(stream_, results))) {
+      answers.push_back(result);
+      ++counts_.transfers;
+    }
 }
 
 MoverCounts DevicePasses::counts() const {

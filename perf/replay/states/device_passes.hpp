@@ -2,10 +2,12 @@
 #pragma once
 
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
+#include <stateport/tiers/state_tiers.hpp>
 
 #include "states/pass_mover.hpp"
 #include "states/pass_stand_in.hpp"
@@ -25,6 +27,7 @@ struct DevicePassesOptions {
   std::int32_t drafts = 0;
   std::size_t materialize_bytes = 0;  ///< bound on the memory for states
   bool against_memcpy = false;        ///< also measure MoverCounts::copy_share_of_memcpy; costs memory and time
+  std::int64_t host_states = 0;       ///< > 0: images on the host, beside materialize_bytes
   bool plant_wrong_slot = false;      ///< self-test: the first state that is restored is overwritten with another one
 };
 
@@ -37,6 +40,7 @@ class DevicePasses final : public PassMover {
   void before(const PassPlan& plan) override;
   void forward(const PassForward& forward) override;
   void after(const PassCommit& commit) override;
+  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override;
   [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
   [[nodiscard]] MoverCounts counts() const override;
 
@@ -56,6 +60,9 @@ class DevicePasses final : public PassMover {
   std::optional<StateStore> scratch_;
   SlotCopier copier_;
   std::optional<SlotCopier> committer_;
+  PinnedResource host_memory_;
+  std::optional<StateTiers> tiers_;
+  std::vector<Transfer> moves_;  ///< of states: KV is not made
   PassStandIn model_;
   std::int32_t peer_images_;
   std::optional<PeerCopy> peer_;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace stateport::replay {
 
@@ -18,6 +19,7 @@ struct StateRoom {
 };
 
 struct MoverCounts {
+  std::int64_t transfers = 0;   ///< of states between the device and the host
   std::int64_t restores = 0;    ///< requests that continued from a checkpoint
   std::int64_t verified = 0;    ///< states compared word by word with what they should be
   std::int64_t mismatches = 0;  ///< of these, the ones with a wrong word
@@ -64,6 +66,8 @@ class PassMover {
   virtual void forward(const PassForward& forward) = 0;
   /// What must be enqueued after a pass.
   virtual void after(const PassCommit& commit) = 0;
+  /// Carries out a plan, to its end: appends an answer for each transfer that wants one.
+  virtual void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) = 0;
   /// The number of 16-byte words of the state that `state` reads which are not those of the state after `window`
   /// [history], the prefixes that end at its last tokens. `restored`: a request continues from it.
   [[nodiscard]] virtual std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) = 0;
@@ -77,6 +81,10 @@ class NoPasses final : public PassMover {
   void before(const PassPlan&) override {}
   void forward(const PassForward&) override {}
   void after(const PassCommit& commit) override { counts_.commits += commit.published_states; }
+  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
+    for (const Transfer& transfer : plan.transfers)
+      if (transfer.kind != Transfer::Kind::drop) answers.push_back({.id = transfer.id});
+  }
   std::uint64_t check(const RowState&, std::span<const Content>, bool restored) override {
     counts_.restores += restored;
     return 0;

@@ -91,6 +91,44 @@ TEST_CASE("with room for everything a budget finds what the model of whole prefi
   });
 }
 
+TEST_CASE("with tiers below a small budget every restored state is the right one, and more tokens hit") {
+  std::int64_t hits = 0;
+  std::int64_t hits_without = 0;
+  std::int64_t loads = 0;
+  for_each_seed(40, [&](Random& random, std::uint64_t) {
+    for (const PolicyKind policy : {PolicyKind::node_lru, PolicyKind::gdsf, PolicyKind::hix, PolicyKind::hix_exact,
+                                    PolicyKind::slots_lru, PolicyKind::slots_gdsf, PolicyKind::slots_hix}) {
+      const Workload workload = random_workload(random, 80);
+      Budget budget{.bytes = random.between(1, 2000),
+                    .state_bytes = 100,
+                    .kv_bytes_per_token = 10,
+                    .block_size_tokens = block_size};
+      const auto replay = [&] {
+        const auto cache = make_budget_cache(policy, budget, {}, workload);
+        SymbolicPasses states(cache->room());
+        Replayer replayer(workload, *cache, states);
+        replayer.run([&](std::int64_t) {
+          cache->check_invariants();
+          const CacheCounts counts = cache->counts();
+          REQUIRE(counts.tiers[static_cast<std::size_t>(Medium::host)].bytes <= budget.host_bytes);
+          REQUIRE(counts.tiers[static_cast<std::size_t>(Medium::file)].bytes <= budget.file_bytes);
+          return true;
+        });
+        REQUIRE(states.counts().mismatches == 0);
+        for (const TierUsage& tier : cache->counts().tiers) loads += tier.loads;
+        return replayer.counts().hit_tokens;
+      };
+      hits_without += replay();
+      const std::int64_t least = budget.state_bytes + budget.block_bytes();
+      if (random.chance(70)) budget.host_bytes = least + random.between(0, 2000);
+      if (random.chance(50)) budget.file_bytes = least + random.between(0, 4000);
+      hits += replay();
+    }
+  });
+  CHECK(loads > 100);
+  CHECK(hits > hits_without);
+}
+
 TEST_CASE("under a small budget every restored state is the right one and the bytes are kept") {
   for_each_seed(40, [](Random& random, std::uint64_t) {
     for (const PolicyKind policy : every_policy()) {

@@ -7,9 +7,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace stateport::replay::test {
@@ -42,6 +45,18 @@ class SymbolicPasses final : public PassMover {
       at(copied.dst_slot) = scratch_.at(static_cast<std::size_t>(copied.src_slot));
     copy(commit.groups.front().copies);
   }
+  void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
+    for (const Transfer& transfer : plan.transfers) {
+      const auto name = std::pair(transfer.from, transfer.image.prefix.words);
+      const auto target = std::pair(transfer.to, transfer.image.prefix.words);
+      if (transfer.kind != Transfer::Kind::drop) answers.push_back({.id = transfer.id});
+      if (transfer.image.content != CacheContent::state) continue;  // KV is not made
+      if (transfer.kind == Transfer::Kind::store) images_[target] = at(transfer.place);
+      if (transfer.kind == Transfer::Kind::copy) images_[target] = images_.at(name);
+      if (transfer.kind == Transfer::Kind::load) at(transfer.place) = images_.at(name);
+      if (transfer.kind == Transfer::Kind::drop) images_.erase(name);
+    }
+  }
   std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override {
     REQUIRE(window.size() == static_cast<std::size_t>(history_));
     std::uint64_t wrong = at(state.recurrent_source().value()).recurrent != window.back();
@@ -66,6 +81,7 @@ class SymbolicPasses final : public PassMover {
     std::vector<Content> conv;
     Content recurrent = nothing;
   };
+  std::map<std::pair<Medium, std::array<std::uint64_t, 2>>, State> images_;
   State& at(std::int32_t slot) {
     REQUIRE(slot >= first_slot_);
     return states_.at(static_cast<std::size_t>(slot));
