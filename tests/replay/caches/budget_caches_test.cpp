@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+using stateport::Medium;
+using stateport::TierUsage;
 using namespace stateport::replay;
 using namespace stateport::replay::test;
 using stateport::CheckpointPlacement;
