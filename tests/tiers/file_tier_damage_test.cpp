@@ -134,6 +134,24 @@ TEST_CASE("a file that is cut, empty, gone or another one's is a miss with its r
   CHECK(replaced(small_layouts(2), state_key(1)) == Answer{TransferStatus::foreign_layout, 2});
 }
 
+TEST_CASE("an image that somebody put in the place of another is left as it is") {
+  const TemporaryFolder folder;
+  const FileTierOptions options{.folder = folder.images(), .capacity_bytes = 1 << 20};
+  FileTier tier(options, small_layouts());
+  REQUIRE(write_images(tier, small_layouts(), {state_key(1)}) == TransferStatus::done);
+  const AlignedBytes image = image_of(small_layouts(2), state_key(1));
+  small_layouts(2)[0].seal(image.bytes(), state_key(1));
+  std::ofstream(folder.images() + "/" + names(folder.images(), ".img").at(0), std::ios::binary)
+      .write(reinterpret_cast<const char*>(image.data()), static_cast<std::streamsize>(state_bytes));
+  CHECK(read_image(tier, small_layouts(), state_key(1)) == TransferStatus::foreign_layout);
+  CHECK(read_image(tier, small_layouts(), state_key(1)) == TransferStatus::gone);
+  tier.wait_idle();
+  tier.check_invariants();
+  CHECK(tier.statistics().held_bytes == 0);
+  FileTier other(options, small_layouts(2));
+  CHECK(read_image(other, small_layouts(2), state_key(1)) == TransferStatus::done);
+}
+
 TEST_CASE("a damaged file is counted and removed, one that cannot be read is counted and left alone") {
   const DamagedFile damaged;
   flip_bit(damaged.file(), 0);

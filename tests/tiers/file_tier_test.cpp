@@ -370,6 +370,38 @@ TEST_CASE("an image that is removed while it is written or read is removed after
   tier.check_invariants();
 }
 
+TEST_CASE("a file that is read stays until it is read, whatever the other lanes do") {
+  const Fixture fixture;
+  class SlowReads : public FileCalls {
+   public:
+    ssize_t read_at(int file, std::byte* bytes, std::size_t size, off_t offset) override {
+      gate.pass();
+      return FileCalls::read_at(file, bytes, size, offset);
+    }
+    Gate gate;
+  } calls;
+  FileTier tier = fixture.open(calls);
+  const OpenAtEnd open_gate(calls.gate);
+  REQUIRE(write_images(tier, fixture.layouts, {kv_key(1)}) == TransferStatus::done);
+  const AlignedBytes image(kv_bytes);
+  REQUIRE(tier.read(1, kv_key(1), image.bytes()));
+  calls.gate.wait_until_reached();
+  CHECK(tier.remove(kv_key(1)));
+  // Removals come before writes: had this one been carried out, the file would be gone when the write is answered.
+  const AlignedBytes memory = image_of(fixture.layouts, kv_key(2));
+  const FileImage other{kv_key(2), memory.data()};
+  REQUIRE(tier.write(2, {&other, 1}));
+  FileCompletion answer;
+  while (tier.poll({&answer, 1}) == 0) std::this_thread::yield();
+  CHECK(answer.id == 2);
+  CHECK(names(fixture.folder.images(), ".img").size() == 2);
+  calls.gate.open();
+  CHECK(answer_of(tier).status == TransferStatus::done);
+  CHECK(is_image_of(fixture.layouts, kv_key(1), image.bytes()));
+  CHECK(names(fixture.folder.images(), ".img").size() == 1);
+  tier.check_invariants();
+}
+
 TEST_CASE("a write is answered after data, name and folder are synchronised, in this order") {
   const Fixture fixture;
   std::vector<Call> made;

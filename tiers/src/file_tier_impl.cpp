@@ -319,8 +319,7 @@ void FileTier::Impl::forget(const Read& read, TransferStatus status) {
     case TransferStatus::foreign_layout:
     case TransferStatus::wrong_position:
       // Somebody put another file in its place.
-      directory_.mark_foreign(read.file);
-      directory_.remove(read.source.key, read.file);
+      directory_.disown(read.source.key, read.file);
       break;
     case TransferStatus::done:
     case TransferStatus::no_room:

@@ -63,6 +63,16 @@ void ImageDirectory::remove(const ImageKey& key, FileIndex file) {
   if (place && place->file == file) remove(key);
 }
 
+void ImageDirectory::disown(const ImageKey& key, FileIndex file) {
+  const Place* place = find(key);
+  if (!place || place->file != file) return;
+  places_.erase(key);
+  change(file, [](File& changed) {
+    --changed.images;
+    changed.foreign = true;
+  });
+}
+
 std::optional<ImageDirectory::Tidy> ImageDirectory::begin_tidy(FileIndex file) {
   File& due = files_[at(file)];
   if (due.readers > 0 || due.tidying || !due.used) return {};

@@ -65,8 +65,8 @@ class ImageDirectory {
   bool remove(const ImageKey& key);
   /// As remove, if the image still lies in `file`: another may have come in its place.
   void remove(const ImageKey& key, FileIndex file);
-  /// From now on the file is one that is never removed.
-  void mark_foreign(FileIndex file) { files_[at(file)].foreign = true; }
+  /// The image in `file` is another one's: it is not held any more, and its bytes and the file are left alone.
+  void disown(const ImageKey& key, FileIndex file);
 
   void add_reader(FileIndex file) { ++files_[at(file)].readers; }
   void drop_reader(FileIndex file) { --files_[at(file)].readers; }
