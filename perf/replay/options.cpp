@@ -130,10 +130,18 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber)
       ->option_text("BYTES");
-  app.add_option("--disk", options.disk_bytes, "Files below the budget and the host; counted alone")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber)
-      ->option_text("BYTES");
+  const auto read_disk = [&options](const CLI::results_t& given) {
+    const std::size_t colon = given.front().rfind(':');
+    std::string bytes = given.front().substr(colon == std::string::npos ? 0 : colon + 1);
+    if (colon != std::string::npos) options.disk_folder = given.front().substr(0, colon);
+    if (!CLI::AsSizeValue(false)(bytes).empty()) return false;
+    return CLI::detail::lexical_cast(bytes, options.disk_bytes) && options.disk_bytes > 0;
+  };
+  app.add_option(
+         "--disk", read_disk,
+         "Files below the budget and the host, in a folder of their own (/tmp/images:1TiB); without --materialize "
+         "they are only counted")
+      ->option_text("[FOLDER:]BYTES");
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
                  "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "
@@ -229,7 +237,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
       options.policy == PolicyKind::every || options.policy == PolicyKind::last || options.policy == PolicyKind::branch;
   if (by_items) refuse({"--host", "--disk"}, "needs a policy of RequestCache");
   if (options.size || !options.report_file.empty()) refuse({"--host", "--disk"}, "is for a replay without --report");
-  if (options.materialize_bytes > 0) refuse({"--disk"}, "needs --materialize 0: states are not written to files");
+  if (options.materialize_bytes > 0 && options.disk_folder.empty())
+    refuse({"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
   if (!options.checkpoint_type) return;
   if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
   const bool moves = options.materialize_bytes > 0 && options.sweep_bytes.empty() && !options.size;

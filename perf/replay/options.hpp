@@ -37,6 +37,7 @@ struct Options {
   std::int64_t budget_bytes = 0;              ///< > 0: one memory for KV and states, instead of blocks and slots
   std::int64_t host_bytes = 0;                ///< below the budget, on the host
   std::int64_t disk_bytes = 0;                ///< and in files
+  std::string disk_folder;                    ///< where the files are; empty: they are counted alone
   PolicyKind policy = PolicyKind::hix;        ///< of the budget
   std::optional<EvictionOrder> eviction;      ///< of blocks and slots, where the command line says
   std::vector<std::int64_t> sweep_bytes;      ///< not empty: every policy with each of these budgets

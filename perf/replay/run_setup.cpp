@@ -130,6 +130,8 @@ std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& me
                           .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
                           .against_memcpy = against_memcpy,
                           .host_states = options.host_bytes / static_cast<std::int64_t>(full.slot_bytes()),
+                          .file_states = options.disk_bytes / static_cast<std::int64_t>(full.slot_bytes()),
+                          .file_folder = options.disk_folder,
                           .plant_wrong_slot = options.plant_wrong_slot});
   run.memory_state = describe(states->spec());
   run.memory_bytes = states->memory_bytes();

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs PROGRAM with ARGS and checks its exit code (EXIT), its error text (regex STDERR) and values of its JSON file
 # (EXPECT: key=regex, or key.key=regex). A trace that is not there skips the test.
+# The folder EMPTY is removed before.
 cmake_minimum_required(VERSION 3.25)
 list(FIND ARGS --trace at)
 if(at GREATER_EQUAL 0)
@@ -13,6 +14,9 @@ if(at GREATER_EQUAL 0)
 endif()
 
 file(REMOVE "${JSON}")
+if(EMPTY)
+  file(REMOVE_RECURSE "${EMPTY}")
+endif()
 execute_process(COMMAND ${PROGRAM} ${ARGS} --json "${JSON}"
   RESULT_VARIABLE exit_code OUTPUT_VARIABLE text ERROR_VARIABLE error_text)
 message("${text}${error_text}")

@@ -149,7 +149,7 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
     lines.add("moved", "{} restored, {} published", mover.restores, mover.commits);
     lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
   }
-  if (mover.transfers > 0) lines.add("transfers", "{} of states between the device and the host", mover.transfers);
+  if (mover.transfers > 0) lines.add("transfers", "{} of states between the device and the tiers", mover.transfers);
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));

@@ -53,11 +53,19 @@ DevicePasses::DevicePasses(MemoryResource& resource, const StateSpec& full, cons
   if (scratch_) committer_.emplace(*scratch_, states_, states_);
   if (options.against_memcpy) peer_.emplace(resource, spec(), static_cast<std::size_t>(peer_images_), stream_);
   counts_.state_bytes = spec().slot_bytes();
-  if (options.host_states == 0) return;
-  const ImageLayout image(spec(), {});
-  tiers_.emplace(host_memory_, StateTiersOptions{.states = {&states_},
-                                                 .host_budget_bytes = static_cast<std::size_t>(options.host_states) *
-                                                                      image.image_bytes()});
+  if (options.host_states + options.file_states > 0) make_tiers(options);
+}
+
+/// Whatever the cache has room for, the tiers have, too.
+void DevicePasses::make_tiers(const DevicePassesOptions& options) {
+  const std::size_t image_bytes = ImageLayout(spec(), {}).image_bytes();
+  StateTiersOptions tiers{.states = {&states_},
+                          .host_budget_bytes = static_cast<std::size_t>(options.host_states) * image_bytes};
+  if (options.file_states > 0)
+    tiers.files = FileTierOptions{.folder = options.file_folder,
+                                  .capacity_bytes = static_cast<std::uint64_t>(options.file_states + 1) * image_bytes,
+                                  .queue_bytes = std::size_t{1} << 30};
+  tiers_.emplace(host_memory_, tiers);
 }
 
 /// Returns the seconds that the call took, which it adds to `seconds`.
@@ -122,6 +130,7 @@ void DevicePasses::transfer(const TransferPlan& plan, std::vector<TransferResult
       answers.push_back(result);
       ++counts_.transfers;
     }
+  std::ranges::sort(answers, {}, &TransferResult::id);  // as if nothing were moved
 }
 
 MoverCounts DevicePasses::counts() const {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace stateport::replay {
@@ -28,6 +29,8 @@ struct DevicePassesOptions {
   std::size_t materialize_bytes = 0;  ///< bound on the memory for states
   bool against_memcpy = false;        ///< also measure MoverCounts::copy_share_of_memcpy; costs memory and time
   std::int64_t host_states = 0;       ///< > 0: images on the host, beside materialize_bytes
+  std::int64_t file_states = 0;       ///< > 0: images in files
+  std::string file_folder;            ///< of these
   bool plant_wrong_slot = false;      ///< self-test: the first state that is restored is overwritten with another one
 };
 
@@ -51,6 +54,7 @@ class DevicePasses final : public PassMover {
 
  private:
   void plant(SlotId slot);
+  void make_tiers(const DevicePassesOptions& options);
   template <class Call>
   double timed(double& seconds, const Call& call);
   void compare(std::size_t states, double seconds, bool restores);

@@ -19,7 +19,7 @@ struct StateRoom {
 };
 
 struct MoverCounts {
-  std::int64_t transfers = 0;   ///< of states between the device and the host
+  std::int64_t transfers = 0;   ///< of states, between tiers or with the device
   std::int64_t restores = 0;    ///< requests that continued from a checkpoint
   std::int64_t verified = 0;    ///< states compared word by word with what they should be
   std::int64_t mismatches = 0;  ///< of these, the ones with a wrong word
