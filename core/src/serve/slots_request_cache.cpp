@@ -270,6 +270,12 @@ void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId
   const BlockHash hash = kv_.pool().hash(block);
   // Another request may have stored the same state in its own block: from now on this one is found.
   const auto same = allocator_.find_tagged(hash, tag);
+  // That of another prefix with the same key cannot be found any more.
+  const BlockId before = allocator_.find(hash);
+  if (before.valid() && !same && published_slot_[before.index()].valid()) {
+    news_.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
+    published_slot_[before.index()] = {};
+  }
   if (same) published_slot_[same->block.index()] = {};
   allocator_.register_hashes({&block, 1}, {&hash, 1});
   if (same) displaced_.push_back(same->block);
