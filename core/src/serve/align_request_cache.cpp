@@ -322,7 +322,7 @@ void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
 
 bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                                      std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
-  kv_.hold_cached(id, static_cast<std::size_t>(cached_tokens / options_.block_size_tokens));
+  kv_.hold_cached(id, static_cast<std::size_t>(std::min(cached_tokens, tokens) / options_.block_size_tokens));
   if (!kv_.reserve(id, tokens)) return false;
   const std::span loading = std::span(loading_).subspan(id.index() * groups_, groups_);
   for (std::size_t g = 0; g < groups_; ++g) {

@@ -87,6 +87,8 @@ void check_options(const RequestCacheOptions& options) {
           static_cast<int>(options.align_mode), "is not a mode");
   require(options.eviction != EvictionOrder::hix && options.eviction != EvictionOrder::gdsf, "eviction",
           name(options.eviction), "learns from prompts, which blocks of states do not know");
+  require(!options.tiers.enabled() || options.align_mode != AlignMode::none, "tiers", options.tiers.enabled(),
+          "need states that are found again, which mode none does not keep");
   require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
   std::int32_t before = options.block_size_tokens;
   for (const StateGroup& group : options.groups) {

@@ -149,6 +149,7 @@ void RequestBook::drop_newest() {
 void RequestBook::cancel(PassId pass) {
   require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
+  if (tiers_) tiers_->check_taken("cancel");
   drop_newest();
   if (tiers_) tiers_->end_call(false);
 }

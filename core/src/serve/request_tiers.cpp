@@ -140,7 +140,7 @@ void RequestTiers::check_taken(const char* call) const {
 
 void RequestTiers::end_call(bool planned) {
   index_.flush();
-  untaken_ = planned && index_.has_transfers();
+  untaken_ |= planned;
 }
 
 TransferPlan RequestTiers::take_transfers() {
@@ -167,6 +167,7 @@ bool RequestTiers::is_loading(RequestId request) const {
 }
 
 void RequestTiers::drain() {
+  check_taken("drain");
   require_state(index_.has(Medium::file), "drain", "there is no file tier");
   index_.drain();
 }
@@ -175,6 +176,10 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   require(medium != Medium::device && medium <= Medium::file && index_.has(medium), "medium", static_cast<int>(medium),
           "is no tier of this cache");
   require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
+  const std::vector<StateGroup>& groups = cache_.options().groups;
+  const bool at_boundary =
+      image.content != CacheContent::state || groups.empty() || image.tokens % groups.back().block_size_tokens == 0;
+  require(at_boundary, "image.tokens", image.tokens, "must be whole blocks of states, in every group");
   const bool has_group = image.group >= 0 && std::cmp_less(image.group, group_count(cache_.options()));
   require(has_group, "image.group", image.group, "is no group of this cache");
   return index_.attach(medium, image);

@@ -71,7 +71,7 @@ class RequestTiers final : public CacheTiers {
   /// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
   void tell_prompt(RequestId request, double now_s);
   void tell_end(RequestId request, const ReuseHint& hint, double now_s);
-  /// A call of the cache ends; `planned`: what it answers must wait for the transfers.
+  /// A call of the cache ends; `planned`: the next one must wait until the transfers are taken.
   void end_call(bool planned);
   void check_reset() const;
   void check_invariants() const { index_.check_invariants(); }

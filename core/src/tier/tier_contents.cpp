@@ -95,7 +95,7 @@ void TierContents::on_device_again(std::uint32_t node, CacheContent content) {
   TierItem& item = this->item(node, content);
   if ((item.in & on_device) == 0 || (item.in & bit(Medium::host)) == 0 || item.readers > 0 || item.going) return;
   leave_tier(node, content, Medium::host);
-  if (content == CacheContent::state) prune(node, Medium::host);
+  if (content == CacheContent::state) prune(node);
 }
 
 void TierContents::unpin(std::uint32_t node, CacheContent content) {
@@ -103,9 +103,7 @@ void TierContents::unpin(std::uint32_t node, CacheContent content) {
   if (--item.readers > 0) return;
   on_device_again(node, content);
   if (content == CacheContent::state) offer(node);
-  for (const Medium medium : {Medium::host, Medium::file})
-    if ((item.in & bit(medium)) != 0 && !nodes_[node].is_needed_in(medium)) prune(node, medium);
-  release(node);
+  prune(node);
 }
 
 /// The state may be evicted again from the tiers that have it.
@@ -123,7 +121,8 @@ void TierContents::name(const Transfer& transfer, const UnderWay& under_way) {
 }
 
 /// False: the queue is full.
-bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to) {
+bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to,
+                         bool stays) {
   const std::int64_t bytes = bytes_of(content);
   if (queued_bytes_ + bytes > options_.queue_bytes) return false;
   queued_bytes_ += bytes;
@@ -132,7 +131,7 @@ bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent c
   const std::size_t groups = content == CacheContent::state ? groups_ : 1;
   item.coming |= bit(to);
   item.going = kind == Transfer::Kind::copy;
-  if (item.going) level(from).going_bytes += bytes;
+  if (item.going && !stays) level(from).going_bytes += bytes;
   item.failed = false;
   item.parts_coming = static_cast<std::uint8_t>(groups);
   if (content == CacheContent::state) nodes_.add_need(node, to);
@@ -141,7 +140,7 @@ bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent c
     if (kind == Transfer::Kind::store)
       place = content == CacheContent::state ? nodes_.slots(node)[group] : nodes_[node].kv_block;
     name({.kind = kind, .image = key_of(node, content, group), .from = from, .to = to, .place = place},
-         {kind, from, to, content, node, -1});
+         {kind, from, to, content, node, -1, stays});
   }
   return true;
 }
@@ -150,16 +149,16 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
   TierItem& item = this->item(node, content);
   Level& tier = level(transfer.to);
   const std::int64_t bytes = bytes_of(content);
-  const bool moved = transfer.kind == Transfer::Kind::copy;
+  const bool copied = transfer.kind == Transfer::Kind::copy;
   queued_bytes_ -= bytes;
   item.coming &= static_cast<MediumSet>(~bit(transfer.to));
   item.going = false;
-  if (moved) level(transfer.from).going_bytes -= bytes;
+  if (copied && !transfer.stays) level(transfer.from).going_bytes -= bytes;
   if (done) {
     item.in |= bit(transfer.to);
     ++(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
     tier.usage.bytes_written += bytes;
-    if (moved) level(transfer.from).usage.bytes_read += bytes;
+    if (copied) level(transfer.from).usage.bytes_read += bytes;
     tell(transfer.to, true, node, content);
     if (content == CacheContent::state) tier.order.offer(source(transfer.to), node);
   } else {
@@ -173,23 +172,17 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
                        .from = transfer.to,
                        .to = transfer.to});
   }
-  // What could not be moved must go all the same: else nothing makes room again.
-  if (moved && (item.in & bit(transfer.from)) != 0) {
-    if (done || item.readers == 0) leave_tier(node, content, transfer.from);
-    prune(node, transfer.from);
+  if (copied && (item.in & bit(transfer.from)) != 0) {
+    // What could not be moved must go all the same: else nothing makes room again.
+    if (!transfer.stays && (done || item.readers == 0)) leave_tier(node, content, transfer.from);
+    if (content == CacheContent::state) offer(node);
   }
   on_device_again(node, content);
-  if (!done) {
-    if (content == CacheContent::state) {
-      prune(node, transfer.to);
-      state_is_gone(node);
-    } else {
-      kv_is_gone(node);
-    }
-  } else if (content == CacheContent::kv_block && !nodes_[node].is_needed_in(transfer.to)) {
-    prune(node, transfer.to);
-  }
-  release(node);
+  if (content == CacheContent::state)
+    state_is_gone(node);
+  else
+    kv_is_gone(node);
+  if (nodes_[node].used) prune(node);
 }
 
 /// A load did not find the image as it should be.
@@ -200,7 +193,7 @@ void TierContents::lost(std::uint32_t node, CacheContent content, Medium medium)
   leave_tier(node, content, medium);
   if (content == CacheContent::state) {
     state_is_gone(node);
-    prune(node, medium);
+    prune(node);
   } else {
     kv_is_gone(node);
   }
@@ -224,10 +217,15 @@ bool TierContents::is_worth_it(Medium medium, std::uint32_t node) const noexcept
 /// yet. False: there is too little.
 bool TierContents::make_room(Medium medium, std::int64_t bytes) {
   Level& tier = level(medium);
+  if (bytes > tier.capacity) return false;
   while (tier.usage.bytes + bytes > tier.capacity) {
     if (tier.usage.bytes - tier.going_bytes + bytes <= tier.capacity) return false;
     const auto victim = tier.order.next(source(medium));
-    if (!victim) return false;
+    if (!victim && !drop_unclaimed(medium)) return false;
+    if (!victim) continue;
+    // What is moved is not gone; gdsf's clock follows what it chose all the same, as on the device.
+    LearningPolicy* const learning = policy_->learning();
+    if (learning != nullptr && !learning->is_worthless(*victim)) learning->chosen(forest_.facts(*victim));
     if (ranks_) tier.victim_rank = average_weight * tier.victim_rank + (1 - average_weight) * rank(*victim);
     if (medium == Medium::host && has(Medium::file) && !nodes_[*victim].state.is_at(Medium::file))
       move_state(*victim);
@@ -235,6 +233,22 @@ bool TierContents::make_room(Medium medium, std::int64_t bytes) {
       evict_state(*victim, medium);
   }
   return true;
+}
+
+/// KV that the tier had before the cache was made, and that no prompt has asked for: no state is known to need it.
+/// False: there is none.
+bool TierContents::drop_unclaimed(Medium medium) {
+  while (!unclaimed_.empty()) {
+    const std::uint32_t node = unclaimed_.back();
+    unclaimed_.pop_back();
+    const TierItem& kv = nodes_[node].kv;
+    if (!nodes_[node].used || (kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) continue;
+    if (nodes_[node].is_needed_in(medium)) continue;
+    leave_tier(node, CacheContent::kv_block, medium);
+    release(node);
+    return true;
+  }
+  return false;
 }
 
 /// Moves are not done at once: above files the host keeps some room for what comes next.
@@ -278,27 +292,34 @@ void TierContents::evict_state(std::uint32_t node, Medium medium) {
   ++level(medium).usage.evicted_states;
   leave_tier(node, CacheContent::state, medium);
   state_is_gone(node);
-  prune(node, medium);
+  prune(node);
 }
 
-/// KV goes from a tier with the last state there that needs it. From the host it goes to a file if one there needs it.
-void TierContents::prune(std::uint32_t node, Medium medium) {
-  while (node != none && nodes_[node].used && !nodes_[node].is_needed_in(medium)) {
-    TierItem& kv = nodes_[node].kv;
-    const std::uint32_t parent = nodes_[node].parent;
-    if ((kv.in & bit(medium)) != 0 && kv.readers == 0 && !kv.going) {
-      const bool only_here = (kv.in & ~bit(medium)) == 0 && kv.coming == 0;
-      const bool moves = only_here && nodes_[node].is_needed() && medium == Medium::host &&
-                         make_room(Medium::file, options_.kv_image_bytes) && (kv.in & bit(medium)) != 0 &&
-                         begin(Transfer::Kind::copy, node, CacheContent::kv_block, Medium::host, Medium::file);
-      if (!moves && (kv.in & bit(medium)) != 0) {
-        leave_tier(node, CacheContent::kv_block, medium);
-        if (only_here) kv_is_gone(node);
-      }
+void TierContents::prune(std::uint32_t node) {
+  for (const Medium medium : {Medium::host, Medium::file})
+    for (std::uint32_t at = node; at != none && nodes_[at].used && !nodes_[at].is_needed_in(medium);) {
+      const std::uint32_t parent = nodes_[at].parent;
+      prune_block(at, medium);
+      const std::uint32_t left = nodes_[at].used ? release(at) : none;
+      at = left == at ? parent : left;
     }
-    release(node);
-    node = parent;
+  release(node);
+}
+
+/// No state needs this KV there. From the host it goes to a file if one there needs it. What makes room for that may
+/// come here again.
+void TierContents::prune_block(std::uint32_t node, Medium medium) {
+  TierItem& kv = nodes_[node].kv;
+  if ((kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) return;
+  const bool only_here = (kv.in & ~bit(medium)) == 0 && kv.coming == 0;
+  if (only_here && nodes_[node].is_needed() && medium == Medium::host) {
+    ++kv.readers;
+    const bool room = make_room(Medium::file, options_.kv_image_bytes);
+    --kv.readers;
+    if (room && begin(Transfer::Kind::copy, node, CacheContent::kv_block, Medium::host, Medium::file)) return;
   }
+  leave_tier(node, CacheContent::kv_block, medium);
+  if (only_here) kv_is_gone(node);
 }
 
 /// No tier and not the device has the state any more.
@@ -327,9 +348,9 @@ void TierContents::kv_is_gone(std::uint32_t node) {
     }
 }
 
-void TierContents::release(std::uint32_t node) {
-  if (!nodes_[node].used) return;
-  nodes_.release(node, [&](std::uint32_t gone) {
+std::uint32_t TierContents::release(std::uint32_t node) {
+  if (!nodes_[node].used) return none;
+  return nodes_.release(node, [&](std::uint32_t gone) {
     if (forest_.has_state(gone)) static_cast<void>(forest_.lose(BlockId{static_cast<std::int32_t>(gone)}));
     forest_.forget(BlockId{static_cast<std::int32_t>(gone)});
   });

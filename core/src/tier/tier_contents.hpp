@@ -61,6 +61,7 @@ class TierContents {
     CacheContent content = CacheContent::state;
     std::uint32_t node = none;
     std::int32_t request = -1;
+    bool stays = false;  ///< copy: the upper tier keeps it
   };
   /// What a VictimOrder asks of the states in one tier.
   struct Source {
@@ -94,23 +95,28 @@ class TierContents {
   [[nodiscard]] double rank(std::uint32_t node) const noexcept;
   [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
   [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
+  [[nodiscard]] bool drop_unclaimed(Medium medium);
   void trim_host();
   /// Names a store or a copy. False: the queue is full.
-  bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to);
+  bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to, bool stays = false);
   void name(const Transfer& transfer, const UnderWay& under_way);
   /// All images of a store or a copy have been answered.
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
   void leave_tier(std::uint32_t node, CacheContent content, Medium medium);
   void evict_state(std::uint32_t node, Medium medium);
   void move_state(std::uint32_t node);
-  void prune(std::uint32_t node, Medium medium);
+  /// Gives up the KV of the block, and of those before it, where no state needs it any more; and the node, if that
+  /// holds nothing.
+  void prune(std::uint32_t node);
+  void prune_block(std::uint32_t node, Medium medium);
   void on_device_again(std::uint32_t node, CacheContent content);
   void state_is_gone(std::uint32_t node);
   void kv_is_gone(std::uint32_t node);
   void lost(std::uint32_t node, CacheContent content, Medium medium);
   void unpin(std::uint32_t node, CacheContent content);
   void offer(std::uint32_t node);
-  void release(std::uint32_t node);
+  /// Removes the node and those before it as far as they hold nothing; returns the first that stays.
+  std::uint32_t release(std::uint32_t node);
   void tell(Medium medium, bool stored, std::uint32_t node, CacheContent content);
 
   TierOptions options_;
@@ -125,7 +131,8 @@ class TierContents {
   std::vector<Transfer> plan_;
   FlatMap<TransferId, UnderWay> under_way_;
   TransferId last_transfer_ = 0;
-  std::int64_t queued_bytes_ = 0;  ///< stores and moves
+  std::int64_t queued_bytes_ = 0;         ///< stores and moves
+  std::vector<std::uint32_t> unclaimed_;  ///< attached KV
   std::vector<std::uint32_t> scratch_;
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;

@@ -84,8 +84,8 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
   double best_gain_s = 0;
   bool found = false;
   std::array<std::int64_t, medium_count> kv_bytes = {};
-  std::uint32_t before = none;
   const auto first = static_cast<std::size_t>(device_tokens / block_size_);
+  std::uint32_t before = first > 0 ? nodes_.find(prefixes[first - 1]) : none;
   const auto cached = static_cast<std::size_t>(cached_tokens / block_size_);
   for (std::size_t i = first; i < prefixes.size(); ++i) {
     const std::uint32_t node = nodes_.find(prefixes[i]);
@@ -223,7 +223,10 @@ void TierIndex::store_state(std::uint32_t node) {
   } else if (!is_worth_it(to, node)) {
     ++tier.usage.dropped_states;
   } else {
-    const std::int64_t kv_bytes = std::ssize(leaving_kv_) * options_.kv_image_bytes;
+    const auto is_needed = [&](const Leaving& leaving) {
+      return leaving.tokens <= nodes_[node].tokens && !nodes_[leaving.node].kv.is_below();
+    };
+    const std::int64_t kv_bytes = std::ranges::count_if(leaving_kv_, is_needed) * options_.kv_image_bytes;
     const bool room = make_room(to, options_.state_image_bytes + kv_bytes) || make_room(to, options_.state_image_bytes);
     if (room && begin(Transfer::Kind::store, node, CacheContent::state, Medium::device, to)) return;
     ++tier.usage.refused_images;
@@ -235,6 +238,10 @@ void TierIndex::store_state(std::uint32_t node) {
 void TierIndex::store_kv(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if (!entry.is_needed() || entry.kv.is_below()) return;
+  if (entry.parent != none && (nodes_[entry.parent].kv.in | nodes_[entry.parent].kv.coming) == 0) {
+    ++level(first_tier()).usage.refused_images;  // nobody could load it without the block before
+    return;
+  }
   const bool for_files = !entry.is_needed_in(Medium::host);
   const Medium to = for_files ? last_tier() : first_tier();
   if (make_room(to, options_.kv_image_bytes) && nodes_[node].is_needed() &&
@@ -259,8 +266,7 @@ void TierIndex::flush() {
     if (--nodes_[node].state.readers == 0) offer(node);
   for (const std::uint32_t node : incomplete_) release(node);
   for (const std::uint32_t node : leaving_states_) {
-    for (const Medium medium : {Medium::host, Medium::file}) prune(node, medium);
-    if (nodes_[node].used) release(node);
+    if (nodes_[node].used) prune(node);
   }
   for (std::size_t i = leaving_kv_.size(); i-- > 0;) release(leaving_kv_[i].node);
   incomplete_.clear();
@@ -277,30 +283,32 @@ void TierIndex::flush() {
 void TierIndex::write_through(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if (!entry.used || (entry.state.in & on_device) == 0 || entry.made_in == call_) return;
-  if (entry.state.coming != 0 || entry.state.is_at(Medium::file)) return;
-  if (!make_room(Medium::file, options_.state_image_bytes) ||
-      !begin(Transfer::Kind::store, node, CacheContent::state, Medium::device, Medium::file)) {
-    ++level(Medium::file).usage.refused_images;
-    return;
-  }
-  for (std::uint32_t at = node; at != none; at = nodes_[at].parent) {
-    const TierItem& kv = nodes_[at].kv;
-    if ((kv.in & on_device) == 0 || kv.coming != 0 || kv.is_at(Medium::file)) continue;
-    if (!make_room(Medium::file, options_.kv_image_bytes) ||
-        !begin(Transfer::Kind::store, at, CacheContent::kv_block, Medium::device, Medium::file)) {
-      ++level(Medium::file).usage.refused_images;
-      return;
-    }
-  }
+  if (!write(node, CacheContent::state)) return;
+  for (std::uint32_t at = node; at != none; at = nodes_[at].parent)
+    if (!write(at, CacheContent::kv_block)) return;
+}
+
+/// To a file, from the fastest medium that has it, which keeps it. False: there is no room, or no place in the queue.
+bool TierIndex::write(std::uint32_t node, CacheContent content) {
+  const TierItem& item = this->item(node, content);
+  if (item.is_at(Medium::file) || item.coming != 0 || item.in == 0) return true;
+  const bool stored = (item.in & on_device) != 0;
+  const Medium from = stored ? Medium::device : Medium::host;
+  const Transfer::Kind kind = stored ? Transfer::Kind::store : Transfer::Kind::copy;
+  ++this->item(node, content).readers;
+  const bool room = make_room(Medium::file, bytes_of(content));
+  --this->item(node, content).readers;
+  if (room && begin(kind, node, content, from, Medium::file, true)) return true;
+  ++level(Medium::file).usage.refused_images;
+  return false;
 }
 
 void TierIndex::drain() {
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
-    const TierItem& state = nodes_[node].state;
-    if (!nodes_[node].used || !has(Medium::file)) continue;
-    write_through(node);
-    if ((state.in & bit(Medium::host)) != 0 && !state.is_at(Medium::file) && !state.going && state.readers == 0)
-      move_state(node);
+    if (!nodes_[node].used || nodes_[node].state.in == 0) continue;
+    if (!write(node, CacheContent::state)) return;
+    for (std::uint32_t at = node; at != none; at = nodes_[at].parent)
+      if (!write(at, CacheContent::kv_block)) return;
   }
 }
 
@@ -315,7 +323,10 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   tier.usage.bytes += bytes_of(image.content);
   ++(image.content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
   tell(medium, true, node, image.content);
-  if (image.content != CacheContent::state) return true;
+  if (image.content != CacheContent::state) {
+    unclaimed_.push_back(node);
+    return true;
+  }
   nodes_.add_need(node, medium);
   if (!forest_.has_state(node)) forest_.store(BlockId{static_cast<std::int32_t>(node)});
   tier.order.offer(source(medium), node);
@@ -335,6 +346,7 @@ void TierIndex::reset() {
   leaving_kv_.clear();
   to_write_.clear();
   fresh_.clear();
+  unclaimed_.clear();
   forest_.clear();
   nodes_.clear();
 }

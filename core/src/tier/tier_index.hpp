@@ -32,10 +32,11 @@ struct TierHit {
 /// one: every tier evicts its states by the same policy as the device, and KV goes with the last state that needs it.
 ///
 /// What leaves the device is collected during a call of the cache and decided in flush(), at its end: states first,
-/// then KV, the deepest first.
+/// then KV, from the beginning of a prompt on.
 ///
-/// All calls but find() and served() are O(1) for each image that they name or evict, besides the costs of VictimOrder.
-/// Not thread-safe.
+/// find(), served() and load() are O(blocks of the prompt), drain() and reset() O(all). The others are O(1) for each
+/// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
+/// thread-safe.
 class TierIndex : private TierContents {
  public:
   using Setup = TierSetup;
@@ -75,7 +76,8 @@ class TierIndex : private TierContents {
   std::optional<LoadEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.
   void flush();
-  /// Stores all states on the device, with their KV, in the lowest tier, and moves there what is above it.
+  /// Writes all states of the device and the host to files, with their KV, as far as there is room; they stay where
+  /// they are.
   void drain();
   /// A tier has this image, from before. False: too many.
   bool attach(Medium medium, const ImageKey& image);
@@ -86,8 +88,7 @@ class TierIndex : private TierContents {
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
   using TierContents::has;
-  /// Nothing is cached on the device or on the host any more; files stay. Throws InvalidState while transfers are under
-  /// way.
+  /// Forgets everything, in files too. Throws InvalidState while transfers are under way.
   void reset();
   /// Throws std::logic_error naming the first violation. O(all).
   void check_invariants() const;
@@ -107,6 +108,7 @@ class TierIndex : private TierContents {
   void store_state(std::uint32_t node);
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);
+  [[nodiscard]] bool write(std::uint32_t node, CacheContent content);
   std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
   template <class Visit>
   void for_each_pinned(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,

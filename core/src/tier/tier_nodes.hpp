@@ -53,7 +53,7 @@ struct TierNode {
   TierItem kv;
   TierItem state;
   /// By medium: its state, if it is there or on its way, and the children that need something there. KV of the block is
-  /// worth its room in a tier only as long as a state there or on the device needs it.
+  /// worth its room in a tier only as long as a state there, or in a faster medium, needs it.
   std::array<std::uint32_t, medium_count> need = {};
   std::int32_t kv_block = -1;       ///< on the device
   std::uint32_t device_groups = 0;  ///< a bit for each group whose state is on the device
@@ -61,8 +61,11 @@ struct TierNode {
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
 
+  /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
-    return need[static_cast<std::size_t>(medium)] > 0 || need[static_cast<std::size_t>(Medium::device)] > 0;
+    std::uint32_t sum = 0;
+    for (std::size_t at = 0; at <= static_cast<std::size_t>(medium); ++at) sum += need[at];
+    return sum > 0;
   }
   [[nodiscard]] bool is_needed() const noexcept {
     std::uint32_t sum = 0;
@@ -88,13 +91,14 @@ class TierNodes final : public BlockDirectory {
   /// Hangs a node without a parent below `parent`.
   void link(std::uint32_t node, std::uint32_t parent);
   /// Removes the node, and its parents, as far as they hold nothing and have no children. `forget(node)` is called
-  /// before each is gone.
+  /// before each is gone. Returns the first that stays.
   template <class Forget>
-  void release(std::uint32_t node, Forget&& forget) {
+  std::uint32_t release(std::uint32_t node, Forget&& forget) {
     while (node != none && is_empty(node)) {
       forget(node);
       node = remove(node);
     }
+    return node;
   }
   void add_need(std::uint32_t node, Medium medium) noexcept;
   void drop_need(std::uint32_t node, Medium medium) noexcept;

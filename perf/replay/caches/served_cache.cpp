@@ -124,12 +124,16 @@ PassCommit ServedCache::commit() {
   constexpr std::int32_t sampled = 0;
   const PassCommit commit = cache_->commit(pass_, {&sampled, 1}, {});
   dropped_checkpoints_ += commit.dropped_states;
-  move_between_tiers();
+  if (CacheTiers* const tiers = cache_->tiers()) {
+    moved_.clear();
+    mover_->transfer(tiers->take_transfers(), moved_);  // settled once the copies of the commit are enqueued
+  }
   return commit;
 }
 
 void ServedCache::finish() {
   if (!request_.valid()) return;
+  if (CacheTiers* const tiers = cache_->tiers()) tiers->settle(moved_);
   cache_->finish(request_, wanted_.hint);
   move_between_tiers();
   if (!events_.empty()) take_events();

@@ -53,6 +53,7 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
 }
 
 TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
+  if (options.index == CacheIndex::align && options.align_mode == AlignMode::none) return {};
   const std::int64_t state = options.memory.state_bytes;
   const std::int64_t block = options.memory.kv_bytes_per_token * options.block_size_tokens;
   const auto room = [&] { return random.between(1, 8) * state + random.between(1, 40) * block; };
@@ -87,7 +88,7 @@ void RandomEngine::step() {
   if (pass_ && random_.chance(70)) commit();
   if (!pass_) run();
   if (!options_.overlap && pass_) commit();
-  if (options_.tiers.enabled() && dice == 8 && options_.tiers.file_bytes > 0) cache_->tiers()->drain();
+  if (dice == 8 && options_.tiers.file_bytes > 0) cache_->tiers()->drain();
   if (!under_way_.empty() && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   cache_->check_invariants();
   follow_events();
@@ -147,6 +148,8 @@ ReuseHint RandomEngine::random_hint() {
 }
 
 void RandomEngine::start() {
+  // With tiers a plan has to be enqueued before another request starts.
+  if (options_.tiers.enabled() && planned_ && planned_->ready) return;
   Tokens prompt;
   if (!old_.empty() && random_.chance(70)) {
     prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];

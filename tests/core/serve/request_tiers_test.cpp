@@ -48,18 +48,22 @@ struct Server {
 
   /// Carries out what was decided, and answers all of it with this status.
   std::size_t move(TransferStatus status = TransferStatus::done) {
+    const std::vector<TransferResult> results = carry_out(status);
+    cache->tiers()->settle(results);
+    cache->check_invariants();
+    return moved;
+  }
+  std::vector<TransferResult> carry_out(TransferStatus status) {
     std::vector<TransferResult> results;
-    std::size_t moved = 0;
-    for (const Transfer& transfer : std::vector<Transfer>(take())) {
+    moved = 0;
+    for (const Transfer& transfer : take()) {
       ++moved;
       world.begin(transfer);
       if (transfer.kind == Transfer::Kind::drop) continue;
       world.end(transfer, status == TransferStatus::done);
       results.push_back({transfer.id, status});
     }
-    cache->tiers()->settle(results);
-    cache->check_invariants();
-    return moved;
+    return results;
   }
   std::vector<Transfer> take() {
     const auto transfers = cache->tiers()->take_transfers().transfers;
@@ -85,8 +89,10 @@ struct Server {
       const std::int32_t samples = ends ? 1 : 0;
       const Token token = 1;
       const PassCommit commit = cache->commit(plan.pass, {&samples, 1}, {&token, ends ? std::size_t{1} : 0});
-      move_all();
+      const std::vector<TransferResult> results = carry_out(TransferStatus::done);
       world.after(commit);
+      cache->tiers()->settle(results);
+      move_all();
     }
   }
   StartedRequest serve(const Tokens& prompt) {
@@ -100,6 +106,7 @@ struct Server {
 
   std::unique_ptr<RequestCache> cache;
   StateWorld world;
+  std::size_t moved = 0;  ///< by the last carry_out
 };
 
 Tokens prompt_of(std::int32_t count, Token first) {
@@ -229,6 +236,8 @@ TEST_CASE("transfers of a plan or a commit have to be taken before the next call
   CHECK(transfers.front().to == Medium::host);
   static_cast<void>(server.cache->commit(plan.pass, {&sampled, 1}, {&token, 1}));
   CHECK_THROWS_AS(server.cache->reset(), InvalidState);
+  CHECK_THROWS_AS(server.cache->finish(started.request), InvalidState);  // whether there are any or not
+  CHECK_THROWS_AS(server.cache->tiers()->drain(), InvalidState);
   const TransferResult unknown{.id = 1000};
   static_cast<void>(server.take());
   CHECK_THROWS_WITH_AS(server.cache->tiers()->settle({&unknown, 1}), doctest::Contains("1000"), InvalidArgument);
@@ -256,6 +265,62 @@ TEST_CASE("what lies in files is found again by a new cache, once it was told of
     // A file stays.
     CHECK(after.world.images(Medium::file) == std::ssize(images));
   }
+}
+
+TEST_CASE("what nobody asks for again makes room, with its KV, also if it was there before") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    const RequestCacheOptions options = small(index, {.file_bytes = 400});
+    Server before(options);
+    before.serve(prompt_of(34, 0));
+    before.cache->tiers()->drain();
+    before.move_all();
+    Server after(options);
+    after.world.take_images(before.world);
+    std::int64_t attached = 0;
+    for (const ImageKey& image : before.world.keys(Medium::file)) {
+      CHECK(after.cache->tiers()->attach(Medium::file, image));
+      ++attached;
+    }
+    CHECK(attached > 8);
+    push_down(after);
+    const TierUsage usage = after.cache->tiers()->usage(Medium::file);
+    CHECK(usage.evicted_states > 0);
+    CHECK(usage.states > 0);
+    CHECK(usage.bytes <= 400);
+    after.cache->check_invariants();
+  }
+}
+
+TEST_CASE("draining writes what is on the device and on the host, piece by piece, and takes nothing away") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    TierOptions tiers{.host_bytes = 4000, .file_bytes = 8000};
+    tiers.queue_bytes = 150;
+    Server server(small(index, tiers));
+    for (Token first = 0; first < 500; first += 100) server.serve(prompt_of(33, first));
+    const TierUsage host_before = server.cache->tiers()->usage(Medium::host);
+    std::int64_t written = -1;
+    while (written < server.cache->tiers()->usage(Medium::file).bytes_written) {
+      written = server.cache->tiers()->usage(Medium::file).bytes_written;
+      server.cache->tiers()->drain();
+      server.move_all();
+    }
+    const TierUsage files = server.cache->tiers()->usage(Medium::file);
+    CHECK(server.cache->tiers()->usage(Medium::host).states == host_before.states);
+    CHECK(files.states >= host_before.states);
+    CHECK(files.kv_blocks >= 8);
+    server.cache->check_invariants();
+  }
+}
+
+TEST_CASE("a state and KV that a tier can never hold cost it nothing") {
+  TierOptions tiers = host;
+  tiers.host_bytes = state_bytes + 3 * block_bytes;
+  Server server(small(CacheIndex::tree, tiers));
+  for (Token first = 0; first < 500; first += 100) server.serve(prompt_of(33, first));
+  CHECK(server.cache->tiers()->usage(Medium::host).bytes <= tiers.host_bytes);
+  CHECK(server.cache->tiers()->usage(Medium::host).refused_images > 0);
 }
 
 TEST_CASE("checkpoints are written through as they are made") {
@@ -286,6 +351,14 @@ TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   refused({.host_bytes = 4000, .host_bytes_per_s = -1}, "tiers.host_bytes_per_s");
   refused({.host_bytes = 4000, .file_bytes_per_s = std::numeric_limits<double>::infinity()}, "tiers.file_bytes_per_s");
   refused({.host_bytes = 4000, .tokens_per_s = std::numeric_limits<double>::quiet_NaN()}, "tiers.tokens_per_s");
+  RequestCacheOptions forgetful = small(CacheIndex::align, host);
+  forgetful.align_mode = AlignMode::none;
+  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(forgetful)), doctest::Contains("tiers"), InvalidArgument);
+  RequestCacheOptions grid = small(CacheIndex::align, host);
+  grid.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  const auto align = make_request_cache(grid);
+  CHECK_THROWS_AS(align->tiers()->attach(Medium::host, {.tokens = 4}), InvalidArgument);
+  CHECK(align->tiers()->attach(Medium::host, {.prefix = {{1, 2}}, .tokens = 8, .group = 1}));
   const auto cache = make_request_cache(small(CacheIndex::tree, host));
   CHECK_THROWS_AS(cache->tiers()->drain(), InvalidState);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::file, {.tokens = 4}), InvalidArgument);

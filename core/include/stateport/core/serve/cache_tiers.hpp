@@ -17,6 +17,11 @@ namespace stateport {
 ///     plan or commit ─► take_transfers ─► execute ─► enqueue what plan or commit answered
 ///     whenever some have ended ─► settle ─► take_transfers …
 ///
+/// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
+/// answered before may read or write. So transfers are taken after every plan() and commit(), whether there are any or
+/// not, and enqueued before what that call answered. What a commit answered is enqueued before any later call; what a
+/// plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled.
+///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {
  public:
@@ -24,25 +29,24 @@ class CacheTiers {
   CacheTiers(const CacheTiers&) = delete;
   CacheTiers& operator=(const CacheTiers&) = delete;
 
-  /// What to move between the device and the tiers. To be called after every plan() and commit() of the cache, and
-  /// enqueued before what that call answered: a store reads what a copy of the plan may overwrite. start(), end() and
-  /// settle() add to it; where nothing runs, it is called after these, too. Until the transfers of a plan or a commit
-  /// are taken, start(), plan(), commit(), end() and settle() throw InvalidState. Valid until the next call of
-  /// anything.
+  /// What to move between the device and the tiers. To be called after every plan() and commit() of the cache: until
+  /// then start(), plan(), cancel(), commit(), end(), settle() and drain() throw InvalidState. start(), end() and
+  /// settle() add to it; where nothing runs, it is called after these, too. Valid until the next call of anything.
   [[nodiscard]] virtual TransferPlan take_transfers() = 0;
   /// These transfers ended, in any order. A load that is `done` was written, or is enqueued before all that is enqueued
   /// from now on. Returns how many requests have all that was loaded for them, or will not get it. Throws
   /// InvalidArgument for a number that is not under way, and has settled those before it.
   virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
-  /// Something is being loaded for the request. Throws for one that does not run.
+  /// Something is being loaded for the request, or was when it ended. Throws for one that does not run.
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
   [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
-  /// Names stores of all checkpoints and copies of all that is on the host, to files. What finds no room or no place in
-  /// the queue is left out: once these have settled, another call goes on. Throws InvalidState without a file tier.
+  /// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it
+  /// is, too. Ends where there is no room or no place in the queue: once what was named has settled, another call goes
+  /// on. O(all). Throws InvalidState without a file tier.
   virtual void drain() = 0;
   /// The tier has this image, from before the cache was made. False: there is no number left for it, or no room in the
   /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
-  /// whole blocks, and a group that the cache does not have.
+  /// whole blocks (of states too, in every group of index align), and a group that the cache does not have.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
   /// All zero for a medium that is no tier.
   [[nodiscard]] virtual TierUsage usage(Medium medium) const = 0;
