@@ -154,7 +154,8 @@ void ServedCache::take_events() {
   for (std::size_t taken = events_.size(); taken == events_.size();) {
     taken = cache_->take_events(events_);
     for (const CacheEvent& event : std::span(events_).first(taken))
-      if (event.kind == CacheEvent::Kind::stored && event.content == CacheEvent::Content::state)
+      if (event.kind == CacheEvent::Kind::stored && event.content == CacheContent::state &&
+          event.medium == Medium::device)
         stored_.push_back(static_cast<std::int32_t>(event.tokens / tokens_per_block));
   }
   std::ranges::sort(stored_);
