@@ -137,10 +137,9 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
     if (!CLI::AsSizeValue(false)(bytes).empty()) return false;
     return CLI::detail::lexical_cast(bytes, options.disk_bytes) && options.disk_bytes > 0;
   };
-  app.add_option(
-         "--disk", read_disk,
-         "Files below the budget and the host, in a folder of their own (/tmp/images:1TiB); without --materialize "
-         "they are only counted")
+  app.add_option("--disk", read_disk,
+                 "Files below the budget and the host, in a folder of their own (images:1TiB); without --materialize "
+                 "they are only counted")
       ->option_text("[FOLDER:]BYTES");
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
