@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/error.hpp>
+
+#include "copy_lane.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace stateport::test {
+
+/// A stream whose work is done when the test says so.
+class LateLane final : public tiers::CopyLane {
+ public:
+  explicit LateLane(std::unique_ptr<tiers::CopyLane> lane) : lane_(std::move(lane)) {}
+
+  void to_host(const Stream& stream, std::size_t kind, CopyPlan plan) override {
+    if (refuse_stores) throw BackendError("to_host", "refused by the test");
+    ++launches;
+    enqueue([this, stream, kind, copies = std::vector(plan.begin(), plan.end())] {
+      lane_->to_host(stream, kind, copies);
+      stream.synchronize();
+    });
+  }
+  void to_device(const Stream& stream, std::size_t kind, CopyPlan plan) override {
+    if (refuse_loads) throw BackendError("to_device", "refused by the test");
+    ++launches;
+    enqueue([this, stream, kind, copies = std::vector(plan.begin(), plan.end())] {
+      lane_->to_device(stream, kind, copies);
+      stream.synchronize();
+    });
+  }
+  void mark(const Stream&) override {
+    if (refuse_marks) throw BackendError("mark", "refused by the test");
+    enqueue([this, mark = ++marks_] { reached_ = mark; });
+  }
+  std::uint64_t reached() override { return lies ? marks_ : reached_; }
+
+  /// Work of the engine on the same stream.
+  void enqueue(std::function<void()> work) { work_.push_back(std::move(work)); }
+  /// Does the first `count` pieces of work.
+  void advance(std::size_t count = SIZE_MAX) {
+    for (; count > 0 && !work_.empty(); --count) {
+      work_.front()();
+      work_.pop_front();
+    }
+  }
+  [[nodiscard]] std::size_t waiting() const { return work_.size(); }
+
+  bool refuse_stores = false;
+  bool refuse_loads = false;
+  bool refuse_marks = false;
+  bool lies = false;  ///< says that copies are done which are not
+  int launches = 0;
+
+ private:
+  std::unique_ptr<tiers::CopyLane> lane_;
+  std::deque<std::function<void()>> work_;
+  std::uint64_t marks_ = 0;
+  std::uint64_t reached_ = 0;
+};
+
+}  // namespace stateport::test
