@@ -4,6 +4,7 @@
 #include "../block_copy.hpp"
 #include "convert_copy.hpp"
 #include "stream_copy.hpp"
+#include "wide_vectors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -126,14 +127,8 @@ __attribute__((target("avx2"), flatten)) void convert_avx2(const TensorRoute& ro
                                                            std::uint32_t first, std::uint32_t count) {
   convert_blocks(route, sides, first, count);
 }
-bool has_avx2() noexcept {
-  return __builtin_cpu_supports("avx2") != 0;
-}
 #else
 constexpr auto convert_avx2 = convert_plain;
-bool has_avx2() noexcept {
-  return false;
-}
 #endif
 
 /// Bytes that these blocks take in the destination, scales apart.

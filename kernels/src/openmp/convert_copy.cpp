@@ -3,6 +3,7 @@
 
 #include "../element_copy.hpp"
 #include "stream_copy.hpp"
+#include "wide_vectors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -21,14 +22,8 @@ __attribute__((target("avx2"), flatten)) void convert_avx2(std::byte* dst, Eleme
                                                            ElementType src_type, std::uint32_t count) noexcept {
   convert_range(0, 1, dst, dst_type, src, src_type, count);
 }
-bool has_avx2() noexcept {
-  return __builtin_cpu_supports("avx2") != 0;
-}
 #else
 constexpr auto convert_avx2 = convert_plain;
-bool has_avx2() noexcept {
-  return false;
-}
 #endif
 
 }  // namespace
