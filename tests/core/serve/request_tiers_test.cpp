@@ -120,15 +120,22 @@ void push_down(Server& server) {
   for (Token first = 1000; first < 1800; first += 100) server.serve(prompt_of(33, first));
 }
 
+/// Served a prompt of 34 tokens, whose KV and state lie below the device now.
+struct PushedDown : Server {
+  explicit PushedDown(const RequestCacheOptions& options) : Server(options) {
+    serve(prompt);
+    push_down(*this);
+  }
+  Tokens prompt = prompt_of(34, 0);
+};
+
 }  // namespace
 
 TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    Server server(small(index, host));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    PushedDown server(small(index, host));
+    const Tokens& prompt = server.prompt;
     const TierUsage before = server.cache->tiers()->usage(Medium::host);
     CHECK(before.states > 0);
     CHECK(before.kv_blocks >= 8);
@@ -153,10 +160,8 @@ TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
 TEST_CASE("a load that fails costs the request nothing but its tokens, and is counted") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    Server server(small(index, host));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    PushedDown server(small(index, host));
+    const Tokens& prompt = server.prompt;
     const StartedRequest again = *server.cache->start({.tokens = prompt});
     REQUIRE(again.load);
     CHECK(server.cache->tiers()->is_loading(again.request));
@@ -180,10 +185,8 @@ TEST_CASE("a load that fails costs the request nothing but its tokens, and is co
 TEST_CASE("a request that ends while it waits keeps its memory until the load has ended") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    Server server(small(index, host));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    PushedDown server(small(index, host));
+    const Tokens& prompt = server.prompt;
     const StartedRequest again = *server.cache->start({.tokens = prompt});
     REQUIRE(again.load);
     server.cache->finish(again.request);
@@ -202,10 +205,8 @@ TEST_CASE("a hit below the device is taken only if loading it is faster than com
   slow.tokens_per_s = 1;
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    Server server(small(index, slow));
-    const Tokens prompt = prompt_of(34, 0);
-    server.serve(prompt);
-    push_down(server);
+    PushedDown server(small(index, slow));
+    const Tokens& prompt = server.prompt;
     const StartedRequest again = server.serve(prompt);
     CHECK_FALSE(again.load);
     CHECK(again.lost == LostHit::tier_costs_more);
