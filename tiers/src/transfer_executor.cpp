@@ -137,10 +137,8 @@ void TransferExecutor::add_store(const Stream& stream, std::uint32_t operation) 
 }
 
 void TransferExecutor::start_load(const Stream& stream, const Transfer& transfer) {
-  if (transfer.from == Medium::file) {
-    if (files_full()) return answer(transfer.id, TransferStatus::no_room);
-    return push(to_read_, make_operation(transfer, {}), Phase::to_read);
-  }
+  // Without one of its images a load is worth nothing: however many there are, they wait.
+  if (transfer.from == Medium::file) return push(to_read_, make_operation(transfer, {}), Phase::to_read);
   const HostImage image = host_->find(transfer.image);
   if (!image.valid()) return answer(transfer.id, TransferStatus::gone);
   add_load(stream, transfer, image);

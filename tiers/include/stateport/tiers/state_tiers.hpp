@@ -34,7 +34,8 @@ struct StateTiersOptions {
   /// Host memory beside the budget for images on their way to or from a file; whole frames, at least one. Loads wait
   /// for it, stores to a file are refused without it. Only with `files`.
   std::size_t staging_bytes = std::size_t{64} << 20;
-  /// Transfers with a file that may be under way or wait at a time; more are refused.
+  /// While so many transfers with a file are under way or wait, stores and copies to a file are refused. Loads never
+  /// are.
   std::size_t file_transfers_max = 4096;
 };
 
@@ -59,8 +60,9 @@ struct StateTiersOptions {
 /// not `done` its slot holds anything.
 ///
 /// Files. KV blocks that wait to be written behind each other share a file of up to 16 MiB. What comes from a file is
-/// verified before it is enqueued. `no_room` is answered when file_transfers_max transfers are under way, when no
-/// staging memory is free for a store, and when the file tier has no room though it has nothing to write. A drop of a
+/// verified before it is enqueued. A store or copy to a file is answered `no_room` when file_transfers_max
+/// transfers are under way, when no staging memory is free for a store, and when the file tier has no room though it
+/// has nothing to write. A drop of a
 /// file waits for the transfers of the image before it; a store or copy to a file behind that drop takes it back.
 ///
 /// Nothing waits for the device or for a file but the constructor and the destructor. Nothing is allocated while no
