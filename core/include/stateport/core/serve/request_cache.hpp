@@ -135,7 +135,8 @@ struct CacheUsage {
 ///
 /// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
 /// an answer. No call allocates once
-/// the cache is warm, except that a request longer than all before makes its rows longer. Not thread-safe.
+/// the cache is warm, except that a request longer than all before makes its rows longer, and what a load from a tier
+/// needs. Not thread-safe.
 class RequestCache {
  public:
   virtual ~RequestCache() = default;
