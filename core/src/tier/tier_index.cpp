@@ -115,6 +115,7 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
     best_gain_s = gain_s;
     best.tokens = tokens;
     best.gained_tokens = tokens - device_tokens;
+    best.saved_s = known ? gain_s : 0;
     best.bytes = 0;
     for (const Medium medium : {Medium::host, Medium::file}) {
       best.bytes += bytes[static_cast<std::size_t>(medium)];
@@ -205,6 +206,7 @@ std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, Tran
     TierUsage& usage = level(ended.hit.medium).usage;
     ++usage.loads;
     usage.hit_tokens += ended.hit.gained_tokens;
+    usage.saved_s += ended.hit.saved_s;
   }
   for (std::size_t i = 0; i < ended.nodes.size(); ++i)
     unpin(ended.nodes[i], i + 1 == ended.nodes.size() ? CacheContent::state : CacheContent::kv_block);

@@ -20,6 +20,7 @@ struct TierHit {
   std::int64_t bytes = 0;          ///< to load
   Medium medium = Medium::device;  ///< the slowest that something is loaded from
   std::int64_t gained_tokens = 0;  ///< beyond the device's own hit
+  double saved_s = 0;              ///< time of computing these less that of the load; 0: not known
   bool costs_more = false;         ///< there was a hit, but computing is faster
 };
 

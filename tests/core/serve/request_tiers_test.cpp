@@ -214,6 +214,27 @@ TEST_CASE("a hit below the device is taken only if loading it is faster than com
   }
 }
 
+TEST_CASE("a load saves the time of computing its tokens less its own, where the speeds are known") {
+  for (const CacheIndex index : every_index) {
+    for (const double tokens_per_s : {0.0, 8.0}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(tokens_per_s);
+      TierOptions tiers = host;
+      tiers.host_bytes_per_s = 132;  // 1 s, against 4 s for 32 tokens
+      tiers.tokens_per_s = tokens_per_s;
+      PushedDown server(small(index, tiers));
+      const StartedRequest failed = *server.cache->start({.tokens = server.prompt});
+      REQUIRE(failed.load);
+      server.move(TransferStatus::no_room);
+      server.cache->abort(failed.request);
+      server.move_all();
+      CHECK(server.cache->tiers()->usage(Medium::host).saved_s == 0);
+      REQUIRE(server.serve(server.prompt).load);
+      CHECK(server.cache->tiers()->usage(Medium::host).saved_s == doctest::Approx(tokens_per_s > 0 ? 3 : 0));
+    }
+  }
+}
+
 TEST_CASE("transfers of a plan or a commit have to be taken before the next call") {
   RequestCacheOptions options = small(CacheIndex::tree, host);
   options.max_requests = 1;
