@@ -156,7 +156,8 @@ void replay_prompts(const Options& options, const Workload& workload, const Stat
   report.mover = mover->counts();
 }
 
-/// Every policy with a quarter to four times the budget; nothing if that was interrupted.
+/// Every policy, of those with tiers if there are any, with a quarter to four times the budget; nothing if that was
+/// interrupted.
 std::vector<SweepCell> compare_capacities(const Options& options, const StateSpec& spec, const Workload& workload) {
   const std::int64_t budget = options.budget_bytes;
   const auto times = [&](std::int64_t factor) {
@@ -164,8 +165,11 @@ std::vector<SweepCell> compare_capacities(const Options& options, const StateSpe
   };
   const std::array budgets = {std::max<std::int64_t>(budget / 4, 1), std::max<std::int64_t>(budget / 2, 1), budget,
                               times(2), times(4)};
+  std::vector<PolicyKind> policies;
+  for (const PolicyKind policy : compared_policies_of(options.cache))
+    if (!options.has_tiers() || has_tiers(policy)) policies.push_back(policy);
   auto cells = sweep(workload, requests_wanted(options, workload), make_budget(options, spec, budget), budgets,
-                     compared_policies_of(options.cache), compute_cost(options.model), [] { return interrupted == 0; });
+                     policies, compute_cost(options.model), [] { return interrupted == 0; });
   if (interrupted != 0) cells.clear();
   return cells;
 }

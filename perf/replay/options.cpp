@@ -29,7 +29,13 @@ constexpr const char* footer =
     "  that was computed again}, restores, verified, mismatches, commits,\n"
     "  dropped_checkpoints, evictions (of states),\n"
     "  tiers [{name, token_hit_rate, bytes_read, bytes_written, dropped (images),\n"
-    "  states, blocks}]  with --host or --disk, at the model's full size,\n"
+    "  seconds, states, blocks}]  with --host or --disk, at the model's full size.\n"
+    "                 seconds: what loading instead of computing saved, null without\n"
+    "                 --prefill-rate. Of each request that loaded something, in the\n"
+    "                 slowest tier that it loaded from: tokens that it did not\n"
+    "                 compute / prefill rate - bytes that it loaded from each tier /\n"
+    "                 bandwidth of that tier. Moves to a lower tier, which are in\n"
+    "                 bytes_read, too, make no request wait\n"
     "  bytes_copied   restores and commits at the model's full state size,\n"
     "                 read + written\n"
     "  bytes_moved    the same as really moved\n"
@@ -46,6 +52,7 @@ constexpr const char* footer =
     "  token_hit_rate_ceiling  of a cache that keeps everything\n"
     "  capacities [...]  as --sweep writes them, all policies with a quarter to\n"
     "                 four times the budget\n"
+    "                 (with --host or --disk those that have tiers, and with them)\n"
     "  timeline [...]  of 24 equal parts of the requests; ages [...] of states\n"
     "and with --serve or --cache align:\n"
     "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
@@ -141,6 +148,19 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
                  "Files below the budget and the host, in a folder of their own (images:1TiB); without --materialize "
                  "they are only counted")
       ->option_text("[FOLDER:]BYTES");
+  app.add_option("--host-bandwidth", options.speeds.host_bytes_per_s, "Of loads from the host (50GB = 5e10, 50GiB, …)")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber)
+      ->option_text("BYTES/s");
+  app.add_option("--disk-bandwidth", options.speeds.file_bytes_per_s, "Of loads from files")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber)
+      ->option_text("BYTES/s");
+  app.add_option("--prefill-rate", options.speeds.tokens_per_s,
+                 "Prompt tokens that the engine computes in a second. With the bandwidth of each tier, what is below "
+                 "the device is loaded only where that is faster, and the time saved is told")
+      ->check(CLI::PositiveNumber)
+      ->option_text("TOKENS/s");
   app.add_option("--policy", policy,
                  "What goes first. With --budget or size: every, last, branch = least recently used blocks and states, "
                  "placed as by --checkpoint; node-lru, gdsf = by tree node; hix = learned hazard index; hix-exact = "
@@ -205,6 +225,19 @@ void choose_policy(const std::string& policy, Options& options) {
   if (!options.eviction) throw CLI::ValidationError("--policy", policy + " needs --budget or size");
 }
 
+/// The speeds of all tiers are known, or none.
+void check_speeds(const CLI::App& app, const Options& options) {
+  const TierSpeeds& speeds = options.speeds;
+  const bool known = speeds.tokens_per_s + speeds.host_bytes_per_s + speeds.file_bytes_per_s > 0;
+  const auto check = [&](const char* speed, bool wanted, const char* why_not) {
+    if (app.count(speed) > 0 && !wanted) throw CLI::ValidationError(speed, why_not);
+    if (app.count(speed) == 0 && wanted && known) throw CLI::ValidationError(speed, "is needed with the other speeds");
+  };
+  check("--host-bandwidth", options.host_bytes > 0 || options.size, "needs --host or size");
+  check("--disk-bandwidth", options.disk_bytes > 0, "needs --disk");
+  check("--prefill-rate", options.has_tiers() || options.size, "needs --host, --disk or size");
+}
+
 /// What means nothing to what was chosen.
 void refuse_others(const CLI::App& app, const Options& options) {
   const auto refuse = [&](std::initializer_list<const char*> names, const char* why) {
@@ -232,12 +265,10 @@ void refuse_others(const CLI::App& app, const Options& options) {
     refuse({"--hint-last-turns", "--hint-tool-calls", "--hint-idle-times", "--hint-sessions", "--hint-continues"},
            "needs --budget, --sweep, size or --policy");
   if (options.budget_bytes == 0) refuse({"--report", "--host", "--disk"}, "needs --budget");
-  const bool by_items =
-      options.policy == PolicyKind::every || options.policy == PolicyKind::last || options.policy == PolicyKind::branch;
-  if (by_items) refuse({"--host", "--disk"}, "needs a policy of RequestCache");
-  if (options.size || !options.report_file.empty()) refuse({"--host", "--disk"}, "is for a replay without --report");
-  if (options.materialize_bytes > 0 && options.disk_folder.empty())
+  if (!has_tiers(options.policy)) refuse({"--host", "--disk"}, "needs a policy of RequestCache");
+  if (options.materialize_bytes > 0 && options.disk_folder.empty() && !options.size)
     refuse({"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
+  check_speeds(app, options);
   if (!options.checkpoint_type) return;
   if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
   const bool moves = options.materialize_bytes > 0 && options.sweep_bytes.empty() && !options.size;
@@ -268,7 +299,8 @@ void add_states(CLI::App& app, Options& options) {
 
 /// `size` is a subcommand that takes the options of the program, so that there is one list of them.
 void add_size(CLI::App& app, Options& options) {
-  auto* size = app.add_subcommand("size", "Says what --memory is worth for the workload, and what more would be");
+  auto* size = app.add_subcommand(
+      "size", "Says what --memory is worth for the workload, what more would be, and what host memory below it");
   size->fallthrough();
   size->add_option("--memory", options.budget_bytes, "For KV and states together (64GiB, …)")
       ->transform(CLI::AsSizeValue(false))

@@ -5,6 +5,7 @@
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/model/element_type.hpp>
 
+#include "caches/budget.hpp"
 #include "caches/checkpoint_depths.hpp"
 #include "caches/policy_kind.hpp"
 #include "workload/generator.hpp"
@@ -38,6 +39,7 @@ struct Options {
   std::int64_t host_bytes = 0;                ///< below the budget, on the host
   std::int64_t disk_bytes = 0;                ///< and in files
   std::string disk_folder;                    ///< where the files are; empty: they are counted alone
+  TierSpeeds speeds;                          ///< all that the tiers need, or none
   PolicyKind policy = PolicyKind::hix;        ///< of the budget
   std::optional<EvictionOrder> eviction;      ///< of blocks and slots, where the command line says
   std::vector<std::int64_t> sweep_bytes;      ///< not empty: every policy with each of these budgets
@@ -57,6 +59,7 @@ struct Options {
   bool plant_wrong_slot = false;
 
   [[nodiscard]] bool serves() const noexcept { return serve || cache == CacheKind::align; }
+  [[nodiscard]] bool has_tiers() const noexcept { return host_bytes > 0 || disk_bytes > 0; }
   /// One memory for KV and states, or several to compare, instead of blocks and slots.
   [[nodiscard]] bool has_budget() const noexcept { return budget_bytes > 0 || !sweep_bytes.empty(); }
 };

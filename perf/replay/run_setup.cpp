@@ -23,6 +23,10 @@ namespace {
 void choose_capacity(const Options& options, const Workload& workload, const StateSpec& spec, RunDescription& run) {
   if (options.budget_bytes > 0) {
     run.budget_bytes = options.budget_bytes;
+    run.policy = options.policy;
+    run.host_bytes = options.host_bytes;
+    run.disk_bytes = options.disk_bytes;
+    run.speeds = options.speeds;
     run.slots = slots_max(make_budget(options, spec, options.budget_bytes), workload, options.policy);
     return;
   }
@@ -93,7 +97,8 @@ Budget make_budget(const Options& options, const StateSpec& full, std::int64_t b
           .kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes),
           .block_size_tokens = options.generator.block_size_tokens,
           .host_bytes = options.host_bytes,
-          .file_bytes = options.disk_bytes};
+          .file_bytes = options.disk_bytes,
+          .speeds = options.speeds};
 }
 
 RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full) {

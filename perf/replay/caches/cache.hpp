@@ -46,6 +46,10 @@ struct CacheCounts {
   std::int64_t victims = 0;                        ///< under a budget: how often something was chosen to go
   std::array<TierUsage, medium_count> tiers = {};  ///< by medium; bytes are of the model
   std::int64_t metadata_bytes = 0;  ///< under a budget: of the tree's shape and its policy; 0: not counted
+
+  [[nodiscard]] std::int64_t host_hit_tokens() const noexcept { return of(Medium::host).hit_tokens; }
+  [[nodiscard]] std::int64_t file_hit_tokens() const noexcept { return of(Medium::file).hit_tokens; }
+  [[nodiscard]] const TierUsage& of(Medium medium) const noexcept { return tiers[static_cast<std::size_t>(medium)]; }
 };
 
 /// The cache under test: one request at a time goes through begin, plan, commit and finish. The whole prompt is one

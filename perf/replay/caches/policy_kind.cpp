@@ -75,6 +75,10 @@ CheckpointPlacement placement_of(PolicyKind policy) noexcept {
   return CheckpointPlacement::rungs;
 }
 
+bool has_tiers(PolicyKind policy) noexcept {
+  return policy != PolicyKind::every && policy != PolicyKind::last && policy != PolicyKind::branch;
+}
+
 ComputeCost compute_cost(std::string_view model) {
   // Linear: 2 FLOPs for each active parameter. Quadratic: 4 · attention layers · query heads · head size, halved
   // because a token attends to those before it.
@@ -120,8 +124,7 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
   const std::int64_t slots = slots_max(budget, workload, policy);
   require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
           "holds too many states to number");
-  if (policy == PolicyKind::every || policy == PolicyKind::last || policy == PolicyKind::branch)
-    return std::make_unique<ItemCache>(budget, slots, placement_of(policy));
+  if (!has_tiers(policy)) return std::make_unique<ItemCache>(budget, slots, placement_of(policy));
   const bool in_slots = std::ranges::find(slots_policies, policy) != slots_policies.end();
   ServedCacheOptions options{.index = in_slots ? CacheIndex::slots : CacheIndex::tree,
                              .blocks = blocks_max(budget, workload),

@@ -50,6 +50,9 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 [[nodiscard]] std::string_view name(PolicyKind policy) noexcept;
 [[nodiscard]] CheckpointPlacement placement_of(PolicyKind policy) noexcept;
 
+/// Whether such a cache has tiers below the device.
+[[nodiscard]] bool has_tiers(PolicyKind policy) noexcept;
+
 /// FLOPs of a forward over a prefix, of the models where public configs make them certain; others count tokens.
 [[nodiscard]] ComputeCost compute_cost(std::string_view model);
 

@@ -64,6 +64,10 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
     cache.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
     cache.tiers.host_bytes = std::min(options.budget->host_bytes, most) * tokens_per_block;
     cache.tiers.file_bytes = std::min(options.budget->file_bytes, most) * tokens_per_block;
+    const TierSpeeds& speeds = options.budget->speeds;
+    cache.tiers.host_bytes_per_s = speeds.host_bytes_per_s * tokens_per_block;
+    cache.tiers.file_bytes_per_s = speeds.file_bytes_per_s * tokens_per_block;
+    cache.tiers.tokens_per_s = speeds.tokens_per_s * tokens_per_block / static_cast<double>(options.block_size_tokens);
   }
   return cache;
 }

@@ -102,6 +102,8 @@ void add_run(Page& page, const Report& report) {
   row("input tokens", fmt::format("{}", replay.input_tokens));
   row("cache", run.cache);
   row("memory", human_bytes(static_cast<double>(run.budget_bytes)));
+  if (run.host_bytes > 0) row("host memory below", human_bytes(static_cast<double>(run.host_bytes)));
+  if (run.disk_bytes > 0) row("files below", human_bytes(static_cast<double>(run.disk_bytes)));
   row("model", fmt::format("{}, {} a state", run.model, human_bytes(static_cast<double>(run.full_state_bytes))));
   if (run.checkpoint_type != "model")
     row("checkpoints", fmt::format("recurrent states as {}, {} each", run.checkpoint_type,
@@ -115,9 +117,14 @@ void add_run(Page& page, const Report& report) {
 }
 
 void add_capacities(Page& page, const Report& report) {
-  page.section("Hit rate over memory",
-               "Share of the prompt tokens that were continued from a cached state, for every policy. The ceiling is a "
-               "cache that keeps everything, with a state after every block.");
+  page.section(
+      "Hit rate over memory",
+      report.run.has_tiers()
+          ? "Share of the prompt tokens that were continued from a cached state, for every policy that has "
+            "tiers, with those of this run. The ceiling is a cache that keeps everything, with a state after "
+            "every block."
+          : "Share of the prompt tokens that were continued from a cached state, for every policy. The ceiling "
+            "is a cache that keeps everything, with a state after every block.");
   Plot plot{
       .title = "Token hit rate over memory", .x_title = "memory for KV and states", .y_title = "% of prompt tokens"};
   plot.level = {"ceiling", 100 * report.token_hit_rate_ceiling()};
@@ -145,6 +152,84 @@ void add_capacities(Page& page, const Report& report) {
   page.table(table);
 }
 
+/// A row for each place: its name, then the values of each series.
+Table table_of(const char* id, const char* place, const Plot& plot) {
+  Table table{.id = id, .head = {place}, .rows = {}};
+  for (const Plot::Series& series : plot.series) table.head.push_back(series.name);
+  for (std::size_t at = 0; at < plot.places.size(); ++at) {
+    std::vector<std::string>& row = table.rows.emplace_back(1, plot.places[at]);
+    for (const Plot::Series& series : plot.series) row.push_back(two_decimals(series.values[at]));
+  }
+  return table;
+}
+
+const char* hits_in(Medium medium) {
+  if (medium == Medium::device) return "hit on the device";
+  return medium == Medium::host ? "hit on the host" : "hit in files";
+}
+
+/// The tokens that hit, of an Interval or a SweepCell, by the slowest medium that something was loaded from.
+template <class Counts>
+std::int64_t hit_tokens_in(Medium medium, const Counts& counts) {
+  if (medium == Medium::host) return counts.host_hit_tokens;
+  if (medium == Medium::file) return counts.file_hit_tokens;
+  return counts.hit_tokens - counts.host_hit_tokens - counts.file_hit_tokens;
+}
+
+/// A series for each medium that there is, without values.
+std::vector<Medium> add_media(Plot& plot, const RunDescription& run) {
+  std::vector<Medium> media;
+  for (const Medium medium : {Medium::device, Medium::host, Medium::file}) {
+    if (medium != Medium::device && !run.has_tier(medium)) continue;
+    media.push_back(medium);
+    plot.series.push_back({run.has_tiers() ? hits_in(medium) : "hit", {}});
+  }
+  return media;
+}
+
+/// What the tiers hold and did.
+Table tiers_table(const Report& report) {
+  const bool timed = report.run.speeds.tokens_per_s > 0;
+  Table table{
+      .id = "tiers",
+      .head = {"tier", "memory", "token hit %", "loads", "read", "written", "images dropped", "states", "KV blocks"},
+      .rows = {}};
+  if (timed) table.head.emplace_back("seconds saved");
+  for (const Medium medium : {Medium::host, Medium::file}) {
+    if (!report.run.has_tier(medium)) continue;
+    const TierUsage& tier = report.cache.of(medium);
+    table.rows.push_back({name_of_tier(medium), short_bytes(report.run.tier_bytes(medium)),
+                          two_decimals(100 * tier_hit_rate(report, tier)), fmt::format("{}", tier.loads),
+                          short_bytes(tier.bytes_read), short_bytes(tier.bytes_written),
+                          fmt::format("{}", dropped_images(tier)), fmt::format("{}", tier.states),
+                          fmt::format("{}", tier.kv_blocks)});
+    if (timed) table.rows.back().push_back(two_decimals(tier.saved_s));
+  }
+  return table;
+}
+
+void add_tiers(Page& page, const Report& report) {
+  page.section(
+      "Tiers below the device",
+      "Hits by the slowest tier that a request loaded something from. The table is of this run; the plot is of "
+      "its policy with other memories of the device, and the same tiers.");
+  page.table(tiers_table(report));
+  Plot plot{.kind = Plot::Kind::columns,
+            .title = "Token hit rate by tier over memory of the device",
+            .x_title = "memory for KV and states on the device",
+            .y_title = "% of prompt tokens"};
+  const std::vector<Medium> media = add_media(plot, report.run);
+  for (const SweepCell& cell : report.capacities) {
+    if (cell.policy != report.run.policy) continue;
+    plot.places.push_back(short_bytes(cell.budget_bytes));
+    for (std::size_t i = 0; i < media.size(); ++i)
+      plot.series[i].values.push_back(per_cent(hit_tokens_in(media[i], cell), report.replay.input_tokens));
+  }
+  if (plot.places.empty()) return;
+  page.plot(plot);
+  page.table(table_of("tier_capacities", "memory", plot));
+}
+
 /// Intervals by their beginning: minutes:seconds, or of a long workload hours:minutes.
 bool in_hours(const Report& report) {
   constexpr double long_s = 2 * 3600;
@@ -164,17 +249,6 @@ std::vector<std::string> interval_names(const Report& report) {
   return names;
 }
 
-/// A row for each interval: its name, then the values of each series.
-Table table_of(const char* id, const char* place, const Plot& plot) {
-  Table table{.id = id, .head = {place}, .rows = {}};
-  for (const Plot::Series& series : plot.series) table.head.push_back(series.name);
-  for (std::size_t at = 0; at < plot.places.size(); ++at) {
-    std::vector<std::string>& row = table.rows.emplace_back(1, plot.places[at]);
-    for (const Plot::Series& series : plot.series) row.push_back(two_decimals(series.values[at]));
-  }
-  return table;
-}
-
 void add_losses(Page& page, const Report& report) {
   page.section("Hits and lost hits over time",
                "Every prompt token was a hit, or was computed again for one of these reasons. Shares of the tokens of "
@@ -184,9 +258,10 @@ void add_losses(Page& page, const Report& report) {
             .x_title = time_title(report),
             .y_title = "% of prompt tokens",
             .places = interval_names(report)};
-  plot.series.push_back({"hit", {}});
-  for (const Interval& interval : report.timeline)
-    plot.series.back().values.push_back(per_cent(interval.hit_tokens, interval.input_tokens));
+  const std::vector<Medium> media = add_media(plot, report.run);
+  for (std::size_t i = 0; i < media.size(); ++i)
+    for (const Interval& interval : report.timeline)
+      plot.series[i].values.push_back(per_cent(hit_tokens_in(media[i], interval), interval.input_tokens));
   for (std::size_t reason = 0; reason < lost_hit_count; ++reason) {
     if (report.replay.stats.lost[reason].tokens == 0) continue;
     plot.series.push_back({std::string(name(static_cast<LostHit>(reason))), {}});
@@ -285,6 +360,7 @@ std::string to_html(const Report& report) {
       escape_html(report.run.workload), style, svg_style);
   add_run(page, report);
   if (!report.capacities.empty()) add_capacities(page, report);
+  if (report.run.has_tiers()) add_tiers(page, report);
   add_losses(page, report);
   add_ages(page, report);
   add_memory(page, report);

@@ -52,6 +52,8 @@ Json timeline_json(const Report& report) {
                     {"requests", interval.requests},
                     {"input_tokens", interval.input_tokens},
                     {"hit_tokens", interval.hit_tokens},
+                    {"host_hit_tokens", interval.host_hit_tokens},
+                    {"file_hit_tokens", interval.file_hit_tokens},
                     {"lost_tokens", lost},
                     {"kv_bytes", interval.kv_bytes},
                     {"state_bytes", interval.state_bytes},
@@ -77,11 +79,21 @@ Json cells_json(std::span<const SweepCell> cells) {
     json.push_back({{"policy", name(cell.policy)},
                     {"budget_bytes", cell.budget_bytes},
                     {"hit_tokens", cell.hit_tokens},
+                    {"host_hit_tokens", cell.host_hit_tokens},
+                    {"file_hit_tokens", cell.file_hit_tokens},
                     {"token_hit_rate", cell.token_hit_rate},
                     {"victims", cell.victims},
                     {"metadata_bytes", cell.metadata_bytes},
                     {"bookkeeping_ns_p50", cell.bookkeeping_ns_p50},
                     {"bookkeeping_ns_mean", cell.bookkeeping_ns_mean}});
+  return json;
+}
+
+Json steps_json(std::span<const Sizing::Step> steps) {
+  Json json = Json::array();
+  for (const Sizing::Step& step : steps)
+    json.push_back(
+        {{"bytes", step.bytes}, {"token_hit_rate", step.token_hit_rate}, {"tokens_per_gib", step.tokens_per_gib}});
   return json;
 }
 
@@ -92,30 +104,54 @@ std::string to_json(std::span<const SweepCell> cells) {
 }
 
 std::string to_json(const Sizing& sizing) {
-  Json steps = Json::array();
-  for (const Sizing::Step& step : sizing.steps)
-    steps.push_back(
-        {{"bytes", step.bytes}, {"token_hit_rate", step.token_hit_rate}, {"tokens_per_gib", step.tokens_per_gib}});
-  const Json json = {{"policy", name(sizing.policy)},     {"budget_bytes", sizing.budget.bytes},
-                     {"hit_tokens", sizing.hit_tokens},   {"token_hit_rate", sizing.token_hit_rate},
-                     {"ceiling", sizing.ceiling},         {"mean_blocks", sizing.mean_blocks},
-                     {"mean_states", sizing.mean_states}, {"steps", steps}};
+  const Json json = {{"policy", name(sizing.policy)},
+                     {"budget_bytes", sizing.budget.bytes},
+                     {"host_bytes", sizing.budget.host_bytes},
+                     {"disk_bytes", sizing.budget.file_bytes},
+                     {"hit_tokens", sizing.hit_tokens},
+                     {"token_hit_rate", sizing.token_hit_rate},
+                     {"ceiling", sizing.ceiling},
+                     {"mean_blocks", sizing.mean_blocks},
+                     {"mean_states", sizing.mean_states},
+                     {"steps", steps_json(sizing.steps)},
+                     {"host_steps", steps_json(sizing.host_steps)}};
   return written(json);
 }
 
 namespace {
 
+/// What the settings were.
+Json run_json(const RunDescription& run) {
+  return {{"workload", run.workload},
+          {"model", run.model},
+          {"cache", run.cache},
+          {"checkpoint", run.checkpoint},
+          {"hash", run.hash},
+          {"device", run.device},
+          {"block_size", run.block_size_tokens},
+          {"blocks", run.blocks},
+          {"slots", run.slots},
+          {"unlimited", run.unlimited},
+          {"budget_bytes", run.budget_bytes},
+          {"host_bytes", run.host_bytes},
+          {"disk_bytes", run.disk_bytes},
+          {"host_bytes_per_s", run.speeds.host_bytes_per_s},
+          {"disk_bytes_per_s", run.speeds.file_bytes_per_s},
+          {"prefill_tokens_per_s", run.speeds.tokens_per_s}};
+}
+
 /// What lies below the budget, from the fastest to the slowest.
 Json tiers_json(const Report& report) {
   Json tiers = Json::array();
   for (const Medium medium : {Medium::host, Medium::file}) {
-    const TierUsage& tier = report.cache.tiers[static_cast<std::size_t>(medium)];
-    if (tier == TierUsage{}) continue;
-    tiers.push_back({{"name", medium == Medium::host ? "host" : "file"},
+    if (!report.run.has_tier(medium)) continue;
+    const TierUsage& tier = report.cache.of(medium);
+    tiers.push_back({{"name", name_of_tier(medium)},
                      {"token_hit_rate", tier_hit_rate(report, tier)},
                      {"bytes_read", tier.bytes_read},
                      {"bytes_written", tier.bytes_written},
-                     {"dropped", tier.dropped_states + tier.refused_images},
+                     {"dropped", dropped_images(tier)},
+                     {"seconds", report.run.speeds.tokens_per_s > 0 ? Json(tier.saved_s) : Json()},
                      {"states", tier.states},
                      {"blocks", tier.kv_blocks}});
   }
@@ -131,18 +167,8 @@ std::string to_json(const Report& report) {
   Json lost;
   for (int reason = 0; reason < lost_hit_count; ++reason)
     lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
-  Json json = {{"workload", run.workload},
-               {"model", run.model},
-               {"cache", run.cache},
-               {"checkpoint", run.checkpoint},
-               {"hash", run.hash},
-               {"device", run.device},
-               {"block_size", run.block_size_tokens},
-               {"blocks", run.blocks},
-               {"slots", run.slots},
-               {"unlimited", run.unlimited},
-               {"budget_bytes", run.budget_bytes},
-               {"interrupted", replay.interrupted},
+  Json json = run_json(run);
+  json.update({{"interrupted", replay.interrupted},
                {"skipped_lines", run.bad_lines},
                {"requests", replay.requests},
                {"input_tokens", replay.input_tokens},
@@ -183,7 +209,7 @@ std::string to_json(const Report& report) {
                {"copy_s", report.mover.copy_seconds},
                {"forward_s", report.mover.forward_seconds},
                {"verify_s", report.mover.verify_seconds},
-               {"wall_s", replay.wall_seconds}};
+               {"wall_s", replay.wall_seconds}});
   if (report.passes) json.update(align_json(report, derived));
   if (!report.timeline.empty()) {
     json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();

@@ -115,12 +115,14 @@ void add_hits(Lines& lines, const Report& report) {
   if (report.cache.victims > 0) lines.add("victims", "{} chosen", report.cache.victims);
   lines.add("resident", "{} states, {} blocks at the end", report.cache.resident_states, report.cache.resident_blocks);
   for (const Medium medium : {Medium::host, Medium::file}) {
-    const TierUsage& tier = report.cache.tiers[static_cast<std::size_t>(medium)];
-    if (tier == TierUsage{}) continue;
+    if (!report.run.has_tier(medium)) continue;
+    const TierUsage& tier = report.cache.of(medium);
+    const std::string saved =
+        report.run.speeds.tokens_per_s > 0 ? fmt::format(", which saved {:.1f} s", tier.saved_s) : std::string();
     lines.add(medium == Medium::host ? "host" : "files",
-              "{:.2f} % of tokens, {} loads; {} read, {} written; {} states and {} blocks at the end; {} states "
+              "{:.2f} % of tokens, {} loads{}; {} read, {} written; {} states and {} blocks at the end; {} states "
               "evicted, {} not worth it, {} images refused",
-              100 * tier_hit_rate(report, tier), tier.loads, human_bytes(static_cast<double>(tier.bytes_read)),
+              100 * tier_hit_rate(report, tier), tier.loads, saved, human_bytes(static_cast<double>(tier.bytes_read)),
               human_bytes(static_cast<double>(tier.bytes_written)), tier.states, tier.kv_blocks, tier.evicted_states,
               tier.dropped_states, tier.refused_images);
   }
@@ -149,7 +151,9 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
     lines.add("moved", "{} restored, {} published", mover.restores, mover.commits);
     lines.add("verified", "{} restored states, {} wrong", mover.verified, mover.mismatches);
   }
-  if (mover.transfers > 0) lines.add("transfers", "{} of states between the device and the tiers", mover.transfers);
+  if (mover.transfers > 0)
+    lines.add("transfers", "{} of states between the device and the tiers, {:.2f} s", mover.transfers,
+              mover.transfer_seconds);
   if (!report.replay.first_mismatch.empty()) lines.add("WRONG", "{}", report.replay.first_mismatch);
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));
@@ -177,6 +181,14 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
 }
 
 }  // namespace
+
+const char* name_of_tier(Medium medium) noexcept {
+  return medium == Medium::host ? "host" : "file";
+}
+
+std::int64_t dropped_images(const TierUsage& tier) noexcept {
+  return tier.dropped_states + tier.refused_images;
+}
 
 double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
   const std::int64_t tokens = report.replay.input_tokens;

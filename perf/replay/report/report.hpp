@@ -30,8 +30,12 @@ struct RunDescription {
   std::int64_t blocks = 0;
   std::int64_t slots = 0;
   bool unlimited = false;
-  std::int64_t budget_bytes = 0;  ///< 0: blocks and slots
-  std::int32_t drafts = 0;        ///< align only, like the next two
+  std::int64_t budget_bytes = 0;        ///< 0: blocks and slots
+  PolicyKind policy = PolicyKind::hix;  ///< of a budget
+  std::int64_t host_bytes = 0;          ///< below it; 0: no such tier
+  std::int64_t disk_bytes = 0;
+  TierSpeeds speeds;        ///< of all tiers, or none
+  std::int32_t drafts = 0;  ///< align only, like the next two
   double accept = 0;
   bool asynchronous = false;
   std::int64_t bad_lines = 0;
@@ -39,6 +43,13 @@ struct RunDescription {
   std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
   std::size_t checkpoint_bytes = 0;       ///< what one checkpoint counts for
   std::size_t memory_bytes = 0;           ///< really used for states
+
+  /// Room of a tier; 0: there is none.
+  [[nodiscard]] std::int64_t tier_bytes(Medium medium) const noexcept {
+    return medium == Medium::host ? host_bytes : medium == Medium::file ? disk_bytes : 0;
+  }
+  [[nodiscard]] bool has_tier(Medium medium) const noexcept { return tier_bytes(medium) > 0; }
+  [[nodiscard]] bool has_tiers() const noexcept { return host_bytes > 0 || disk_bytes > 0; }
 };
 
 /// Everything that a run has to say.
@@ -58,6 +69,10 @@ struct Report {
   [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
 };
 
+/// host or file.
+[[nodiscard]] const char* name_of_tier(Medium medium) noexcept;
+/// Images that were not worth a place in the tier, or did not get one.
+[[nodiscard]] std::int64_t dropped_images(const TierUsage& tier) noexcept;
 /// The part of all input tokens that were loaded from a tier of the report.
 [[nodiscard]] double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept;
 

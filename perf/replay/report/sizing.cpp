@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace stateport::replay {
 namespace {
@@ -47,17 +48,59 @@ Run run(const Workload& workload, std::int64_t requests, const Budget& budget, P
   return result;
 }
 
-Budget scaled(Budget budget, double factor) {
-  budget.bytes = std::llround(static_cast<double>(budget.bytes) * factor);
-  return budget;
+std::int64_t part_of(std::int64_t bytes, double factor) {
+  return std::llround(static_cast<double>(bytes) * factor);
 }
 
-/// A budget that holds all that the workload can leave.
+Sizing::Step step_of(std::int64_t bytes, const Run& now, std::int64_t bytes_before, const Run& before) {
+  const double more_gib = static_cast<double>(bytes - bytes_before) / gib;
+  return {.bytes = bytes,
+          .token_hit_rate = now.token_hit_rate,
+          .tokens_per_gib = static_cast<double>(now.hit_tokens - before.hit_tokens) / more_gib};
+}
+
+/// A budget that holds all that the workload can leave, on the device.
 Budget unlimited(Budget budget, const Workload& workload, PolicyKind policy) {
+  budget.host_bytes = 0;
+  budget.file_bytes = 0;
   const std::int64_t blocks = workload.distinct_blocks();
   const std::int64_t states = states_max(placement_of(policy), static_cast<std::int64_t>(workload.size()), blocks);
   budget.bytes = budget.used_bytes(blocks, states) + 1;
   return budget;
+}
+
+std::vector<Sizing::Step> size_host(const Workload& workload, std::int64_t requests, Budget budget, PolicyKind policy,
+                                    const ComputeCost& cost, const std::function<bool()>& keep_going) {
+  const std::int64_t whole_bytes = budget.host_bytes > 0 ? budget.host_bytes : budget.bytes;
+  std::vector<Sizing::Step> steps;
+  budget.host_bytes = 0;
+  Run before = run(workload, requests, budget, policy, cost, keep_going);
+  for (const double factor : factors) {
+    const std::int64_t bytes = part_of(whole_bytes, factor);
+    if (bytes < budget.state_bytes + budget.block_bytes()) continue;  // a tier holds at least one of each
+    const std::int64_t bytes_before = std::exchange(budget.host_bytes, bytes);
+    const Run now = run(workload, requests, budget, policy, cost, keep_going);
+    steps.push_back(step_of(bytes, now, bytes_before, before));
+    before = now;
+  }
+  return steps;
+}
+
+std::string describe(const Budget& budget) {
+  std::string text = human_bytes(static_cast<double>(budget.bytes)) + " as one budget";
+  if (budget.host_bytes > 0)
+    text += fmt::format(", {} of host memory below it", human_bytes(static_cast<double>(budget.host_bytes)));
+  if (budget.file_bytes > 0)
+    text += fmt::format(", {} of files below", human_bytes(static_cast<double>(budget.file_bytes)));
+  return text;
+}
+
+std::string to_table(const char* title, std::span<const Sizing::Step> steps) {
+  std::string text = fmt::format("\n{:>12} {:>14} {:>28}\n", title, "token hit %", "tokens saved per GiB more");
+  for (const Sizing::Step& step : steps)
+    fmt::format_to(std::back_inserter(text), "{:>12} {:>14.2f} {:>28.0f}\n",
+                   human_bytes(static_cast<double>(step.bytes)), 100 * step.token_hit_rate, step.tokens_per_gib);
+  return text;
 }
 
 }  // namespace
@@ -70,21 +113,18 @@ Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget&
   Run before;
   std::int64_t bytes_before = 0;
   for (const double factor : factors) {
-    const Budget step = scaled(budget, factor);
-    const Run now = run(workload, requests, step, policy, cost, keep_going);
-    const double more_gib = static_cast<double>(step.bytes - bytes_before) / gib;
-    sizing.steps.push_back({.bytes = step.bytes,
-                            .token_hit_rate = now.token_hit_rate,
-                            .tokens_per_gib = static_cast<double>(now.hit_tokens - before.hit_tokens) / more_gib});
-    if (factor == 1) {
-      sizing.hit_tokens = now.hit_tokens;
-      sizing.token_hit_rate = now.token_hit_rate;
-      sizing.mean_blocks = now.mean_blocks;
-      sizing.mean_states = now.mean_states;
-    }
+    Budget part = budget;
+    part.bytes = part_of(budget.bytes, factor);
+    const Run now = run(workload, requests, part, policy, cost, keep_going);
+    sizing.steps.push_back(step_of(part.bytes, now, std::exchange(bytes_before, part.bytes), before));
     before = now;
-    bytes_before = step.bytes;
+    if (factor != 1) continue;
+    sizing.hit_tokens = now.hit_tokens;
+    sizing.token_hit_rate = now.token_hit_rate;
+    sizing.mean_blocks = now.mean_blocks;
+    sizing.mean_states = now.mean_states;
   }
+  if (has_tiers(policy)) sizing.host_steps = size_host(workload, requests, budget, policy, cost, keep_going);
   return sizing;
 }
 
@@ -92,17 +132,14 @@ std::string to_text(const Sizing& sizing) {
   const Budget& budget = sizing.budget;
   const double kv_bytes = sizing.mean_blocks * static_cast<double>(budget.block_bytes());
   const double state_bytes = sizing.mean_states * static_cast<double>(budget.state_bytes);
-  const auto memory = static_cast<double>(budget.bytes);
   std::string text = fmt::format(
-      "{} as one budget, policy {}: {:.2f} % of tokens hit ({:.2f} % if nothing were evicted)\n"
-      "as separate pools: {} for KV ({:.0f} blocks of {} tokens), {} for states ({:.0f} slots of {})\n\n"
-      "{:>12} {:>14} {:>28}\n",
-      human_bytes(memory), name(sizing.policy), 100 * sizing.token_hit_rate, 100 * sizing.ceiling,
-      human_bytes(kv_bytes), sizing.mean_blocks, budget.block_size_tokens, human_bytes(state_bytes), sizing.mean_states,
-      human_bytes(static_cast<double>(budget.state_bytes)), "memory", "token hit %", "tokens saved per GiB more");
-  for (const Sizing::Step& step : sizing.steps)
-    fmt::format_to(std::back_inserter(text), "{:>12} {:>14.2f} {:>28.0f}\n",
-                   human_bytes(static_cast<double>(step.bytes)), 100 * step.token_hit_rate, step.tokens_per_gib);
+      "{}, policy {}: {:.2f} % of tokens hit ({:.2f} % if nothing were evicted)\n"
+      "as separate pools: {} for KV ({:.0f} blocks of {} tokens), {} for states ({:.0f} slots of {})\n",
+      describe(budget), name(sizing.policy), 100 * sizing.token_hit_rate, 100 * sizing.ceiling, human_bytes(kv_bytes),
+      sizing.mean_blocks, budget.block_size_tokens, human_bytes(state_bytes), sizing.mean_states,
+      human_bytes(static_cast<double>(budget.state_bytes)));
+  text += to_table("memory", sizing.steps);
+  if (!sizing.host_steps.empty()) text += to_table("host below", sizing.host_steps);
   return text;
 }
 

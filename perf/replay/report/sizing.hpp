@@ -31,9 +31,14 @@ struct Sizing {
     double tokens_per_gib = 0;  ///< hit tokens more than with the step before, for each GiB more
   };
   std::vector<Step> steps;  ///< half, three quarters, one, one and a half, two and four times the budget
+  /// The budget with host memory below it: the same parts of its host_bytes, or of the budget if these are 0. What the
+  /// first one adds is compared with no host memory. Without those that hold no state and block; empty for a policy
+  /// without tiers.
+  std::vector<Step> host_steps;
 };
 
-/// Serves the first `requests` requests with several budgets around the given one. `keep_going` is asked after each
+/// Serves the first `requests` requests with several budgets around the given one, and with several host memories below
+/// it; everything else is as `budget` says. `keep_going` is asked after each
 /// request; false ends it with what is known.
 [[nodiscard]] Sizing size_cache(const Workload& workload, std::int64_t requests, const Budget& budget,
                                 PolicyKind policy, const ComputeCost& cost, const std::function<bool()>& keep_going);

@@ -26,6 +26,8 @@ SweepCell run_cell(const Workload& workload, std::int64_t requests, const Budget
   return {.policy = policy,
           .budget_bytes = budget.bytes,
           .hit_tokens = counts.hit_tokens,
+          .host_hit_tokens = cache->counts().host_hit_tokens(),
+          .file_hit_tokens = cache->counts().file_hit_tokens(),
           .token_hit_rate = counts.token_hit_rate(),
           .victims = cache->counts().victims,
           .metadata_bytes = cache->counts().metadata_bytes,

@@ -20,6 +20,8 @@ struct SweepCell {
   PolicyKind policy = PolicyKind::hix;
   std::int64_t budget_bytes = 0;
   std::int64_t hit_tokens = 0;
+  std::int64_t host_hit_tokens = 0;  ///< of these, loaded from the host, and in the next from files
+  std::int64_t file_hit_tokens = 0;
   double token_hit_rate = 0;
   std::int64_t victims = 0;
   std::int64_t metadata_bytes = 0;

@@ -44,6 +44,8 @@ void Timeline::close(const ReplayCounts& counts) {
                .requests = counts.requests,
                .input_tokens = counts.input_tokens,
                .hit_tokens = counts.hit_tokens,
+               .host_hit_tokens = cache.host_hit_tokens(),
+               .file_hit_tokens = cache.file_hit_tokens(),
                .kv_bytes = cache.resident_blocks * budget_.block_bytes(),
                .state_bytes = cache.resident_states * budget_.state_bytes,
                .states_copied = mover.restores + mover.commits,
@@ -54,6 +56,8 @@ void Timeline::close(const ReplayCounts& counts) {
   now.requests -= before.requests;
   now.input_tokens -= before.input_tokens;
   now.hit_tokens -= before.hit_tokens;
+  now.host_hit_tokens -= before.host_hit_tokens;
+  now.file_hit_tokens -= before.file_hit_tokens;
   for (std::size_t reason = 0; reason < now.lost_tokens.size(); ++reason)
     now.lost_tokens[reason] -= before.lost_tokens[reason];
   now.states_copied -= before.states_copied;

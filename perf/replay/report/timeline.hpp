@@ -23,6 +23,8 @@ struct Interval {
   std::int64_t requests = 0;
   std::int64_t input_tokens = 0;
   std::int64_t hit_tokens = 0;
+  std::int64_t host_hit_tokens = 0;  ///< of these, loaded from the host, and in the next from files
+  std::int64_t file_hit_tokens = 0;
   std::array<std::int64_t, lost_hit_count> lost_tokens = {};
   std::int64_t kv_bytes = 0;  ///< resident at the end, like the next
   std::int64_t state_bytes = 0;

@@ -123,13 +123,15 @@ void DevicePasses::transfer(const TransferPlan& plan, std::vector<TransferResult
       answers.push_back({.id = transfer.id});
   }
   if (moves_.empty()) return;
-  timed(counts_.copy_seconds, [&] { tiers_->execute(stream_, {moves_}); });
-  std::array<TransferResult, 64> results;
-  while (tiers_->in_flight() > 0)
-    for (const TransferResult& result : std::span(results).first(tiers_->poll(stream_, results))) {
-      answers.push_back(result);
-      ++counts_.transfers;
-    }
+  timed(counts_.transfer_seconds, [&] {
+    tiers_->execute(stream_, {moves_});
+    std::array<TransferResult, 64> results;
+    while (tiers_->in_flight() > 0)
+      for (const TransferResult& result : std::span(results).first(tiers_->poll(stream_, results))) {
+        answers.push_back(result);
+        ++counts_.transfers;
+      }
+  });
   std::ranges::sort(answers, {}, &TransferResult::id);  // as if nothing were moved
 }
 

@@ -25,6 +25,7 @@ struct MoverCounts {
   std::int64_t mismatches = 0;  ///< of these, the ones with a wrong word
   std::int64_t commits = 0;     ///< states published
   double copy_seconds = 0;      ///< time of the copies that plans and commits name
+  double transfer_seconds = 0;  ///< time of transfers to their ends
   double forward_seconds = 0;   ///< time of the stand-in for the model
   double verify_seconds = 0;
   double copy_share_of_memcpy = 0;  ///< median of (time of memcpy) / (time of our copy), same sizes; 0: not measured

@@ -93,6 +93,44 @@ TEST_CASE("with room for everything a budget finds what the model of whole prefi
   });
 }
 
+TEST_CASE("loads from the host save the time of the workload's own tokens and bytes, or are not done") {
+  std::int64_t loads = 0;
+  for_each_seed(20, [&](Random& random, std::uint64_t) {
+    const Workload workload = random_workload(random, 80);
+    for (const PolicyKind policy : {PolicyKind::node_lru, PolicyKind::slots_lru}) {
+      Budget budget{.bytes = random.between(1, 1000),
+                    .state_bytes = 100,
+                    .kv_bytes_per_token = 10,
+                    .block_size_tokens = block_size,
+                    .host_bytes = 10'000};
+      const auto host_after = [&](const TierSpeeds& speeds, std::int64_t* too_slow = nullptr) {
+        budget.speeds = speeds;
+        const auto cache = make_budget_cache(policy, budget, {}, workload);
+        NoPasses none;
+        Replayer replayer(workload, *cache, none);
+        replayer.run([](std::int64_t) { return true; });
+        if (too_slow != nullptr)
+          *too_slow = replayer.counts().lost_hits[static_cast<std::size_t>(LostHit::tier_costs_more)];
+        return cache->counts().of(Medium::host);
+      };
+      // A state and a block are loaded in less than a millisecond, and computed in 20 ms a token.
+      const TierUsage fast = host_after({.host_bytes_per_s = 1e6, .tokens_per_s = 50});
+      const double expected = static_cast<double>(fast.hit_tokens) / 50 - static_cast<double>(fast.bytes_read) / 1e6;
+      CHECK(fast.saved_s == doctest::Approx(expected));
+      CHECK(host_after({}) == [&] {
+        TierUsage same = fast;
+        same.saved_s = 0;
+        return same;
+      }());
+      std::int64_t too_slow = 0;
+      CHECK(host_after({.host_bytes_per_s = 1e-3, .tokens_per_s = 50}, &too_slow).loads == 0);
+      CHECK((too_slow > 0) == (fast.loads > 0));
+      loads += fast.loads;
+    }
+  });
+  CHECK(loads > 100);
+}
+
 TEST_CASE("with tiers below a small budget every restored state is the right one, and more tokens hit") {
   std::int64_t hits = 0;
   std::int64_t hits_without = 0;

@@ -31,10 +31,16 @@ struct Run {
   nlohmann::json json;
 };
 
-Run make_run(std::int64_t requests) {
+/// `below`: its tiers and speeds.
+Run make_run(std::int64_t requests, const Budget& below = {}) {
   const Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 400});
-  const Budget budget{
-      .bytes = 4 * gib, .state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
+  const Budget budget{.bytes = 4 * gib,
+                      .state_bytes = 77'266'944,
+                      .kv_bytes_per_token = 24'576,
+                      .block_size_tokens = 512,
+                      .host_bytes = below.host_bytes,
+                      .file_bytes = below.file_bytes,
+                      .speeds = below.speeds};
   const ComputeCost cost = compute_cost("qwen3-next-80b-a3b");
   const auto cache = make_budget_cache(PolicyKind::hix, budget, cost, workload);
   NoPasses states;
@@ -50,6 +56,9 @@ Run make_run(std::int64_t requests) {
                 .model = "qwen3-next-80b-a3b",
                 .cache = "budget, hix",
                 .budget_bytes = budget.bytes,
+                .host_bytes = budget.host_bytes,
+                .disk_bytes = budget.file_bytes,
+                .speeds = budget.speeds,
                 .full_state_bytes = static_cast<std::size_t>(budget.state_bytes)};
   report.timeline = timeline.take(replayer.counts());
   report.replay = replayer.counts();
@@ -158,6 +167,78 @@ TEST_CASE("the page's intervals are those of the JSON, and add up to the run") {
   CHECK(run.json["restores"].get<std::int64_t>() + run.json["commits"].get<std::int64_t>() == sums["states_copied"]);
 }
 
+TEST_CASE("the page's tiers are those of the JSON, and every hit is in one of them or on the device") {
+  const Run run = make_run(333, {.host_bytes = 4 * gib,
+                                 .file_bytes = 32 * gib,
+                                 .speeds = {.host_bytes_per_s = 2e10, .file_bytes_per_s = 5e9, .tokens_per_s = 1e4}});
+  const Cells tiers = table(run.page, "tiers");
+  REQUIRE(run.json["tiers"].size() == 2);
+  REQUIRE(tiers.size() == 3);
+  std::map<std::string, std::int64_t> hits;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& tier = run.json["tiers"][i];
+    const auto& row = tiers[i + 1];
+    CHECK(row[column(tiers, "tier")] == tier["name"].get<std::string>());
+    CHECK(row[column(tiers, "images dropped")] == tier["dropped"].dump());
+    CHECK(row[column(tiers, "states")] == tier["states"].dump());
+    CHECK(row[column(tiers, "KV blocks")] == tier["blocks"].dump());
+    check_rounded(row[column(tiers, "token hit %")], 100 * tier["token_hit_rate"].get<double>());
+    check_rounded(row[column(tiers, "seconds saved")], tier["seconds"]);
+    CHECK(tier["token_hit_rate"] > 0);
+    CHECK(tier["seconds"] > 0);
+  }
+  CHECK(tiers[1][column(tiers, "memory")] == "4 GiB");
+  CHECK(tiers[2][column(tiers, "memory")] == "32 GiB");
+
+  const Cells losses = table(run.page, "losses");
+  const auto& timeline = run.json["timeline"];
+  for (std::size_t i = 0; i < timeline.size(); ++i) {
+    const auto& interval = timeline[i];
+    const auto& row = losses[i + 1];
+    const std::int64_t host = interval["host_hit_tokens"];
+    const std::int64_t files = interval["file_hit_tokens"];
+    const std::int64_t device = interval["hit_tokens"].get<std::int64_t>() - host - files;
+    CHECK(device >= 0);
+    check_rounded(row[column(losses, "hit on the device")], share(device, interval["input_tokens"]));
+    check_rounded(row[column(losses, "hit on the host")], share(host, interval["input_tokens"]));
+    check_rounded(row[column(losses, "hit in files")], share(files, interval["input_tokens"]));
+    hits["host"] += host;
+    hits["file"] += files;
+  }
+  for (const auto& tier : run.json["tiers"])
+    CHECK(share(hits[tier["name"]], run.json["input_tokens"]) ==
+          doctest::Approx(100 * tier["token_hit_rate"].get<double>()));
+
+  const Cells capacities = table(run.page, "tier_capacities");
+  REQUIRE(capacities.size() == 3);
+  std::size_t row = 0;
+  for (const auto& cell : run.json["capacities"]) {
+    if (cell["policy"] != "hix") continue;
+    ++row;
+    check_rounded(capacities[row][column(capacities, "hit on the host")],
+                  share(cell["host_hit_tokens"], run.json["input_tokens"]));
+    if (cell["budget_bytes"] != 4 * gib) continue;
+    CHECK(cell["host_hit_tokens"] == hits["host"]);
+    CHECK(cell["file_hit_tokens"] == hits["file"]);
+  }
+  CHECK(row == 2);
+}
+
+TEST_CASE("the seconds of a host tier are those of its tokens and bytes at the speeds given") {
+  const Run run = make_run(400, {.host_bytes = 8 * gib, .speeds = {.host_bytes_per_s = 2e10, .tokens_per_s = 1e4}});
+  const auto& tier = run.json["tiers"][0];
+  const double tokens = tier["token_hit_rate"].get<double>() * run.json["input_tokens"].get<double>();
+  CHECK(tier["seconds"].get<double>() == doctest::Approx(tokens / 1e4 - tier["bytes_read"].get<double>() / 2e10));
+}
+
+TEST_CASE("a page without tiers has none, and without speeds no time") {
+  CHECK(make_run(50).page.find("id=\"tiers\"") == std::string::npos);
+  const Run run = make_run(50, {.host_bytes = gib});
+  CHECK(run.page.find("id=\"tiers\"") != std::string::npos);
+  CHECK(run.page.find("seconds saved") == std::string::npos);
+  CHECK(run.json["tiers"][0]["seconds"].is_null());
+}
+
 TEST_CASE("the page's ages are those of the JSON") {
   const Run run = make_run(400);
   const Cells cells = table(run.page, "ages");
@@ -176,7 +257,7 @@ TEST_CASE("the page's ages are those of the JSON") {
 }
 
 TEST_CASE("the page is self-contained: every tag is closed, names are escaped, nothing is fetched or not a number") {
-  const std::string page = make_run(400).page;
+  const std::string page = make_run(400, {.host_bytes = gib}).page;
   CHECK(page.find("a &lt;b&gt; &amp; &quot;c&quot;") != std::string::npos);
   for (const char* word : {"http", "src=", "href=", "@import", "url(", "nan", "inf,", "<script"})
     CHECK_MESSAGE(page.find(word) == std::string::npos, word);

@@ -8,6 +8,9 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -56,10 +59,64 @@ TEST_CASE("the tokens saved per GiB more add up to the hits") {
   }
 }
 
+TEST_CASE("sizing says what host memory below the budget is worth, as a replay with it") {
+  const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 400});
+  for (const std::int64_t host_bytes : {std::int64_t{0}, 2 * gib}) {
+    CAPTURE(host_bytes);
+    Budget below = budget;
+    below.host_bytes = host_bytes;
+    const Sizing sizing = size_cache(workload, 400, below, PolicyKind::node_lru, {}, [] { return true; });
+    const std::int64_t whole = host_bytes > 0 ? host_bytes : budget.bytes;
+    REQUIRE(sizing.host_steps.size() == 6);
+    CHECK(sizing.host_steps.front().bytes == whole / 2);
+    CHECK(sizing.host_steps.back().bytes == 4 * whole);
+    const auto hits_with = [&](std::int64_t bytes) {
+      Budget part = budget;
+      part.host_bytes = bytes;
+      const std::vector<PolicyKind> policies = {PolicyKind::node_lru};
+      return sweep(workload, 400, part, std::vector<std::int64_t>{part.bytes}, policies, {}, [] { return true; })
+          .front();
+    };
+    auto tokens = static_cast<double>(hits_with(0).hit_tokens);
+    std::int64_t before = 0;
+    for (const Sizing::Step& step : sizing.host_steps) {
+      CAPTURE(step.bytes);
+      tokens += step.tokens_per_gib * static_cast<double>(step.bytes - before) / static_cast<double>(gib);
+      before = step.bytes;
+      const SweepCell cell = hits_with(step.bytes);
+      CHECK(step.token_hit_rate == cell.token_hit_rate);
+      CHECK(tokens == doctest::Approx(static_cast<double>(cell.hit_tokens)));
+      if (step.bytes == host_bytes) CHECK(cell.hit_tokens == sizing.hit_tokens);
+    }
+    CHECK(sizing.host_steps.back().token_hit_rate > hits_with(0).token_hit_rate);
+  }
+  CHECK(size(PolicyKind::branch).host_steps.empty());
+}
+
+TEST_CASE("sizing leaves out host memories that hold no state and block") {
+  const Workload workload = generate_workload({.kind = WorkloadKind::chat, .requests = 50});
+  Budget below = budget;
+  below.host_bytes = budget.state_bytes + budget.block_bytes();
+  const Sizing sizing = size_cache(workload, 50, below, PolicyKind::hix, {}, [] { return true; });
+  REQUIRE(sizing.host_steps.size() == 4);
+  CHECK(sizing.host_steps.front().bytes == below.host_bytes);
+}
+
 TEST_CASE("the text and the JSON of a sizing have the same figures") {
   const Sizing sizing = size(PolicyKind::hix);
   const auto json = nlohmann::json::parse(to_json(sizing));
   CHECK(json["token_hit_rate"] == sizing.token_hit_rate);
   CHECK(json["steps"].size() == sizing.steps.size());
-  CHECK(to_text(sizing).find("8.00 GiB as one budget, policy hix") != std::string::npos);
+  const std::string text = to_text(sizing);
+  CHECK(text.find("8.00 GiB as one budget, policy hix") != std::string::npos);
+  REQUIRE(json["host_steps"].size() == sizing.host_steps.size());
+  for (std::size_t i = 0; i < sizing.host_steps.size(); ++i) {
+    const Sizing::Step& step = sizing.host_steps[i];
+    CHECK(json["host_steps"][i]["bytes"] == step.bytes);
+    CHECK(json["host_steps"][i]["token_hit_rate"] == step.token_hit_rate);
+    CHECK(json["host_steps"][i]["tokens_per_gib"] == step.tokens_per_gib);
+    std::array<char, 64> row = {};
+    std::snprintf(row.data(), row.size(), "%14.2f %28.0f\n", 100 * step.token_hit_rate, step.tokens_per_gib);
+    CHECK(text.find(row.data(), text.find("host below")) != std::string::npos);
+  }
 }
