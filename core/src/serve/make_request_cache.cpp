@@ -37,6 +37,8 @@ void check_sizes(const RequestCacheOptions& options) {
   require(options.checkpoints >= 0, "checkpoints", options.checkpoints, "must not be negative");
   require(options.checkpoints <= INT32_MAX - options.max_requests, "checkpoints", options.checkpoints,
           "is more than slots can be numbered, with those of running requests");
+  require(!options.separate_checkpoints || options.checkpoints >= 1, "checkpoints", options.checkpoints,
+          "must be at least 1 with separate_checkpoints");
   require(options.scan_alignment_tokens >= 0, "scan_alignment_tokens", options.scan_alignment_tokens,
           "must not be negative");
   require(options.decode_checkpoint_tokens >= 0 && options.decode_checkpoint_tokens % block == 0,
@@ -82,6 +84,8 @@ void check_options(const RequestCacheOptions& options) {
   }
   require(options.placement == CheckpointPlacement::passes, "placement", static_cast<int>(options.placement),
           "is not for the index align, which keeps states at the boundaries of blocks");
+  require(!options.separate_checkpoints, "separate_checkpoints", options.separate_checkpoints,
+          "is not for the index align, whose passes read checkpoints where they lie");
   require(options.budget_bytes == 0, "budget_bytes", options.budget_bytes, "is not for the index align");
   require(options.align_mode >= AlignMode::none && options.align_mode <= AlignMode::all, "align_mode",
           static_cast<int>(options.align_mode), "is not a mode");

@@ -33,6 +33,7 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.parts.resize(rows);
   pass.busy_rows = 0;
   pass.saves.clear();
+  pass.save_slots.clear();
   pass.without_room = 0;
   pass.dropped = 0;
   pass.ready = false;

@@ -31,6 +31,7 @@ struct Pass {
   std::vector<std::int32_t> row_of;  ///< by request: its row while that runs; else -1
   std::vector<RowState> states;      ///< [rows, groups] of busy rows
   std::vector<StateSave> saves;
+  std::vector<SlotId> save_slots;             ///< [saves] index tree: where the states go as checkpoints
   std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]

@@ -19,7 +19,7 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       states_(records_.size(), groups_),
       check_(options_, records_, passes_),
       after_(groups_),
-      ages_(static_cast<std::size_t>(state_slots(options)), stats_),
+      ages_(static_cast<std::size_t>(checkpoint_slots(options)), stats_),
       group_commits_(groups_) {
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
@@ -219,12 +219,13 @@ PassCommit RequestBook::take_commit() {
   return result;
 }
 
-void RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
+CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
   static_cast<void>(checked(request));
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
   if (tiers_) tiers_->check_taken("end");
-  if (tiers_ && tiers_->end_later(request)) return;  // what is being loaded has to stay
+  end_copies_.clear();
+  if (tiers_ && tiers_->end_later(request)) return {};  // what is being loaded has to stay
   const ReuseHint& known = hint == ReuseHint{} ? record(request).hint : hint;
   close(request, how, known);
   if (tiers_ && how != RequestEnd::aborted) tiers_->tell_end(request, known, now_s_);
@@ -233,7 +234,8 @@ void RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hint) 
   records_[request.index()].quiet_until = 0;
   free_requests_.push_back(request);
   --running_;
-  if (tiers_) tiers_->end_call(false);
+  if (tiers_) tiers_->end_call(!end_copies_.empty());
+  return end_copies_;
 }
 
 KvRow RequestBook::kv(RequestId request) const {

@@ -36,7 +36,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
   void cancel(PassId pass) final;
   [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                   std::span<const Token> sampled) final;
-  void end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
+  CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const final { return checked(request).tokens.all(); }
   [[nodiscard]] std::int64_t computed(RequestId request) const final { return checked(request).computed; }
   [[nodiscard]] KvRow kv(RequestId request) const final;
@@ -97,7 +97,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
   std::vector<Record> records_;
   StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
   BatchCheck check_;
-  std::vector<After> after_;    ///< by group, of this commit
+  std::vector<After> after_;  ///< by group, of this commit
+  std::vector<SlotCopy> end_copies_;
   std::int32_t published_ = 0;  ///< of this commit
   std::int32_t dropped_ = 0;
   CacheStats stats_;

@@ -13,13 +13,15 @@ namespace {
 
 /// States that one pass of a request can save on its way, at most.
 std::int64_t saves_max(const RequestCacheOptions& options) noexcept {
+  const std::int64_t spare = options.spare_checkpoint_tokens;
+  const std::int64_t spares = spare > 0 ? options.max_request_tokens / spare : 0;
   switch (options.placement) {
     case CheckpointPlacement::last:
-      return 1;
+      return 1 + spares;
     case CheckpointPlacement::branch:
-      return 2;
+      return 2 + spares;
     case CheckpointPlacement::rungs:
-      return 5;
+      return 5 + spares;
     case CheckpointPlacement::every:
       return options.max_request_tokens / std::max(options.block_size_tokens, 1);
     case CheckpointPlacement::passes:
@@ -38,11 +40,17 @@ std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) 
   require(group < group_count(options), "group", group, "is out of range");
   constexpr std::int32_t reserved = 2;  // the null block, and the last one, which is never handed out
   if (options.index == CacheIndex::align) return options.groups[group].blocks + reserved;
-  return options.max_requests + options.checkpoints;
+  return options.max_requests + (options.separate_checkpoints ? 0 : options.checkpoints);
+}
+
+std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group) {
+  const std::int32_t slots = state_slots(options, group);
+  return options.separate_checkpoints ? options.checkpoints : slots;
 }
 
 std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
-  if (options.index != CacheIndex::slots) return 0;
+  const bool in_scratch = options.index == CacheIndex::slots || options.separate_checkpoints;
+  if (!in_scratch) return 0;
   const std::int64_t slots = options.max_requests * saves_max(options);
   return static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()));
 }

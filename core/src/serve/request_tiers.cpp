@@ -13,7 +13,7 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
                   .block_size_tokens = options.block_size_tokens,
                   .groups = group_count(options),
                   .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
-                  .states = static_cast<std::size_t>(state_slots(options)),
+                  .states = static_cast<std::size_t>(checkpoint_slots(options)),
                   .eviction = options.eviction,
                   .eviction_options = options.eviction_options,
                   .memory = options.memory,

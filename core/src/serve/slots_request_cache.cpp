@@ -31,19 +31,19 @@ SlotAllocatorOptions SlotsRequestCache::allocator_options() {
 SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
       kv_(options, news_),
-      slots_(state_slots(options)),
+      slots_(checkpoint_slots(options)),
       allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
                {.block_size_tokens = options.block_size_tokens, .layout_fingerprint = options.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options.max_requests)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
-      state_prefix_(static_cast<std::size_t>(state_slots(options))),
+      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
       noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0),
       is_loading_(noted_.size(), 0) {
-  for (Request& request : requests_) {
-    SlotId live;
-    static_cast<void>(slots_.allocate({&live, 1}));
-    request.live = live.value();
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    SlotId live{static_cast<std::int32_t>(i)};
+    if (!options.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
+    requests_[i].live = live.value();
   }
   const std::size_t most = static_cast<std::size_t>(scratch_slots(options)) + requests_.size();
   checkpoints_.reserve(most);
@@ -451,7 +451,8 @@ void SlotsRequestCache::drop_useless(BlockId block) {
 
 CacheUsage SlotsRequestCache::usage() const noexcept {
   return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
-          .states = slots_.capacity_slots() - slots_.free_slots() - options_.max_requests,
+          .states = slots_.capacity_slots() - slots_.free_slots() -
+                    (options_.separate_checkpoints ? 0 : options_.max_requests),
           .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }
@@ -474,8 +475,8 @@ void SlotsRequestCache::check_index() const {
   require_invariant(pins == 0, "SlotsRequestCache", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller, "SlotsRequestCache",
-                      "a live slot has another owner");
+    require_invariant(options_.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
+                      "SlotsRequestCache", "a live slot has another owner");
     if (!record(id).running) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
     require_invariant(held >= record(id).computed, "SlotsRequestCache", "a request computed more than it holds");

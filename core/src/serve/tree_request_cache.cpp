@@ -29,7 +29,7 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
       hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
       tree_([&] {
         PrefixTree::Options tree{.page_size = options.block_size_tokens,
-                                 .slots = state_slots(options),
+                                 .slots = checkpoint_slots(options),
                                  .chunk_size = std::max(options.scan_alignment_tokens, 1),
                                  .layout_fingerprint = options.layout_fingerprint,
                                  .eviction = options.eviction,
@@ -44,7 +44,7 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
       }()),
       kv_(options.kv_tokens, options.block_size_tokens),
       requests_(static_cast<std::size_t>(options.max_requests)),
-      state_prefix_(static_cast<std::size_t>(state_slots(options))),
+      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
       told_(state_prefix_.size(), 0) {}
 
 Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
@@ -97,20 +97,18 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
-  request.hit = tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens);
+  request.hit = options_.separate_checkpoints
+                    ? tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens)
+                    : tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   take_back(freed_);
   request.lock = tree_.lock(request.hit);
-  SlotId live = request.hit.live_slot;
-  if (!live.valid() && !tree_.allocate_slots({&live, 1})) {
-    evict({.states = 1});
-    if (!tree_.allocate_slots({&live, 1})) {
-      request.lock.release();
-      request.row.clear();
-      return std::nullopt;
-    }
+  request.live = live_slot(id).value();
+  if (request.live < 0) {
+    request.lock.release();
+    request.row.clear();
+    return std::nullopt;
   }
-  request.live = live.value();
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.protected_tokens = request.hit.tokens;
   request.begun = false;
@@ -119,6 +117,15 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   if (request.hit.slot.valid()) ages_.reused(request.hit.slot, now_s_);
   const std::optional<LostHit> lost = look_further(id);
   return Opened{.reused_tokens = request.hit.tokens, .cached_tokens = request.cached_tokens, .lost = lost};
+}
+
+/// The slot that the request runs in; none if no slot is free.
+SlotId TreeRequestCache::live_slot(RequestId id) {
+  if (options_.separate_checkpoints) return SlotId{id.value()};
+  SlotId live = requests_[id.index()].hit.live_slot;
+  if (live.valid() || tree_.allocate_slots({&live, 1})) return live;
+  evict({.states = 1});
+  return tree_.allocate_slots({&live, 1}) ? live : SlotId{};
 }
 
 /// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
@@ -162,6 +169,11 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
   }
   const std::size_t first = pass.saves.size();
   if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
+  for (std::size_t i = first; i < pass.saves.size(); ++i) {
+    StateSave& save = pass.saves[i];
+    pass.save_slots.push_back(save.slot);
+    if (options_.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
+  }
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
 }
@@ -243,8 +255,9 @@ bool TreeRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) c
 }
 
 void TreeRequestCache::unplace(Pass& pass) {
-  for (const StateSave& save : pass.saves) return_slot(save.slot);
+  for (const SlotId slot : pass.save_slots) return_slot(slot);
   pass.saves.clear();
+  pass.save_slots.clear();
 }
 
 void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
@@ -258,12 +271,15 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i) {
     const StateSave& save = pass.saves[i];
+    const SlotId slot = pass.save_slots[i];
     const std::int64_t at = row.start + save.offset;
     const bool spare = options_.spare_checkpoint_tokens > 0 && placement_of(row.request).wants_if_spare(at);
-    if (donate(row.request, save.slot, at, {.spare = spare}))
+    if (donate(row.request, slot, at, {.spare = spare})) {
       --checkpoint_slots_;
-    else
-      return_slot(save.slot);
+      if (save.in_scratch) after_[0].from_scratch.push_back(SlotCopy::whole(save.slot, slot));
+    } else {
+      return_slot(slot);
+    }
     hold_path(row.request, at);
   }
   if (!ends_on_checkpoint(row.request, computed)) return;
@@ -322,7 +338,7 @@ void TreeRequestCache::publish(Pass& pass) {
   for (std::size_t i = 0; i < pass.rows.size() && !pass.saves.empty(); ++i) {
     if (pass.runs(i)) continue;
     const auto [first, end] = pass.save_ranges[i];
-    for (std::size_t s = first; s < end; ++s) return_slot(pass.saves[s].slot);
+    for (std::size_t s = first; s < end; ++s) return_slot(pass.save_slots[s]);
   }
 }
 
@@ -432,9 +448,12 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   bool live_donated = false;
   if (how != RequestEnd::aborted && request.begun) {
     // A pass that is under way may have changed the live state already.
-    if (computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id)) {
+    const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id);
+    if (ends_page && !options_.separate_checkpoints) {
       live_donated = donate(id, live, computed, {.ends = true, .hint = hint});
       kept = std::max(kept, computed);
+    } else if (ends_page && computed > request.protected_tokens && keep_copy(id, hint)) {
+      kept = computed;
     } else if (request.kept.valid() && request.kept_tokens > request.protected_tokens) {
       if (donate(id, request.kept, request.kept_tokens, {.ends = true, .hint = hint})) {
         request.kept = {};
@@ -446,12 +465,25 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
       tell_end(id, hint);
     }
   }
-  if (!live_donated) tree_.release_slots({&live, 1});
+  if (!live_donated && !options_.separate_checkpoints) tree_.release_slots({&live, 1});
   if (request.kept.valid()) return_slot(request.kept);
   // What was donated just now lies beyond the path that is locked.
   if (options_.budget_bytes > 0 && spares_last_request() && kept > request.protected_tokens) hold_path(id, kept);
   request.kept = {};
   end_row(request, kept);
+}
+
+/// Donates a copy of the live state, which the request ends with. False: there is no slot.
+bool TreeRequestCache::keep_copy(RequestId id, const ReuseHint& hint) {
+  const SlotId slot = take_slot();
+  if (!slot.valid()) return false;
+  if (donate(id, slot, record(id).computed, {.ends = true, .hint = hint})) {
+    --checkpoint_slots_;
+    end_copies_.push_back(SlotCopy::whole(requests_[id.index()].live, slot.value()));
+  } else {
+    return_slot(slot);
+  }
+  return true;
 }
 
 /// Nothing more is donated: the request ends at the last state that it left, for a policy that learns.
@@ -538,17 +570,19 @@ void TreeRequestCache::check_index() const {
     require_invariant(request.protected_tokens <= record(id).computed && std::ssize(request.row) >= record(id).computed,
                       structure, "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
-    for (const SlotId slot : {SlotId{request.live}, request.kept})
+    const SlotId live = options_.separate_checkpoints ? SlotId{} : SlotId{request.live};
+    for (const SlotId slot : {live, request.kept})
       require_invariant(!slot.valid() || tree_.slots().owner(slot) == SlotPool::caller, structure,
                         "a slot of a request has another owner");
   }
   std::size_t checkpoints = 0;
   for (const Request& request : requests_) checkpoints += std::size_t{request.kept.valid()} + request.loading.valid();
-  for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).saves.size();
+  for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).save_slots.size();
   require_invariant(std::cmp_equal(checkpoints, checkpoint_slots_), structure, "a slot for a checkpoint is lost");
   const std::int64_t held = rows + tree_.sizes().total_tokens();
   require_invariant(kv_.available() + held == kv_.capacity(), structure, "KV is lost");
-  const std::int64_t slots = tree_.sizes().total_states() + running_requests() + checkpoint_slots_;
+  const std::int64_t slots =
+      tree_.sizes().total_states() + checkpoint_slots_ + (options_.separate_checkpoints ? 0 : running_requests());
   require_invariant(tree_.slots().free_slots() + slots == tree_.slots().capacity_slots(), structure, "a slot is lost");
   kv_.check_invariants();
   tree_.check_invariants();

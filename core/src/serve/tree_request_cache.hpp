@@ -18,7 +18,8 @@ namespace stateport::detail {
 ///
 /// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
 /// restores is evicted. Slots for checkpoints are taken when a pass is placed, at most options.checkpoints at a time,
-/// and donated to the tree when it settles; one more, the last checkpoint of decoding, is donated at the end.
+/// and donated to the tree when it settles; one more, the last checkpoint of decoding, is donated at the end. So is the
+/// live slot, if the request ends with a page: with separate_checkpoints a copy of it.
 class TreeRequestCache final : public RequestBook {
  public:
   explicit TreeRequestCache(const RequestCacheOptions& options);
@@ -73,6 +74,7 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] SlotId take_slot();
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
+  [[nodiscard]] SlotId live_slot(RequestId request);
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   [[nodiscard]] bool has_spare_room(std::int32_t reserved) const noexcept;
   void plan_saves(Pass& pass, const RowPlan& row);
@@ -87,6 +89,7 @@ class TreeRequestCache final : public RequestBook {
   };
   [[nodiscard]] bool donate(RequestId request, SlotId slot, std::int64_t tokens, const Donation& donation);
   void hold_path(RequestId request, std::int64_t tokens);
+  [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   void tell_end(RequestId request, const ReuseHint& hint);
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);

@@ -36,6 +36,7 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     options.position_tokens = random.between32(1, 8);
     options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
     if (random.chance(30)) options.budget_bytes = random.between(1, 1000);
+    options.separate_checkpoints = options.checkpoints > 0 && random.chance(30);
     return options;
   }
   constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
@@ -179,7 +180,11 @@ void RandomEngine::end(RequestId id) {
   for (auto* batch : {&pass_, &planned_})
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
-  cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
+  const CopyPlan copies = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
+  end_copies += std::ssize(copies);
+  const std::vector<SlotCopy> kept(copies.begin(), copies.end());
+  if (!kept.empty()) take_transfers();
+  world_.after_end(kept);
   running_.erase(id);
 }
 

@@ -42,6 +42,7 @@ class RandomEngine {
   std::int64_t hits = 0;
   std::int64_t ran_ahead = 0;
   std::int64_t ahead = 0;
+  std::int64_t end_copies = 0;
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
 

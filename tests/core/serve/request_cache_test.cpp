@@ -584,6 +584,7 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
     std::int64_t hits = 0;
     std::int64_t ran_ahead = 0;
     std::int64_t ahead = 0;
+    std::int64_t end_copies = 0;
     std::uint64_t seeds = 0;
     test::for_each_seed(250, [&](Random& random, std::uint64_t) {
       RandomEngine engine(random, random_options(random, index));
@@ -592,12 +593,14 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
       hits += engine.hits;
       ran_ahead += engine.ran_ahead;
       ahead += engine.ahead;
+      end_copies += engine.end_copies;
       ++seeds;
     });
     if (seeds < 250) continue;
     CHECK(hits > 500);
     CHECK(ahead > 2000);
     CHECK(ran_ahead > 100);
+    CHECK((end_copies > 20) == (index == CacheIndex::tree));
   }
 }
 

@@ -19,6 +19,7 @@ StateWorld::Tokens joined(const StateWorld::Tokens& known, const StateWorld::Tok
 
 StateWorld::StateWorld(const RequestCacheOptions& options)
     : options_(options),
+      checkpoints_(static_cast<std::size_t>(options.separate_checkpoints ? checkpoint_slots(options) : 0)),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
       kv_(static_cast<std::size_t>(kv_blocks(options) * options.block_size_tokens)) {
   for (std::size_t g = 0; g < group_count(options); ++g)
@@ -26,11 +27,11 @@ StateWorld::StateWorld(const RequestCacheOptions& options)
 }
 
 /// The copies of a launch run in no order: all read what was there before.
-void StateWorld::copy(std::size_t group, CopyPlan plan) {
-  validate(plan, state_slots(options_, group), state_slots(options_, group), true);
-  const std::vector<Slot> old = slots_[group];
+void StateWorld::copy(CopyPlan plan, const Slots& from, Slots& to) {
+  validate(plan, static_cast<std::int32_t>(from.size()), static_cast<std::int32_t>(to.size()), &from == &to);
+  const Slots old = from;
   for (const SlotCopy& copy : plan) {
-    Slot& dst = slots_[group][static_cast<std::size_t>(copy.dst_slot)];
+    Slot& dst = to[static_cast<std::size_t>(copy.dst_slot)];
     if (copy.src_slot >= 0) {
       const Slot& src = old[static_cast<std::size_t>(copy.src_slot)];
       dst.inputs = src.inputs;
@@ -44,7 +45,7 @@ void StateWorld::before(const PassPlan& plan) {
   REQUIRE(plan.ready);
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     for (const SlotId slot : plan.groups[g].clear) slots_[g][slot.index()] = whole({});
-    copy(g, plan.groups[g].copies);
+    copy(plan.groups[g].copies, checkpoints(g), slots_[g]);
   }
   steps_.clear();
 }
@@ -85,6 +86,7 @@ void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& 
                        const Tokens& fed) {
   for (const StateSave& save : state.saves) {
     const Tokens tokens = joined(known, fed, static_cast<std::size_t>(save.offset));
+    REQUIRE((save.in_scratch || !options_.separate_checkpoints));
     (save.in_scratch ? scratch_ : slots_[group])[save.slot.index()] = whole(tokens);
   }
   const bool steps = options_.index != CacheIndex::align && row.drafts > 0;
@@ -118,7 +120,8 @@ void StateWorld::begin(const Transfer& transfer) {
   REQUIRE(transfer.place >= 0);
   const auto block = static_cast<std::size_t>(options_.block_size_tokens);
   if (transfer.image.content == CacheContent::state) {
-    image.state = slots_[static_cast<std::size_t>(transfer.image.group)][static_cast<std::size_t>(transfer.place)];
+    const Slots& slots = checkpoints(static_cast<std::size_t>(transfer.image.group));
+    image.state = slots[static_cast<std::size_t>(transfer.place)];
     REQUIRE(image.state.recurrent);
     REQUIRE(std::ssize(*image.state.recurrent) == transfer.image.tokens);
     return;
@@ -136,7 +139,7 @@ void StateWorld::end(const Transfer& transfer, bool done) {
     const auto place = static_cast<std::size_t>(transfer.place);
     const auto block = static_cast<std::size_t>(options_.block_size_tokens);
     if (transfer.image.content == CacheContent::state)
-      slots_[static_cast<std::size_t>(transfer.image.group)][place] = done ? image.state : Slot{};
+      checkpoints(static_cast<std::size_t>(transfer.image.group))[place] = done ? image.state : Slot{};
     else
       for (std::size_t i = 0; i < block; ++i) kv_[place * block + i] = done ? image.kv[i] : std::nullopt;
     return;
@@ -160,20 +163,23 @@ std::vector<ImageKey> StateWorld::keys(Medium medium) const {
 
 void StateWorld::after(const PassCommit& commit) {
   for (const StepCommit& step : commit.groups[0].steps) {
-    const auto put = [&](std::int32_t at, SlotId slot) {
+    const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {
       if (at < 0) return;
       const Tokens& tokens = steps_.at(step.row).at(static_cast<std::size_t>(at));
-      slots_[0][slot.index()] = whole(tokens);
+      slots.at(slot.index()) = whole(tokens);
     };
-    put(step.live_step, step.live_slot);
-    put(step.kept_step, step.kept_slot);
+    put(step.live_step, step.live_slot, slots_[0]);
+    put(step.kept_step, step.kept_slot, checkpoints(0));
   }
   for (std::size_t g = 0; g < slots_.size(); ++g) {
-    validate(commit.groups[g].from_scratch, scratch_slots(options_), state_slots(options_, g), false);
-    for (const SlotCopy& copy : commit.groups[g].from_scratch)
-      slots_[g][static_cast<std::size_t>(copy.dst_slot)] = scratch_[static_cast<std::size_t>(copy.src_slot)];
-    copy(g, commit.groups[g].copies);
+    copy(commit.groups[g].from_scratch, scratch_, checkpoints(g));
+    copy(commit.groups[g].copies, slots_[g], checkpoints(g));
   }
+}
+
+void StateWorld::after_end(CopyPlan copies) {
+  REQUIRE((copies.empty() || options_.separate_checkpoints));
+  copy(copies, slots_[0], checkpoints(0));
 }
 
 }  // namespace stateport::test

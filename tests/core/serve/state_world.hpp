@@ -27,6 +27,8 @@ class StateWorld {
   void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
   /// What comes after it.
   void after(const PassCommit& commit);
+  /// What comes after the end of a request.
+  void after_end(CopyPlan copies);
   /// Transfers take effect in order: a store reads the device when it begins, and so does what reads a tier. What is
   /// written is there when it ends, unless it failed: then a load leaves rubbish.
   void begin(const Transfer& transfer);
@@ -47,15 +49,20 @@ class StateWorld {
     std::optional<Tokens> recurrent;
   };
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
-  void copy(std::size_t group, CopyPlan plan);
+  using Slots = std::vector<Slot>;
+  static void copy(CopyPlan plan, const Slots& from, Slots& to);
+  [[nodiscard]] Slots& checkpoints(std::size_t group) {
+    return options_.separate_checkpoints ? checkpoints_ : slots_[group];
+  }
   [[nodiscard]] static ImageName name(const ImageKey& key) {
     return {key.prefix.words, key.tokens, key.content, key.group};
   }
   void write(std::size_t group, const RowState& state, const RowPlan& row, const Tokens& known, const Tokens& fed);
 
   RequestCacheOptions options_;
-  std::vector<std::vector<Slot>> slots_;  ///< by group
-  std::vector<Slot> scratch_;
+  std::vector<Slots> slots_;  ///< by group
+  Slots checkpoints_;         ///< with separate_checkpoints
+  Slots scratch_;
   std::map<std::int32_t, std::vector<Tokens>> steps_;  ///< by row of the pass: the state after each of its tokens
   std::vector<std::optional<Tokens>> kv_;              ///< by KV index: all tokens up to its own
   struct Image {

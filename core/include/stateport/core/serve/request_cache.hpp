@@ -57,6 +57,10 @@ struct RequestCacheOptions {
   std::uint64_t layout_fingerprint = 0;
   bool unchecked_layout = false;
   std::int32_t checkpoints = 0;  ///< slots, tree: states that can be kept beside those of running requests
+  /// Slots, tree: checkpoints lie in a store of their own, for example a quantised() one, with layout_fingerprint and
+  /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store, slots for
+  /// checkpoints [0, checkpoints) of the other. False: one store has both, in any order.
+  bool separate_checkpoints = false;
   /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: only at its end.
   std::int32_t scan_alignment_tokens = 1;
   /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
@@ -91,10 +95,13 @@ struct RequestCacheOptions {
 
 /// Groups of layers: align: as many as options.groups, else one.
 [[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
-/// Slots that the engine's store of this group must have. Every slot that a plan names is below it.
+/// Slots that the engine's store of this group must have. Every slot that a plan names is below it, but for those for
+/// checkpoints with separate_checkpoints.
 [[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
+/// Slots that the store of checkpoints must have: that of state_slots(), or with separate_checkpoints its own.
+[[nodiscard]] std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group = 0);
 /// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
-/// pass, at most 2^31 - 1; 0 for tree and align.
+/// pass, at most 2^31 - 1; 0 for align, and for tree without separate_checkpoints.
 [[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
@@ -174,10 +181,12 @@ class RequestCache {
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
   /// the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a request that
   /// left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the other orders.
-  /// Throws for a request that does not run and a bad hint.
-  virtual void end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
-  void finish(RequestId request, const ReuseHint& hint = {}) { end(request, RequestEnd::finished, hint); }
-  void preempt(RequestId request) { end(request, RequestEnd::preempted); }
+  /// Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for checkpoints, to
+  /// be enqueued as those of a commit, valid until the next call of anything: none but for a tree with
+  /// separate_checkpoints.
+  virtual CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
+  CopyPlan finish(RequestId request, const ReuseHint& hint = {}) { return end(request, RequestEnd::finished, hint); }
+  CopyPlan preempt(RequestId request) { return end(request, RequestEnd::preempted); }
   void abort(RequestId request) { end(request, RequestEnd::aborted); }
 
   /// Prompt and sampled tokens; valid until the next commit, or the end of the request. All of these throw for a
@@ -217,7 +226,8 @@ class RequestCache {
 /// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole
 /// blocks, more slots, scratch states or KV indices than 32 bits number, a cost that check_compute_cost or
 /// check_memory_cost refuses or more bytes in all than 64 bits count, tiers that check_tier_options refuses;
-/// spare_checkpoint_tokens without index tree and a placement; align: a placement, a budget, no group, and for a group
+/// spare_checkpoint_tokens without index tree and a placement; separate_checkpoints with index align or without
+/// checkpoints; align: a placement, a budget, no group, and for a group
 /// a block size that is not a multiple of block_size_tokens and of the group before, or not larger than drafts
 /// (overlap: 2 * drafts), blocks fewer than one request needs, or a conv window (if any) not longer than drafts, and an
 /// order that learns; another index: groups.

@@ -77,7 +77,7 @@ struct KvRow {
 struct StateSave {
   std::int32_t offset = 0;
   SlotId slot;
-  bool in_scratch = false;  ///< `slot` is one of the engine's scratch states, else one of the store
+  bool in_scratch = false;  ///< `slot` is one of the engine's scratch states, else one for checkpoints
 };
 
 /// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
@@ -121,7 +121,9 @@ struct RowPlan {
 /// What must be enqueued before a pass, for one group of layers. The copies of one group run in any order.
 struct GroupPlan {
   std::span<const SlotId> clear;  ///< slots that begin with the empty state
-  CopyPlan copies;                ///< within the store: restores, moves of running states, checkpoints
+  /// Slots, tree: restores, from slots for checkpoints to live ones. Align: within the store, moves of running states
+  /// and checkpoints.
+  CopyPlan copies;
 };
 
 struct PassPlan {
@@ -143,13 +145,13 @@ struct StepCommit {
   std::int32_t live_step = -1;
   SlotId live_slot;
   std::int32_t kept_step = -1;
-  SlotId kept_slot;
+  SlotId kept_slot;  ///< for a checkpoint
 };
 
 /// What must be enqueued after a pass, for one group of layers.
 struct GroupCommit {
-  CopyPlan from_scratch;              ///< source: StateSave::slot in scratch
-  CopyPlan copies;                    ///< within the store, after the steps
+  CopyPlan from_scratch;  ///< from StateSave::slot in scratch to slots for checkpoints
+  CopyPlan copies;  ///< after the steps. Slots, tree: from live slots to slots for checkpoints; align: within the store
   std::span<const StepCommit> steps;  ///< at most one a row, ascending in row
 };
 
