@@ -21,6 +21,7 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
   TierOptions& tiers = setup.tiers;
   if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
   if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
+  if (tiers.kv_elsewhere != nullptr) tiers.kv_image_bytes = 0;
   check_tier_options(options.tiers, tiers.state_image_bytes, tiers.kv_image_bytes);
   return setup;
 }

@@ -83,6 +83,13 @@ SlotId TreeRequestCache::take_slot() {
   return slot;
 }
 
+/// A state that this commit made may have been given up for it: no slot takes two copies of one commit.
+SlotId TreeRequestCache::take_slot_at_commit() {
+  const SlotId slot = take_slot();
+  std::erase_if(after_[0].from_scratch, [&](const SlotCopy& copy) { return copy.dst_slot == slot.value(); });
+  return slot;
+}
+
 void TreeRequestCache::return_slot(SlotId slot) {
   tree_.release_slots({&slot, 1});
   --checkpoint_slots_;
@@ -284,7 +291,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   }
   if (!ends_on_checkpoint(row.request, computed)) return;
   if (!in_prompt) return keep_decoded(row);
-  const SlotId slot = take_slot();
+  const SlotId slot = take_slot_at_commit();
   if (!slot.valid()) {
     ++dropped_;
     return;
@@ -301,7 +308,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
 /// The last checkpoint of decoding takes the place of the one before.
 void TreeRequestCache::keep_decoded(const RowPlan& row) {
   Request& request = requests_[row.request.index()];
-  if (!request.kept.valid()) request.kept = take_slot();
+  if (!request.kept.valid()) request.kept = take_slot_at_commit();
   if (!request.kept.valid()) {
     ++dropped_;
     return;
@@ -316,7 +323,7 @@ void TreeRequestCache::settle_steps(const RowPlan& row) {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
   if (at <= row.start) return;
-  if (!request.kept.valid()) request.kept = take_slot();
+  if (!request.kept.valid()) request.kept = take_slot_at_commit();
   if (!request.kept.valid()) {
     ++dropped_;
     return;

@@ -72,6 +72,7 @@ class TreeRequestCache final : public RequestBook {
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
+  [[nodiscard]] SlotId take_slot_at_commit();
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
   [[nodiscard]] SlotId live_slot(RequestId request);

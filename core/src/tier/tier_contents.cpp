@@ -41,8 +41,9 @@ constexpr std::int64_t room_parts = 50;  // a host tier above files keeps 1 part
 /// A tier may hold what the device holds, and its own. Nodes without content are few.
 std::size_t node_capacity(const TierSetup& setup) {
   const TierOptions& tiers = setup.tiers;
+  const std::int64_t image_bytes = tiers.kv_elsewhere != nullptr ? tiers.state_image_bytes : tiers.kv_image_bytes;
   const auto images = [&](std::int64_t bytes) {
-    return static_cast<std::size_t>(bytes / std::max<std::int64_t>(tiers.kv_image_bytes, 1));
+    return static_cast<std::size_t>(bytes / std::max<std::int64_t>(image_bytes, 1));
   };
   const std::size_t nodes = setup.device_blocks + images(tiers.host_bytes) + images(tiers.file_bytes) + setup.states;
   return std::min<std::size_t>(nodes + nodes / 8 + 64, INT32_MAX);
@@ -62,7 +63,8 @@ TierContents::TierContents(const TierSetup& setup)
       listener_(setup.listener),
       policy_(tier_policy(setup)),
       ranks_(policy_->learning() != nullptr && policy_->learning()->observes_prompts()),
-      nodes_(node_capacity(setup), setup.groups),
+      nodes_(node_capacity(setup), setup.groups,
+             setup.tiers.kv_elsewhere != nullptr ? TierNodes::EmptyInner::is_left_out : TierNodes::EmptyInner::stays),
       forest_(policy_, nodes_, setup.states, true) {
   require(setup.groups <= 32, "groups", setup.groups, "at most 32 with tiers");
   for (const Medium medium : {Medium::host, Medium::file}) {

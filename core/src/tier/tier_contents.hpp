@@ -82,6 +82,8 @@ class TierContents {
   [[nodiscard]] bool has(Medium medium) const noexcept { return level(medium).capacity > 0; }
   [[nodiscard]] Medium first_tier() const noexcept { return has(Medium::host) ? Medium::host : Medium::file; }
   [[nodiscard]] Medium last_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::host; }
+  /// KV is none of our business below the device.
+  [[nodiscard]] bool states_alone() const noexcept { return options_.kv_elsewhere != nullptr; }
   [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
   [[nodiscard]] TierItem& item(std::uint32_t node, CacheContent content) noexcept {
     return content == CacheContent::state ? nodes_[node].state : nodes_[node].kv;

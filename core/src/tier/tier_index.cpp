@@ -87,12 +87,16 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
   const auto first = static_cast<std::size_t>(device_tokens / block_size_);
   std::uint32_t before = first > 0 ? nodes_.find(prefixes[first - 1]) : none;
   const auto cached = static_cast<std::size_t>(cached_tokens / block_size_);
+  const std::size_t elsewhere = states_alone() ? kv_reaches(prefixes, cached, usable_tokens) : 0;
   for (std::size_t i = first; i < prefixes.size(); ++i) {
     const std::uint32_t node = nodes_.find(prefixes[i]);
-    if (node != none && before != none && nodes_[node].parent == none) nodes_.link(node, before);
-    before = node;
+    if (node != none && before != none) nodes_.hang(node, before);
+    if (node != none || !states_alone()) before = node;
     const std::int64_t tokens = static_cast<std::int64_t>(i + 1) * block_size_;
-    if (i >= cached) {
+    if (i >= cached && states_alone()) {
+      if (i >= elsewhere) break;
+      best.walked_tokens = tokens;
+    } else if (i >= cached) {
       if (node == none || (nodes_[node].kv.in & below_device) == 0) break;
       kv_bytes[static_cast<std::size_t>(fastest(nodes_[node].kv.in))] += options_.kv_image_bytes;
       best.walked_tokens = tokens;
@@ -126,11 +130,26 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
   return best;
 }
 
+/// States alone: how many of the leading blocks have KV, as far as that is of use.
+std::size_t TierIndex::kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,
+                                  std::int64_t usable_tokens) const {
+  std::size_t end = std::min(prefixes.size(), static_cast<std::size_t>(usable_tokens / block_size_));
+  const auto has_state = [&](const PrefixHash& prefix) {
+    const std::uint32_t node = nodes_.find(prefix);
+    return node != none && (nodes_[node].state.in & below_device) != 0;
+  };
+  while (end > cached && !has_state(prefixes[end - 1])) --end;
+  if (end <= cached) return cached;
+  const std::span<const PrefixHash> asked = prefixes.subspan(cached, end - cached);
+  return cached + static_cast<std::size_t>(
+                      std::clamp<std::int64_t>(options_.kv_elsewhere->leading_blocks(asked), 0, std::ssize(asked)));
+}
+
 template <class Visit>
 void TierIndex::for_each_pinned(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
                                 Visit&& visit) {
   const auto end = static_cast<std::size_t>(hit.tokens / block_size_);
-  for (auto i = static_cast<std::size_t>(cached_tokens / block_size_); i < end; ++i)
+  for (auto i = static_cast<std::size_t>(cached_tokens / block_size_); i < end && !states_alone(); ++i)
     visit(nodes_.find(prefixes[i]), CacheContent::kv_block);
   visit(nodes_.find(prefixes[end - 1]), CacheContent::state);
 }
@@ -167,6 +186,20 @@ void TierIndex::load(std::int32_t request, const TierHit& hit, std::span<const P
       ++load.left;
     }
   });
+  auto block = static_cast<std::size_t>(cached_tokens / block_size_);
+  for (const std::int32_t place : kv_blocks.subspan(next)) {
+    const PrefixHash& prefix = prefixes[block++];
+    name({.kind = Transfer::Kind::load,
+          .image = {.prefix = prefix,
+                    .tokens = static_cast<std::int64_t>(block) * block_size_,
+                    .content = CacheContent::kv_block},
+          .from = Medium::elsewhere,
+          .to = Medium::device,
+          .place = place,
+          .request = request},
+         {Transfer::Kind::load, Medium::elsewhere, Medium::device, CacheContent::kv_block, none, request});
+    ++load.left;
+  }
   loads_[request] = std::move(load);
 }
 
@@ -192,7 +225,9 @@ std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, Tran
   const auto found = loads_.find(part.request);
   require_invariant(found != loads_.end(), "TierIndex", "a load has no request");
   Load& load = found.value();
-  if (status == TransferStatus::done) {
+  if (part.from == Medium::elsewhere) {
+    load.failed |= status != TransferStatus::done;
+  } else if (status == TransferStatus::done) {
     level(part.from).usage.bytes_read +=
         bytes_of(part.content) / static_cast<std::int64_t>(part.content == CacheContent::state ? groups_ : 1);
   } else {
@@ -261,7 +296,7 @@ void TierIndex::flush() {
   }
   std::ranges::sort(leaving_kv_, {}, &Leaving::tokens);
   for (const Leaving& leaving : leaving_kv_) {
-    if ((nodes_[leaving.node].kv.in & on_device) == 0) store_kv(leaving.node);
+    if ((nodes_[leaving.node].kv.in & on_device) == 0 && !states_alone()) store_kv(leaving.node);
     --nodes_[leaving.node].kv.readers;
   }
   for (const std::uint32_t node : incomplete_)
@@ -292,6 +327,7 @@ void TierIndex::write_through(std::uint32_t node) {
 
 /// To a file, from the fastest medium that has it, which keeps it. False: there is no room, or no place in the queue.
 bool TierIndex::write(std::uint32_t node, CacheContent content) {
+  if (content == CacheContent::kv_block && states_alone()) return true;
   const TierItem& item = this->item(node, content);
   if (item.is_at(Medium::file) || item.coming != 0 || item.in == 0) return true;
   const bool stored = (item.in & on_device) != 0;
@@ -315,6 +351,7 @@ void TierIndex::drain() {
 }
 
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
+  if (image.content == CacheContent::kv_block && states_alone()) return false;
   Level& tier = level(medium);
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);

@@ -111,6 +111,8 @@ class TierIndex : private TierContents {
   void write_through(std::uint32_t node);
   [[nodiscard]] bool write(std::uint32_t node, CacheContent content);
   std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
+  [[nodiscard]] std::size_t kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,
+                                       std::int64_t usable_tokens) const;
   template <class Visit>
   void for_each_pinned(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
                        Visit&& visit);

@@ -72,12 +72,14 @@ TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
   return tiers;
 }
 
-RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options)
+RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv)
     : random_(random),
       options_(options),
-      cache_(make_request_cache(options)),
       world_(options),
-      fail_per_cent_(random.chance(50) ? random.between32(1, 30) : 0) {}
+      fail_per_cent_(random.chance(50) ? random.between32(1, 30) : 0) {
+  if (keeps_kv) options_.tiers.kv_elsewhere = &world_;
+  cache_ = make_request_cache(options_);
+}
 
 void RandomEngine::step() {
   const std::int64_t dice = random_.between(0, 19);
@@ -90,6 +92,7 @@ void RandomEngine::step() {
   if (!pass_) run();
   if (!options_.overlap && pass_) commit();
   if (dice == 8 && options_.tiers.file_bytes > 0) cache_->tiers()->drain();
+  if (dice == 9 && random_.chance(10)) world_.forget_kv();
   if (!under_way_.empty() && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   cache_->check_invariants();
   follow_events();
@@ -180,6 +183,8 @@ void RandomEngine::end(RequestId id) {
   for (auto* batch : {&pass_, &planned_})
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
+  if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70))
+    world_.keep_kv(Tokens(live.tokens.begin(), live.tokens.begin() + cache_->computed(id)));
   const CopyPlan copies = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
   end_copies += std::ssize(copies);
   const std::vector<SlotCopy> kept(copies.begin(), copies.end());
@@ -315,7 +320,7 @@ void RandomEngine::settle(std::size_t most) {
   std::vector<TransferResult> results;
   for (; most > 0 && !under_way_.empty(); --most) {
     const auto at = under_way_.begin() + random_.between(0, std::ssize(under_way_) - 1);
-    const bool fails = random_.chance(fail_per_cent_);
+    const bool fails = random_.chance(fail_per_cent_) || world_.is_gone(*at);
     const auto reason = reasons[static_cast<std::size_t>(random_.between(0, std::ssize(reasons) - 1))];
     world_.end(*at, !fails);
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
@@ -343,6 +348,7 @@ void RandomEngine::check_tiers() const {
   for (const Medium medium : {Medium::host, Medium::file}) {
     const TierUsage usage = cache_->tiers()->usage(medium);
     const auto groups = static_cast<std::int64_t>(group_count(options_));
+    REQUIRE((options_.tiers.kv_elsewhere == nullptr || usage.kv_blocks == 0));
     REQUIRE(world_.images(medium) == usage.states * groups + usage.kv_blocks);
     if (options_.events)
       REQUIRE(std::ranges::count_if(stored_, [&](const auto& stored) { return std::get<Medium>(stored) == medium; }) ==

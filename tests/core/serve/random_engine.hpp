@@ -33,7 +33,8 @@ class RandomEngine {
  public:
   using Tokens = StateWorld::Tokens;
 
-  RandomEngine(Random& random, const RequestCacheOptions& options);
+  /// `keeps_kv`: it keeps KV elsewhere, and tiers hold states alone.
+  RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv = false);
 
   void step();
   /// Ends everything and forgets it.
@@ -88,8 +89,8 @@ class RandomEngine {
 
   Random& random_;
   RequestCacheOptions options_;
-  std::unique_ptr<RequestCache> cache_;
   StateWorld world_;
+  std::unique_ptr<RequestCache> cache_;
   std::map<RequestId, Live> running_;
   std::vector<Tokens> old_;
   std::optional<Batch> pass_;     ///< that ran and is not read back

@@ -626,6 +626,29 @@ TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state 
   }
 }
 
+TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass reads what is its own") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    std::int64_t loads = 0;
+    std::int64_t failed = 0;
+    std::uint64_t seeds = 0;
+    test::for_each_seed(300, [&](Random& random, std::uint64_t) {
+      RequestCacheOptions options = random_options(random, index);
+      options.tiers = random_tiers(random, options);
+      if (!options.tiers.enabled()) return;
+      RandomEngine engine(random, options, true);
+      for (int step = 0; step < 200; ++step) engine.step();
+      engine.finish();
+      loads += engine.loads;
+      failed += engine.failed_loads;
+      ++seeds;
+    });
+    if (seeds < 100) continue;
+    CHECK(loads > 100);
+    CHECK(failed > 10);
+  }
+}
+
 TEST_CASE("a warm request cache allocates nothing for decode steps") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

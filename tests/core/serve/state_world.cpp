@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace stateport::test {
@@ -110,12 +111,12 @@ void StateWorld::begin(const Transfer& transfer) {
     REQUIRE((was_there || slots_.size() > 1));
     return;
   }
-  Image& image = moving_[transfer.id];
   if (transfer.kind != Kind::store) {
-    REQUIRE(from.contains(name));
-    image = from.at(name);
+    REQUIRE((transfer.from == Medium::elsewhere || from.contains(name)));
+    if (const auto image = from.find(name); image != from.end()) moving_[transfer.id] = image->second;
     return;
   }
+  Image& image = moving_[transfer.id];
   REQUIRE(!tiers_[static_cast<std::size_t>(transfer.to)].contains(name));
   REQUIRE(transfer.place >= 0);
   const auto block = static_cast<std::size_t>(options_.block_size_tokens);
@@ -133,7 +134,8 @@ void StateWorld::begin(const Transfer& transfer) {
 }
 
 void StateWorld::end(const Transfer& transfer, bool done) {
-  const Image image = moving_.at(transfer.id);
+  REQUIRE((moving_.contains(transfer.id) || !done));
+  const Image image = std::exchange(moving_[transfer.id], {});
   moving_.erase(transfer.id);
   if (transfer.kind == Transfer::Kind::load) {
     const auto place = static_cast<std::size_t>(transfer.place);
@@ -146,6 +148,26 @@ void StateWorld::end(const Transfer& transfer, bool done) {
   }
   if (!done) return;
   tiers_[static_cast<std::size_t>(transfer.to)][name(transfer.image)] = image;
+}
+
+void StateWorld::keep_kv(const Tokens& tokens) {
+  BlockHasher hasher({.kind = options_.hash, .block_size_tokens = options_.block_size_tokens});
+  const auto block = static_cast<std::size_t>(options_.block_size_tokens);
+  BlockDigest digest;
+  for (std::size_t end = block; end <= tokens.size(); end += block) {
+    digest = hasher.hash_block(digest, std::span(tokens).subspan(end - block, block));
+    Image image;
+    for (std::size_t at = end - block + 1; at <= end; ++at) image.kv.emplace_back(joined({}, tokens, at));
+    tiers_.back()[{digest.prefix().words, static_cast<std::int64_t>(end), CacheContent::kv_block, 0}] = image;
+  }
+}
+
+std::int64_t StateWorld::leading_blocks(std::span<const PrefixHash> blocks) {
+  const auto missing = std::ranges::find_if(blocks, [&](const PrefixHash& block) {
+    const auto found = tiers_.back().lower_bound({block.words, 0, CacheContent::kv_block, 0});
+    return found == tiers_.back().end() || std::get<0>(found->first) != block.words;
+  });
+  return missing - blocks.begin();
 }
 
 std::int64_t StateWorld::images(Medium medium) const {
@@ -161,7 +183,18 @@ std::vector<ImageKey> StateWorld::keys(Medium medium) const {
   return keys;
 }
 
+/// Steps, copies from scratch and the others may run in one launch: no slot is written twice.
+void StateWorld::check_targets(const GroupCommit& group) {
+  std::set<std::int32_t> kept;
+  const auto once = [&](std::int32_t slot) { REQUIRE(kept.insert(slot).second); };
+  for (const StepCommit& step : group.steps)
+    if (step.kept_step >= 0) once(step.kept_slot.value());
+  for (const CopyPlan plan : {group.from_scratch, group.copies})
+    for (const SlotCopy& copy : plan) once(copy.dst_slot);
+}
+
 void StateWorld::after(const PassCommit& commit) {
+  if (options_.index != CacheIndex::align) check_targets(commit.groups[0]);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {
       if (at < 0) return;

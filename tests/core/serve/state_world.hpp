@@ -14,7 +14,7 @@ namespace stateport::test {
 
 /// Memory of an engine in which a state is the list of the tokens that it has seen: what a pass reads is right exactly
 /// if it is the beginning of its request. Executes plans and commits of a RequestCache.
-class StateWorld {
+class StateWorld final : public KvDirectory {
  public:
   using Tokens = std::vector<Token>;
 
@@ -37,6 +37,12 @@ class StateWorld {
   [[nodiscard]] std::vector<ImageKey> keys(Medium medium) const;
   /// Has in its tiers what the other world has there.
   void take_images(const StateWorld& other) { tiers_ = other.tiers_; }
+  /// Keeps the KV of these tokens where no tier is; forget_kv() loses all that is there.
+  void keep_kv(const Tokens& tokens);
+  void forget_kv() { tiers_.back().clear(); }
+  [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) override;
+  /// A transfer that began, and did not find what it is to read.
+  [[nodiscard]] bool is_gone(const Transfer& transfer) const { return !moving_.contains(transfer.id); }
   /// The state that a RowState names; none if its two parts differ or were never written.
   [[nodiscard]] std::optional<Tokens> read(const RowState& state, std::size_t group) const;
 
@@ -51,6 +57,7 @@ class StateWorld {
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
   using Slots = std::vector<Slot>;
   static void copy(CopyPlan plan, const Slots& from, Slots& to);
+  static void check_targets(const GroupCommit& group);
   [[nodiscard]] Slots& checkpoints(std::size_t group) {
     return options_.separate_checkpoints ? checkpoints_ : slots_[group];
   }
@@ -69,7 +76,7 @@ class StateWorld {
     Slot state;
     std::vector<std::optional<Tokens>> kv;  ///< of a block
   };
-  std::array<std::map<ImageName, Image>, medium_count> tiers_;
+  std::array<std::map<ImageName, Image>, medium_count + 1> tiers_;  ///< by medium
   std::map<TransferId, Image> moving_;
 };
 

@@ -5,15 +5,28 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace stateport {
+
+/// KV that an engine keeps where no tier of ours is.
+class KvDirectory {
+ public:
+  /// How many of these blocks, from the first one on, can be loaded. Each is named by its prefix (BlockDigest::prefix);
+  /// those before the first are on the device. Must not throw or call the cache.
+  [[nodiscard]] virtual std::int64_t leading_blocks(std::span<const PrefixHash> blocks) = 0;
+
+ protected:
+  KvDirectory() = default;
+  ~KvDirectory() = default;
+};
 
 /// What a RequestCache keeps below the device. Without room on the host and in files there are no tiers.
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
   std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
   /// What the image of one state takes in a tier, all groups together, and that of the KV of one block. 0: what
-  /// RequestCacheOptions::memory says.
+  /// RequestCacheOptions::memory says. With kv_elsewhere that of KV has no meaning.
   std::int64_t state_image_bytes = 0;
   std::int64_t kv_image_bytes = 0;
   /// Stores and moves that are under way may have so many bytes. What does not fit is dropped and counted.
@@ -25,6 +38,10 @@ struct TierOptions {
   double host_bytes_per_s = 0;
   double file_bytes_per_s = 0;
   double tokens_per_s = 0;
+
+  /// If set, the engine keeps the KV that leaves the device by its own means, and tiers hold states alone: start() asks
+  /// for KV where a state is below the device, and the request loads it with Medium::elsewhere. Must outlive the cache.
+  KvDirectory* kv_elsewhere = nullptr;
 
   [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0; }
 };

@@ -10,9 +10,10 @@
 /// in a TransferPlan; whoever holds the tiers' memory carries it out and tells how it went.
 namespace stateport {
 
-/// Where cached content lies, from the fastest to the slowest.
-enum class Medium : std::uint8_t { device, host, file, remote };
-inline constexpr int medium_count = 4;
+/// Where cached content lies: on the device, in a tier, from the fastest to the slowest, or where the engine keeps it
+/// by its own means (TierOptions::kv_elsewhere).
+enum class Medium : std::uint8_t { device, host, file, remote, elsewhere };
+inline constexpr int medium_count = 4;  ///< without elsewhere
 
 enum class CacheContent : std::uint8_t { kv_block, state };
 
@@ -33,7 +34,8 @@ using TransferId = std::uint64_t;
 struct Transfer {
   enum class Kind : std::uint8_t {
     store,  ///< device to a tier. `place` is read in the order of the engine's stream
-    load,   ///< a tier to the device. `place` is written in the order of the engine's stream
+    load,   ///< a tier to the device. `place` is written in the order of the engine's stream. From elsewhere: by the
+            ///< engine itself, which settles it like any other
     copy,   ///< a tier to a lower one; both have it then
     drop    ///< a tier forgets the image, as soon as nobody reads it any more. Not answered
   };
