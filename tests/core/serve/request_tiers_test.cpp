@@ -60,8 +60,9 @@ struct Server {
       ++moved;
       world.begin(transfer);
       if (transfer.kind == Transfer::Kind::drop) continue;
-      world.end(transfer, status == TransferStatus::done);
-      results.push_back({transfer.id, status});
+      const TransferStatus ended = world.is_gone(transfer) ? TransferStatus::gone : status;
+      world.end(transfer, ended == TransferStatus::done);
+      results.push_back({transfer.id, ended});
     }
     return results;
   }
@@ -109,6 +110,22 @@ struct Server {
   std::size_t moved = 0;  ///< by the last carry_out
 };
 
+/// Says that it has so many blocks of any prompt.
+struct Elsewhere final : KvDirectory {
+  std::int64_t leading_blocks(std::span<const PrefixHash> asked_for) override {
+    asked = asked_for.size();
+    return blocks;
+  }
+  std::int64_t blocks = 0;
+  std::size_t asked = 0;  ///< the last time
+};
+
+TierOptions with(Elsewhere& elsewhere) {
+  TierOptions tiers = host;
+  tiers.kv_elsewhere = &elsewhere;
+  return tiers;
+}
+
 Tokens prompt_of(std::int32_t count, Token first) {
   Tokens tokens;
   for (std::int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
@@ -154,6 +171,52 @@ TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
     server.cache->reset();
     server.move();
     CHECK(server.world.images(Medium::host) == 0);
+  }
+}
+
+TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name both") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Elsewhere elsewhere;
+    PushedDown server(small(index, with(elsewhere)));
+    const TierUsage before = server.cache->tiers()->usage(Medium::host);
+    CHECK(before.states > 0);
+    CHECK(before.kv_blocks == 0);
+    CHECK(before.bytes == before.states * state_bytes);
+    CHECK(elsewhere.asked == 0);  // where nothing below the device is of use, nobody asks
+    // It has less than is needed for the state, and then all.
+    elsewhere.blocks = 7;
+    const StartedRequest less = *server.cache->start({.tokens = server.prompt});
+    CHECK(elsewhere.asked == 8);
+    CHECK((!less.load || less.load->tokens <= 28));
+    server.move_all();
+    server.cache->abort(less.request);
+    server.move_all();
+    elsewhere.blocks = 8;
+    server.world.keep_kv(server.prompt);
+    const StartedRequest again = server.serve(server.prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 32);
+    CHECK(again.load->bytes == state_bytes);
+    CHECK(again.load->medium == Medium::host);
+  }
+}
+
+TEST_CASE("KV that is elsewhere no more costs the request its tokens, and the tier nothing") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Elsewhere elsewhere;
+    PushedDown server(small(index, with(elsewhere)));
+    elsewhere.blocks = 8;
+    const StartedRequest failed = *server.cache->start({.tokens = server.prompt});
+    REQUIRE(failed.load);
+    server.move_all();
+    CHECK(server.cache->computed(failed.request) == 0);
+    CHECK(server.cache->stats().of(LostHit::tier_failed).tokens == 32);
+    CHECK(server.cache->tiers()->usage(Medium::host).lost_images == 0);
+    server.cache->abort(failed.request);
+    server.world.keep_kv(server.prompt);
+    CHECK(server.serve(server.prompt).load);
   }
 }
 
