@@ -157,6 +157,18 @@ TEST_CASE("put and get number their transfers apart from those of a RequestCache
                        InvalidArgument);
 }
 
+TEST_CASE("loads from elsewhere are left to the engine") {
+  World world;
+  const Stream stream = Stream::default_stream();
+  Transfer load = load_from(Medium::host, 7, kv_image(1), 2);
+  load.from = Medium::elsewhere;
+  world.tiers.execute(stream, {{&load, 1}});
+  CHECK(world.tiers.in_flight() == 0);
+  Transfer store = store_to(Medium::host, 8, state_image(1), 0);
+  store.to = Medium::elsewhere;
+  CHECK_THROWS_WITH_AS(world.tiers.execute(stream, {{&store, 1}}), doctest::Contains("to = 4"), InvalidArgument);
+}
+
 TEST_CASE("copies on different streams run one behind the other") {
   World world;
   const Stream first = Stream::create(), second = Stream::create();

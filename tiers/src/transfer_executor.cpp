@@ -33,7 +33,8 @@ TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, Copy
 
 void TransferExecutor::execute(const Stream& stream, TransferPlan plan) {
   for (const Transfer& transfer : plan.transfers) check(transfer);
-  for (const Transfer& transfer : plan.transfers) start(stream, transfer);
+  for (const Transfer& transfer : plan.transfers)
+    if (transfer.from != Medium::elsewhere) start(stream, transfer);
   enqueue_batch(stream);
   feed_writes();
   feed_reads();
@@ -63,6 +64,7 @@ std::size_t TransferExecutor::poll(const Stream& stream, std::span<TransferResul
 
 void TransferExecutor::check(const Transfer& transfer) const {
   using enum Medium;
+  if (transfer.kind == Transfer::Kind::load && transfer.from == elsewhere) return;
   const auto medium = [](Medium of) { return static_cast<int>(of); };
   const bool takes = transfer.kind == Transfer::Kind::load || transfer.kind == Transfer::Kind::drop;
   const auto kind = static_cast<std::size_t>(host_->kind_of(transfer.image));

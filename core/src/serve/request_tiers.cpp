@@ -186,6 +186,11 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   return index_.attach(medium, image);
 }
 
+void RequestTiers::set_speeds(const TierSpeeds& speeds) {
+  check_tier_speeds(speeds);
+  index_.set_speeds(speeds);
+}
+
 TierUsage RequestTiers::usage(Medium medium) const {
   return medium == Medium::device || medium > Medium::file ? TierUsage{} : index_.usage(medium);
 }

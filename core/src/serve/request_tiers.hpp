@@ -56,6 +56,7 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] std::size_t transfers_under_way() const noexcept override { return index_.transfers_under_way(); }
   void drain() override;
   bool attach(Medium medium, const ImageKey& image) override;
+  void set_speeds(const TierSpeeds& speeds) override;
   [[nodiscard]] TierUsage usage(Medium medium) const override;
 
   [[nodiscard]] TierIndex& index() noexcept { return index_; }

@@ -10,18 +10,32 @@
 
 namespace stateport {
 
-void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes) {
+namespace {
+
+TierSpeeds speeds_of(const TierOptions& options) {
+  return {.host_bytes_per_s = options.host_bytes_per_s,
+          .file_bytes_per_s = options.file_bytes_per_s,
+          .tokens_per_s = options.tokens_per_s};
+}
+
+}  // namespace
+
+void check_tier_speeds(const TierSpeeds& speeds) {
   const auto check_number = [](const char* name, double value) {
     require(std::isfinite(value) && value >= 0, name, value, "must be finite and not negative");
   };
+  check_number("tiers.host_bytes_per_s", speeds.host_bytes_per_s);
+  check_number("tiers.file_bytes_per_s", speeds.file_bytes_per_s);
+  check_number("tiers.tokens_per_s", speeds.tokens_per_s);
+}
+
+void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes) {
   require(options.host_bytes >= 0, "tiers.host_bytes", options.host_bytes, "must not be negative");
   require(options.file_bytes >= 0, "tiers.file_bytes", options.file_bytes, "must not be negative");
   require(options.state_image_bytes >= 0, "tiers.state_image_bytes", options.state_image_bytes, "must not be negative");
   require(options.kv_image_bytes >= 0, "tiers.kv_image_bytes", options.kv_image_bytes, "must not be negative");
   require(options.queue_bytes >= 0, "tiers.queue_bytes", options.queue_bytes, "must not be negative");
-  check_number("tiers.host_bytes_per_s", options.host_bytes_per_s);
-  check_number("tiers.file_bytes_per_s", options.file_bytes_per_s);
-  check_number("tiers.tokens_per_s", options.tokens_per_s);
+  check_tier_speeds(speeds_of(options));
   require(!options.write_through || options.file_bytes > 0, "tiers.write_through", options.write_through,
           "needs a file tier");
   const std::int64_t least = state_bytes + kv_bytes;
@@ -58,6 +72,7 @@ std::shared_ptr<EvictionPolicy> tier_policy(const TierSetup& setup) {
 
 TierContents::TierContents(const TierSetup& setup)
     : options_(setup.tiers),
+      speeds_(speeds_of(setup.tiers)),
       block_size_(setup.block_size_tokens),
       groups_(setup.groups),
       listener_(setup.listener),

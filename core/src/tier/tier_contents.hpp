@@ -122,6 +122,7 @@ class TierContents {
   void tell(Medium medium, bool stored, std::uint32_t node, CacheContent content);
 
   TierOptions options_;
+  TierSpeeds speeds_;
   std::int64_t block_size_;
   std::size_t groups_;
   TierListener* listener_;

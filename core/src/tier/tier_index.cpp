@@ -105,16 +105,16 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
     auto bytes = kv_bytes;
     bytes[static_cast<std::size_t>(fastest(nodes_[node].state.in))] += options_.state_image_bytes;
     double load_s = 0;
-    bool known = options_.tokens_per_s > 0;
+    bool known = speeds_.tokens_per_s > 0;
     for (const Medium medium : {Medium::host, Medium::file}) {
       const std::int64_t wanted = bytes[static_cast<std::size_t>(medium)];
-      const double speed = medium == Medium::host ? options_.host_bytes_per_s : options_.file_bytes_per_s;
+      const double speed = medium == Medium::host ? speeds_.host_bytes_per_s : speeds_.file_bytes_per_s;
       if (wanted > 0 && speed > 0) load_s += static_cast<double>(wanted) / speed;
       known &= wanted == 0 || speed > 0;
     }
     found = true;
     const auto gained = static_cast<double>(tokens - device_tokens);
-    const double gain_s = known ? gained / options_.tokens_per_s - load_s : gained;
+    const double gain_s = known ? gained / speeds_.tokens_per_s - load_s : gained;
     if (gain_s <= 0 || (known && gain_s <= best_gain_s)) continue;
     best_gain_s = gain_s;
     best.tokens = tokens;

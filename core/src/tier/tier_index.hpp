@@ -89,6 +89,7 @@ class TierIndex : private TierContents {
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
   using TierContents::has;
+  void set_speeds(const TierSpeeds& speeds) noexcept { speeds_ = speeds; }
   /// Forgets everything, in files too. Throws InvalidState while transfers are under way.
   void reset();
   /// Throws std::logic_error naming the first violation. O(all).

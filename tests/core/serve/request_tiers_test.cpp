@@ -298,6 +298,23 @@ TEST_CASE("a load saves the time of computing its tokens less its own, where the
   }
 }
 
+TEST_CASE("speeds that are learned count from the next prompt on") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    PushedDown server(small(index, host));
+    CacheTiers& tiers = *server.cache->tiers();
+    CHECK_THROWS_WITH_AS(tiers.set_speeds({.tokens_per_s = -1}), doctest::Contains("tokens_per_s = -1"),
+                         InvalidArgument);
+    tiers.set_speeds({.host_bytes_per_s = 1, .tokens_per_s = 1});
+    const StartedRequest slow = *server.cache->start({.tokens = server.prompt});
+    CHECK(slow.lost == LostHit::tier_costs_more);
+    server.cache->abort(slow.request);
+    server.move_all();
+    tiers.set_speeds({.host_bytes_per_s = 1000, .tokens_per_s = 1});
+    CHECK(server.serve(server.prompt).load);
+  }
+}
+
 TEST_CASE("transfers of a plan or a commit have to be taken before the next call") {
   RequestCacheOptions options = small(CacheIndex::tree, host);
   options.max_requests = 1;

@@ -82,7 +82,7 @@ class StateTiers {
 
   /// Begins the transfers of a plan, in its order; `plan` may be reused when the call returns. Throws InvalidArgument
   /// for a transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has
-  /// begun then. O(transfers).
+  /// begun then. Loads from elsewhere are the engine's, and passed over. O(transfers).
   void execute(const Stream& stream, TransferPlan plan);
 
   /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Lets

@@ -48,6 +48,9 @@ class CacheTiers {
   /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
   /// whole blocks (of states too, in every group of index align), and a group that the cache does not have.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
+  /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
+  /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.
+  virtual void set_speeds(const TierSpeeds& speeds) = 0;
   /// All zero for a medium that is no tier.
   [[nodiscard]] virtual TierUsage usage(Medium medium) const = 0;
 

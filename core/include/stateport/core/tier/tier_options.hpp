@@ -21,6 +21,13 @@ class KvDirectory {
   ~KvDirectory() = default;
 };
 
+/// How fast loads are, and how fast the engine computes a prompt. 0: not known.
+struct TierSpeeds {
+  double host_bytes_per_s = 0;
+  double file_bytes_per_s = 0;
+  double tokens_per_s = 0;
+};
+
 /// What a RequestCache keeps below the device. Without room on the host and in files there are no tiers.
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
@@ -33,8 +40,8 @@ struct TierOptions {
   std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
   /// Every checkpoint goes to the file tier as soon as it is made; false: when the device gives it up.
   bool write_through = false;
-  /// How fast loads are, and how fast the engine computes a prompt. A hit below the device is taken if loading it takes
-  /// less time than computing it. 0: not known; every such hit is taken unless all that it needs is known.
+  /// See TierSpeeds. A hit below the device is taken if loading it takes less time than computing it; every such hit is
+  /// taken unless all that it needs is known.
   double host_bytes_per_s = 0;
   double file_bytes_per_s = 0;
   double tokens_per_s = 0;
@@ -45,6 +52,9 @@ struct TierOptions {
 
   [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0; }
 };
+
+/// Throws InvalidArgument for a number that is negative or not finite.
+void check_tier_speeds(const TierSpeeds& speeds);
 
 /// Throws InvalidArgument: a negative number, one that is not finite, write_through without a file tier, or a tier with
 /// less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
