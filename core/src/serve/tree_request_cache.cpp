@@ -22,6 +22,11 @@ void name_media(const RequestRecord& prompt, std::string& key) {
   }
 }
 
+/// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
+bool spares_last_request(EvictionOrder order) {
+  return order != EvictionOrder::hix;
+}
+
 }  // namespace
 
 TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
@@ -83,13 +88,6 @@ SlotId TreeRequestCache::take_slot() {
   return slot;
 }
 
-/// A state that this commit made may have been given up for it: no slot takes two copies of one commit.
-SlotId TreeRequestCache::take_slot_at_commit() {
-  const SlotId slot = take_slot();
-  std::erase_if(after_[0].from_scratch, [&](const SlotCopy& copy) { return copy.dst_slot == slot.value(); });
-  return slot;
-}
-
 void TreeRequestCache::return_slot(SlotId slot) {
   tree_.release_slots({&slot, 1});
   --checkpoint_slots_;
@@ -110,12 +108,16 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   take_back(freed_);
   request.lock = tree_.lock(request.hit);
-  request.live = live_slot(id).value();
-  if (request.live < 0) {
-    request.lock.release();
-    request.row.clear();
-    return std::nullopt;
+  SlotId live = options_.separate_checkpoints ? SlotId{id.value()} : request.hit.live_slot;
+  if (!live.valid() && !tree_.allocate_slots({&live, 1})) {
+    evict({.states = 1});
+    if (!tree_.allocate_slots({&live, 1})) {
+      request.lock.release();
+      request.row.clear();
+      return std::nullopt;
+    }
   }
+  request.live = live.value();
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.protected_tokens = request.hit.tokens;
   request.begun = false;
@@ -124,15 +126,6 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   if (request.hit.slot.valid()) ages_.reused(request.hit.slot, now_s_);
   const std::optional<LostHit> lost = look_further(id);
   return Opened{.reused_tokens = request.hit.tokens, .cached_tokens = request.cached_tokens, .lost = lost};
-}
-
-/// The slot that the request runs in; none if no slot is free.
-SlotId TreeRequestCache::live_slot(RequestId id) {
-  if (options_.separate_checkpoints) return SlotId{id.value()};
-  SlotId live = requests_[id.index()].hit.live_slot;
-  if (live.valid() || tree_.allocate_slots({&live, 1})) return live;
-  evict({.states = 1});
-  return tree_.allocate_slots({&live, 1}) ? live : SlotId{};
 }
 
 /// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
@@ -291,7 +284,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   }
   if (!ends_on_checkpoint(row.request, computed)) return;
   if (!in_prompt) return keep_decoded(row);
-  const SlotId slot = take_slot_at_commit();
+  const SlotId slot = take_slot();
   if (!slot.valid()) {
     ++dropped_;
     return;
@@ -308,7 +301,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
 /// The last checkpoint of decoding takes the place of the one before.
 void TreeRequestCache::keep_decoded(const RowPlan& row) {
   Request& request = requests_[row.request.index()];
-  if (!request.kept.valid()) request.kept = take_slot_at_commit();
+  if (!request.kept.valid()) request.kept = take_slot();
   if (!request.kept.valid()) {
     ++dropped_;
     return;
@@ -323,7 +316,7 @@ void TreeRequestCache::settle_steps(const RowPlan& row) {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
   if (at <= row.start) return;
-  if (!request.kept.valid()) request.kept = take_slot_at_commit();
+  if (!request.kept.valid()) request.kept = take_slot();
   if (!request.kept.valid()) {
     ++dropped_;
     return;
@@ -340,13 +333,20 @@ std::int64_t TreeRequestCache::quiet_until(RequestId request) const {
   return every > 0 ? floor_to(record(request).computed, every) + every : INT64_MAX;
 }
 
-/// The slots of rows whose request ended while the pass ran.
+/// The slots of rows whose request ended while the pass ran are free again. A state that this commit made may have been
+/// given up for a later one of it: no slot takes two copies.
 void TreeRequestCache::publish(Pass& pass) {
   for (std::size_t i = 0; i < pass.rows.size() && !pass.saves.empty(); ++i) {
     if (pass.runs(i)) continue;
     const auto [first, end] = pass.save_ranges[i];
     for (std::size_t s = first; s < end; ++s) return_slot(pass.save_slots[s]);
   }
+  After& after = after_[0];
+  std::erase_if(after.from_scratch, [&](const SlotCopy& saved) {
+    const auto is_target = [&](SlotId slot) { return slot.value() == saved.dst_slot; };
+    return std::ranges::any_of(after.copies, is_target, [](const SlotCopy& copy) { return SlotId{copy.dst_slot}; }) ||
+           std::ranges::any_of(after.steps, is_target, &StepCommit::kept_slot);
+  });
 }
 
 /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`. True if the tree
@@ -475,7 +475,8 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   if (!live_donated && !options_.separate_checkpoints) tree_.release_slots({&live, 1});
   if (request.kept.valid()) return_slot(request.kept);
   // What was donated just now lies beyond the path that is locked.
-  if (options_.budget_bytes > 0 && spares_last_request() && kept > request.protected_tokens) hold_path(id, kept);
+  if (options_.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > request.protected_tokens)
+    hold_path(id, kept);
   request.kept = {};
   end_row(request, kept);
 }
@@ -507,17 +508,12 @@ void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
                freed_);
 }
 
-/// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
-bool TreeRequestCache::spares_last_request() const noexcept {
-  return options_.eviction != EvictionOrder::hix;
-}
-
 void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {
   kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens)));
   request.row.clear();
-  if (spares_last_request()) keep_to_budget();
+  if (spares_last_request(options_.eviction)) keep_to_budget();
   request.lock.release();
-  if (!spares_last_request()) keep_to_budget();
+  if (!spares_last_request(options_.eviction)) keep_to_budget();
   request.live = -1;
   request.protected_tokens = 0;
 }

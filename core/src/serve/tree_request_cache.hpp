@@ -72,10 +72,8 @@ class TreeRequestCache final : public RequestBook {
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
-  [[nodiscard]] SlotId take_slot_at_commit();
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
-  [[nodiscard]] SlotId live_slot(RequestId request);
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   [[nodiscard]] bool has_spare_room(std::int32_t reserved) const noexcept;
   void plan_saves(Pass& pass, const RowPlan& row);
@@ -95,7 +93,6 @@ class TreeRequestCache final : public RequestBook {
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
   void end_row(Request& request, std::int64_t kept_tokens);
-  [[nodiscard]] bool spares_last_request() const noexcept;
   void keep_to_budget();
 
   BlockHasher hasher_;
