@@ -177,9 +177,10 @@ TEST_CASE("bad options, groups and keys are refused by name, and memory that is 
 
 TEST_CASE("a lookup answers every key, those that differ in one field included") {
   HostResource memory;
-  HostTier tier(memory, {.budget_bytes = 400 * page, .state_image_bytes = {page, page}, .kv_image_bytes = page});
+  // Nearly full, so that some images are not in the first bucket of a search.
+  HostTier tier(memory, {.budget_bytes = 1340 * page, .state_image_bytes = {page, page}, .kv_image_bytes = page});
   std::vector<ImageKey> keys;
-  for (std::uint64_t i = 0; i < 40; ++i) {
+  for (std::uint64_t i = 0; i < 400; ++i) {
     keys.push_back(state_key(i));
     keys.push_back(state_key(i, 1));
     keys.push_back({.prefix = {{i, 0}}, .tokens = 16, .content = CacheContent::kv_block});
@@ -187,14 +188,14 @@ TEST_CASE("a lookup answers every key, those that differ in one field included")
     keys.push_back({.prefix = {{0, i + 1}}, .tokens = 16});
   }
   // Pairs of equal hashes.
-  keys.push_back({.prefix = {{100, 0}}, .tokens = 16});
-  keys.push_back({.prefix = {{100 ^ 0xC2B2AE3D27D4EB4F, 1}}, .tokens = 16});
-  keys.push_back({.prefix = {{300, 0}}, .tokens = 16, .group = 1});
-  keys.push_back({.prefix = {{300, 0}}, .tokens = 16 + (1 << 24)});
+  keys.push_back({.prefix = {{1000, 0}}, .tokens = 16});
+  keys.push_back({.prefix = {{1000 ^ 0xC2B2AE3D27D4EB4F, 1}}, .tokens = 16});
+  keys.push_back({.prefix = {{3000, 0}}, .tokens = 16, .group = 1});
+  keys.push_back({.prefix = {{3000, 0}}, .tokens = 16 + (1 << 24)});
   std::vector<HostImage> expected;
   for (std::size_t i = 0; i < keys.size(); ++i)
     expected.push_back(i % 3 == 0 ? HostImage{} : tier.reserve(keys[i]).value());
-  std::vector<HostImage> images(keys.size());
+  std::vector<HostImage> images(keys.size(), {.index = 7, .version = 7});
   CHECK(tier.lookup(keys, images) == std::ranges::count_if(expected, &HostImage::valid));
   CHECK(images == expected);
 }

@@ -17,8 +17,9 @@ namespace stateport {
 namespace {
 
 constexpr std::size_t page_bytes = MemoryResource::max_alignment;
-/// Most look-ups of a prompt end with keys that are not there: those find a free bucket soon.
-constexpr std::size_t index_load_percent = 30;
+/// Nearly every search ends in its first bucket: 1,000 keys at random among 10^6 images take 15 us, against 17 with 30
+/// percent. An image has 53 bytes of buckets then, and at least 4 KiB of its own.
+constexpr std::size_t index_load_percent = 15;
 
 /// Keys that differ in anything have different hashes, but for chance. A prefix hash is mixed well already.
 std::uint32_t hash_of(const ImageKey& key) noexcept {
@@ -66,8 +67,9 @@ class HostTier::Impl {
     usage.empty_frames = visible.frames();
   }
 
-  /// Where an image is in its life, and of what it is made.
-  struct Image {
+  /// Where an image is in its life, and of what it is made. In a cache line of its own: look-ups read all of them at
+  /// random.
+  struct alignas(64) Image {
     ImageKey key;
     std::int32_t place = 0;
     std::uint32_t version = 0;
@@ -196,31 +198,45 @@ std::size_t HostTier::frame_bytes() const noexcept {
 }
 
 // Three passes over a few keys at a time, so that the misses of all of them are under way together: the buckets, the
-// images that they name, the comparison of keys.
+// images that they name, the comparison of keys. Whether a key is there cannot be guessed, and a wrong guess of the
+// processor costs as much as all the rest of the key: so the passes have no branch for it, and list which keys go on.
 std::int64_t HostTier::lookup(std::span<const ImageKey> keys, std::span<HostImage> images) const {
   require(images.size() == keys.size(), "images", images.size(), "must be as many as keys");
   const Impl& impl = *impl_;
   constexpr std::size_t together = 32;
-  std::array<std::uint32_t, together> hashes, numbers;
+  std::array<std::uint32_t, together> hashes, numbers, held, open;
   std::int64_t found = 0;
   for (std::size_t begin = 0; begin < keys.size(); begin += together) {
-    const std::size_t count = std::min(together, keys.size() - begin);
-    for (std::size_t i = 0; i < count; ++i) {
-      hashes[i] = hash_of(keys[begin + i]);
+    const auto count = static_cast<std::uint32_t>(std::min(together, keys.size() - begin));
+    const std::span<const ImageKey> asked = keys.subspan(begin, count);
+    const std::span<HostImage> answers = images.subspan(begin, count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      hashes[i] = hash_of(asked[i]);
       detail::prefetch(impl.index.bucket(hashes[i]));
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      numbers[i] = impl.index.find(hashes[i], [](std::uint32_t) { return true; });
-      if (numbers[i] != detail::HashIndex::none) detail::prefetch(&impl.images[numbers[i]]);
+    std::size_t helds = 0;
+    std::size_t opens = 0;
+    const auto note = [&](std::uint32_t i, std::uint32_t number) {
+      const bool is_held = number != detail::HashIndex::none;
+      detail::prefetch(impl.images.data() + (is_held ? number : 0));
+      numbers[i] = number;
+      held[helds] = i;
+      helds += is_held;
+    };
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const detail::HashIndex::Glance glance = impl.index.glance(hashes[i]);
+      note(i, glance.number);
+      open[opens] = i;
+      opens += !glance.ends;
     }
-    for (std::size_t i = 0; i < count; ++i) {
-      HostImage& image = images[begin + i];
-      image = {};
-      if (numbers[i] == detail::HashIndex::none) continue;
+    for (const std::uint32_t i : std::span(open).first(opens))
+      note(i, impl.index.find(hashes[i], [](std::uint32_t) { return true; }));
+    std::ranges::fill(answers, HostImage{});
+    for (const std::uint32_t i : std::span(held).first(helds)) {
       // Another image of this hash may be in front.
-      const bool first = impl.images[numbers[i]].key == keys[begin + i];
-      image = first ? impl.name(numbers[i]) : impl.find(keys[begin + i], hashes[i]);
-      found += image.valid();
+      const bool first = impl.images[numbers[i]].key == asked[i];
+      answers[i] = first ? impl.name(numbers[i]) : impl.find(asked[i], hashes[i]);
+      found += answers[i].valid();
     }
   }
   return found;

@@ -45,6 +45,19 @@ class HashIndex {
     return none;
   }
 
+  struct Glance {
+    std::uint32_t number = none;  ///< with this hash, if the first bucket of its search holds one
+    bool ends = false;            ///< the first bucket holds it or is free: nothing else has this hash before it
+  };
+  /// The first bucket of a search, read without a branch: of many searches at once, which ones go on is then the only
+  /// thing that a processor has to guess.
+  [[nodiscard]] Glance glance(std::uint32_t hash) const noexcept {
+    const Bucket bucket = buckets_[home(hash)];
+    const bool is_free = bucket.number == none;
+    const bool is_it = bucket.hash == hash;
+    return {is_it ? bucket.number : none, is_it || is_free};
+  }
+
   /// Precondition: there is room, and (hash, number) is not in the table.
   void insert(std::uint32_t hash, std::uint32_t number) noexcept {
     std::size_t at = home(hash);

@@ -61,6 +61,11 @@ TEST_CASE("random hash index operations agree with a map, under colliding hashes
     const auto expect_found = [&](std::uint32_t number) {
       REQUIRE(index.find(hash_of.at(number), [&](std::uint32_t other) { return other == number; }) == number);
     };
+    const auto expect_glance = [&](std::uint32_t hash) {
+      const HashIndex::Glance glance = index.glance(hash);
+      REQUIRE(glance.number == (glance.ends ? index.find(hash, any) : HashIndex::none));
+      REQUIRE((glance.ends || hash_of.size() > 0));
+    };
     for (int step = 0; step < 60; ++step) {
       const auto number = static_cast<std::uint32_t>(random.between(0, 29));
       const bool known = hash_of.contains(number);
@@ -86,7 +91,12 @@ TEST_CASE("random hash index operations agree with a map, under colliding hashes
       } else if (random.chance(20)) {
         index.reserve(hash_of.size());  // never shrinks
       }
-      for (const auto& [member, hash] : hash_of) expect_found(member);
+      expect_glance(crowded_hash(random));
+      for (const auto& [member, hash] : hash_of) {
+        expect_found(member);
+        expect_glance(hash);
+        if (hash_of.size() == 1) REQUIRE(index.glance(hash).number == member);
+      }
       REQUIRE(index.count() == hash_of.size());
       index.check_invariants([&](std::uint32_t member) { return hash_of.at(member); });
     }
