@@ -69,7 +69,8 @@ class TierContents {
     Medium medium;
     [[nodiscard]] bool eligible(std::uint32_t node) const {
       const TierItem& state = contents.nodes_[node].state;
-      return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going;
+      const bool kept = contents.draining_ && medium == Medium::file && (state.in & ~bit(Medium::file)) != 0;
+      return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going && !kept;
     }
     [[nodiscard]] VictimKey key(std::uint32_t node) const { return contents.forest_.key(node); }
     [[nodiscard]] std::uint64_t tick(std::uint32_t node) const {
@@ -139,6 +140,7 @@ class TierContents {
   std::vector<std::uint32_t> scratch_;
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;
+  bool draining_ = false;  ///< files keep what is above them, too: it would be written again
 };
 
 }  // namespace stateport::detail

@@ -342,6 +342,14 @@ bool TierIndex::write(std::uint32_t node, CacheContent content) {
 }
 
 void TierIndex::drain() {
+  draining_ = true;
+  write_all();
+  draining_ = false;
+  for (std::uint32_t node = 0; node < nodes_.capacity(); ++node)
+    if (nodes_[node].used) offer(node);
+}
+
+void TierIndex::write_all() {
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     if (!nodes_[node].used || nodes_[node].state.in == 0) continue;
     if (!write(node, CacheContent::state)) return;

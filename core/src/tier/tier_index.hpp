@@ -78,7 +78,7 @@ class TierIndex : private TierContents {
   /// Ends a call of the cache.
   void flush();
   /// Writes all states of the device and the host to files, with their KV, as far as there is room; they stay where
-  /// they are.
+  /// they are. What makes room is what files alone have, so that it comes to an end.
   void drain();
   /// A tier has this image, from before. False: too many.
   bool attach(Medium medium, const ImageKey& image);
@@ -110,6 +110,7 @@ class TierIndex : private TierContents {
   void store_state(std::uint32_t node);
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);
+  void write_all();
   [[nodiscard]] bool write(std::uint32_t node, CacheContent content);
   std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
   [[nodiscard]] std::size_t kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,

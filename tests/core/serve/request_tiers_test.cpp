@@ -416,6 +416,25 @@ TEST_CASE("draining writes what is on the device and on the host, piece by piece
   }
 }
 
+TEST_CASE("draining comes to an end where files have less room than what is above them takes") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    TierOptions tiers{.host_bytes = 4000, .file_bytes = 400};
+    Server server(small(index, tiers));
+    for (Token first = 0; first < 1000; first += 100) server.serve(prompt_of(33, first));
+    REQUIRE(server.cache->tiers()->usage(Medium::host).states > 3);
+    int rounds = 0;
+    for (std::int64_t written = -1; written < server.cache->tiers()->usage(Medium::file).bytes_written; ++rounds) {
+      REQUIRE(rounds < 20);
+      written = server.cache->tiers()->usage(Medium::file).bytes_written;
+      server.cache->tiers()->drain();
+      server.move_all();
+    }
+    CHECK(server.cache->tiers()->usage(Medium::file).states > 0);
+    server.cache->check_invariants();
+  }
+}
+
 TEST_CASE("a state and KV that a tier can never hold cost it nothing") {
   TierOptions tiers = host;
   tiers.host_bytes = state_bytes + 3 * block_bytes;

@@ -41,8 +41,9 @@ class CacheTiers {
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
   [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
   /// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it
-  /// is, too. Ends where there is no room or no place in the queue: once what was named has settled, another call goes
-  /// on. O(all). Throws InvalidState without a file tier.
+  /// is, too. Only what files alone have makes room for it. Ends where there is no room or no place in the queue: once
+  /// what was named has settled, another call goes on, until nothing is named. O(all). Throws InvalidState without a
+  /// file tier.
   virtual void drain() = 0;
   /// The tier has this image, from before the cache was made. False: there is no number left for it, or no room in the
   /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
