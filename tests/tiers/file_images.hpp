@@ -3,7 +3,7 @@
 
 #include <stateport/tiers/file_tier.hpp>
 
-#include <stdlib.h>
+#include "temporary_folder.hpp"
 
 #include <algorithm>
 #include <array>
@@ -28,28 +28,6 @@ inline constexpr std::size_t page = ImageLayout::alignment_bytes;
 inline void require_true(bool ok, const char* otherwise) {
   if (!ok) throw std::runtime_error(otherwise);
 }
-
-/// A new folder, removed with all that it holds.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "stateport-XXXXXX").string();
-    require_true(::mkdtemp(name.data()) != nullptr, "no temporary folder");
-    path_ = name;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// A folder in it that is not there.
-  [[nodiscard]] std::string images() const { return (path_ / "images").string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Memory at a multiple of 4 KiB, and `misalignment` bytes behind it.
 class AlignedBytes {

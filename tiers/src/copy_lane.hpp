@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -56,6 +57,18 @@ class DeviceLane final : public CopyLane {
   std::uint64_t last_ = 0;
   std::uint64_t reached_ = 0;
   std::optional<Stream> stream_;  ///< of the copies so far; compared, and not used otherwise: it may have ended
+};
+
+/// Makes the lane through which the copies of a StateTiers go.
+class CopyLaneMaker {
+ public:
+  virtual ~CopyLaneMaker() = default;
+  /// device[k] are the states of kind k, host[k] is a view of its images. Their memory is there until the lane goes;
+  /// the spans, and the views in `host`, are not.
+  [[nodiscard]] virtual std::unique_ptr<CopyLane> make(std::span<const StateStore* const> device,
+                                                       std::span<const StateStore> host) const {
+    return std::make_unique<DeviceLane>(device, host);
+  }
 };
 
 }  // namespace stateport::tiers

@@ -7,6 +7,9 @@
 #include "copy_lane.hpp"
 #include "transfer_executor.hpp"
 
+#include <memory>
+#include <utility>
+
 namespace stateport {
 namespace {
 
@@ -60,11 +63,12 @@ StateStore view_of(const HostTier& host, std::size_t kind, const ImageLayout& la
   return StateStore::view(tensors, host.places(number));
 }
 
-tiers::DeviceLane make_lane(const HostTier& host, const StateTiersOptions& options,
-                            const std::vector<tiers::TransferExecutor::Kind>& kinds) {
+std::unique_ptr<tiers::CopyLane> lane_of(const HostTier& host, const StateTiersOptions& options,
+                                         const std::vector<tiers::TransferExecutor::Kind>& kinds,
+                                         const tiers::CopyLaneMaker& lanes) {
   std::vector<StateStore> views;
   for (std::size_t kind = 0; kind < kinds.size(); ++kind) views.push_back(view_of(host, kind, kinds[kind].layout));
-  return tiers::DeviceLane(stores_of(options), views);
+  return lanes.make(stores_of(options), views);
 }
 
 std::optional<FileTier> make_files(const StateTiersOptions& options,
@@ -107,13 +111,13 @@ class TierFiles final : public tiers::ImageFiles {
 // What touches the memory of the images ends before it: files, whose unanswered requests are given up, and copies.
 class StateTiers::Impl {
  public:
-  Impl(MemoryResource& memory, const StateTiersOptions& options)
+  Impl(MemoryResource& memory, const StateTiersOptions& options, const tiers::CopyLaneMaker& lanes)
       : kinds(kinds_of(options)),
         host(make_host(memory, options, kinds)),
-        lane(make_lane(host, options, kinds)),
+        lane(lane_of(host, options, kinds, lanes)),
         files(make_files(options, kinds)),
         file_transfers_max(options.file_transfers_max),
-        executor(host, kinds, lane, files ? &tier_files : nullptr, {.file_transfers_max = file_transfers_max}) {}
+        executor(host, kinds, *lane, files ? &tier_files : nullptr, {.file_transfers_max = file_transfers_max}) {}
 
   void run(const Stream& stream, TransferPlan plan) {
     require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
@@ -127,7 +131,7 @@ class StateTiers::Impl {
 
   std::vector<tiers::TransferExecutor::Kind> kinds;
   HostTier host;
-  tiers::DeviceLane lane;
+  std::unique_ptr<tiers::CopyLane> lane;
   std::optional<FileTier> files;
   TierFiles tier_files{files};
   std::size_t file_transfers_max;
@@ -137,7 +141,9 @@ class StateTiers::Impl {
 };
 
 StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& options)
-    : impl_(std::make_unique<Impl>(host_memory, options)) {}
+    : StateTiers(host_memory, options, tiers::CopyLaneMaker()) {}
+StateTiers::StateTiers(MemoryResource& host_memory, const StateTiersOptions& options, const tiers::CopyLaneMaker& lanes)
+    : impl_(std::make_unique<Impl>(host_memory, options, lanes)) {}
 StateTiers::StateTiers(StateTiers&&) noexcept = default;
 StateTiers& StateTiers::operator=(StateTiers&&) noexcept = default;
 StateTiers::~StateTiers() = default;

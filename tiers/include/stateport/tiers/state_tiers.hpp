@@ -19,6 +19,10 @@
 
 namespace stateport {
 
+namespace tiers {
+class CopyLaneMaker;
+}
+
 struct StateTiersOptions {
   /// [groups] The engine's states on the device. They and their memory must outlive the tiers, and no two of them may
   /// share memory.
@@ -115,6 +119,8 @@ class StateTiers {
 
  private:
   class Impl;
+  friend StateTiers make_state_tiers(MemoryResource&, const StateTiersOptions&, const tiers::CopyLaneMaker&);
+  StateTiers(MemoryResource& host_memory, const StateTiersOptions& options, const tiers::CopyLaneMaker& lanes);
   std::unique_ptr<Impl> impl_;
 };
 
