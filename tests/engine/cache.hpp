@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
@@ -24,6 +25,7 @@ struct Sequence {
   std::int64_t prefill = 0;     ///< tokens known when it started, or started again
   std::int64_t computed = 0;    ///< tokens whose KV and state are there, of passes that the host has read back
   std::int64_t end_tokens = 0;  ///< the request is complete with so many
+  bool loading = false;         ///< something was on its way from a tier when `computed` was set
   std::vector<KvIndex> kv;      ///< where the KV of each token lies, up to the end of the pass
 
   [[nodiscard]] std::int64_t known() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
@@ -46,6 +48,22 @@ struct Row {
   }
 };
 
+/// What moved between the device and the tiers below it, and was answered as done.
+struct TierCounts {
+  std::int64_t stored_states = 0;  ///< of one group
+  std::int64_t stored_blocks = 0;
+  std::int64_t loaded_states = 0;
+  std::int64_t loaded_blocks = 0;
+  std::int64_t host_hits = 0;  ///< requests that loaded something, from the host alone
+  std::int64_t file_hits = 0;  ///< and from files, too
+  std::int64_t restarts = 0;
+  std::int64_t attached_images = 0;  ///< that an engine found when it started
+  std::int64_t foreign_images = 0;   ///< of these and others, those of another layout
+  std::int64_t restored_states = 0;  ///< loaded from what an engine before had written
+
+  TierCounts& operator+=(const TierCounts& other);
+};
+
 struct CacheCounts {
   std::int64_t lookup_tokens = 0;  ///< asked for
   std::int64_t hit_tokens = 0;     ///< not computed again
@@ -53,6 +71,9 @@ struct CacheCounts {
   std::int64_t evictions = 0;      ///< states that lost their place
   std::int64_t planned_ahead = 0;  ///< batches, before the one before them was read back
   std::int64_t ready_ahead = 0;    ///< of these, whose plan was complete at once
+  TierCounts tiers;
+
+  CacheCounts& operator+=(const CacheCounts& other);
 };
 
 /// Planted mistakes, which the comparison of tokens and states must find: with one, no invariant is checked.
@@ -61,6 +82,22 @@ enum class Fault : std::uint8_t {
   older_split,  ///< align: chunks may pass a block boundary; in a program whose cache publishes blocks unasked
   wrong_shift,  ///< align: a copy that shifts conv windows does so by one token too few
   moved_state,  ///< tree: a split moves the state to its upper part; in a program that was linked with such a tree
+  // These are in programs of their own, too. They need tiers.
+  early_publish,   ///< an image can be read before the copy that fills it is done
+  shallow_load,    ///< what is loaded is the state one block before, if there is one
+  untyped_images,  ///< neither fingerprints nor images tell the types of their tensors
+};
+
+/// Room below the device, in checkpoints with some KV each. None: no tiers.
+struct TierRoom {
+  std::int32_t host = 0;
+  std::int32_t files = 0;
+  bool write_through = false;
+  bool short_queue = false;  ///< of stores
+  bool slow_files = false;   ///< so that some hits are not worth loading
+  std::uint64_t seed = 0;    ///< of when copies and files end
+
+  [[nodiscard]] bool any() const noexcept { return host + files > 0; }
 };
 
 struct CacheOptions {
@@ -73,6 +110,10 @@ struct CacheOptions {
   std::int32_t alignment = 1;     ///< the scan can save a state every so many tokens
   std::int32_t state_groups = 1;  ///< block tables of states, 1 or 2 (align and all mode)
   ConvLayout conv_layout = ConvLayout::sd;
+  ElementType type = ElementType::fp32;         ///< of states and KV
+  EvictionOrder eviction = EvictionOrder::lru;  ///< slots, tree
+  std::uint64_t model = 0;                      ///< equal numbers, equal weights
+  TierRoom tiers;
   bool overlap = false;  ///< batches are planned before the one before them is read back
   Fault fault = Fault::none;
 };
@@ -110,7 +151,15 @@ class EngineCache {
   /// Forgets everything. No sequence runs.
   virtual void reset() = 0;
 
-  [[nodiscard]] virtual std::size_t kv_indices() const = 0;
+  /// False: something is on its way to the sequence from a tier, and no batch can have it. Sets `computed` when that
+  /// has ended.
+  [[nodiscard]] virtual bool ready(Sequence&) { return true; }
+  /// Waits for what moves between the device and the tiers. False: nothing does.
+  virtual bool wait() { return false; }
+  /// The cache is not used any more. No sequence runs. `keep`: what it holds is to be found by the next one.
+  virtual void shut_down(bool /*keep*/) {}
+
+  [[nodiscard]] virtual KvStore& kv() = 0;
   [[nodiscard]] virtual CacheCounts counts() const = 0;
   virtual void check_invariants() const = 0;
 };

@@ -4,11 +4,17 @@
 #include "no_cache.hpp"
 #include "request_engine_cache.hpp"
 #include "scheduler.hpp"
+#include "temporary_folder.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <filesystem>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace stateport::engine {
@@ -50,7 +56,7 @@ bool cut_request(Problem& problem, std::string_view cache, std::size_t index, st
   request.prompt.resize(prompt_tokens);
   request.new_tokens = new_tokens;
   shorter.answers[static_cast<std::size_t>(request.id)] =
-      answer_alone(target_model(shorter.schedule.seed), request.prompt, new_tokens);
+      answer_alone(target_model(shorter.schedule), request.prompt, new_tokens);
   return replace(problem, std::move(shorter), cache);
 }
 
@@ -80,41 +86,65 @@ std::string tell(const Problem& problem, std::string_view cache) {
   return told.str();
 }
 
+/// Thousands of runs write files: in memory, where the system has a folder there. What a disk does is not proven here.
+std::filesystem::path parent_of_images() {
+  const std::filesystem::path memory = "/dev/shm";
+  std::error_code ignored;
+  return ::access(memory.c_str(), W_OK) == 0 && std::filesystem::is_directory(memory, ignored)
+             ? memory
+             : std::filesystem::temp_directory_path();
+}
+
+/// `keep`: what is cached at the end goes to the folder.
+Served serve_in(const std::string& folder, const Schedule& schedule, std::string_view cache_name, std::ostream* log,
+                bool keep) {
+  std::optional<Model> draft;
+  if (schedule.cache.drafts > 0) draft.emplace(draft_model(schedule));
+  Scheduler scheduler(
+      schedule, target_model(schedule), draft ? &*draft : nullptr,
+      [&] { return make_cache(cache_name, schedule.cache, folder); }, log);
+  std::vector<Answer> answers = scheduler.run();
+  if (keep) scheduler.keep();
+  return {.answers = std::move(answers), .counts = scheduler.counts()};
+}
+
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
   return {"none", "slots", "tree", "tree-copy", "align", "all"};
 }
 
-std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options) {
+std::string_view cache_of_seed(std::uint64_t seed) {
+  constexpr std::array<std::string_view, 6> caches = {"tree", "slots", "align", "tree-copy", "slots", "all"};
+  return caches[seed % caches.size()];
+}
+
+std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options, const std::string& folder) {
   if (name == "none") return std::make_unique<NoCache>(options);
   const auto names = cache_names();
-  if (std::ranges::find(names, name) != names.end()) return std::make_unique<RequestEngineCache>(name, options);
+  if (std::ranges::find(names, name) != names.end()) return std::make_unique<RequestEngineCache>(name, options, folder);
   throw std::invalid_argument("no cache has the name " + std::string(name));
 }
 
 Served serve(const Schedule& given, std::string_view cache_name, std::ostream* log) {
   Schedule schedule = given;
-  schedule.cache.overlap &= cache_name != "none";
-  const std::unique_ptr<EngineCache> cache = make_cache(cache_name, schedule.cache);
-  std::optional<Model> draft;
-  if (schedule.cache.drafts > 0) draft.emplace(draft_model(schedule));
-  Scheduler scheduler(schedule, target_model(schedule.seed), draft ? &*draft : nullptr, *cache, log);
-  std::vector<Answer> answers = scheduler.run();
-  return {.answers = std::move(answers), .counts = cache->counts()};
+  if (cache_name == "none") {
+    schedule.cache.overlap = false;
+    schedule.cache.tiers = {};
+    schedule.other_engine = OtherEngine::none;
+  }
+  std::optional<test::TemporaryFolder> folder;
+  if (schedule.cache.tiers.files > 0) folder.emplace(parent_of_images());
+  const std::string images = folder ? folder->images() : "";
+  if (schedule.other_engine != OtherEngine::none)
+    static_cast<void>(serve_in(images, other_schedule(schedule), cache_name, nullptr, true));
+  return serve_in(images, schedule, cache_name, log, false);
 }
 
 std::optional<std::string> difference(const Problem& problem, std::string_view cache, CacheCounts* counts) {
   try {
     const Served served = serve(problem.schedule, cache);
-    if (counts != nullptr) {
-      counts->lookup_tokens += served.counts.lookup_tokens;
-      counts->hit_tokens += served.counts.hit_tokens;
-      counts->copies += served.counts.copies;
-      counts->evictions += served.counts.evictions;
-      counts->planned_ahead += served.counts.planned_ahead;
-      counts->ready_ahead += served.counts.ready_ahead;
-    }
+    if (counts != nullptr) *counts += served.counts;
     for (const PlannedRequest& request : problem.schedule.requests) {
       const auto id = static_cast<std::size_t>(request.id);
       if (const auto found = difference(served.answers[id], problem.answers[id]))
@@ -138,9 +168,9 @@ std::optional<std::string> check(const Problem& problem, std::string_view cache,
   return tell(shrink(problem, cache), cache);
 }
 
-std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds) {
+std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds, const Draw& draw) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
-    Problem problem = draw_problem(seed);
+    Problem problem = draw_problem(seed, draw);
     problem.schedule.cache.fault = fault;
     if (!difference(problem, cache)) continue;
     FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}};

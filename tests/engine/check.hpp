@@ -16,8 +16,11 @@ namespace stateport::engine {
 
 /// The ways to keep states that the engine can be run with.
 [[nodiscard]] std::vector<std::string_view> cache_names();
+/// One of them for each seed, so that seeds are split over the indexes: by tokens, by block hash, by column.
+[[nodiscard]] std::string_view cache_of_seed(std::uint64_t seed);
 /// Throws std::invalid_argument for another name.
-[[nodiscard]] std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options);
+[[nodiscard]] std::unique_ptr<EngineCache> make_cache(std::string_view name, const CacheOptions& options,
+                                                      const std::string& folder = {});
 
 /// What a run gave.
 struct Served {
@@ -49,6 +52,7 @@ struct FoundFault {
   }
 };
 /// Serves one schedule after the other, at most `seeds`, with the mistake planted, until an answer differs.
-[[nodiscard]] std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds);
+[[nodiscard]] std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds,
+                                                   const Draw& draw = {});
 
 }  // namespace stateport::engine

@@ -3,6 +3,8 @@
 
 #include <stateport/backends/transfer.hpp>
 
+#include "numbers.hpp"
+
 #include <algorithm>
 
 namespace stateport::engine {
@@ -20,14 +22,17 @@ StepCommitter DraftSteps::make_committer(const StateStore& store, std::int32_t r
     const std::int64_t strip_tokens = view.spec.window() + steps_ - 1;
     const bool conv = view.spec.kind == StateKind::conv;
     tensor.row_elements = conv ? strip_tokens * view.spec.dim() : steps_ * view.spec.element_count();
-    tensor.host.resize(static_cast<std::size_t>(rows * tensor.row_elements));
-    tensor.device = Buffer(memory_, tensor.host.size() * sizeof(float));
+    tensor.host.resize(static_cast<std::size_t>(rows * tensor.row_elements) * element_bytes(view.spec.type));
+    tensor.device = Buffer(memory_, tensor.host.size());
     const auto* base = static_cast<const std::byte*>(tensor.device.data());
     if (conv) {
       scratch.push_back(StepScratch::strip(base, view.spec.type, strip_tokens, view.spec.dim(), false));
     } else {
       const auto step_bytes = static_cast<std::int64_t>(view.spec.natural_bytes());
-      scratch.push_back({.base = base, .request_stride_bytes = steps_ * step_bytes, .step_stride_bytes = step_bytes});
+      scratch.push_back({.base = base,
+                         .request_stride_bytes = steps_ * step_bytes,
+                         .step_stride_bytes = step_bytes,
+                         .type = view.spec.type});
     }
     tensors_.push_back(std::move(tensor));
   }
@@ -40,14 +45,14 @@ void DraftSteps::put(std::int32_t row, std::int64_t step, const ModelState& stat
     const bool conv = tensor.spec.kind == StateKind::conv;
     const std::vector<float>& values = conv ? layer.conv : layer.recurrent;
     const std::int64_t step_elements = conv ? tensor.spec.dim() : tensor.spec.element_count();
-    std::ranges::copy(values, tensor.host.begin() + row * tensor.row_elements + step * step_elements);
+    const auto first = static_cast<std::size_t>(row * tensor.row_elements + step * step_elements);
+    save_numbers(tensor.spec.type, values, tensor.host.data() + first * element_bytes(tensor.spec.type));
   }
 }
 
 void DraftSteps::commit(std::span<const Commit> commits) {
   if (commits.empty()) return;
-  for (Tensor& tensor : tensors_)
-    copy_bytes(stream_, tensor.device.data(), tensor.host.data(), tensor.host.size() * sizeof(float));
+  for (Tensor& tensor : tensors_) copy_bytes(stream_, tensor.device.data(), tensor.host.data(), tensor.host.size());
   // Rows are those of the pass; rows without drafts are skipped.
   const auto rows = static_cast<std::size_t>(std::ranges::max(commits, {}, &Commit::row).row) + 1;
   std::vector<std::int32_t> targets(4 * rows, -1);

@@ -9,6 +9,7 @@
 
 #include "model.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -38,7 +39,7 @@ class DraftSteps {
   struct Tensor {
     StateTensorSpec spec;
     std::int64_t row_elements = 0;
-    std::vector<float> host;  ///< conv: strips [row, window + steps - 1, dim]; recurrent: [row, steps, shape]
+    std::vector<std::byte> host;  ///< conv: strips [row, window + steps - 1, dim]; recurrent: [row, steps, shape]
     Buffer device;
   };
   [[nodiscard]] StepCommitter make_committer(const StateStore& store, std::int32_t rows);

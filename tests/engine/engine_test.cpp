@@ -22,7 +22,7 @@ void check_random_schedules(bool overlap) {
     CacheCounts counts;
     std::array<int, 5> schedules_by_drafts = {};
     test::for_each_seed(300, [&](test::Random&, std::uint64_t seed) {
-      const Problem problem = draw_problem(seed, std::nullopt, overlap);
+      const Problem problem = draw_problem(seed, {.overlap = overlap});
       ++schedules_by_drafts.at(static_cast<std::size_t>(problem.schedule.cache.drafts));
       const auto failure = check(problem, cache, counts);
       if (failure) FAIL(*failure);

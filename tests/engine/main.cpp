@@ -25,11 +25,13 @@ struct Arguments {
   std::int32_t drafts = -1;
   bool ids_only = false;
   bool overlap = false;
+  bool tiers = false;
 };
 
-std::optional<std::int32_t> given(const Arguments& arguments) {
-  if (arguments.drafts < 0) return std::nullopt;
-  return arguments.drafts;
+Draw given(const Arguments& arguments) {
+  Draw draw{.overlap = arguments.overlap, .tiers = arguments.tiers};
+  if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
+  return draw;
 }
 
 void print(const Schedule& schedule, const Served& served, bool ids_only) {
@@ -46,14 +48,31 @@ void print(const Schedule& schedule, const Served& served, bool ids_only) {
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
 }
 
+void print(const TierCounts& tiers) {
+  const auto line = [](const char* what, std::int64_t count) {
+    std::printf("%s %lld\n", what, static_cast<long long>(count));
+  };
+  line("states stored", tiers.stored_states);
+  line("blocks stored", tiers.stored_blocks);
+  line("states loaded", tiers.loaded_states);
+  line("blocks loaded", tiers.loaded_blocks);
+  line("requests that loaded from the host", tiers.host_hits);
+  line("requests that loaded from files", tiers.file_hits);
+  line("restarts", tiers.restarts);
+  line("images found at a start", tiers.attached_images);
+  line("images of another layout", tiers.foreign_images);
+  line("states loaded from an engine before", tiers.restored_states);
+}
+
 /// Compares seeds seed … seed + seeds - 1 with the oracle, with every cache or the one named.
 int check_seeds(const Arguments& arguments, bool every_cache) {
   CacheCounts counts;
   int failures = 0;
   for (std::uint64_t seed = arguments.seed; seed < arguments.seed + arguments.seeds; ++seed) {
-    const Problem problem = draw_problem(seed, given(arguments), arguments.overlap);
+    const Problem problem = draw_problem(seed, given(arguments));
     for (const std::string_view cache : cache_names()) {
       if (!every_cache && cache != arguments.cache) continue;
+      if (arguments.tiers && (cache == "none" || (every_cache && cache != cache_of_seed(seed)))) continue;
       const auto failure = check(problem, cache, counts);
       if (!failure) continue;
       ++failures;
@@ -64,6 +83,7 @@ int check_seeds(const Arguments& arguments, bool every_cache) {
               static_cast<unsigned long long>(arguments.seeds), failures,
               static_cast<double>(counts.hit_tokens) / static_cast<double>(counts.lookup_tokens),
               static_cast<long long>(counts.copies), static_cast<long long>(counts.evictions));
+  if (arguments.tiers) print(counts.tiers);
   return failures == 0 ? 0 : 1;
 }
 
@@ -79,12 +99,13 @@ int main(int argc, char** argv) {
   app.add_option("--draft", arguments.drafts, "draft tokens of a step (default: drawn)")->check(CLI::Range(0, 4));
   app.add_flag("--ids-only", arguments.ids_only, "generated ids alone, one request a line");
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
+  app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
   app.add_option("--seeds", arguments.seeds, "compare so many schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {
     const stateport::Runtime runtime({.host_threads = 1});
     if (arguments.seeds > 0) return check_seeds(arguments, cache->count() == 0);
-    Schedule schedule = draw_problem(arguments.seed, given(arguments), arguments.overlap).schedule;
+    Schedule schedule = draw_problem(arguments.seed, given(arguments)).schedule;
     // How far an aborted request gets depends on the cache; what is printed must not.
     std::erase_if(schedule.events, [](const PlannedEvent& event) { return event.kind == PlannedEvent::Kind::abort; });
     print(schedule, serve(schedule, arguments.cache), arguments.ids_only);

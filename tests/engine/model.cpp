@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.hpp"
 
+#include "numbers.hpp"
+
 #include <algorithm>
 #include <array>
 
@@ -29,7 +31,7 @@ Model::Layer Model::make_layer(std::size_t index, WeightSource& source) {
 }
 
 Model::Model(const ModelOptions& options)
-    : source_(options.seed, options.noise), embedding_(source_), head_(source_, 2.0f) {
+    : type_(options.type), source_(options.seed, options.noise), embedding_(source_), head_(source_, 2.0f) {
   for (std::size_t i = 0; i < state_layers + attention_layers; ++i) layers_.push_back(make_layer(i, source_));
 }
 
@@ -50,9 +52,9 @@ StateSpec Model::state_spec(const StateLayout& layout, std::span<const std::size
     const auto index = static_cast<std::int32_t>(layer);
     tensors.push_back(StateTensorSpec::conv(index, {.window = layout.conv_window,
                                                     .dim = static_cast<std::int64_t>(shape.conv_dim),
-                                                    .type = ElementType::fp32,
+                                                    .type = layout.type,
                                                     .layout = layout.conv_layout}));
-    StateTensorSpec recurrent{.layer = index, .kind = StateKind::recurrent};
+    StateTensorSpec recurrent{.layer = index, .kind = StateKind::recurrent, .type = layout.type};
     std::ranges::transform(shape.recurrent, recurrent.shape.begin(),
                            [](std::size_t extent) { return static_cast<std::int64_t>(extent); });
     tensors.push_back(recurrent);
@@ -78,6 +80,8 @@ Hidden Model::feed(Token token, ModelState& state, KvStore& kv, std::span<const 
       const auto* mamba = std::get_if<Mamba2Layer>(&layer.mixer);
       change = mamba != nullptr ? (*mamba)(normal(), held.conv, held.recurrent)
                                 : std::get<DeltaNetLayer>(layer.mixer)(normal(), held.conv, held.recurrent);
+      round_numbers(type_, held.conv);
+      round_numbers(type_, held.recurrent);
     }
     for (std::size_t i = 0; i < hidden_size; ++i) x[i] += change[i];
     const auto up = layer.mlp_in(normal());

@@ -32,18 +32,20 @@ struct ModelState {
 
 struct ModelOptions {
   std::uint64_t seed = 1;
-  float noise = 0.0f;  ///< > 0: a draft model, near the model of the same seed
+  float noise = 0.0f;                    ///< > 0: a draft model, near the model of the same seed
+  ElementType type = ElementType::fp32;  ///< that states and KV are kept in
 };
 
 /// How states lie in a store.
 struct StateLayout {
   std::int64_t conv_window = static_cast<std::int64_t>(conv_history);  ///< inputs kept; more than three for drafts
   ConvLayout conv_layout = ConvLayout::sd;
+  ElementType type = ElementType::fp32;
 };
 
 /// A hybrid language model: embedding, then Mamba-2, gated delta net and attention in turn, twice, each followed by an
-/// MLP, greedy sampling. Plain float32, one token after the other in a fixed order of sums: a sequence gives the same
-/// bits however it is cut into chunks. Thread-safe: it does not change.
+/// MLP, greedy sampling. Plain float32, one token after the other in a fixed order of sums, states rounded to their
+/// type after each: a sequence gives the same bits however it is cut into chunks. Thread-safe: it does not change.
 class Model {
  public:
   static constexpr std::size_t state_layers = 4;
@@ -57,6 +59,7 @@ class Model {
 
   /// Feeds one token. `row` names the KV of every token up to this one. Returns what sample() reads.
   [[nodiscard]] Hidden feed(Token token, ModelState& state, KvStore& kv, std::span<const KvIndex> row) const;
+  [[nodiscard]] ElementType type() const noexcept { return type_; }
   /// The most likely next token, the smallest id on a tie.
   [[nodiscard]] Token sample(const Hidden& hidden) const;
 
@@ -70,6 +73,7 @@ class Model {
   };
   [[nodiscard]] static Layer make_layer(std::size_t index, WeightSource& source);
 
+  ElementType type_;
   WeightSource source_;  ///< before the weights that come from it
   Matrix<vocabulary, hidden_size> embedding_;
   std::vector<Layer> layers_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model.hpp"
 
+#include <stateport/backends/host_resource.hpp>
+
 #include "schedule.hpp"
 
 #include <doctest/doctest.h>
@@ -12,7 +14,8 @@ using namespace stateport::engine;
 
 TEST_CASE("a state is continued bit for bit where it was taken") {
   const Answer whole = answer_alone(target_model(1), {5, 6, 7, 8, 9}, 10);
-  KvStore kv(20, Model::attention_layers);
+  HostResource memory;
+  KvStore kv(memory, 20, Model::attention_layers);
   std::vector<KvIndex> row(20);
   std::iota(row.rbegin(), row.rend(), 0);
   ModelState state = Model::empty_state();
@@ -30,7 +33,8 @@ TEST_CASE("a state is continued bit for bit where it was taken") {
 TEST_CASE("what a model says depends on every layer's state and on the KV") {
   const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6};
   const Answer expected = answer_alone(target_model(2), prompt, 1);
-  KvStore kv(8, Model::attention_layers);
+  HostResource memory;
+  KvStore kv(memory, 8, Model::attention_layers);
   const std::vector<KvIndex> row = {0, 1, 2, 3, 4, 5, 6};
   ModelState state = Model::empty_state();
   for (std::size_t i = 0; i < prompt.size(); ++i)
@@ -47,7 +51,9 @@ TEST_CASE("what a model says depends on every layer's state and on the KV") {
     wrong.layers[layer].recurrent = Model::empty_state().layers[layer].recurrent;
     CHECK(next(wrong) != right);
   }
-  kv.key(0, 0)[0] += 1.0f;
+  KvStore::Numbers key = kv.read(0, 0, KvStore::Part::key);
+  key[0] += 1.0f;
+  kv.write(0, 0, KvStore::Part::key, key);
   CHECK(next(state) != right);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/backends/host_resource.hpp>
 #include <stateport/core/pool/kv_page_pool.hpp>
 
 #include "cache.hpp"
@@ -12,7 +13,9 @@ namespace stateport::engine {
 /// Keeps nothing: every sequence is computed from its first token. States lie on the host.
 class NoCache final : public EngineCache {
  public:
-  explicit NoCache(const CacheOptions& options) : kv_(options.kv_tokens, 1) {}
+  explicit NoCache(const CacheOptions& options)
+      : kv_(options.kv_tokens, 1),
+        kv_store_(memory_, static_cast<std::size_t>(kv_.capacity()) + 1, Model::attention_layers, options.type) {}
 
   [[nodiscard]] bool start(Sequence& sequence) override;
   bool plan(std::span<Row> rows) override;
@@ -27,12 +30,14 @@ class NoCache final : public EngineCache {
   }
   void stop(Sequence& sequence, bool aborted) override;
   void reset() override {}
-  [[nodiscard]] std::size_t kv_indices() const override { return static_cast<std::size_t>(kv_.capacity()) + 1; }
+  [[nodiscard]] KvStore& kv() override { return kv_store_; }
   [[nodiscard]] CacheCounts counts() const override { return counts_; }
   void check_invariants() const override { kv_.check_invariants(); }
 
  private:
   KvPagePool kv_;
+  HostResource memory_;
+  KvStore kv_store_;
   std::map<std::int32_t, std::map<std::int64_t, ModelState>> states_;  ///< by request slot and tokens
   CacheCounts counts_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/align/align_mode.hpp>
 
+#include "engine_tiers.hpp"
 #include "request_engine_cache.hpp"
 
 namespace stateport::engine {
@@ -15,9 +16,7 @@ std::int32_t blocks_of(const RequestCacheOptions& cache, const CacheOptions& opt
   return options.max_running * (resident + ahead) + options.checkpoints;
 }
 
-}  // namespace
-
-RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options) {
+RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& options) {
   RequestCacheOptions cache{.max_requests = options.max_running,
                             .max_request_tokens = options.max_tokens,
                             .drafts = options.drafts,
@@ -38,6 +37,7 @@ RequestCacheOptions request_cache_options(std::string_view name, const CacheOpti
   // blocks may still be the parent of a block of the second, and is not evicted before that.
   if (cache.index != CacheIndex::tree) cache.kv_tokens += options.max_tokens;
   if (cache.index != CacheIndex::align) {
+    cache.eviction = options.eviction;
     cache.layout_fingerprint = StateStores::spec(options, cache, 0).fingerprint();
     return cache;
   }
@@ -48,6 +48,19 @@ RequestCacheOptions request_cache_options(std::string_view name, const CacheOpti
                             .conv_window = static_cast<std::int32_t>(conv_history) + options.drafts});
   for (std::size_t g = 0; g < cache.groups.size(); ++g)
     cache.groups[g].layout_fingerprint = StateStores::spec(options, cache, g).fingerprint();
+  return cache;
+}
+
+}  // namespace
+
+RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options) {
+  RequestCacheOptions cache = without_tiers(name, options);
+  std::size_t state_bytes = 0;
+  for (std::size_t g = 0; g < group_count(cache); ++g) state_bytes += StateStores::spec(options, cache, g).slot_bytes();
+  const StateSpec block = KvStore::spec(Model::attention_layers, 1, options.type);
+  cache.memory = {.state_bytes = static_cast<std::int64_t>(state_bytes),
+                  .kv_bytes_per_token = static_cast<std::int64_t>(block.slot_bytes())};
+  if (options.tiers.any()) cache.tiers = tier_options(options, cache);
   return cache;
 }
 

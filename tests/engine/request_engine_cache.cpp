@@ -6,10 +6,12 @@
 namespace stateport::engine {
 
 bool RequestEngineCache::start(Sequence& sequence) {
+  if (tiers_) tiers_->poll();
   const auto started = cache_->start({.tokens = sequence.tokens});
   if (!started) return false;
   ids_[static_cast<std::size_t>(sequence.slot)] = started->request;
   sequence.computed = started->reused_tokens;
+  sequence.loading = started->load.has_value();
   return true;
 }
 
@@ -36,11 +38,13 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     batch.push_back({.request = id(*row.sequence),
                      .tokens = static_cast<std::int32_t>(row.scheduled),
                      .drafts = static_cast<std::int32_t>(row.drafts)});
+  if (tiers_) tiers_->poll();
   if (waits_) {
     cache_->cancel(passes_.back());
     passes_.pop_back();
   }
   const PassPlan plan = cache_->plan(batch);
+  if (tiers_) tiers_->take();
   waits_ = true;
   counts_.planned_ahead += !passes_.empty();
   counts_.ready_ahead += !passes_.empty() && plan.ready;
@@ -71,6 +75,7 @@ void RequestEngineCache::after_forward(std::span<const Row> rows, std::span<Row>
   }
   const PassCommit commit = cache_->commit(passes_.front(), counts, sampled);
   passes_.erase(passes_.begin());
+  if (tiers_) tiers_->take();
   counts_.copies += stores_.after(commit);
   if (commit.next) take(*commit.next, next);
 }
@@ -86,14 +91,33 @@ void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
 }
 
 void RequestEngineCache::reset() {
+  if (tiers_) tiers_->wait_for_all();
   cache_->reset();
+  if (tiers_) tiers_->take();
   passes_.clear();
   waits_ = false;
 }
 
-std::size_t RequestEngineCache::kv_indices() const {
-  const RequestCacheOptions& options = cache_->options();
-  return static_cast<std::size_t>(kv_blocks(options) * options.block_size_tokens);
+/// What a sequence waited for has come, or not.
+bool RequestEngineCache::ready(Sequence& sequence) {
+  if (!tiers_) return true;
+  if (cache_->tiers()->is_loading(id(sequence))) return false;
+  if (sequence.loading) sequence.computed = cache_->computed(id(sequence));
+  sequence.loading = false;
+  return true;
+}
+
+void RequestEngineCache::shut_down(bool keep) {
+  if (!tiers_) return;
+  if (keep)
+    tiers_->drain();
+  else
+    tiers_->break_off();
+}
+
+void RequestEngineCache::check_invariants() const {
+  cache_->check_invariants();
+  if (tiers_) tiers_->check_invariants();
 }
 
 CacheCounts RequestEngineCache::counts() const {
@@ -101,13 +125,21 @@ CacheCounts RequestEngineCache::counts() const {
   counts.lookup_tokens = cache_->stats().prompt_tokens;
   counts.hit_tokens = cache_->stats().hit_tokens;
   counts.evictions = cache_->usage().evicted_states;
+  if (!tiers_) return counts;
+  counts.tiers.host_hits = cache_->tiers()->usage(Medium::host).loads;
+  counts.tiers.file_hits = cache_->tiers()->usage(Medium::file).loads;
   return counts;
 }
 
-RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions& options)
+RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions& options, const std::string& folder)
     : options_(options),
       cache_(make_request_cache(request_cache_options(name, options))),
       stores_(options, cache_->options()),
-      ids_(static_cast<std::size_t>(options.max_running)) {}
+      kv_(kv_memory_, static_cast<std::size_t>(kv_blocks(cache_->options()) * options.block_size),
+          Model::attention_layers, options.type),
+      ids_(static_cast<std::size_t>(options.max_running)) {
+  if (options.tiers.any())
+    tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers);
+}
 
 }  // namespace stateport::engine

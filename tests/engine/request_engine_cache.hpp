@@ -4,9 +4,12 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "cache.hpp"
+#include "engine_tiers.hpp"
 #include "state_stores.hpp"
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,7 +22,8 @@ namespace stateport::engine {
 /// All that an engine writes to serve with RequestCache, whatever the index.
 class RequestEngineCache final : public EngineCache {
  public:
-  RequestEngineCache(std::string_view name, const CacheOptions& options);
+  /// `folder`: of the tier of files, if there is one.
+  RequestEngineCache(std::string_view name, const CacheOptions& options, const std::string& folder = {});
 
   [[nodiscard]] bool start(Sequence& sequence) override;
   [[nodiscard]] std::int64_t chunk(const Sequence& sequence, std::int64_t tokens) override;
@@ -37,9 +41,12 @@ class RequestEngineCache final : public EngineCache {
   void final_state(const Sequence& sequence, ModelState& state) override;
   void stop(Sequence& sequence, bool aborted) override;
   void reset() override;
-  [[nodiscard]] std::size_t kv_indices() const override;
+  [[nodiscard]] bool ready(Sequence& sequence) override;
+  bool wait() override { return tiers_ && tiers_->wait(); }
+  void shut_down(bool keep) override;
+  [[nodiscard]] KvStore& kv() override { return kv_; }
   [[nodiscard]] CacheCounts counts() const override;
-  void check_invariants() const override { cache_->check_invariants(); }
+  void check_invariants() const override;
 
  private:
   [[nodiscard]] RequestId id(const Sequence& sequence) const { return ids_[static_cast<std::size_t>(sequence.slot)]; }
@@ -51,11 +58,14 @@ class RequestEngineCache final : public EngineCache {
   CacheOptions options_;
   std::unique_ptr<RequestCache> cache_;
   StateStores stores_;
+  PinnedResource kv_memory_;
+  KvStore kv_;
   std::vector<RequestId> ids_;  ///< by request slot
   std::vector<PassId> passes_;  ///< outstanding, oldest first
   bool waits_ = false;          ///< the newest one has not run
   PassPlan plan_;               ///< complete, of the batch that runs next
   CacheCounts counts_;
+  std::optional<EngineTiers> tiers_;
 };
 
 }  // namespace stateport::engine

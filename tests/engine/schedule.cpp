@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "schedule.hpp"
 
+#include <stateport/backends/host_resource.hpp>
+
 #include "random_numbers.hpp"
 
 #include <algorithm>
@@ -12,6 +14,7 @@ namespace stateport::engine {
 namespace {
 
 constexpr std::uint64_t model_count = 4;
+constexpr std::array types = {ElementType::fp32, ElementType::fp16, ElementType::bf16};
 constexpr std::int32_t prompt_tokens_max = 44;
 constexpr std::int32_t new_tokens_max = 16;
 
@@ -53,12 +56,44 @@ void draw_events(test::Random& random, Schedule& schedule) {
   }
 }
 
+/// The device has room for two checkpoints, the host for eight and files for 64, or there is less.
+void draw_tiers(test::Random& random, Schedule& schedule) {
+  CacheOptions& cache = schedule.cache;
+  cache.checkpoints = 2;
+  cache.type = types[static_cast<std::size_t>(random.between(0, 2))];
+  cache.eviction = random.chance(60)   ? EvictionOrder::lru
+                   : random.chance(50) ? EvictionOrder::hix
+                                       : EvictionOrder::gdsf;
+  cache.model = schedule.seed % model_count;
+  cache.tiers = {.host = 8, .files = 64, .seed = random.bits()};
+  if (random.chance(20)) cache.tiers.host = 0;
+  if (random.chance(20)) cache.tiers.host = random.between32(1, 7);
+  if (random.chance(10)) cache.tiers.files = cache.tiers.host > 0 ? 0 : 3;
+  cache.tiers.write_through = cache.tiers.files > 0 && random.chance(30);
+  cache.tiers.short_queue = random.chance(20);
+  cache.tiers.slow_files = random.chance(20);
+  if (cache.tiers.files == 0 || random.chance(70)) return;
+  const bool of_type = cache.type != ElementType::fp32 && random.chance(70);
+  schedule.other_engine = of_type ? OtherEngine::other_type : OtherEngine::other_layout;
+}
+
+void draw_restarts(test::Random& random, Schedule& schedule) {
+  const auto requests = static_cast<std::int32_t>(schedule.requests.size());
+  for (std::int64_t count = random.between(0, 2); count > 0; --count)
+    schedule.events.push_back({.kind = random.chance(70) ? PlannedEvent::Kind::restart : PlannedEvent::Kind::crash,
+                               .step = random.between32(1, 10 * requests)});
+}
+
 const char* name(PlannedEvent::Kind kind) {
   switch (kind) {
     case PlannedEvent::Kind::preempt:
       return "preempt";
     case PlannedEvent::Kind::abort:
       return "abort";
+    case PlannedEvent::Kind::restart:
+      return "restart";
+    case PlannedEvent::Kind::crash:
+      return "crash";
     default:
       return "reset";
   }
@@ -66,20 +101,27 @@ const char* name(PlannedEvent::Kind kind) {
 
 }  // namespace
 
-const Model& target_model(std::uint64_t seed) {
-  static const std::array<Model, model_count> models = {Model({.seed = 1}), Model({.seed = 2}), Model({.seed = 3}),
-                                                        Model({.seed = 4})};
-  return models[seed % model_count];
+const Model& target_model(std::uint64_t seed, ElementType type) {
+  static const std::vector<Model> models = [] {
+    std::vector<Model> all;
+    for (const ElementType each : types)
+      for (std::uint64_t number = 1; number <= model_count; ++number)
+        all.push_back(Model({.seed = number, .type = each}));
+    return all;
+  }();
+  const auto at = static_cast<std::uint64_t>(std::ranges::find(types, type) - types.begin());
+  return models.at(at * model_count + seed % model_count);
 }
 
 Model draft_model(const Schedule& schedule) {
-  return Model({.seed = schedule.seed % model_count + 1, .noise = schedule.draft_noise});
+  return Model({.seed = schedule.seed % model_count + 1, .noise = schedule.draft_noise, .type = schedule.cache.type});
 }
 
 Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::int32_t new_tokens) {
   Answer answer{.tokens = prompt, .state = Model::empty_state(), .complete = true};
   const std::size_t end = prompt.size() + static_cast<std::size_t>(new_tokens);
-  KvStore kv(end, Model::attention_layers);
+  HostResource memory;
+  KvStore kv(memory, end, Model::attention_layers, model.type());
   std::vector<KvIndex> row(end);
   std::iota(row.begin(), row.end(), 0);
   for (std::size_t fed = 0; answer.tokens.size() < end; ++fed) {
@@ -89,22 +131,23 @@ Answer answer_alone(const Model& model, const std::vector<Token>& prompt, std::i
   return answer;
 }
 
-Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts, bool overlap) {
+Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   test::Random random(seed);
   Problem problem;
   Schedule& schedule = problem.schedule;
   schedule.seed = seed;
   const std::int32_t drawn = random.chance(25) ? 0 : random.between32(1, 4);
-  schedule.cache = draw_cache(random, drafts.value_or(drawn), overlap);
+  schedule.cache = draw_cache(random, draw.drafts.value_or(drawn), draw.overlap || (draw.tiers && random.chance(40)));
+  if (draw.tiers) draw_tiers(random, schedule);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
-  const std::int32_t count = random.between32(2, 8);
+  const std::int32_t count = draw.tiers ? random.between32(4, 14) : random.between32(2, 8);
   std::int32_t longest = 0;
   for (std::int32_t id = 0; id < count; ++id) {
     PlannedRequest request{.id = id, .arrival_step = random.between32(0, 10 * id), .prompt = {}};
     request.prompt = draw_prompt(random, problem);
     request.new_tokens = random.between32(1, new_tokens_max);
     longest = std::max(longest, static_cast<std::int32_t>(request.prompt.size()) + request.new_tokens);
-    problem.answers.push_back(answer_alone(target_model(seed), request.prompt, request.new_tokens));
+    problem.answers.push_back(answer_alone(target_model(schedule), request.prompt, request.new_tokens));
     schedule.requests.push_back(std::move(request));
   }
   CacheOptions& cache = schedule.cache;
@@ -112,7 +155,19 @@ Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts, boo
   cache.kv_tokens = cache.max_tokens + 2 * cache.block_size + random.between32(0, 2 * cache.max_tokens);
   schedule.budget_tokens = random.between32(2 * cache.block_size, 32);
   draw_events(random, schedule);
+  if (draw.tiers) draw_restarts(random, schedule);
   return problem;
+}
+
+Schedule other_schedule(const Schedule& schedule) {
+  Schedule other = schedule;
+  other.other_engine = OtherEngine::none;
+  CacheOptions& cache = other.cache;
+  if (schedule.other_engine == OtherEngine::other_type)
+    cache.type = cache.type == ElementType::fp16 ? ElementType::bf16 : ElementType::fp16;
+  else
+    cache.conv_layout = cache.conv_layout == ConvLayout::sd ? ConvLayout::ds : ConvLayout::sd;
+  return other;
 }
 
 std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
@@ -120,7 +175,14 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   out << "seed " << schedule.seed << ": running " << cache.max_running << ", drafts " << cache.drafts << ", block "
       << cache.block_size << ", kv " << cache.kv_tokens << ", checkpoints " << cache.checkpoints << ", alignment "
       << cache.alignment << (cache.overlap ? ", overlap" : "") << ", groups " << cache.state_groups << ", budget "
-      << schedule.budget_tokens << ", noise " << schedule.draft_noise << '\n';
+      << schedule.budget_tokens << ", noise " << schedule.draft_noise;
+  if (cache.tiers.any())
+    out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
+        << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")
+        << (cache.tiers.slow_files ? ", slow files" : "");
+  if (schedule.other_engine != OtherEngine::none)
+    out << ", behind one of another " << (schedule.other_engine == OtherEngine::other_type ? "type" : "layout");
+  out << '\n';
   for (const PlannedRequest& request : schedule.requests) {
     out << "  request " << request.id << " at step " << request.arrival_step << ", " << request.new_tokens
         << " new tokens after";
@@ -129,7 +191,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   }
   for (const PlannedEvent& event : schedule.events) {
     out << "  step " << event.step << ": " << name(event.kind);
-    if (event.kind != PlannedEvent::Kind::reset) out << " request " << event.request;
+    if (event.kind == PlannedEvent::Kind::preempt || event.kind == PlannedEvent::Kind::abort)
+      out << " request " << event.request;
     out << '\n';
   }
   return out;

@@ -19,10 +19,23 @@ struct PlannedRequest {
 };
 
 struct PlannedEvent {
-  enum class Kind : std::uint8_t { preempt, abort, reset };
+  enum class Kind : std::uint8_t {
+    preempt,
+    abort,
+    reset,
+    restart,  ///< what is cached goes to files, the engine ends, and another one takes its place
+    crash     ///< it ends as it is
+  };
   Kind kind = Kind::reset;
   std::int32_t step = 0;
   std::int32_t request = -1;  ///< of preempt and abort; without effect if it does not run then
+};
+
+/// Before the schedule another engine serves it and leaves its images in the folder. Its states are of no use.
+enum class OtherEngine : std::uint8_t {
+  none,
+  other_type,   ///< states and KV have as many bytes, and mean something else
+  other_layout  ///< of conv states; its KV is as good as our own
 };
 
 /// Everything that a run depends on, beside the cache. Plain data, so that a failing one can be cut down.
@@ -31,6 +44,7 @@ struct Schedule {
   CacheOptions cache;
   float draft_noise = 0.0f;
   std::int32_t budget_tokens = 1;  ///< of a step, at least two blocks
+  OtherEngine other_engine = OtherEngine::none;
   std::vector<PlannedRequest> requests;
   std::vector<PlannedEvent> events;
 };
@@ -43,7 +57,10 @@ struct Answer {
 };
 
 /// The models of a schedule: one of a few, so that they are made once.
-[[nodiscard]] const Model& target_model(std::uint64_t seed);
+[[nodiscard]] const Model& target_model(std::uint64_t seed, ElementType type = ElementType::fp32);
+[[nodiscard]] inline const Model& target_model(const Schedule& schedule) {
+  return target_model(schedule.seed, schedule.cache.type);
+}
 [[nodiscard]] Model draft_model(const Schedule& schedule);
 
 /// What the model says to a prompt, one request alone, without scheduler, cache or store: the oracle.
@@ -54,10 +71,19 @@ struct Problem {
   Schedule schedule;
   std::vector<Answer> answers;
 };
+/// What is not drawn but given.
+struct Draw {
+  std::optional<std::int32_t> drafts = {};
+  bool overlap = false;
+  /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
+  bool tiers = false;
+};
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
-/// preemptions, aborts and resets. `drafts`: not drawn but given.
-[[nodiscard]] Problem draw_problem(std::uint64_t seed, std::optional<std::int32_t> drafts = std::nullopt,
-                                   bool overlap = false);
+/// preemptions, aborts and resets; with tiers also restarts, and folders that another engine has used.
+[[nodiscard]] Problem draw_problem(std::uint64_t seed, const Draw& draw = {});
+
+/// The schedule of the engine that has used the folder before.
+[[nodiscard]] Schedule other_schedule(const Schedule& schedule);
 
 std::ostream& operator<<(std::ostream& out, const Schedule& schedule);
 

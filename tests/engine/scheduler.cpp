@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ostream>
 #include <stdexcept>
+#include <utility>
 
 namespace stateport::engine {
 namespace {
@@ -26,14 +27,14 @@ std::uint64_t mixed(std::uint64_t seed, std::int32_t step, std::int32_t id) {
 
 }  // namespace
 
-Scheduler::Scheduler(const Schedule& schedule, const Model& target, const Model* draft, EngineCache& cache,
+Scheduler::Scheduler(const Schedule& schedule, const Model& target, const Model* draft, MakeCache make_cache,
                      std::ostream* log)
     : schedule_(schedule),
       target_(target),
       draft_(draft),
-      cache_(cache),
+      make_cache_(std::move(make_cache)),
+      cache_(make_cache_()),
       log_(log),
-      kv_(cache.kv_indices(), Model::attention_layers),
       answers_(count_of_ids(schedule)) {
   for (const PlannedRequest& request : schedule.requests) {
     Sequence sequence{.id = request.id, .tokens = request.prompt};
@@ -64,7 +65,7 @@ std::vector<Answer> Scheduler::run() {
     rows_.clear();
     has_under_way_ = true;
     if (!schedule_.cache.overlap || under_way_.empty()) settle();
-    if (schedule_.cache.fault == Fault::none) cache_.check_invariants();
+    if (schedule_.cache.fault == Fault::none) cache_->check_invariants();
   }
   return std::move(answers_);
 }
@@ -80,15 +81,37 @@ void Scheduler::apply_events() {
     if (event.step != step_) continue;
     if (event.kind == PlannedEvent::Kind::reset) {
       note("reset");
-      while (!running_.empty()) remove(*running_.back(), true);
-      cache_.reset();
-      has_under_way_ = false;
-      under_way_.clear();
+      remove_all();
+      cache_->reset();
+    } else if (event.kind == PlannedEvent::Kind::restart || event.kind == PlannedEvent::Kind::crash) {
+      note(event.kind == PlannedEvent::Kind::restart ? "restart" : "crash");
+      restart(event.kind == PlannedEvent::Kind::restart);
     } else if (Sequence* sequence = running(event.request)) {
       note(event.kind == PlannedEvent::Kind::abort ? "abort request " : "preempt request ", event.request);
       remove(*sequence, event.kind == PlannedEvent::Kind::preempt);
     }
   }
+}
+
+void Scheduler::remove_all() {
+  while (!running_.empty()) remove(*running_.back(), true);
+  has_under_way_ = false;
+  under_way_.clear();
+}
+
+/// Nothing is left of the engine but its files.
+void Scheduler::restart(bool keep) {
+  remove_all();
+  cache_->shut_down(keep);
+  past_counts_ = counts();
+  ++past_counts_.tiers.restarts;
+  cache_.reset();
+  cache_ = make_cache_();
+}
+
+CacheCounts Scheduler::counts() const {
+  CacheCounts counts = past_counts_;
+  return counts += cache_->counts();
 }
 
 void Scheduler::admit() {
@@ -102,12 +125,14 @@ void Scheduler::admit() {
     next->slot = free_slots_.back();
     next->prefill = next->told = next->known();
     next->kv.clear();
-    if (!cache_.start(*next)) {
+    if (!cache_->start(*next)) {
       note("no room for request ", next->id);
-      if (running_.empty()) throw std::logic_error("Scheduler: an empty engine has no room for a request");
+      if (running_.empty() && !cache_->wait())
+        throw std::logic_error("Scheduler: an empty engine has no room for a request");
       return;
     }
-    note("start request ", next->id, " with ", next->computed, " of ", next->known(), " tokens cached");
+    note("start request ", next->id, " with ", next->computed, " of ", next->known(), " tokens cached",
+         next->loading ? ", more to be loaded" : "");
     free_slots_.pop_back();
     running_.push_back(std::make_unique<Sequence>(std::move(*next)));
     waiting_.erase(next);
@@ -128,9 +153,10 @@ std::int64_t Scheduler::adds_at_least(const Sequence& sequence) const {
 
 Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   Row row{.sequence = &sequence, .index = static_cast<std::int32_t>(rows_.size())};
+  if (!cache_->ready(sequence)) return row;
   const std::int64_t computed = sequence.computed + adds_at_least(sequence);
   if (computed < sequence.prefill) {
-    row.scheduled = cache_.chunk(sequence, std::min(sequence.prefill - computed, budget));
+    row.scheduled = cache_->chunk(sequence, std::min(sequence.prefill - computed, budget));
     return row;
   }
   // What is read back next completes it, whatever that is.
@@ -139,7 +165,7 @@ Row Scheduler::next_row(Sequence& sequence, std::int64_t budget) const {
   const std::uint64_t draw = mixed(schedule_.seed, step_, sequence.id);
   const std::int64_t wanted = draw % 4 == 0 ? static_cast<std::int64_t>(draw / 4 % 4) : schedule_.cache.drafts;
   if (draft_ != nullptr)
-    row.drafts = cache_.drafts(std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1}));
+    row.drafts = cache_->drafts(std::min({wanted, std::int64_t{schedule_.cache.drafts}, budget - 1}));
   row.scheduled = 1 + row.drafts;
   return row;
 }
@@ -154,28 +180,31 @@ bool Scheduler::try_plan() {
     budget -= row.scheduled;
     rows_.push_back(row);
   }
-  planned_ = cache_.plan(rows_);
+  planned_ = cache_->plan(rows_);
   return std::ranges::all_of(rows_, &Row::room);
 }
 
 /// The last sequence gives way until every row has room.
 void Scheduler::plan_step() {
   while (!try_plan()) {
-    if (running_.size() == 1 && rows_.size() == 1) throw std::logic_error("Scheduler: no room for a request alone");
+    if (running_.size() == 1 && rows_.size() == 1) {
+      if (!cache_->wait()) throw std::logic_error("Scheduler: no room for a request alone");
+      continue;
+    }
     note("request ", running_.back()->id, " gives way");
     remove(*running_.back(), true);
   }
 }
 
 void Scheduler::forward_all() {
-  cache_.before_forward();
+  cache_->before_forward();
   for (Row& row : rows_)
     if (row.sequence != nullptr) forward(row);
 }
 
 /// What the batch under way sampled is read back.
 void Scheduler::settle() {
-  cache_.after_forward(under_way_, rows_);
+  cache_->after_forward(under_way_, rows_);
   has_under_way_ = false;
   const std::vector<Row> settled = std::move(under_way_);
   under_way_.clear();
@@ -195,10 +224,11 @@ void Scheduler::settle() {
 /// overwritten when the target checks them.
 void Scheduler::propose(const Row& row, std::vector<Token>& fed) {
   ModelState state = Model::empty_state();
-  cache_.read_state(row, state);
+  cache_->read_state(row, state);
   const std::span<const KvIndex> kv(row.sequence->kv);
   for (std::int64_t i = 0; i < row.drafts; ++i) {
-    const Hidden hidden = draft_->feed(fed.back(), state, kv_, kv.first(static_cast<std::size_t>(row.start + i + 1)));
+    const Hidden hidden =
+        draft_->feed(fed.back(), state, cache_->kv(), kv.first(static_cast<std::size_t>(row.start + i + 1)));
     fed.push_back(draft_->sample(hidden));
   }
 }
@@ -211,7 +241,7 @@ void Scheduler::forward(Row& row) {
   if (row.drafts > 0) propose(row, fed);
 
   ModelState state = Model::empty_state();
-  if (row.start > 0) cache_.read_state(row, state);
+  if (row.start > 0) cache_->read_state(row, state);
   const std::span<const KvIndex> kv(sequence.kv);
   const bool samples = row.start + given == sequence.known();
   bool accepts = samples;
@@ -219,8 +249,8 @@ void Scheduler::forward(Row& row) {
   row.sampled = 0;
   for (std::int64_t i = 0; i < row.scheduled; ++i) {
     const auto position = static_cast<std::size_t>(row.start + i + 1);
-    const Hidden hidden = target_.feed(fed[static_cast<std::size_t>(i)], state, kv_, kv.first(position));
-    cache_.wrote_state(row, i + 1, state);
+    const Hidden hidden = target_.feed(fed[static_cast<std::size_t>(i)], state, cache_->kv(), kv.first(position));
+    cache_->wrote_state(row, i + 1, state);
     if (!accepts || i + 1 < given || sequence.known() == sequence.end_tokens) continue;
     sequence.tokens.push_back(target_.sample(hidden));
     ++row.sampled;
@@ -231,7 +261,7 @@ void Scheduler::forward(Row& row) {
 }
 
 void Scheduler::stop(Sequence& sequence, bool aborted) {
-  cache_.stop(sequence, aborted);
+  cache_->stop(sequence, aborted);
   free_slots_.push_back(sequence.slot);
   sequence.slot = -1;
   sequence.computed = 0;
@@ -250,7 +280,7 @@ void Scheduler::remove(Sequence& sequence, bool again) {
   Answer& answer = answers_[static_cast<std::size_t>(removed->id)];
   if (!again) {
     answer = {.tokens = removed->tokens, .state = Model::empty_state(), .complete = complete};
-    if (complete) cache_.final_state(*removed, answer.state);
+    if (complete) cache_->final_state(*removed, answer.state);
   }
   stop(*removed, !again && !complete);
   if (again) waiting_.push_front(std::move(*removed));

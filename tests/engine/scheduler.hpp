@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <vector>
@@ -19,16 +20,24 @@ namespace stateport::engine {
 /// run, before the one before it is read back.
 class Scheduler {
  public:
-  /// All must outlive the scheduler. `draft` proposes tokens, `log` gets a line for what happens; both may be null.
-  Scheduler(const Schedule& schedule, const Model& target, const Model* draft, EngineCache& cache,
+  using MakeCache = std::function<std::unique_ptr<EngineCache>()>;
+
+  /// The models, the schedule and the log must outlive the scheduler. `make_cache` makes the memory of an engine: at
+  /// first, and when it starts again. `draft` proposes tokens, `log` gets a line for what happens; both may be null.
+  Scheduler(const Schedule& schedule, const Model& target, const Model* draft, MakeCache make_cache,
             std::ostream* log = nullptr);
 
   /// Serves everything; answers by request id. Throws std::logic_error for a broken invariant of the cache and when
   /// nothing gets on any more.
   [[nodiscard]] std::vector<Answer> run();
+  [[nodiscard]] CacheCounts counts() const;
+  /// After run(): what is cached goes to files.
+  void keep() { cache_->shut_down(true); }
 
  private:
   void apply_events();
+  void remove_all();
+  void restart(bool keep);
   void admit();
   void plan_step();
   [[nodiscard]] bool try_plan();
@@ -49,9 +58,10 @@ class Scheduler {
   const Schedule& schedule_;
   const Model& target_;
   const Model* draft_;
-  EngineCache& cache_;
+  MakeCache make_cache_;
+  std::unique_ptr<EngineCache> cache_;
+  CacheCounts past_counts_;  ///< of the caches before
   std::ostream* log_;
-  KvStore kv_;
   std::int32_t step_ = 0;
   std::deque<Sequence> waiting_;                    ///< those that were preempted first
   std::vector<std::unique_ptr<Sequence>> running_;  ///< in order of admission

@@ -3,7 +3,7 @@
 
 #include <stateport/backends/transfer.hpp>
 
-#include <algorithm>
+#include "numbers.hpp"
 
 namespace stateport::engine {
 namespace {
@@ -18,12 +18,16 @@ std::size_t conv_index(const StateTensorSpec& spec, std::size_t token, std::size
 
 void StateIo::load(const StateTensorView& tensor, SlotId slot) {
   staging_.resize(static_cast<std::size_t>(tensor.spec.element_count()));
-  copy_bytes(stream_, staging_.data(), tensor.slot_data(slot), tensor.spec.natural_bytes());
+  bytes_.resize(tensor.spec.natural_bytes());
+  copy_bytes(stream_, bytes_.data(), tensor.slot_data(slot), bytes_.size());
   stream_.synchronize();
+  load_numbers(tensor.spec.type, bytes_.data(), staging_);
 }
 
 void StateIo::save(const StateTensorView& tensor, SlotId slot) {
-  copy_bytes(stream_, tensor.slot_data(slot), staging_.data(), tensor.spec.natural_bytes());
+  bytes_.resize(tensor.spec.natural_bytes());
+  save_numbers(tensor.spec.type, staging_, bytes_.data());
+  copy_bytes(stream_, tensor.slot_data(slot), bytes_.data(), bytes_.size());
   stream_.synchronize();
 }
 

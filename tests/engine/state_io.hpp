@@ -6,6 +6,7 @@
 
 #include "model.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -34,7 +35,8 @@ class StateIo {
 
   const StateStore* store_;
   Stream stream_;
-  std::vector<float> staging_;  ///< one tensor of one slot
+  std::vector<std::byte> bytes_;  ///< one tensor of one slot
+  std::vector<float> staging_;    ///< its numbers
 };
 
 }  // namespace stateport::engine

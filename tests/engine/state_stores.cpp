@@ -9,7 +9,8 @@ namespace stateport::engine {
 StateSpec StateStores::spec(const CacheOptions& options, const RequestCacheOptions& cache, std::size_t group) {
   const bool blocks = cache.index == CacheIndex::align;
   const StateLayout layout{.conv_window = static_cast<std::int64_t>(conv_history) + (blocks ? options.drafts : 0),
-                           .conv_layout = options.conv_layout};
+                           .conv_layout = options.conv_layout,
+                           .type = options.type};
   std::vector<std::size_t> layers = {0, 1, 2, 3};
   // With two groups the delta nets have one of their own, with blocks of twice the size.
   if (blocks && options.state_groups == 2) layers = {group, group + 2};
@@ -33,6 +34,12 @@ StateStores::StateStores(const CacheOptions& options, const RequestCacheOptions&
     steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
 }
 
+std::vector<const StateStore*> StateStores::stores() const {
+  std::vector<const StateStore*> stores;
+  for (const Group& group : groups_) stores.push_back(&group.store);
+  return stores;
+}
+
 void StateStores::copy(Group& group, CopyPlan plan) const {
   std::vector<SlotCopy> copies(plan.begin(), plan.end());
   if (options_.fault == Fault::wrong_shift)
@@ -49,6 +56,7 @@ std::int64_t StateStores::before(const PassPlan& plan) {
     copy(groups_[g], group.copies);
     count += std::ssize(group.copies);
   }
+  stream_.synchronize();  // the model runs on the host
   return count;
 }
 

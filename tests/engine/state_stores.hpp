@@ -14,6 +14,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace stateport::engine {
 
@@ -26,6 +27,9 @@ class StateStores {
   /// The layers of one group. Where the states of drafts lie in blocks the convolution's window holds one input more
   /// for each draft.
   [[nodiscard]] static StateSpec spec(const CacheOptions& options, const RequestCacheOptions& cache, std::size_t group);
+
+  /// [groups]
+  [[nodiscard]] std::vector<const StateStore*> stores() const;
 
   /// What must be done before a pass; returns the number of copies.
   std::int64_t before(const PassPlan& plan);

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_tiers.hpp"
+
+#include "make_state_tiers.hpp"
+#include "state_stores.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace stateport::engine {
+namespace {
+
+/// KV blocks that a tier has room for beside each checkpoint.
+constexpr std::int64_t blocks_of_checkpoint = 4;
+
+std::size_t state_image_bytes(const CacheOptions& options, const RequestCacheOptions& cache) {
+  std::size_t bytes = 0;
+  for (std::size_t g = 0; g < group_count(cache); ++g)
+    bytes += ImageLayout(StateStores::spec(options, cache, g), {}).image_bytes();
+  return bytes;
+}
+
+std::size_t kv_image_bytes(const CacheOptions& options) {
+  return ImageLayout(KvStore::spec(Model::attention_layers, options.block_size, options.type), {}).image_bytes();
+}
+
+}  // namespace
+
+TierOptions tier_options(const CacheOptions& options, const RequestCacheOptions& cache) {
+  TierOptions tiers{.state_image_bytes = static_cast<std::int64_t>(state_image_bytes(options, cache)),
+                    .kv_image_bytes = static_cast<std::int64_t>(kv_image_bytes(options)),
+                    .write_through = options.tiers.write_through};
+  const std::int64_t checkpoint = tiers.state_image_bytes + blocks_of_checkpoint * tiers.kv_image_bytes;
+  tiers.host_bytes = options.tiers.host * checkpoint;
+  tiers.file_bytes = options.tiers.files * checkpoint;
+  if (options.tiers.short_queue) tiers.queue_bytes = checkpoint;
+  if (options.tiers.slow_files) {
+    // A state and a block cost as much as the tokens of two blocks.
+    tiers.tokens_per_s = 1;
+    tiers.host_bytes_per_s = static_cast<double>(checkpoint);
+    tiers.file_bytes_per_s = static_cast<double>(tiers.state_image_bytes + tiers.kv_image_bytes) /
+                             static_cast<double>(2 * options.block_size);
+  }
+  return tiers;
+}
+
+StateTiersOptions EngineTiers::options_of(const CacheOptions& options, const std::string& folder,
+                                          const RequestCache& cache, std::vector<const StateStore*> states) {
+  const TierOptions& tiers = cache.options().tiers;
+  StateTiersOptions state_tiers{.states = std::move(states),
+                                .kv = &kv_,
+                                .model = ModelId(options.model),
+                                .host_budget_bytes = static_cast<std::size_t>(tiers.host_bytes)};
+  if (tiers.file_bytes == 0) return state_tiers;
+  state_tiers.files =
+      FileTierOptions{.folder = folder, .capacity_bytes = static_cast<std::uint64_t>(tiers.file_bytes), .lanes = 1};
+  const std::int64_t frame = std::max(tiers.state_image_bytes, tiers.kv_image_bytes);
+  state_tiers.staging_bytes = static_cast<std::size_t>(random_.between(1, 4) * frame);
+  return state_tiers;
+}
+
+EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
+                         std::vector<const StateStore*> states, StateStore kv, TierCounts& counts)
+    : cache_(cache),
+      counts_(counts),
+      random_(options.tiers.seed),
+      kv_(std::move(kv)),
+      tiers_(make_state_tiers(memory_, options_of(options, folder, cache, std::move(states)), LateLaneMaker(lane_))) {
+  // What the memory held before would do for an image that never came.
+  std::size_t bytes = 0;
+  for (std::int32_t kind = 0; kind < tiers_.host().kinds(); ++kind)
+    bytes = std::max(bytes, static_cast<std::size_t>(tiers_.host().places(kind)) * tiers_.host().stride_bytes(kind));
+  std::memset(tiers_.host().data(), 0xA5, bytes);
+  attach();
+}
+
+void EngineTiers::attach() {
+  if (tiers_.files() == nullptr) return;
+  counts_.foreign_images += static_cast<std::int64_t>(tiers_.files()->findings().foreign_images);
+  for (const ImageKey& image : tiers_.files()->keys()) {
+    if (cache_.tiers()->attach(Medium::file, image)) {
+      attached_.push_back(image);
+      continue;
+    }
+    const Transfer drop{.kind = Transfer::Kind::drop, .image = image, .from = Medium::file, .to = Medium::file};
+    tiers_.execute(stream_, {{&drop, 1}});
+  }
+  counts_.attached_images += std::ssize(attached_);
+}
+
+void EngineTiers::take() {
+  const TransferPlan plan = cache_.tiers()->take_transfers();
+  for (const Transfer& transfer : plan.transfers)
+    if (transfer.kind != Transfer::Kind::drop) transfers_.emplace(transfer.id, transfer);
+  // Threads of files look into host memory and end in between only.
+  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+  tiers_.execute(stream_, plan);
+}
+
+void EngineTiers::poll() {
+  if (random_.chance(40)) return;
+  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+  lane_->advance(static_cast<std::size_t>(random_.between(0, 4)));
+  settle();
+}
+
+void EngineTiers::settle() {
+  std::array<TransferResult, 64> some;
+  std::vector<TransferResult> results;
+  while (const std::size_t count = tiers_.poll(stream_, some))
+    results.insert(results.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(count));
+  std::ranges::sort(results, {}, &TransferResult::id);
+  for (const TransferResult& result : results) {
+    const auto found = transfers_.find(result.id);
+    if (result.status == TransferStatus::done) count(found->second);
+    transfers_.erase(found);
+  }
+  cache_.tiers()->settle(results);
+  take();
+}
+
+void EngineTiers::count(const Transfer& transfer) {
+  const bool is_state = transfer.image.content == CacheContent::state;
+  if (transfer.kind == Transfer::Kind::load) {
+    ++(is_state ? counts_.loaded_states : counts_.loaded_blocks);
+    counts_.restored_states +=
+        is_state && transfer.from == Medium::file && std::ranges::find(attached_, transfer.image) != attached_.end();
+  } else {
+    ++(is_state ? counts_.stored_states : counts_.stored_blocks);
+  }
+}
+
+bool EngineTiers::under_way() const {
+  return cache_.tiers()->transfers_under_way() > 0 || tiers_.in_flight() > 0 || lane_->waiting() > 0;
+}
+
+bool EngineTiers::wait() {
+  if (!under_way()) return false;
+  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+  lane_->advance();
+  settle();
+  return true;
+}
+
+void EngineTiers::wait_for_all() {
+  while (wait()) {
+  }
+}
+
+void EngineTiers::drain() {
+  wait_for_all();
+  if (tiers_.files() == nullptr) return;
+  for (std::int64_t written = -1; written < cache_.tiers()->usage(Medium::file).bytes_written;) {
+    written = cache_.tiers()->usage(Medium::file).bytes_written;
+    cache_.tiers()->drain();
+    take();
+    wait_for_all();
+  }
+}
+
+void EngineTiers::break_off() const {
+  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+}
+
+void EngineTiers::check_invariants() const {
+  tiers_.check_invariants();
+}
+
+}  // namespace stateport::engine

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/pinned_resource.hpp>
+#include <stateport/backends/stream.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/kernels/state_store.hpp>
+#include <stateport/tiers/state_tiers.hpp>
+
+#include "cache.hpp"
+#include "late_lane.hpp"
+#include "random_numbers.hpp"
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace stateport::engine {
+
+/// What lies below the device: carries out what a RequestCache decides, and tells it how that went. An engine would
+/// call poll() in every step and be done. This one is made to be awkward: stores are late, answers are taken now and
+/// then, and what it does follows from the schedule's seed alone, although files have threads of their own.
+class EngineTiers {
+ public:
+  /// Finds what an engine before it left in the folder, and tells the cache of it. All but the options must outlive it;
+  /// `states` are the stores of the groups, `kv` the blocks of KV.
+  EngineTiers(const CacheOptions& options, const std::string& folder, RequestCache& cache,
+              std::vector<const StateStore*> states, StateStore kv, TierCounts& counts);
+
+  /// What plan() or commit() decided is enqueued: before what they answered.
+  void take();
+  /// Some of what is under way ends, perhaps.
+  void poll();
+  /// Waits for what is under way now. False: there is nothing.
+  bool wait();
+  void wait_for_all();
+  /// Writes all that is cached to files.
+  void drain();
+  /// What is under way is lost, but for files that are being written.
+  void break_off() const;
+  void check_invariants() const;
+
+ private:
+  [[nodiscard]] StateTiersOptions options_of(const CacheOptions& options, const std::string& folder,
+                                             const RequestCache& cache, std::vector<const StateStore*> states);
+  void attach();
+  void settle();
+  void count(const Transfer& transfer);
+  [[nodiscard]] bool under_way() const;
+
+  RequestCache& cache_;
+  TierCounts& counts_;
+  test::Random random_;
+  Stream stream_ = Stream::default_stream();
+  PinnedResource memory_;
+  StateStore kv_;
+  LateLane* lane_ = nullptr;
+  StateTiers tiers_;
+  std::map<TransferId, Transfer> transfers_;  ///< that are not answered
+  std::vector<ImageKey> attached_;
+};
+
+/// What `cache` may keep below the device, and what that takes.
+[[nodiscard]] TierOptions tier_options(const CacheOptions& options, const RequestCacheOptions& cache);
+
+}  // namespace stateport::engine

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/kernels/slot_copier.hpp>
+
+#include "copy_lane.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+
+namespace stateport::engine {
+
+/// A lane on which stores are late, as on a stream with much to do: what a store reads it reads at once, but its bytes
+/// come to host memory when advance() says so, or before the next load. So whoever looks into host memory before a
+/// mark is reached finds what lay there before.
+class LateLane final : public tiers::CopyLane {
+ public:
+  LateLane(std::span<const StateStore* const> device, std::span<const StateStore> host);
+
+  void to_host(const Stream& stream, std::size_t kind, CopyPlan plan) override;
+  void to_device(const Stream& stream, std::size_t kind, CopyPlan plan) override;
+  void mark(const Stream& stream) override;
+  [[nodiscard]] std::uint64_t reached() override { return late_->reached(); }
+
+  /// Does the first `count` pieces of what waits.
+  void advance(std::size_t count = SIZE_MAX);
+  [[nodiscard]] std::size_t waiting() const noexcept { return work_.size(); }
+
+ private:
+  /// `read` holds what stores have read; its slots are the places where that goes.
+  struct Kind {
+    Kind(const StateStore& device, const StateStore& host);
+    DeviceResource memory;
+    StateStore read;
+    SlotCopier copier;
+  };
+  std::deque<Kind> kinds_;
+  std::unique_ptr<tiers::DeviceLane> late_;  ///< from `read` to the host, and with the marks
+  std::unique_ptr<tiers::DeviceLane> loads_;
+  std::deque<std::function<void()>> work_;
+};
+
+/// Makes late lanes, and tells where the last one is.
+class LateLaneMaker final : public tiers::CopyLaneMaker {
+ public:
+  [[nodiscard]] std::unique_ptr<tiers::CopyLane> make(std::span<const StateStore* const> device,
+                                                      std::span<const StateStore> host) const override {
+    auto lane = std::make_unique<LateLane>(device, host);
+    *last_ = lane.get();
+    return lane;
+  }
+  explicit LateLaneMaker(LateLane*& last) : last_(&last) {}
+
+ private:
+  LateLane** last_;
+};
+
+}  // namespace stateport::engine
