@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -99,6 +100,71 @@ TEST_CASE("what was copied to files is there after a restart, bit for bit") {
   const TransferId got = world.tiers.get(world.stream, state_image(1), SlotId{4});
   CHECK(world.wait() == std::vector<TransferResult>{{got, TransferStatus::done}});
   CHECK(world.states.holds(4, state_image(1)));
+}
+
+TEST_CASE("images without a cache are put, found, got and removed in both tiers") {
+  const test::TemporaryFolder folder;
+  World world(folder.images());
+  std::vector<SlotImage> low, high;
+  for (std::int32_t slot = 0; slot < 4; ++slot) {
+    const SlotImage image{state_image(static_cast<std::uint64_t>(slot)), SlotId{slot}};
+    world.states.fill(slot, image.key);
+    (slot < 2 ? high : low).push_back(image);
+  }
+  world.kv.fill(7, kv_image(7));
+  low.push_back({kv_image(7), SlotId{7}});
+  const TransferId first_high = world.tiers.put(world.stream, high);
+  CHECK(first_high == StateTiers::first_own_id);
+  std::set<TransferId> answered;
+  // There is staging memory for one image.
+  for (std::size_t i = 0; i < low.size(); ++i) {
+    const TransferId first_low = world.tiers.put(world.stream, std::span(low).subspan(i, 1), Medium::file);
+    CHECK(first_low == first_high + 2 + i);
+    for (const TransferResult& result : world.wait()) {
+      CHECK(result.status == TransferStatus::done);
+      answered.insert(result.id);
+    }
+  }
+  CHECK(answered == std::set<TransferId>{first_high, first_high + 1, first_high + 2, first_high + 3, first_high + 4});
+
+  const std::vector<ImageKey> keys = {state_image(0), state_image(9), state_image(2), kv_image(7)};
+  std::vector<std::optional<Medium>> where(keys.size(), Medium::remote);
+  CHECK(world.tiers.lookup(keys, where) == 3);
+  CHECK(where == std::vector<std::optional<Medium>>{Medium::host, std::nullopt, Medium::file, Medium::file});
+  world.states.fill(4, state_image(8));
+  const std::vector<SlotImage> wanted = {{state_image(0), SlotId{5}}, {state_image(2), SlotId{4}}};
+  const TransferId first_got = world.tiers.get(world.stream, wanted);
+  const TransferId block = world.tiers.get(world.stream, kv_image(7), SlotId{30});
+  CHECK(block == first_got + 2);
+  const std::vector<TransferResult> got = world.wait();
+  CHECK(got.size() == 3);
+  for (const TransferResult& result : got) CHECK(result.status == TransferStatus::done);
+  CHECK(world.states.holds(5, state_image(0)));
+  CHECK(world.states.holds(4, state_image(2)));
+  CHECK(world.kv.holds(30, kv_image(7)));
+
+  // One of them lies in both tiers, and leaves both.
+  CHECK(world.run(copy_down(9, state_image(0))) == TransferStatus::done);
+  world.tiers.remove(world.stream, keys);
+  CHECK(world.wait().empty());
+  CHECK(world.tiers.lookup(keys, where) == 0);
+  CHECK(where == std::vector<std::optional<Medium>>(keys.size()));
+  CHECK(world.tiers.host().keys() == std::vector<ImageKey>{state_image(1)});
+  CHECK(world.tiers.files()->keys() == std::vector<ImageKey>{state_image(3)});
+
+  CHECK_THROWS_WITH_AS(static_cast<void>(world.tiers.put(world.stream, high, Medium::device)),
+                       doctest::Contains("to = 0"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(world.tiers.put(world.stream, high, Medium::remote)),
+                       doctest::Contains("to = 3"), InvalidArgument);
+  where.pop_back();
+  CHECK_THROWS_WITH_AS(world.tiers.lookup(keys, where), doctest::Contains("where = 3"), InvalidArgument);
+  const ImageKey stranger = state_image(1, 1);
+  where.resize(1);
+  CHECK_THROWS_WITH_AS(world.tiers.lookup({&stranger, 1}, where), doctest::Contains("group"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(world.tiers.remove(world.stream, {&stranger, 1}), doctest::Contains("group"), InvalidArgument);
+  // A refused put takes no numbers.
+  CHECK(world.tiers.put(world.stream, state_image(1), SlotId{1}) == block + 1);
+  world.wait();
 }
 
 TEST_CASE("drain copies all that host memory holds, and only that") {

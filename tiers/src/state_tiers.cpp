@@ -13,9 +13,6 @@
 namespace stateport {
 namespace {
 
-/// Transfers that a RequestCache numbers begin at 1.
-constexpr TransferId first_own_id = TransferId{1} << 63;
-
 std::vector<const StateStore*> stores_of(const StateTiersOptions& options) {
   std::vector<const StateStore*> stores = options.states;
   if (options.kv != nullptr) stores.push_back(options.kv);
@@ -123,11 +120,13 @@ class StateTiers::Impl {
     require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
     executor.execute(stream, plan);
   }
-  TransferId run_one(const Stream& stream, Transfer transfer) {
-    transfer.id = next_id;
-    run(stream, {.transfers = {&transfer, 1}});
-    return next_id++;
+  /// With numbers of their own, the first of which it returns.
+  TransferId run_own(const Stream& stream, std::vector<Transfer> transfers) {
+    for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = next_id + i;
+    run(stream, {.transfers = transfers});
+    return std::exchange(next_id, next_id + transfers.size());
   }
+  [[nodiscard]] bool in_host(const ImageKey& image) const { return host.find(image).valid(); }
 
   std::vector<tiers::TransferExecutor::Kind> kinds;
   HostTier host;
@@ -157,21 +156,52 @@ std::size_t StateTiers::poll(const Stream& stream, std::span<TransferResult> res
   return impl_->executor.poll(stream, results);
 }
 
-TransferId StateTiers::put(const Stream& stream, const ImageKey& image, SlotId slot) {
-  return impl_->run_one(stream, {.kind = Transfer::Kind::store,
-                                 .image = image,
-                                 .from = Medium::device,
-                                 .to = Medium::host,
-                                 .place = slot.value()});
+TransferId StateTiers::put(const Stream& stream, std::span<const SlotImage> images, Medium to) {
+  std::vector<Transfer> stores;
+  for (const SlotImage& image : images)
+    stores.push_back({.kind = Transfer::Kind::store,
+                      .image = image.key,
+                      .from = Medium::device,
+                      .to = to,
+                      .place = image.slot.value()});
+  return impl_->run_own(stream, std::move(stores));
 }
 
-TransferId StateTiers::get(const Stream& stream, const ImageKey& image, SlotId slot) {
-  const bool in_host = !impl_->files || impl_->host.find(image).valid();
-  return impl_->run_one(stream, {.kind = Transfer::Kind::load,
-                                 .image = image,
-                                 .from = in_host ? Medium::host : Medium::file,
-                                 .to = Medium::device,
-                                 .place = slot.value()});
+TransferId StateTiers::get(const Stream& stream, std::span<const SlotImage> images) {
+  std::vector<Transfer> loads;
+  for (const SlotImage& image : images)
+    loads.push_back({.kind = Transfer::Kind::load,
+                     .image = image.key,
+                     .from = !impl_->files || impl_->in_host(image.key) ? Medium::host : Medium::file,
+                     .to = Medium::device,
+                     .place = image.slot.value()});
+  return impl_->run_own(stream, std::move(loads));
+}
+
+std::size_t StateTiers::lookup(std::span<const ImageKey> images, std::span<std::optional<Medium>> where) const {
+  require(where.size() == images.size(), "where", where.size(), "must have an element for each image");
+  for (const ImageKey& image : images) static_cast<void>(impl_->host.kind_of(image));
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    where[i].reset();
+    bool in_file = false;
+    if (impl_->in_host(images[i]))
+      where[i] = Medium::host;
+    else if (impl_->files && impl_->files->lookup({&images[i], 1}, {&in_file, 1}) > 0)
+      where[i] = Medium::file;
+    found += where[i].has_value();
+  }
+  return found;
+}
+
+void StateTiers::remove(const Stream& stream, std::span<const ImageKey> images) {
+  std::vector<Transfer> drops;
+  for (const ImageKey& image : images) {
+    drops.push_back({.kind = Transfer::Kind::drop, .image = image, .from = Medium::host, .to = Medium::host});
+    if (impl_->files)
+      drops.push_back({.kind = Transfer::Kind::drop, .image = image, .from = Medium::file, .to = Medium::file});
+  }
+  impl_->run(stream, {.transfers = drops});
 }
 
 std::size_t StateTiers::drain(const Stream& stream) {

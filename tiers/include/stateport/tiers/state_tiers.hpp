@@ -43,6 +43,12 @@ struct StateTiersOptions {
   std::size_t file_transfers_max = 4096;
 };
 
+/// An image, and its slot (of KV: its block) on the device.
+struct SlotImage {
+  ImageKey key;
+  SlotId slot;
+};
+
 /// Carries out TransferPlans: moves states and KV blocks between the device and the tiers below it, and tells how it
 /// went. It decides nothing. Images have the format of image.hpp in every tier; in host memory their headers are
 /// checked at every load of an image that is ready (one that is copying has none yet), and their sections have no
@@ -93,11 +99,30 @@ class StateTiers {
   /// what is under way go on: call it in every step of the engine, on the stream that reads what was loaded.
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
 
-  /// For engines without a RequestCache: a store of `slot` into host memory, and a load from there or, when it is not
-  /// there, from a file. The answers have the numbers that these return, which no RequestCache gives. Who puts images
-  /// drops them. Throws as execute.
-  TransferId put(const Stream& stream, const ImageKey& image, SlotId slot);
-  TransferId get(const Stream& stream, const ImageKey& image, SlotId slot);
+  /// put() and get() number their transfers from here on, drain() too: a RequestCache never gets so far.
+  static constexpr TransferId first_own_id = TransferId{1} << 63;
+
+  /// For engines without a RequestCache. Stores slots into host memory or files: the answers have the number that this
+  /// returns for the first one, and those behind it for the others. Images that are held are not stored again. Who puts
+  /// images removes them: `no_room` says that the tier is full, or staging memory or a queue is for now. Throws as
+  /// execute. O(images).
+  TransferId put(const Stream& stream, std::span<const SlotImage> images, Medium to = Medium::host);
+  TransferId put(const Stream& stream, const ImageKey& image, SlotId slot) {
+    const SlotImage one{image, slot};
+    return put(stream, {&one, 1});
+  }
+  /// Loads images into slots, from host memory or, where it does not hold them, from files: once their puts are
+  /// answered. Numbers and throws as put.
+  TransferId get(const Stream& stream, std::span<const SlotImage> images);
+  TransferId get(const Stream& stream, const ImageKey& image, SlotId slot) {
+    const SlotImage one{image, slot};
+    return get(stream, {&one, 1});
+  }
+  /// Sets where[i] to the fastest tier that image i can be got from, or to none, and returns how many can. O(images).
+  /// Throws InvalidArgument for another size, and for a content or group that is not here.
+  std::size_t lookup(std::span<const ImageKey> images, std::span<std::optional<Medium>> where) const;
+  /// Drops images in every tier, as a plan would. Those that are nowhere are ignored. Throws as execute.
+  void remove(const Stream& stream, std::span<const ImageKey> images);
 
   /// Copies images of host memory to the file tier that does not hold them: call it and poll until it returns 0, and
   /// the next start finds all images in files()->keys(). Returns how many are not copied yet. A copy that fails is
