@@ -14,6 +14,10 @@ CONV, RECURRENT = range(2)  # stateport_state_kind
 DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8, INT8_BLOCK32 = range(8)  # stateport_element_type
 SLOTS, TREE, ALIGN = range(3)  # stateport_cache_index
 FINISHED, PREEMPTED, ABORTED = range(3)  # stateport_request_end
+KV_BLOCK, STATE = range(2)  # stateport_content
+DEVICE, HOST, FILE, REMOTE = range(4)  # stateport_medium
+STORE, LOAD, COPY, DROP = range(4)  # stateport_transfer_kind
+DONE, NO_ROOM, GONE, DAMAGED, FOREIGN_LAYOUT, WRONG_POSITION, FAILED = range(7)  # stateport_transfer_status
 HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction
 INT32S = POINTER(c_int32)
 
@@ -90,6 +94,45 @@ AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_
 AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
                     rows=c_int32)
 
+
+
+class ImageKey(ctypes.Structure):
+    _fields_ = [("prefix", c_uint64 * 2), ("tokens", c_int64), ("content", c_int32), ("group", c_int32)]
+
+
+class Transfer(ctypes.Structure):
+    _fields_ = [("id", c_uint64), ("kind", c_int32), ("from_", c_int32), ("to", c_int32), ("place", c_int32),
+                ("request", c_int32), ("reserved", c_int32), ("image", ImageKey)]
+
+
+class TransferResult(ctypes.Structure):
+    _fields_ = [("id", c_uint64), ("status", c_int32), ("reserved", c_int32)]
+
+
+class SlotImage(ctypes.Structure):
+    _fields_ = [("key", ImageKey), ("slot", c_int32), ("reserved", c_int32)]
+
+
+TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_t)
+TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
+                     kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=c_int32, host_bytes_per_s=c_double,
+                     file_bytes_per_s=c_double, tokens_per_s=c_double)
+TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
+                   bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
+                   dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64)
+StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
+                           model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
+                           head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,
+                           file_bytes=c_uint64, free_floor_bytes=c_uint64, file_queue_bytes=c_uint64,
+                           staging_bytes=c_uint64, file_transfers_max=c_size_t, file_lanes=c_int32)
+StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c_uint64, host_bytes=c_uint64,
+                        host_images=c_int64, host_image_bytes=c_uint64, file_images=c_uint64, file_bytes=c_uint64,
+                        found_images=c_uint64, foreign_files=c_uint64, foreign_images=c_uint64,
+                        damaged_files=c_uint64, unreadable_files=c_uint64, dropped_temporaries=c_uint64,
+                        written_images=c_uint64, written_bytes=c_uint64, read_images=c_uint64, read_bytes=c_uint64,
+                        write_seconds=c_double, read_seconds=c_double)
+AttachedImages = struct("AttachedImages", attached=c_size_t, removed=c_size_t, skipped=c_size_t)
+
 StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
                     layout_fingerprint=c_uint64)
 CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_requests=c_int32,
@@ -98,12 +141,15 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64, groups=POINTER(StateGroup),
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
                       events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
-                      position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64)
-CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32)
+                      position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64,
+                      tiers=POINTER(TierOptions))
+CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32,
+                   transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),
                 media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double)
-StartedRequest = struct("StartedRequest", request=c_int32, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64)
+StartedRequest = struct("StartedRequest", request=c_int32, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
+                        load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32)
 PassBatch = struct("PassBatch", request=INT32S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
 
 

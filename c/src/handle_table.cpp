@@ -43,6 +43,8 @@ std::string_view name(Kind kind) noexcept {
       return "request cache";
     case Kind::step_committer:
       return "step committer";
+    case Kind::state_tiers:
+      return "state tiers";
   }
   return "?";
 }

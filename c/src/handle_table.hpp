@@ -28,9 +28,10 @@ enum class Kind : std::uint8_t {
   align,
   align_planner,
   request_cache,
-  step_committer
+  step_committer,
+  state_tiers
 };
-inline constexpr Kind last_kind = Kind::step_committer;
+inline constexpr Kind last_kind = Kind::state_tiers;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

@@ -7,6 +7,7 @@
 #include "copies.hpp"
 #include "eviction.hpp"
 #include "prefix_tree.hpp"
+#include "transfers.hpp"
 
 #include <algorithm>
 
@@ -18,10 +19,7 @@ static_assert(STATEPORT_INDEX_SLOTS == static_cast<int>(CacheIndex::slots) &&
               STATEPORT_INDEX_ALIGN == static_cast<int>(CacheIndex::align));
 static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::stored) &&
               STATEPORT_EVENT_REMOVED == static_cast<int>(CacheEvent::Kind::removed) &&
-              STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared) &&
-              STATEPORT_EVENT_KV_BLOCK == static_cast<int>(CacheEvent::Content::kv_block) &&
-              STATEPORT_EVENT_STATE == static_cast<int>(CacheEvent::Content::state) &&
-              STATEPORT_EVENT_DEVICE == static_cast<int>(CacheEvent::Medium::device));
+              STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared));
 static_assert(lost_hit_count < STATEPORT_LOST_REASONS_MAX && STATEPORT_LOST_TIER_FAILED == lost_hit_count);
 
 constexpr std::int32_t every_token = 1;
@@ -61,7 +59,8 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .budget_bytes = given.budget_bytes,
                              .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
                              .overlap = given.overlap != 0,
-                             .events = given.events != 0};
+                             .events = given.events != 0,
+                             .tiers = read_tier_options(given.tiers)};
   if (given.block_size_tokens != 0) wanted.block_size_tokens = given.block_size_tokens;
   if (given.cost_linear != 0 || given.cost_quadratic != 0) wanted.cost = {given.cost_linear, given.cost_quadratic};
   for (const stateport_state_group& group : read_structs(given.groups, given.group_count, "groups"))
@@ -77,6 +76,10 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
   }
   require(given.budget_bytes == 0 || has_costs, "budget_bytes", given.budget_bytes,
           "needs state_bytes and kv_bytes_per_token of eviction");
+  const bool has_image_sizes = wanted.tiers.state_image_bytes != 0 && wanted.tiers.kv_image_bytes != 0;
+  require(!wanted.tiers.enabled() || has_costs || has_image_sizes, "tiers.state_image_bytes",
+          wanted.tiers.state_image_bytes,
+          "must be given with kv_image_bytes, or eviction must name state_bytes and kv_bytes_per_token");
   if (given.eviction == nullptr) return wanted;
   const NamedEviction eviction = read_eviction(given.eviction, "eviction");
   wanted.eviction = eviction.order;
@@ -86,10 +89,14 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
 }
 
 stateport_started_request to_c(const StartedRequest& started) noexcept {
+  const TierLoad load = started.load.value_or(TierLoad{.medium = Medium::device});
   return {.request = started.request.value(),
           .lost = to_c(started.lost),
           .reused_tokens = started.reused_tokens,
-          .lost_tokens = started.lost_tokens};
+          .lost_tokens = started.lost_tokens,
+          .load_tokens = load.tokens,
+          .load_bytes = load.bytes,
+          .load_medium = static_cast<std::int32_t>(load.medium)};
 }
 
 stateport_cache_event to_c(const CacheEvent& event) noexcept {

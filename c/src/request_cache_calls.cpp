@@ -4,11 +4,10 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "arguments.hpp"
+#include "cache_object.hpp"
 #include "eviction.hpp"
 #include "guard.hpp"
-#include "handle_table.hpp"
 #include "prefix_tree.hpp"
-#include "request_cache.hpp"
 
 #include <algorithm>
 #include <array>
@@ -25,20 +24,6 @@ static_assert(STATEPORT_FINISHED == static_cast<int>(RequestEnd::finished) &&
               STATEPORT_ABORTED == static_cast<int>(RequestEnd::aborted));
 
 constexpr std::size_t events_at_once = 64;
-
-struct CacheObject final : Object {
-  static constexpr Kind kind = Kind::request_cache;
-  explicit CacheObject(const RequestCacheOptions& options)
-      : Object(kind), groups(group_count(options)), cache(make_request_cache(options)), plan(groups), commits(groups) {}
-
-  std::size_t groups;
-  std::unique_ptr<RequestCache> cache;
-  // What the last call told.
-  PassPlanArrays plan;
-  std::vector<GroupCommitArrays> commits;
-  GroupPlanArrays state;
-  std::vector<PassRow> rows;
-};
 
 using HeldCache = Held<CacheObject>;
 
@@ -140,10 +125,12 @@ stateport_status stateport_request_cache_describe(stateport_request_cache* cache
     const HeldCache held(cache, "cache");
     const RequestCacheOptions& options = held->cache->options();
     Out(out, "out")
-        .write({.groups = held->groups,
-                .kv_blocks = kv_blocks(options),
-                .scratch_slots = scratch_slots(options),
-                .running_requests = held->cache->running_requests()});
+        .write(
+            {.groups = held->groups,
+             .kv_blocks = kv_blocks(options),
+             .scratch_slots = scratch_slots(options),
+             .running_requests = held->cache->running_requests(),
+             .transfers_under_way = held->cache->tiers() == nullptr ? 0 : held->cache->tiers()->transfers_under_way()});
   });
 }
 

@@ -416,7 +416,7 @@ static int find_stored(const engine* self, const uint64_t* prefix, int32_t conte
 }
 
 static void apply_event(engine* self, const stateport_cache_event* event) {
-  CHECK(event->sequence == self->last_event + 1 && event->medium == STATEPORT_EVENT_DEVICE);
+  CHECK(event->sequence == self->last_event + 1 && event->medium == STATEPORT_MEDIUM_DEVICE);
   self->last_event = event->sequence;
   if (event->kind == STATEPORT_EVENT_CLEARED) {
     self->found = 0;
@@ -430,8 +430,8 @@ static void apply_event(engine* self, const stateport_cache_event* event) {
   }
   CHECK(event->kind == STATEPORT_EVENT_STORED && event->tokens > 0 && self->found < engine_events_max);
   const bool is_first = event->parent[0] == 0 && event->parent[1] == 0;
-  if (event->content == STATEPORT_EVENT_KV_BLOCK && event->tokens > self->block_tokens)
-    CHECK(find_stored(self, event->parent, STATEPORT_EVENT_KV_BLOCK, 0) < self->found);
+  if (event->content == STATEPORT_KV_BLOCK && event->tokens > self->block_tokens)
+    CHECK(find_stored(self, event->parent, STATEPORT_KV_BLOCK, 0) < self->found);
   else
     CHECK(is_first);
   memcpy(self->stored[self->found].prefix, event->prefix, sizeof event->prefix);

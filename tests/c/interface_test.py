@@ -5,17 +5,20 @@
 import ctypes
 import pathlib
 import sys
-from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+import tempfile
+from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (ALIGN, BACKEND_ERROR, FINISHED, HIX, INT8, INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE,
-                         MRU, NO_CAPACITY, NONE, RECURRENT, SLOTS, TREE, AlignBatch, AlignBinding, AlignGroup,
-                         AlignOptions, AlignStep, AllocatorOptions, BlockTable, CacheEvent, CacheOptions, CacheStats,
-                         CheckpointCommit, CheckpointOptions, EvictDemand, EvictionOptions, EvictResult, FoundState,
-                         GroupCommit, GroupPlan, I, Insert, InsertResult, Library, Lookup, Match, OnSlotVictim,
-                         OnVictim, PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore,
-                         ReuseHint, RunningRequest, ServedPrompt, SlotCopy, SlotVictim, SpecInfo, StartedRequest,
-                         StateGroup, StoreOptions, Tag, TensorMemory, TensorSpec, TreeOptions, int32s, room)
+from stateport_c import (ALIGN, BACKEND_ERROR, DEVICE, DONE, DROP, FILE, FINISHED, HIX, HOST, INT8, INVALID_ARGUMENT,
+                         INVALID_HANDLE, INVALID_STATE, LOAD, MRU, NONE, NO_CAPACITY, RECURRENT, SLOTS, STATE, STORE,
+                         TREE, AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, AllocatorOptions,
+                         BlockTable, CacheEvent, CacheOptions, CacheStats, CheckpointCommit, CheckpointOptions,
+                         EvictDemand, EvictResult, EvictionOptions, FoundState, GroupCommit, GroupPlan, I, ImageKey,
+                         Insert, InsertResult, Library, Lookup, Match, OnSlotVictim, OnVictim, PassBatch, PassCommit,
+                         PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint, RunningRequest,
+                         ServedPrompt, SlotCopy, SlotImage, SlotVictim, SpecInfo, StartedRequest, StateGroup,
+                         StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions,
+                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, room)
 
 SKIPPED = 77
 
@@ -387,6 +390,124 @@ def test_request_caches(stateport):
         stateport.request_cache_destroy(cache)
 
 
+def test_cache_tiers(stateport):
+    """What two checkpoints cannot hold goes below, and is named for a load when a prompt needs it."""
+    tiers = TierOptions(host_bytes=1000, state_image_bytes=50, kv_image_bytes=10)
+    options = CacheOptions(index=TREE, max_requests=1, max_request_tokens=16, block_size_tokens=4, kv_tokens=32,
+                           checkpoints=2, scan_alignment_tokens=-1, layout_fingerprint=7, tiers=ctypes.pointer(tiers))
+    cache = stateport.make("request_cache_create", byref(options))
+    images = {}  # by key: the prompt that it belongs to
+    places = {}  # by (content, place)
+    answers = []
+
+    def take():
+        plan = TransferPlan()
+        stateport.request_cache_take_transfers(cache, byref(plan))
+        for move in plan.transfers[: plan.count]:
+            key, place = bytes(move.image), (move.image.content, move.place)
+            if move.kind == STORE:
+                assert (move.from_, move.to) == (DEVICE, HOST) and move.image.tokens in (4, 8)
+                images[key] = places.get(place)
+            elif move.kind == LOAD:
+                places[place] = images[key]
+            if move.kind == DROP:
+                del images[key]
+            else:
+                answers.append(TransferResult(move.id, DONE))
+
+    def settle():
+        done = c_size_t()
+        stateport.request_cache_settle(cache, (TransferResult * len(answers))(*answers), len(answers), None,
+                                       byref(done))
+        assert done.value == len(answers)
+        answers.clear()
+        take()
+
+    def copy(group):
+        for move in group.copies[: group.copy_count]:
+            places[STATE, move.dst] = places[STATE, move.src]
+
+    def serve(number):
+        prompt, started, done = room(Prompt, 1), room(StartedRequest, 1), c_size_t()
+        prompt[0].tokens, prompt[0].count = int32s(*range(100 * number, 100 * number + 9)), 9
+        stateport.request_cache_start(cache, prompt, 1, started, byref(done))
+        request, loading = started[0].request, (c_uint8 * 1)()
+        stateport.request_cache_loading(cache, int32s(request), 1, loading)
+        assert loading[0] == (started[0].load_tokens > 0)
+        take()
+        settle()
+        for tokens, samples in ((8, 0), (1, 1)):
+            if started[0].load_tokens + started[0].reused_tokens >= tokens > 1:
+                continue
+            plan_groups, groups = room(GroupPlan, 1), room(GroupCommit, 1)
+            plan = PassPlan(groups=plan_groups, group_count=1)
+            stateport.request_cache_plan(cache, byref(PassBatch(request=int32s(request), tokens=int32s(tokens),
+                                                                rows=1)), byref(plan))
+            stateport.refuses(INVALID_STATE, "were not taken", "request_cache_cancel", cache, c_uint64(plan.pass_id))
+            take()
+            copy(plan_groups[0])
+            read = plan_groups[0].read_slot[0]
+            assert read == NONE or places[STATE, read] == number, (places, read)
+            places[STATE, plan_groups[0].write_slot[0]] = number
+            done_pass = PassCommit(groups=groups, group_count=1)
+            stateport.request_cache_commit(cache, c_uint64(plan.pass_id), int32s(samples), 1, int32s(5), samples,
+                                           byref(done_pass))
+            take()
+            copy(groups[0])
+            settle()
+        stateport.request_cache_end(cache, int32s(request), 1, I(FINISHED), None)
+        take()
+        return started[0]
+
+    assert [serve(number).load_tokens for number in range(4)] == [0] * 4
+    started = serve(0)
+    assert (started.load_tokens, started.load_medium, started.reused_tokens) == (8, HOST, 0)
+    assert started.load_bytes == 50 + 2 * 10
+    usage = TierUsage()
+    stateport.request_cache_tier_usage(cache, I(HOST), byref(usage))
+    assert (usage.loads, usage.hit_tokens, usage.lost_images) == (1, 8, 0)
+    stateport.refuses(INVALID_STATE, "no file tier", "request_cache_drain", cache)
+    stateport.request_cache_check(cache)
+    stateport.request_cache_destroy(cache)
+
+
+def test_state_tiers(stateport):
+    """A state goes to the host and to a file, and comes back after a restart."""
+    spec = spec_of_bytes(stateport, 10)
+    store = stateport.make("store_create", spec, byref(StoreOptions(slots=3)), None)
+    write(stateport, store, 0, b"stateport!")
+    with tempfile.TemporaryDirectory() as folder:
+        for index, medium in enumerate((HOST, FILE, FILE)):
+            options = StateTiersOptions(states=ctypes.pointer(store), state_count=1, model=b"m", model_bytes=1,
+                                        host_bytes=1 << 16, folder=folder.encode(), file_bytes=1 << 20)
+            tiers = stateport.make("state_tiers_create", byref(options))
+            image = SlotImage(ImageKey((1, 2), 64, STATE, 0), 0)
+            first, count, result = c_uint64(), c_size_t(), TransferResult()
+
+            def answer():
+                count.value = 0
+                while count.value == 0:
+                    stateport.state_tiers_poll(tiers, None, byref(result), 1, byref(count))
+                return result.id - first.value, result.status
+
+            if index < 2:
+                stateport.state_tiers_put(tiers, None, byref(image), 1, I(medium), byref(first))
+                assert answer() == (0, DONE)
+            where = c_int32()
+            stateport.state_tiers_lookup(tiers, byref(image.key), 1, byref(where))
+            assert where.value == medium
+            write(stateport, store, 2, b"..........")
+            image.slot = 2
+            stateport.state_tiers_get(tiers, None, byref(image), 1, byref(first))
+            assert answer() == (0, DONE) and read(stateport, store, 2, 10) == b"stateport!"
+            info = StateTiersInfo()
+            stateport.state_tiers_describe(tiers, byref(info))
+            assert (info.found_images, info.file_images) == ((0, 0), (0, 1), (1, 1))[index]
+            stateport.state_tiers_destroy(tiers)
+    stateport.store_destroy(store)
+    stateport.spec_destroy(spec)
+
+
 def test_misuse(stateport):
     tree = stateport.make("tree_create", byref(TreeOptions(slots=2)))
     for wrong in (None, c_void_p(8), c_void_p(tree.value ^ 1 << 30), c_void_p(2**64 - 1)):
@@ -404,14 +525,15 @@ def test_misuse(stateport):
 def main():
     stateport = Library(sys.argv[1])
     tests = (test_specs, test_slot_allocator, test_checkpoints, test_tree, test_tree_batches, test_victims_of_trees,
-             test_victims_of_allocators, test_hints, test_align_planner, test_request_caches, test_misuse)
+             test_victims_of_allocators, test_hints, test_align_planner, test_request_caches, test_cache_tiers,
+             test_misuse)
     runtime, backend = c_void_p(), "no device"
     if stateport.has_device:
         if stateport.status("runtime_create", None, byref(runtime)) == BACKEND_ERROR:
             print("skipped:", stateport.text("last_error"))
             return SKIPPED
         assert runtime.value, stateport.text("last_error")
-        tests, backend = (*tests, test_stores, test_align), stateport.text("backend")
+        tests, backend = (*tests, test_stores, test_state_tiers, test_align), stateport.text("backend")
     for test in tests:
         test(stateport)
     if stateport.has_device:

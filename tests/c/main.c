@@ -27,6 +27,9 @@ int main(void) {
   test_scratch_and_device_plans();
   test_layer_ranges();
   test_strides();
+  test_state_tiers();
+  test_images();
+  test_state_tiers_refusals();
   test_step_committer();
   test_align();
   test_align_refusals();

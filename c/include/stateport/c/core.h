@@ -32,6 +32,7 @@
 /// each in a callback and calling the handle of the other's, wait for each other for ever.
 #include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/align_planner.h>   // IWYU pragma: export
+#include <stateport/c/cache_tiers.h>     // IWYU pragma: export
 #include <stateport/c/checkpoints.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export
@@ -42,5 +43,6 @@
 #include <stateport/c/spec.h>            // IWYU pragma: export
 #include <stateport/c/statistics.h>      // IWYU pragma: export
 #include <stateport/c/status.h>          // IWYU pragma: export
+#include <stateport/c/transfers.h>       // IWYU pragma: export
 
 #endif

@@ -7,6 +7,7 @@
 #include <stateport/c/request_types.h>
 #include <stateport/c/statistics.h>
 #include <stateport/c/status.h>
+#include <stateport/c/transfers.h>
 
 /// The one interface that an engine needs, for each of the three indexes: stateport::RequestCache. The conventions are
 /// in stateport/c/core.h, the rules in the C++ header.
@@ -88,15 +89,17 @@ typedef struct stateport_request_cache_options {
   /// Tree, with a placement other than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
   /// beyond j, as long as there is a free slot and room in the budget. The first to go.
   int64_t spare_checkpoint_tokens;
+  const stateport_tier_options* tiers;  ///< what lies below the device; null: nothing. See stateport/c/cache_tiers.h
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.
 typedef struct stateport_request_cache_info {
   size_t size;
-  size_t groups;          ///< of layers: of align those of the options, else one
-  int32_t kv_blocks;      ///< KV indices of plans are below it times block_size_tokens
-  int32_t scratch_slots;  ///< for stateport_state_save.in_scratch
-  int32_t running_requests;
+  size_t groups;               ///< of layers: of align those of the options, else one
+  int32_t kv_blocks;           ///< KV indices of plans are below it times block_size_tokens
+  int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
+  int32_t running_requests;    ///< with those that ended while a load for them was under way
+  size_t transfers_under_way;  ///< to and from tiers, named and not settled
 } stateport_request_cache_info;
 
 stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
@@ -140,7 +143,8 @@ stateport_status stateport_request_cache_request(stateport_request_cache* cache,
 stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
                                                stateport_group_plan* out);
 
-/// Forgets everything that is cached. STATEPORT_INVALID_STATE while a request runs.
+/// Forgets everything that is cached, in tiers too. STATEPORT_INVALID_STATE while a request runs or a transfer is
+/// under way.
 stateport_status stateport_request_cache_reset(stateport_request_cache* cache);
 stateport_status stateport_request_cache_stats(stateport_request_cache* cache, stateport_cache_stats* out);
 /// The same in the text format of Prometheus, ended by a zero byte, as far as `capacity` bytes have room; `bytes`

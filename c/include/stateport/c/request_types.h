@@ -6,6 +6,7 @@
 #include <stateport/c/eviction.h>
 #include <stateport/c/prefix_tree.h>
 #include <stateport/c/statistics.h>
+#include <stateport/c/transfers.h>
 
 /// What goes into a stateport_request_cache and what comes out of it: request_types.hpp in C++. Plain data.
 #ifdef __cplusplus
@@ -38,6 +39,11 @@ typedef struct stateport_started_request {
   int32_t lost;           ///< stateport_lost_hit: why not more is reused
   int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
   int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
+  /// More is on its way from a tier: the first pass begins behind so many tokens. 0: nothing is. Until that has ended
+  /// (stateport_request_cache_loading) no pass can run the request. What does not arrive is computed.
+  int64_t load_tokens;
+  int64_t load_bytes;   ///< to load
+  int32_t load_medium;  ///< stateport_medium: the slowest tier that something is loaded from
 } stateport_started_request;
 
 /// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the
@@ -158,16 +164,14 @@ typedef enum stateport_event_kind {
   STATEPORT_EVENT_REMOVED,     ///< can not be found any more
   STATEPORT_EVENT_CLEARED      ///< nothing can be found any more; other members have no meaning
 } stateport_event_kind;
-typedef enum stateport_event_content { STATEPORT_EVENT_KV_BLOCK = 0, STATEPORT_EVENT_STATE } stateport_event_content;
-typedef enum stateport_event_medium { STATEPORT_EVENT_DEVICE = 0 } stateport_event_medium;
 
 /// What a router must hear to know what a cache holds.
 typedef struct stateport_cache_event {
   size_t size;
   uint64_t sequence;   ///< counts up by one from 1
   int32_t kind;        ///< stateport_event_kind
-  int32_t content;     ///< stateport_event_content
-  int32_t medium;      ///< stateport_event_medium
+  int32_t content;     ///< stateport_content
+  int32_t medium;      ///< stateport_medium
   int32_t group;       ///< of a state
   uint64_t prefix[2];  ///< names the block, or the state, with everything before it: see stateport_hash_blocks
   uint64_t parent[2];  ///< stored KV: of the block before; zeros for the first one of a prompt

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_CACHE_TIERS_H
+#define STATEPORT_C_CACHE_TIERS_H
+
+#include <stateport/c/request_cache.h>
+#include <stateport/c/status.h>
+#include <stateport/c/transfers.h>
+
+/// What a request cache keeps below the device: stateport::CacheTiers. The conventions are in stateport/c/core.h.
+///
+///     plan or commit → take_transfers → carry out → enqueue what plan or commit answered
+///     whenever some have ended, and all that was answered is enqueued → settle → take_transfers …
+///
+/// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
+/// answered before may read or write. So transfers are taken after every plan and commit, whether there are any or not,
+/// and enqueued before what that call answered. What a commit answered is enqueued before any later call but
+/// take_transfers; what a plan answered (or a commit, as its `next`) before the next start, unless it is cancelled.
+///
+/// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
+/// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with
+/// STATEPORT_INVALID_STATE.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// What to move between the device and the tiers. To be called after every plan and commit: until then start, plan,
+/// cancel, commit, end, settle and drain of this cache are refused with STATEPORT_INVALID_STATE. start, end and settle
+/// add to it; where nothing runs, it is called after these, too. The transfers are the cache's until the next call.
+stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out);
+/// These transfers ended, in any order. A load that is STATEPORT_TRANSFER_DONE was written, or is enqueued before all
+/// that is enqueued from now on. The first result that is refused, because its transfer is not under way, ends the
+/// call: `done` says how many before it count. loaded: how many requests have all that was loaded for them, or will not
+/// get it; null: not wanted.
+stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
+                                                const stateport_transfer_result* results, size_t count, int32_t* loaded,
+                                                size_t* done);
+/// loading: [count] not 0: something is being loaded for the request, or was when it ended. Until then no pass can run
+/// it: chunk says 0. Refused: a request that does not run.
+stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int32_t* requests, size_t count,
+                                                 uint8_t* loading);
+/// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it is,
+/// too. Ends where there is no room or no place in the queue: once what was named has settled, another call goes on.
+/// All is written when a call names nothing and nothing is under way.
+stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
+/// The tier has these images, from before the cache was made. attached: [count] 0: there is no number left for the
+/// image, or no room in the tier: it is to be removed. Refused, which ends the call after `done` images: a medium that
+/// is no tier of this cache, tokens that are not whole blocks, a group that the cache does not have.
+stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
+                                                const stateport_image_key* images, size_t count, uint8_t* attached,
+                                                size_t* done);
+/// medium: stateport_medium. All zero for one that is no tier.
+stateport_status stateport_request_cache_tier_usage(stateport_request_cache* cache, int32_t medium,
+                                                    stateport_tier_usage* out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_STATE_TIERS_H
+#define STATEPORT_C_STATE_TIERS_H
+
+#include <stateport/c/cache_tiers.h>
+#include <stateport/c/status.h>
+#include <stateport/c/store.h>
+#include <stateport/c/transfers.h>
+
+/// Images below the device, in host memory and in files, and what moves them: stateport::StateTiers. The conventions
+/// are in stateport/c/core.h.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Moves states and KV blocks between an engine's stores and the tiers below them, and tells how it went. It decides
+/// nothing. All its copies run one behind the other, on whatever streams its calls name; what an engine enqueues on
+/// other streams it orders itself. Nothing waits for the device or a file but create and destroy. A stream that
+/// captures a graph is refused with STATEPORT_INVALID_STATE.
+///
+/// Under a request cache, one at a time:
+///
+///     plan or commit → begin_transfers → enqueue what plan or commit answered
+///     once a step, and while requests load → end_transfers
+///
+/// Without one: put, get, lookup, remove, poll.
+typedef struct stateport_state_tiers stateport_state_tiers;
+
+typedef struct stateport_state_tiers_options {
+  size_t size;
+  stateport_store* const* states;  ///< [state_count] the engine's states, a store for each group of layers
+  size_t state_count;
+  /// The engine's KV, a block in a slot (usually a view): each KV tensor of a layer is a tensor of kind
+  /// STATEPORT_RECURRENT. Null: none.
+  stateport_store* kv;
+  /// Names the model: weights, revision, whatever makes states of two models differ. Must not be empty with a folder.
+  const void* model;
+  size_t model_bytes;
+  /// Which part of the model's states the stores hold: layers [layer_begin, layer_end) of part `head_group` of
+  /// `head_groups` equal parts of the heads. All zero: the whole.
+  int32_t layer_begin;
+  int32_t layer_end;
+  int32_t head_group;
+  int32_t head_groups;
+  /// Of pinned memory, for images that stay on the host, used in whole frames (stateport_state_tiers_info). 0: none do.
+  uint64_t host_bytes;
+  /// Of the files: made if it is not there, and the folder above it must be. Several processes may use one. Null: no
+  /// file tier.
+  const char* folder;
+  uint64_t file_bytes;        ///< for images in files
+  uint64_t free_floor_bytes;  ///< writes that would leave the file system less are refused
+  uint64_t file_queue_bytes;  ///< of images whose write was not answered yet, and as much for reads; 0: 256 MiB
+  /// Host memory beside host_bytes, for images on their way to or from a file; 0: 64 MiB. Only with a folder.
+  uint64_t staging_bytes;
+  size_t file_transfers_max;  ///< while so many are under way, stores and copies to files are refused; 0: 4,096
+  int32_t file_lanes;         ///< files that are written or read at a time; 0: 2
+} stateport_state_tiers_options;
+
+typedef struct stateport_state_tiers_info {
+  size_t size;
+  size_t in_flight;  ///< transfers that poll or end_transfers has not answered, and those whose memory is in use
+  uint64_t
+      host_frame_bytes;  ///< host memory is cut into such frames: each holds one large image, or several small ones
+  uint64_t host_bytes;   ///< in whole frames
+  int64_t host_images;
+  uint64_t host_image_bytes;
+  uint64_t file_images;
+  uint64_t file_bytes;  ///< of files, and of writes under way
+  // What opening the folder found.
+  uint64_t found_images;
+  uint64_t foreign_files;        ///< other names than a tier gives; left alone
+  uint64_t foreign_images;       ///< of another version, model, layout or shard; left alone
+  uint64_t damaged_files;        ///< forgotten from the first header on that does not verify
+  uint64_t unreadable_files;     ///< could not be read; left alone
+  uint64_t dropped_temporaries;  ///< of writers that died
+  // What was done with files since.
+  uint64_t written_images;
+  uint64_t written_bytes;
+  uint64_t read_images;
+  uint64_t read_bytes;
+  double write_seconds;  ///< together, each from its first call to its last, without the time in a queue
+  double read_seconds;
+} stateport_state_tiers_info;
+
+/// What the image of one slot of a store with this spec takes in a tier: header and padding are counted.
+stateport_status stateport_image_bytes(stateport_spec* spec, uint64_t* out);
+
+/// Takes pinned memory, which may take seconds, and opens the folder. Refused: neither states nor KV, no room at all,
+/// less room than an image, a folder that holds other things or may not be read and written.
+stateport_status stateport_state_tiers_create(const stateport_state_tiers_options* options,
+                                              stateport_state_tiers** out);
+/// Waits for the device. Transfers with a file that were not answered are given up.
+stateport_status stateport_state_tiers_destroy(stateport_state_tiers* tiers);
+stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, stateport_state_tiers_info* out);
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
+
+// --- Under a request cache -------------------------------------------------------------------------------------------
+
+/// Takes the cache's transfers and begins them. After every plan and commit, before what they answered is enqueued on
+/// this stream; after start and end where nothing runs. begun: how many, drops counted; null: not wanted. Slots and
+/// blocks of the cache that the stores do not have are refused; these transfers have failed then.
+stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
+                                                       stateport_request_cache* cache, size_t* begun);
+/// Tells the cache which transfers have ended, and begins what it names then. Once a step, before the next chunk, when
+/// all is enqueued that plans and commits answered; also while requests wait for loads. What was loaded is enqueued on
+/// this stream. loaded: how many requests need not wait any more; null: not wanted. STATEPORT_INVALID_STATE after a
+/// plan or commit without begin_transfers.
+stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
+                                                     stateport_request_cache* cache, int32_t* loaded);
+
+typedef struct stateport_attached_images {
+  size_t size;
+  size_t attached;
+  size_t removed;  ///< for which the cache had no room or no number left
+  size_t skipped;  ///< that are nothing of this cache: no whole blocks of it, or another group; left where they are
+} stateport_attached_images;
+
+/// Tells a cache of all images in files, which are there from an earlier run. STATEPORT_INVALID_STATE without a file
+/// tier, here or there.
+stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void* stream,
+                                              stateport_request_cache* cache, stateport_attached_images* out);
+
+// --- Transfers of an engine's own ------------------------------------------------------------------------------------
+
+/// Begins transfers in their order: of a request cache whose take_transfers the engine calls itself, or of its own,
+/// with numbers below 2^63. Refused, and nothing has begun: a transfer that no tier here can carry out.
+/// STATEPORT_INVALID_STATE where begin_transfers serves a cache.
+stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, void* stream,
+                                               const stateport_transfer* transfers, size_t count);
+/// Tells at most `capacity` transfers that have ended, each once. Lets what is under way go on: call it in every step,
+/// on the stream that reads what was loaded. Results of begin_transfers are not told here, but to the cache.
+stateport_status stateport_state_tiers_poll(stateport_state_tiers* tiers, void* stream, stateport_transfer_result* out,
+                                            size_t capacity, size_t* count);
+
+/// An image and its slot (of KV: its block) on the device. 40 bytes for ever.
+typedef struct stateport_slot_image {
+  stateport_image_key key;
+  int32_t slot;
+  int32_t reserved;  ///< 0
+} stateport_slot_image;
+
+/// Stores slots, to STATEPORT_MEDIUM_HOST or STATEPORT_MEDIUM_FILE. poll answers each: the first one has the number
+/// `first`, those behind it the next ones; numbers begin at 2^63. An image that is held is not stored again. Who puts
+/// images removes them: a full tier answers STATEPORT_TRANSFER_NO_ROOM, and so does one for files whose staging memory
+/// or queue is full for now.
+stateport_status stateport_state_tiers_put(stateport_state_tiers* tiers, void* stream,
+                                           const stateport_slot_image* images, size_t count, int32_t medium,
+                                           uint64_t* first);
+/// Loads into slots, from host memory or, where it is not there, from a file (once its put was answered), and numbers
+/// as put does. After a load that was not STATEPORT_TRANSFER_DONE its slot holds anything.
+stateport_status stateport_state_tiers_get(stateport_state_tiers* tiers, void* stream,
+                                           const stateport_slot_image* images, size_t count, uint64_t* first);
+/// media: [count] the fastest tier that each can be got from, or STATEPORT_NONE.
+stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, const stateport_image_key* images,
+                                              size_t count, int32_t* media);
+/// Forgets images in every tier, in the order of what was enqueued. Those that are nowhere are ignored.
+stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void* stream,
+                                              const stateport_image_key* images, size_t count);
+/// The keys of all images in a tier: at most `capacity` into `out`, and into `count` how many there are. In files by
+/// tokens and then prefix.
+stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_t medium, stateport_image_key* out,
+                                            size_t capacity, size_t* count);
+/// Copies what host memory holds to files that do not hold it: call it and poll until `left` is 0, and the next run
+/// finds everything. A copy that fails is answered by poll and tried again: give up when nothing but failures come.
+/// STATEPORT_INVALID_STATE without a file tier. With a request cache: stateport_request_cache_drain.
+stateport_status stateport_state_tiers_drain(stateport_state_tiers* tiers, void* stream, size_t* left);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

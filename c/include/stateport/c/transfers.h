@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_TRANSFERS_H
+#define STATEPORT_C_TRANSFERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/// What lies below the device and moves between it and there: stateport::TierOptions, stateport::TransferPlan. Plain
+/// data.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Where cached content lies, from the fastest to the slowest.
+typedef enum stateport_medium {
+  STATEPORT_MEDIUM_DEVICE = 0,
+  STATEPORT_MEDIUM_HOST,
+  STATEPORT_MEDIUM_FILE,
+  STATEPORT_MEDIUM_REMOTE
+} stateport_medium;
+
+typedef enum stateport_content { STATEPORT_KV_BLOCK = 0, STATEPORT_STATE } stateport_content;
+
+/// Names one image: the KV of a block of tokens, or the state of one group of layers at one position. Two images of one
+/// model and layout with equal keys hold the same. 32 bytes for ever.
+typedef struct stateport_image_key {
+  uint64_t prefix[2];  ///< of all tokens up to `tokens`, with their namespace: see stateport_hash_blocks
+  int64_t tokens;      ///< from the start of the prompt to the state, or to the end of the block
+  int32_t content;     ///< stateport_content
+  int32_t group;       ///< of a state; 0 for KV
+} stateport_image_key;
+
+typedef enum stateport_transfer_kind {
+  STATEPORT_TRANSFER_STORE = 0,  ///< device to a tier. `place` is read in the order of the engine's stream
+  STATEPORT_TRANSFER_LOAD,       ///< a tier to the device. `place` is written in the order of the engine's stream
+  STATEPORT_TRANSFER_COPY,       ///< a tier to a lower one; both have it then
+  STATEPORT_TRANSFER_DROP        ///< a tier forgets the image, once nobody reads it any more. Not answered
+} stateport_transfer_kind;
+
+/// One image and what happens to it. 64 bytes for ever.
+typedef struct stateport_transfer {
+  uint64_t id;       ///< from 1, in the order in which transfers were decided
+  int32_t kind;      ///< stateport_transfer_kind
+  int32_t from;      ///< stateport_medium
+  int32_t to;        ///< of a drop: the same as `from`
+  int32_t place;     ///< store, load: the state's slot in the store of its group, or the number of the KV block
+  int32_t request;   ///< load: the request that waits for it; else STATEPORT_NONE
+  int32_t reserved;  ///< 0
+  stateport_image_key image;
+} stateport_transfer;
+
+/// In the order in which they take effect: what a drop gives up may be used by a later store.
+typedef struct stateport_transfer_plan {
+  size_t size;
+  const stateport_transfer* transfers;
+  size_t count;
+} stateport_transfer_plan;
+
+/// How a transfer ended. Everything but STATEPORT_TRANSFER_DONE leaves the destination without the image.
+typedef enum stateport_transfer_status {
+  STATEPORT_TRANSFER_DONE = 0,        ///< load: enqueued, or written, before all that is enqueued later
+  STATEPORT_TRANSFER_NO_ROOM,         ///< the tier is full, or its queue is
+  STATEPORT_TRANSFER_GONE,            ///< the tier has no such image (any more)
+  STATEPORT_TRANSFER_DAMAGED,         ///< a checksum does not fit
+  STATEPORT_TRANSFER_FOREIGN_LAYOUT,  ///< another model, layout, type or version
+  STATEPORT_TRANSFER_WRONG_POSITION,  ///< the image names other tokens
+  STATEPORT_TRANSFER_FAILED           ///< the machine failed
+} stateport_transfer_status;
+
+/// 16 bytes for ever.
+typedef struct stateport_transfer_result {
+  uint64_t id;
+  int32_t status;    ///< stateport_transfer_status
+  int32_t reserved;  ///< 0
+} stateport_transfer_result;
+
+/// What a request cache keeps below the device. Without room on the host and in files there are no tiers.
+typedef struct stateport_tier_options {
+  size_t size;
+  int64_t host_bytes;  ///< for images on the host; 0: no host tier
+  int64_t file_bytes;  ///< for images in files; 0: no file tier
+  /// What the image of one state takes in a tier, all groups together, and that of the KV of one block
+  /// (stateport_image_bytes). 0: what `eviction` of the cache says.
+  int64_t state_image_bytes;
+  int64_t kv_image_bytes;
+  int64_t queue_bytes;    ///< of stores and copies under way; what does not fit is dropped and counted. 0: no limit
+  int32_t write_through;  ///< not 0: checkpoints go to files as soon as they are made, not when the device drops them
+  /// How fast loads are, and how fast the engine computes a prompt. A hit below the device is taken if loading it takes
+  /// less time than computing it. 0: not known; every such hit is taken unless all that it needs is known.
+  double host_bytes_per_s;
+  double file_bytes_per_s;
+  double tokens_per_s;
+} stateport_tier_options;
+
+/// What one tier holds and did, since the cache was made.
+typedef struct stateport_tier_usage {
+  size_t size;
+  int64_t states;
+  int64_t kv_blocks;
+  int64_t bytes;          ///< with what is on its way into the tier
+  int64_t bytes_written;  ///< into the tier
+  int64_t bytes_read;     ///< by loads and copies
+  int64_t loads;          ///< requests that loaded something from it, from no slower tier
+  int64_t hit_tokens;     ///< that these did not compute
+  int64_t evicted_states;
+  int64_t dropped_states;  ///< came to the tier and were not worth their place
+  int64_t refused_images;  ///< found no room or no place in the queue, or were not written
+  int64_t lost_images;     ///< that a load did not find as they should be
+} stateport_tier_usage;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

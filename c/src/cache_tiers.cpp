@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request cache keeps below the device.
+#include <stateport/c/cache_tiers.h>
+
+#include "arguments.hpp"
+#include "cache_object.hpp"
+#include "guard.hpp"
+#include "transfers.hpp"
+
+#include <algorithm>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace stateport::c {
+
+TierOptions read_tier_options(const stateport_tier_options* options) {
+  const auto given = read_optional_struct(options, "tiers");
+  TierOptions wanted{.host_bytes = given.host_bytes,
+                     .file_bytes = given.file_bytes,
+                     .state_image_bytes = given.state_image_bytes,
+                     .kv_image_bytes = given.kv_image_bytes,
+                     .write_through = given.write_through != 0,
+                     .host_bytes_per_s = given.host_bytes_per_s,
+                     .file_bytes_per_s = given.file_bytes_per_s,
+                     .tokens_per_s = given.tokens_per_s};
+  if (given.queue_bytes != 0) wanted.queue_bytes = given.queue_bytes;
+  return wanted;
+}
+
+stateport_tier_usage to_c(const TierUsage& usage) noexcept {
+  return {.size = sizeof(stateport_tier_usage),
+          .states = usage.states,
+          .kv_blocks = usage.kv_blocks,
+          .bytes = usage.bytes,
+          .bytes_written = usage.bytes_written,
+          .bytes_read = usage.bytes_read,
+          .loads = usage.loads,
+          .hit_tokens = usage.hit_tokens,
+          .evicted_states = usage.evicted_states,
+          .dropped_states = usage.dropped_states,
+          .refused_images = usage.refused_images,
+          .lost_images = usage.lost_images};
+}
+
+}  // namespace stateport::c
+
+namespace {
+using HeldCache = Held<CacheObject>;
+}
+
+stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    CacheTiers& tiers = held->tiers();
+    held->transfers.clear();
+    for (const Transfer& transfer : tiers.take_transfers().transfers) held->transfers.push_back(to_c(transfer));
+    result.write({.transfers = held->transfers.data(), .count = held->transfers.size()});
+  });
+}
+
+stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
+                                                const stateport_transfer_result* results, size_t count, int32_t* loaded,
+                                                size_t* done) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    CacheTiers& tiers = held->tiers();
+    const auto given = array(results, count, "results");
+    std::size_t& settled = checked(done, "done");
+    std::vector<TransferResult> ended;
+    for (const stateport_transfer_result& result : given) ended.push_back(from_c(result));
+    settled = 0;
+    std::int32_t loads = 0;
+    if (loaded != nullptr) *loaded = 0;
+    for (const TransferResult& result : ended) {
+      loads += tiers.settle({&result, 1});
+      if (loaded != nullptr) *loaded = loads;
+      ++settled;
+    }
+  });
+}
+
+stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int32_t* requests, size_t count,
+                                                 uint8_t* loading) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const CacheTiers& tiers = held->tiers();
+    const auto named = array(requests, count, "requests");
+    const auto room = array(loading, count, "loading");
+    std::vector<std::uint8_t> told;
+    for (const std::int32_t request : named) told.push_back(tiers.is_loading(RequestId{request}) ? 1 : 0);
+    std::ranges::copy(told, room.begin());
+  });
+}
+
+stateport_status stateport_request_cache_drain(stateport_request_cache* cache) {
+  return guarded([&] { HeldCache(cache, "cache")->tiers().drain(); });
+}
+
+stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
+                                                const stateport_image_key* images, size_t count, uint8_t* attached,
+                                                size_t* done) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    CacheTiers& tiers = held->tiers();
+    const Medium where = medium_from_c(medium, "medium");
+    const auto given = array(images, count, "images");
+    const auto room = array(attached, count, "attached");
+    std::size_t& told = checked(done, "done");
+    std::vector<ImageKey> keys;
+    for (const stateport_image_key& image : given) keys.push_back(from_c(image));
+    for (told = 0; told < keys.size(); ++told) room[told] = tiers.attach(where, keys[told]) ? 1 : 0;
+  });
+}
+
+stateport_status stateport_request_cache_tier_usage(stateport_request_cache* cache, int32_t medium,
+                                                    stateport_tier_usage* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    const Medium of = medium_from_c(medium, "medium");
+    CacheTiers* const tiers = held->cache->tiers();
+    result.write(to_c(tiers == nullptr ? TierUsage{} : tiers->usage(of)));
+  });
+}

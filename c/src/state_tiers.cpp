@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images below the device, and what moves them.
+#include <stateport/c/state_tiers.h>
+#include <stateport/tiers/state_tiers.hpp>
+
+#include <stateport/backends/pinned_resource.hpp>
+
+#include "arguments.hpp"
+#include "cache_object.hpp"
+#include "guard.hpp"
+#include "store_object.hpp"
+#include "transfers.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::c;
+
+namespace {
+
+static_assert(sizeof(stateport_slot_image) == 40);
+
+constexpr std::size_t results_at_once = 64;
+
+/// The stores that images come from and go to.
+struct TierStores {
+  std::vector<std::shared_ptr<StoreObject>> states;
+  std::shared_ptr<StoreObject> kv;  ///< or null
+};
+
+struct TiersObject final : Object {
+  static constexpr Kind kind = Kind::state_tiers;
+  TiersObject(TierStores of, const StateTiersOptions& options)
+      : Object(kind), stores(std::move(of)), tiers(memory, options) {}
+
+  /// Takes all answers there are, for the cache and for the engine.
+  void gather(const Stream& stream) {
+    std::array<TransferResult, results_at_once> results;
+    std::size_t count = results.size();
+    while (count == results.size()) {
+      count = tiers.poll(stream, results);
+      for (const TransferResult& result : std::span(results).first(count))
+        (result.id < StateTiers::first_own_id && !served.expired() ? of_cache : own).push_back(result);
+    }
+  }
+  /// From now on answers with low numbers are this cache's.
+  void serve(const std::shared_ptr<CacheObject>& cache) {
+    const auto before = served.lock();
+    if (before == cache) return;
+    require_state(tiers.in_flight() == 0 && (before == nullptr || of_cache.empty()), "cache",
+                  "transfers of another cache, or of the engine, are under way");
+    of_cache.clear();
+    served = cache;
+  }
+  /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
+  std::size_t begin(CacheTiers& cache, const Stream& stream);
+
+  TierStores stores;
+  PinnedResource memory;
+  StateTiers tiers;
+  std::weak_ptr<CacheObject> served;  ///< whose transfers begin_transfers takes
+  std::vector<TransferResult> of_cache;
+  std::vector<TransferResult> own;
+};
+
+std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
+  tiers.execute(stream, {});  // refuses a stream that captures before anything is taken
+  const TransferPlan plan = cache.take_transfers();
+  const std::size_t count = plan.transfers.size();
+  try {
+    tiers.execute(stream, plan);
+  } catch (const InvalidArgument&) {
+    std::vector<TransferResult> failed;
+    for (const Transfer& transfer : plan.transfers)
+      if (transfer.kind != Transfer::Kind::drop) failed.push_back({transfer.id, TransferStatus::failed});
+    cache.settle(failed);
+    throw;
+  }
+  return count;
+}
+
+using HeldTiers = Held<TiersObject>;
+using HeldCache = Held<CacheObject>;
+
+TierStores find_stores(const stateport_state_tiers_options& given) {
+  TierStores stores;
+  for (stateport_store* store : array(given.states, given.state_count, "states"))
+    stores.states.push_back(find<StoreObject>(store, "states"));
+  if (given.kv != nullptr) stores.kv = find<StoreObject>(given.kv, "kv");
+  return stores;
+}
+
+ModelId read_model(const stateport_state_tiers_options& given) {
+  const auto name = array(static_cast<const char*>(given.model), given.model_bytes, "model");
+  require(!name.empty() || given.folder == nullptr, "model_bytes", given.model_bytes,
+          "files need the name of the model, because other models may use the folder");
+  return name.empty() ? ModelId{} : ModelId(std::string_view(name.data(), name.size()));
+}
+
+std::optional<FileTierOptions> read_files(const stateport_state_tiers_options& given) {
+  if (given.folder == nullptr) {
+    require(given.file_bytes == 0, "file_bytes", given.file_bytes, "needs a folder");
+    return {};
+  }
+  FileTierOptions wanted{
+      .folder = given.folder, .capacity_bytes = given.file_bytes, .free_floor_bytes = given.free_floor_bytes};
+  if (given.file_queue_bytes != 0) wanted.queue_bytes = given.file_queue_bytes;
+  if (given.file_lanes != 0) wanted.lanes = given.file_lanes;
+  return wanted;
+}
+
+std::shared_ptr<TiersObject> make_tiers(const stateport_state_tiers_options* options) {
+  const auto given = read_struct<stateport_state_tiers_options>(options, "options");
+  TierStores stores = find_stores(given);
+  StateTiersOptions wanted{.kv = stores.kv ? &stores.kv->store : nullptr,
+                           .model = read_model(given),
+                           .shard = {given.layer_begin, given.layer_end, given.head_group, given.head_groups},
+                           .host_budget_bytes = given.host_bytes,
+                           .files = read_files(given)};
+  for (const auto& store : stores.states) wanted.states.push_back(&store->store);
+  if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
+  if (given.file_transfers_max != 0) wanted.file_transfers_max = given.file_transfers_max;
+  return std::make_shared<TiersObject>(std::move(stores), wanted);
+}
+
+stateport_state_tiers_info describe(const StateTiers& tiers) {
+  const HostTier::Usage& host = tiers.host().usage();
+  stateport_state_tiers_info info = {.in_flight = tiers.in_flight(),
+                                     .host_frame_bytes = tiers.host().frame_bytes(),
+                                     .host_bytes = static_cast<std::uint64_t>(host.frames) * tiers.host().frame_bytes(),
+                                     .host_images = host.images,
+                                     .host_image_bytes = host.image_bytes};
+  if (tiers.files() == nullptr) return info;
+  const FileTierStatistics done = tiers.files()->statistics();
+  const FolderFindings& found = tiers.files()->findings();
+  info.file_images = done.images;
+  info.file_bytes = done.held_bytes;
+  info.found_images = found.images;
+  info.foreign_files = found.foreign_files;
+  info.foreign_images = found.foreign_images;
+  info.damaged_files = found.damaged_files;
+  info.unreadable_files = found.unreadable_files;
+  info.dropped_temporaries = found.dropped_temporaries;
+  info.written_images = done.written_images;
+  info.written_bytes = done.written_bytes;
+  info.read_images = done.read_images;
+  info.read_bytes = done.read_bytes;
+  info.write_seconds = done.write_seconds;
+  info.read_seconds = done.read_seconds;
+  return info;
+}
+
+std::vector<SlotImage> read_images(const stateport_slot_image* images, std::size_t count) {
+  std::vector<SlotImage> wanted;
+  for (const stateport_slot_image& image : array(images, count, "images"))
+    wanted.push_back({from_c(image.key), SlotId{image.slot}});
+  return wanted;
+}
+
+std::vector<ImageKey> read_keys(const stateport_image_key* images, std::size_t count) {
+  std::vector<ImageKey> keys;
+  for (const stateport_image_key& key : array(images, count, "images")) keys.push_back(from_c(key));
+  return keys;
+}
+
+/// Whether the cache has it now. Nothing: it is nothing of this cache.
+std::optional<bool> attach(CacheTiers& cache, const ImageKey& image) {
+  try {
+    return cache.attach(Medium::file, image);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+stateport_status stateport_image_bytes(stateport_spec* spec, uint64_t* out) {
+  return guarded([&] {
+    const Held<SpecObject> held(spec, "spec");
+    checked(out, "out") = ImageLayout(held->spec, {}).image_bytes();
+  });
+}
+
+stateport_status stateport_state_tiers_create(const stateport_state_tiers_options* options,
+                                              stateport_state_tiers** out) {
+  return guarded([&] { create(out, [&] { return make_tiers(options); }); });
+}
+
+stateport_status stateport_state_tiers_destroy(stateport_state_tiers* tiers) {
+  return guarded([&] { destroy<TiersObject>(tiers, "tiers"); });
+}
+
+stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, stateport_state_tiers_info* out) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    const Out result(out, "out");
+    stateport_state_tiers_info info = describe(held->tiers);
+    info.in_flight += held->of_cache.size() + held->own.size();
+    result.write(info);
+  });
+}
+
+stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers) {
+  return guarded([&] { HeldTiers(tiers, "tiers")->tiers.check_invariants(); });
+}
+
+// Calls that hold a cache and tiers take the cache first.
+
+stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
+                                                       stateport_request_cache* cache, size_t* begun) {
+  return guarded([&] {
+    const HeldCache held_cache(cache, "cache");
+    const HeldTiers held(tiers, "tiers");
+    CacheTiers& below = held_cache->tiers();
+    held->serve(find<CacheObject>(cache, "cache"));
+    const std::size_t count = held->begin(below, Stream::from_native(stream));
+    if (begun != nullptr) *begun = count;
+  });
+}
+
+stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
+                                                     stateport_request_cache* cache, int32_t* loaded) {
+  return guarded([&] {
+    const HeldCache held_cache(cache, "cache");
+    const HeldTiers held(tiers, "tiers");
+    CacheTiers& below = held_cache->tiers();
+    const Stream on = Stream::from_native(stream);
+    held->serve(find<CacheObject>(cache, "cache"));
+    held->gather(on);
+    // A cache that refuses them at this time gets them with the next call.
+    const std::int32_t loads = below.settle(held->of_cache);
+    held->of_cache.clear();
+    static_cast<void>(held->begin(below, on));
+    if (loaded != nullptr) *loaded = loads;
+  });
+}
+
+stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void* stream,
+                                              stateport_request_cache* cache, stateport_attached_images* out) {
+  return guarded([&] {
+    const HeldCache held_cache(cache, "cache");
+    const HeldTiers held(tiers, "tiers");
+    const Out result(out, "out");
+    CacheTiers& below = held_cache->tiers();
+    require_state(held->tiers.files() != nullptr, "attach", "there is no file tier");
+    require_state(held_cache->cache->options().tiers.file_bytes > 0, "attach", "the cache has no file tier");
+    stateport_attached_images told = {};
+    std::vector<ImageKey> refused;
+    for (const ImageKey& image : held->tiers.files()->keys()) {
+      const std::optional<bool> attached = attach(below, image);
+      if (attached && !*attached) refused.push_back(image);
+      ++(!attached ? told.skipped : *attached ? told.attached : told.removed);
+    }
+    held->tiers.remove(Stream::from_native(stream), refused);
+    result.write(told);
+  });
+}
+
+stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, void* stream,
+                                               const stateport_transfer* transfers, size_t count) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    require_state(held->served.expired(), "execute", "a cache's transfers are begun by begin_transfers");
+    std::vector<Transfer> plan;
+    for (const stateport_transfer& transfer : array(transfers, count, "transfers")) {
+      plan.push_back(from_c(transfer));
+      require(transfer.id < StateTiers::first_own_id, "id", transfer.id, "must be below 2^63");
+    }
+    held->tiers.execute(Stream::from_native(stream), {.transfers = plan});
+  });
+}
+
+stateport_status stateport_state_tiers_poll(stateport_state_tiers* tiers, void* stream, stateport_transfer_result* out,
+                                            size_t capacity, size_t* count) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    const auto room = array(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    held->gather(Stream::from_native(stream));
+    told = std::min(room.size(), held->own.size());
+    const auto last = held->own.begin() + static_cast<std::ptrdiff_t>(told);
+    std::transform(held->own.begin(), last, room.begin(), [](const TransferResult& result) { return to_c(result); });
+    held->own.erase(held->own.begin(), last);
+  });
+}
+
+stateport_status stateport_state_tiers_put(stateport_state_tiers* tiers, void* stream,
+                                           const stateport_slot_image* images, size_t count, int32_t medium,
+                                           uint64_t* first) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    std::uint64_t& number = checked(first, "first");
+    const Medium to = medium_from_c(medium, "medium");
+    number = held->tiers.put(Stream::from_native(stream), read_images(images, count), to);
+  });
+}
+
+stateport_status stateport_state_tiers_get(stateport_state_tiers* tiers, void* stream,
+                                           const stateport_slot_image* images, size_t count, uint64_t* first) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    std::uint64_t& number = checked(first, "first");
+    number = held->tiers.get(Stream::from_native(stream), read_images(images, count));
+  });
+}
+
+stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, const stateport_image_key* images,
+                                              size_t count, int32_t* media) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    const auto room = array(media, count, "media");
+    const std::vector<ImageKey> keys = read_keys(images, count);
+    std::vector<std::optional<Medium>> where(keys.size());
+    held->tiers.lookup(keys, where);
+    std::ranges::transform(where, room.begin(), [](const std::optional<Medium>& medium) {
+      return medium ? static_cast<std::int32_t>(*medium) : STATEPORT_NONE;
+    });
+  });
+}
+
+stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void* stream,
+                                              const stateport_image_key* images, size_t count) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    held->tiers.remove(Stream::from_native(stream), read_keys(images, count));
+  });
+}
+
+stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_t medium, stateport_image_key* out,
+                                            size_t capacity, size_t* count) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    const auto room = array(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    const Medium of = medium_from_c(medium, "medium");
+    const bool is_here = of == Medium::host || (of == Medium::file && held->tiers.files() != nullptr);
+    require(is_here, "medium", medium, "is no tier that is here");
+    const auto keys = of == Medium::host ? held->tiers.host().keys() : held->tiers.files()->keys();
+    told = keys.size();
+    for (std::size_t i = 0; i < std::min(room.size(), keys.size()); ++i) room[i] = to_c(keys[i]);
+  });
+}
+
+stateport_status stateport_state_tiers_drain(stateport_state_tiers* tiers, void* stream, size_t* left) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    std::size_t& told = checked(left, "left");
+    told = held->tiers.drain(Stream::from_native(stream));
+  });
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images below the device: states and KV that were evicted come back, bit for bit.
+#include "tier_engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { prompts = 6, folder_bytes = 64, polls_max = 1000000 };
+
+static const char* const index_names[] = {"slots", "tree", "align"};
+
+// --- Under a request cache -------------------------------------------------------------------------------------------
+
+/// Events of one prompt's end: (content, medium) pairs that were stored or removed.
+static int count_events(stateport_request_cache* cache, int32_t kind, int32_t content, int32_t medium) {
+  static stateport_cache_event events[512];
+  size_t count = 0;
+  events[0].size = sizeof *events;
+  CHECK_OK(stateport_request_cache_take_events(cache, events, 512, &count));
+  CHECK(count < 512);
+  int found = 0;
+  for (size_t i = 0; i < count; ++i)
+    found += events[i].kind == kind && events[i].content == content && events[i].medium == medium;
+  return found;
+}
+
+/// More prompts than the device has checkpoints for, twice. The second time they come from the host.
+static void serve_from_host(tier_engine* engine) {
+  for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+    const stateport_started_request started = tier_engine_serve(engine, prompt);
+    CHECK(started.reused_tokens == 0 && started.load_tokens == 0 && started.load_medium == STATEPORT_MEDIUM_DEVICE);
+    CHECK(started.lost == STATEPORT_LOST_NOTHING);
+  }
+  CHECK(count_events(engine->cache, STATEPORT_EVENT_STORED, STATEPORT_STATE, STATEPORT_MEDIUM_HOST) >= prompts - 4);
+  int64_t loads = 0;
+  for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+    const stateport_started_request started = tier_engine_serve(engine, prompt);
+    CHECK(started.reused_tokens == tier_whole_tokens || started.load_tokens == tier_whole_tokens);
+    CHECK((started.load_tokens > 0) == (started.load_medium == STATEPORT_MEDIUM_HOST));
+    CHECK((started.load_tokens > 0) == (started.load_bytes > 0));
+    loads += started.load_tokens > 0;
+  }
+  const stateport_tier_usage host = tier_engine_usage(engine, STATEPORT_MEDIUM_HOST);
+  CHECK(loads >= prompts - 4 && engine->waits == loads);
+  CHECK(host.loads == loads && host.hit_tokens == loads * tier_whole_tokens && host.lost_images == 0);
+  CHECK(host.bytes_read > 0 && host.bytes_written > 0 && host.states > 0 && host.kv_blocks > 0);
+}
+
+static void serve_from_files(const tier_engine_options* options, size_t images) {
+  tier_engine engine;
+  tier_engine_make(&engine, options);
+  stateport_state_tiers_info info = {.size = sizeof info};
+  CHECK_OK(stateport_state_tiers_describe(engine.tiers, &info));
+  CHECK(info.found_images == images && info.file_images == images && info.host_images == 0);
+  CHECK(info.damaged_files == 0 && info.foreign_images == 0 && info.in_flight == 0);
+  stateport_attached_images attached = {.size = sizeof attached};
+  CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &attached));
+  CHECK(attached.attached == images && attached.removed == 0 && attached.skipped == 0);
+  for (int32_t prompt = 0; prompt < prompts; ++prompt) {
+    const stateport_started_request started = tier_engine_serve(&engine, prompt);
+    CHECK(started.reused_tokens == 0 && started.load_tokens == tier_whole_tokens);
+    CHECK(started.load_medium == STATEPORT_MEDIUM_FILE);
+  }
+  const stateport_tier_usage files = tier_engine_usage(&engine, STATEPORT_MEDIUM_FILE);
+  CHECK(files.loads == prompts && files.hit_tokens == prompts * tier_whole_tokens && files.lost_images == 0);
+  CHECK(engine.waits == prompts);
+  stateport_cache_stats stats = {.size = sizeof stats};
+  CHECK_OK(stateport_request_cache_stats(engine.cache, &stats));
+  CHECK(stats.requests_hit == prompts && stats.hit_tokens == prompts * tier_whole_tokens);
+  CHECK_OK(stateport_state_tiers_describe(engine.tiers, &info));
+  CHECK(info.read_images == 3 * prompts && info.read_bytes > 0);
+  tier_engine_destroy(&engine);
+}
+
+/// What is evicted comes from the host; after a restart, from files.
+static void test_restart(int32_t index, bool by_hand) {
+  char folder[folder_bytes];
+  make_folder(folder, sizeof folder);
+  char images[folder_bytes + 8];
+  snprintf(images, sizeof images, "%s/images", folder);
+  const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .folder = images, .by_hand = by_hand};
+  tier_engine engine;
+  tier_engine_make(&engine, &options);
+  const int before = check_failures;
+  serve_from_host(&engine);
+  tier_engine_drain(&engine);
+  const stateport_tier_usage files = tier_engine_usage(&engine, STATEPORT_MEDIUM_FILE);
+  CHECK(files.states == prompts && files.kv_blocks == 2 * prompts && files.refused_images == 0);
+  tier_engine_destroy(&engine);
+  serve_from_files(&options, 3 * prompts);
+  if (check_failures != before) fprintf(stderr, "index %s, by hand %d\n", index_names[index], (int)by_hand);
+  remove_folder(images);
+  remove_folder(folder);
+}
+
+void test_state_tiers(void) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+    test_restart(index, false);
+    test_restart(index, true);
+  }
+}
+
+// --- Images of an engine's own ---------------------------------------------------------------------------------------
+
+typedef struct world {
+  stateport_store* states;
+  stateport_store* kv;
+  stateport_state_tiers* tiers;
+} world;
+
+/// Frames of host memory: each holds a state, or two blocks of KV.
+enum { world_slots = 6, world_frames = 2, frame_bytes = 6 * 4096 };
+
+static stateport_store* make_store(stateport_spec* (*make)(void), size_t tensors) {
+  stateport_spec* const spec = make();
+  const stateport_store_options options = {.size = sizeof options, .slots = world_slots};
+  stateport_store* store = NULL;
+  CHECK_OK(stateport_store_create(spec, &options, NULL, &store));
+  for (int32_t slot = 0; slot < world_slots; ++slot) fill_image(store, tensors, slot, 0);
+  CHECK_OK(stateport_spec_destroy(spec));
+  return store;
+}
+
+static stateport_state_tiers_options world_options(world* self, const char* folder) {
+  return (stateport_state_tiers_options){.size = sizeof(stateport_state_tiers_options),
+                                         .states = &self->states,
+                                         .state_count = 1,
+                                         .kv = self->kv,
+                                         .model = "a model",
+                                         .model_bytes = 7,
+                                         .host_bytes = world_frames * frame_bytes,
+                                         .folder = folder,
+                                         .file_bytes = 1 << 22,
+                                         .staging_bytes = 1 << 17};
+}
+
+static world make_world(const char* folder) {
+  world self = {make_store(small_spec, small_tensors), make_store(kv_spec, kv_tensors), NULL};
+  const stateport_state_tiers_options options = world_options(&self, folder);
+  CHECK_OK(stateport_state_tiers_create(&options, &self.tiers));
+  return self;
+}
+
+static void destroy_world(world* self) {
+  CHECK_OK(stateport_state_tiers_check(self->tiers));
+  // What the tiers were made of lives as long as they do.
+  CHECK_OK(stateport_store_destroy(self->states));
+  CHECK_OK(stateport_store_destroy(self->kv));
+  CHECK_OK(stateport_state_tiers_check(self->tiers));
+  CHECK_OK(stateport_state_tiers_destroy(self->tiers));
+}
+
+static stateport_image_key key_of(int32_t content, uint64_t number) {
+  return (stateport_image_key){.prefix = {number, number + 7}, .tokens = 4 * (int64_t)number, .content = content};
+}
+static stateport_slot_image image_of(int32_t content, uint64_t number, int32_t slot) {
+  return (stateport_slot_image){.key = key_of(content, number), .slot = slot};
+}
+
+static size_t in_flight(const world* self) {
+  stateport_state_tiers_info info = {.size = sizeof info};
+  CHECK_OK(stateport_state_tiers_describe(self->tiers, &info));
+  CHECK(info.host_frame_bytes == frame_bytes && info.host_bytes == world_frames * frame_bytes);
+  return info.in_flight;
+}
+
+/// Waits for transfers [first, first + count) alone, whose statuses it returns.
+static void wait_for(world* self, uint64_t first, size_t count, int32_t* status) {
+  size_t answered = 0;
+  for (size_t i = 0; i < count; ++i) status[i] = -1;
+  for (int polls = 0; polls < polls_max && in_flight(self) > 0; ++polls) {
+    stateport_transfer_result results[2];
+    size_t told = 0;
+    CHECK_OK(stateport_state_tiers_poll(self->tiers, NULL, results, 2, &told));
+    for (size_t i = 0; i < told; ++i) {
+      const bool is_ours = results[i].id >= first && results[i].id < first + count && results[i].reserved == 0;
+      CHECK(is_ours && status[results[i].id - first] == -1);
+      if (is_ours) status[results[i].id - first] = results[i].status;
+      ++answered;
+    }
+  }
+  CHECK(answered == count && in_flight(self) == 0);
+}
+
+static int32_t where_is(world* self, int32_t content, uint64_t number) {
+  const stateport_image_key key = key_of(content, number);
+  int32_t medium = 77;
+  CHECK_OK(stateport_state_tiers_lookup(self->tiers, &key, 1, &medium));
+  return medium;
+}
+
+/// Puts to the host until it is full, and to files.
+static void put_images(world* self) {
+  for (int32_t slot = 0; slot < world_slots; ++slot)
+    fill_image(self->states, small_tensors, slot, 100 + (uint64_t)slot);
+  fill_image(self->kv, kv_tensors, 3, 203);
+  const stateport_slot_image states[] = {image_of(STATEPORT_STATE, 1, 1), image_of(STATEPORT_STATE, 2, 2),
+                                         image_of(STATEPORT_STATE, 4, 4)};
+  uint64_t first = 0;
+  int32_t status[3];
+  CHECK_OK(stateport_state_tiers_put(self->tiers, NULL, states, 3, STATEPORT_MEDIUM_HOST, &first));
+  CHECK(first == UINT64_C(1) << 63);
+  wait_for(self, first, 3, status);
+  CHECK(status[0] == STATEPORT_TRANSFER_DONE && status[1] == STATEPORT_TRANSFER_DONE);
+  CHECK(status[2] == STATEPORT_TRANSFER_NO_ROOM);
+  const stateport_slot_image low[] = {states[2], image_of(STATEPORT_KV_BLOCK, 3, 3)};
+  CHECK_OK(stateport_state_tiers_put(self->tiers, NULL, low, 2, STATEPORT_MEDIUM_FILE, &first));
+  CHECK(first == (UINT64_C(1) << 63) + 3);
+  wait_for(self, first, 2, status);
+  CHECK(status[0] == STATEPORT_TRANSFER_DONE && status[1] == STATEPORT_TRANSFER_DONE);
+  CHECK(where_is(self, STATEPORT_STATE, 1) == STATEPORT_MEDIUM_HOST);
+  CHECK(where_is(self, STATEPORT_STATE, 4) == STATEPORT_MEDIUM_FILE);
+  CHECK(where_is(self, STATEPORT_KV_BLOCK, 3) == STATEPORT_MEDIUM_FILE);
+  CHECK(where_is(self, STATEPORT_KV_BLOCK, 1) == STATEPORT_NONE);
+}
+
+/// Gets a state from the host, one from a file, one that is nowhere, and a block.
+static void get_images(world* self, int32_t medium_of_1) {
+  CHECK(where_is(self, STATEPORT_STATE, 1) == medium_of_1);
+  for (int32_t slot = 0; slot < world_slots; ++slot) fill_image(self->states, small_tensors, slot, 0);
+  const stateport_slot_image wanted[] = {image_of(STATEPORT_STATE, 1, 5), image_of(STATEPORT_STATE, 4, 0),
+                                         image_of(STATEPORT_STATE, 9, 3), image_of(STATEPORT_KV_BLOCK, 3, 2)};
+  uint64_t first = 0;
+  int32_t status[4];
+  CHECK_OK(stateport_state_tiers_get(self->tiers, NULL, wanted, 4, &first));
+  wait_for(self, first, 4, status);
+  CHECK(status[0] == STATEPORT_TRANSFER_DONE && status[1] == STATEPORT_TRANSFER_DONE);
+  CHECK(status[2] == STATEPORT_TRANSFER_GONE && status[3] == STATEPORT_TRANSFER_DONE);
+  CHECK(holds_image(self->states, small_tensors, 5, 101) && holds_image(self->states, small_tensors, 0, 104));
+  CHECK(holds_image(self->kv, kv_tensors, 2, 203));
+}
+
+static void check_keys(world* self, int32_t medium, const stateport_image_key* wanted, size_t count) {
+  stateport_image_key keys[4];
+  size_t told = 0;
+  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, keys, 4, &told));
+  CHECK(told == count && memcmp(keys, wanted, count * sizeof *keys) == 0);
+  CHECK_OK(stateport_state_tiers_keys(self->tiers, medium, NULL, 0, &told));
+  CHECK(told == count);
+}
+
+void test_images(void) {
+  char folder[folder_bytes];
+  make_folder(folder, sizeof folder);
+  world self = make_world(folder);
+  put_images(&self);
+  get_images(&self, STATEPORT_MEDIUM_HOST);
+  const stateport_image_key gone = key_of(STATEPORT_STATE, 2);
+  CHECK_OK(stateport_state_tiers_remove(self.tiers, NULL, &gone, 1));
+  CHECK_OK(stateport_state_tiers_remove(self.tiers, NULL, &gone, 1));
+  CHECK(where_is(&self, STATEPORT_STATE, 2) == STATEPORT_NONE);
+  const stateport_image_key high[] = {key_of(STATEPORT_STATE, 1)};
+  check_keys(&self, STATEPORT_MEDIUM_HOST, high, 1);
+  size_t left = 1;
+  for (int polls = 0; polls < polls_max && left > 0; ++polls) {
+    stateport_transfer_result result;
+    size_t told = 0;
+    CHECK_OK(stateport_state_tiers_drain(self.tiers, NULL, &left));
+    CHECK_OK(stateport_state_tiers_poll(self.tiers, NULL, &result, 1, &told));
+    CHECK(told == 0 || result.status == STATEPORT_TRANSFER_DONE);
+  }
+  CHECK(left == 0);
+  destroy_world(&self);
+
+  self = make_world(folder);
+  const stateport_image_key low[] = {key_of(STATEPORT_STATE, 1), key_of(STATEPORT_KV_BLOCK, 3),
+                                     key_of(STATEPORT_STATE, 4)};
+  check_keys(&self, STATEPORT_MEDIUM_FILE, low, 3);
+  check_keys(&self, STATEPORT_MEDIUM_HOST, NULL, 0);
+  get_images(&self, STATEPORT_MEDIUM_FILE);
+  CHECK_OK(stateport_state_tiers_remove(self.tiers, NULL, low, 3));
+  check_keys(&self, STATEPORT_MEDIUM_FILE, NULL, 0);
+  destroy_world(&self);
+  remove_folder(folder);
+}

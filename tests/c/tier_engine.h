@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine in small over a request cache with tiers, whose states and KV lie in stores: it writes what follows from
+// the tokens, and checks that all it reads is what it wrote.
+#ifndef STATEPORT_TESTS_C_TIER_ENGINE_H
+#define STATEPORT_TESTS_C_TIER_ENGINE_H
+
+#include "device.h"
+
+enum {
+  tier_block_tokens = 4,
+  tier_prompt_tokens = 9,
+  tier_whole_tokens = 8,  ///< of a prompt, in whole blocks
+  tier_request_tokens_max = 16,
+  kv_elements = 24,
+  kv_tensors = 2
+};
+
+typedef struct tier_engine_options {
+  int32_t index;  ///< stateport_cache_index
+  int64_t host_bytes;
+  const char* folder;  ///< null: no file tier
+  bool by_hand;        ///< takes, executes, polls and settles by itself
+} tier_engine_options;
+
+typedef struct tier_engine {
+  tier_engine_options options;
+  stateport_store* states;
+  stateport_store* kv;
+  stateport_request_cache* cache;
+  stateport_state_tiers* tiers;
+  int64_t waits;  ///< end_transfers that told of a request that need not wait any more
+  int64_t begun;  ///< transfers
+} tier_engine;
+
+/// Two recurrent tensors: keys and values of a block of tokens.
+stateport_spec* kv_spec(void);
+uint64_t image_bytes(stateport_spec* (*make)(void));
+/// Any slot of a store of small_spec() or kv_spec(): bytes that follow from `seed`.
+void fill_image(stateport_store* store, size_t tensors, int32_t slot, uint64_t seed);
+bool holds_image(stateport_store* store, size_t tensors, int32_t slot, uint64_t seed);
+
+/// The memory of the stores holds nothing that was ever written.
+void tier_engine_make(tier_engine* self, const tier_engine_options* options);
+void tier_engine_destroy(tier_engine* self);
+/// Serves one prompt, whose tokens follow from its number, from its start to its end. What was said at its start.
+stateport_started_request tier_engine_serve(tier_engine* self, int32_t prompt);
+/// Writes all that is cached to files.
+void tier_engine_drain(tier_engine* self);
+stateport_tier_usage tier_engine_usage(const tier_engine* self, int32_t medium);
+
+/// A new folder for the tests, and all that tiers left in it.
+void make_folder(char* path, size_t bytes);
+void remove_folder(const char* path);
+
+#endif
