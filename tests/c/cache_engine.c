@@ -243,6 +243,7 @@ static engine_pass commit(engine* self) {
       .size = sizeof done, .groups = groups, .group_count = self->groups, .next = &self->plan};
   CHECK_OK(
       stateport_request_cache_commit(self->cache, settled.pass, counts, (size_t)settled.rows, sampled, total, &done));
+  engine_take_transfers(self);
   const bool waits = self->passes == 2 && !self->pass[1].has_run;
   CHECK(done.has_next == (waits ? 1 : 0) && (!waits || (self->plan.ready && self->plan.pass == self->pass[1].pass)));
   run_after(self, groups);
@@ -312,6 +313,10 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   request->end = end;
   ++self->started;
   self->reused_tokens += started.reused_tokens;
+  request->loading = started.load_tokens > 0;
+  CHECK(!request->loading ||
+        (self->tiers != NULL && started.load_tokens > started.reused_tokens && started.load_tokens < count &&
+         started.load_bytes > 0 && started.load_medium > STATEPORT_MEDIUM_DEVICE));
   CHECK((started.lost == STATEPORT_LOST_NOTHING) == (started.lost_tokens == 0));
   self->lost_tokens[started.lost] += started.lost_tokens;
   self->lost_tokens[STATEPORT_LOST_NEVER_STORED] += count - started.reused_tokens - started.lost_tokens;
@@ -374,6 +379,7 @@ static bool plan(engine* self, int32_t budget, engine_pass* pass) {
       .size = sizeof batch, .request = ids, .tokens = tokens, .drafts = drafts, .rows = (size_t)pass->rows};
   set_up_plan(self);
   CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &self->plan));
+  engine_take_transfers(self);
   CHECK(self->plan.rows == (size_t)pass->rows);
   pass->pass = self->plan.pass;
   return self->plan.rows_without_room == 0;
@@ -387,7 +393,11 @@ static int last_running(const engine* self) {
 
 void engine_step(engine* self, int32_t budget) {
   engine_pass next;
-  while (!plan(self, budget, &next)) engine_end(self, last_running(self), STATEPORT_PREEMPTED);
+  engine_settle_transfers(self, false);
+  while (!plan(self, budget, &next)) {
+    engine_settle_transfers(self, true);  // loads hold memory, and give it back when they fail
+    engine_end(self, last_running(self), STATEPORT_PREEMPTED);
+  }
   const bool ahead = self->passes == 1;
   CHECK(!ahead || self->overlap);
   self->planned_ahead += ahead;
@@ -407,35 +417,38 @@ void engine_step(engine* self, int32_t budget) {
 // --- Events ----------------------------------------------------------------------------------------------------------
 
 /// Index of what can be found; `found` if it cannot.
-static int find_stored(const engine* self, const uint64_t* prefix, int32_t content, int32_t group) {
+static int find_stored(const engine* self, const uint64_t* prefix, int32_t content, int32_t group, int32_t medium) {
   for (int at = 0; at < self->found; ++at)
     if (memcmp(self->stored[at].prefix, prefix, sizeof self->stored[at].prefix) == 0 &&
-        self->stored[at].content == content && self->stored[at].group == group)
+        self->stored[at].content == content && self->stored[at].group == group && self->stored[at].medium == medium)
       return at;
   return self->found;
 }
 
 static void apply_event(engine* self, const stateport_cache_event* event) {
-  CHECK(event->sequence == self->last_event + 1 && event->medium == STATEPORT_MEDIUM_DEVICE);
+  CHECK(event->sequence == self->last_event + 1 && (event->medium == STATEPORT_MEDIUM_DEVICE || self->tiers != NULL));
   self->last_event = event->sequence;
   if (event->kind == STATEPORT_EVENT_CLEARED) {
     self->found = 0;
     return;
   }
-  const int at = find_stored(self, event->prefix, event->content, event->group);
+  const int at = find_stored(self, event->prefix, event->content, event->group, event->medium);
   if (event->kind == STATEPORT_EVENT_REMOVED) {
     CHECK(at < self->found);
     if (at < self->found) self->stored[at] = self->stored[--self->found];
     return;
   }
   CHECK(event->kind == STATEPORT_EVENT_STORED && event->tokens > 0 && self->found < engine_events_max);
+  CHECK(at == self->found);
   const bool is_first = event->parent[0] == 0 && event->parent[1] == 0;
-  if (event->content == STATEPORT_KV_BLOCK && event->tokens > self->block_tokens)
-    CHECK(find_stored(self, event->parent, STATEPORT_KV_BLOCK, 0) < self->found);
-  else
-    CHECK(is_first);
+  // With tiers memory is so short that KV goes before that of later blocks does.
+  const bool has_parent = event->content == STATEPORT_KV_BLOCK && event->tokens > self->block_tokens;
+  if (has_parent && self->tiers == NULL)
+    CHECK(find_stored(self, event->parent, STATEPORT_KV_BLOCK, 0, event->medium) < self->found);
+  CHECK(is_first == !has_parent || event->medium != STATEPORT_MEDIUM_DEVICE);
   memcpy(self->stored[self->found].prefix, event->prefix, sizeof event->prefix);
   self->stored[self->found].content = event->content;
+  self->stored[self->found].medium = event->medium;
   self->stored[self->found++].group = event->group;
 }
 

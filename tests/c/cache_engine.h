@@ -14,7 +14,9 @@ enum {
   engine_tokens_max = 48,
   engine_slots_max = 96,
   engine_kv_max = 512,
-  engine_events_max = 4096
+  engine_events_max = 4096,
+  engine_images_max = 1024,
+  engine_block_tokens_max = 8
 };
 
 /// A state: the last tokens, with room for the drafts behind them, and a digest of all tokens.
@@ -31,7 +33,27 @@ typedef struct engine_request {
   int32_t computed;  ///< tokens of committed passes
   int32_t prompt;
   int32_t end;  ///< it is complete with so many
+  bool loading;
 } engine_request;
+
+/// What lies below the device.
+typedef struct engine_image {
+  stateport_image_key key;
+  int32_t medium;
+  engine_state state;
+  uint64_t kv[engine_block_tokens_max];
+} engine_image;
+
+typedef struct engine_tiers {
+  stateport_tier_options options;
+  int count;
+  engine_image image[engine_images_max];
+  size_t ended;  ///< transfers that were carried out and not settled
+  stateport_transfer_result results[engine_images_max];
+  int64_t transfers[4];  ///< [stateport_transfer_kind]
+  int64_t failed;
+  int64_t loaded_tokens;
+} engine_tiers;
 
 typedef struct engine_row {
   int request;  ///< index, or -1: it has ended
@@ -81,7 +103,9 @@ typedef struct engine {
     uint64_t prefix[2];
     int32_t content;
     int32_t group;
+    int32_t medium;
   } stored[engine_events_max];
+  engine_tiers* tiers;  ///< null: there are none
 } engine;
 
 /// A number below `limit` (or 0).
@@ -98,6 +122,10 @@ void engine_step(engine* self, int32_t budget);
 void engine_settle(engine* self);
 /// Reads all events: what is removed was stored before, and numbers count up by one.
 void engine_read_events(engine* self);
+/// Carries out what the cache names, if it has tiers: at once, and some of it fails. After every plan and commit.
+void engine_take_transfers(engine* self);
+/// Tells the cache how some of them ended, in any order; or all.
+void engine_settle_transfers(engine* self, bool all);
 /// The tokens that a model without a cache would have given, after those of the prompt.
 void engine_oracle(const int32_t* prompt, int32_t count, int32_t* tokens, int32_t end);
 
