@@ -15,7 +15,7 @@ DEFAULT_TYPE, FP32, FP16, BF16, FP64, FP8, INT8, INT8_BLOCK32 = range(8)  # stat
 SLOTS, TREE, ALIGN = range(3)  # stateport_cache_index
 FINISHED, PREEMPTED, ABORTED = range(3)  # stateport_request_end
 KV_BLOCK, STATE = range(2)  # stateport_content
-DEVICE, HOST, FILE, REMOTE = range(4)  # stateport_medium
+DEVICE, HOST, FILE, REMOTE, ELSEWHERE = range(5)  # stateport_medium
 STORE, LOAD, COPY, DROP = range(4)  # stateport_transfer_kind
 DONE, NO_ROOM, GONE, DAMAGED, FOREIGN_LAYOUT, WRONG_POSITION, FAILED = range(7)  # stateport_transfer_status
 HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction
@@ -119,7 +119,9 @@ TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, stat
                      file_bytes_per_s=c_double, tokens_per_s=c_double)
 TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
                    bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
-                   dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64)
+                   dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64,
+                   saved_s=c_double)
+TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double)
 StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                            model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,

@@ -41,7 +41,8 @@ stateport_tier_usage to_c(const TierUsage& usage) noexcept {
           .evicted_states = usage.evicted_states,
           .dropped_states = usage.dropped_states,
           .refused_images = usage.refused_images,
-          .lost_images = usage.lost_images};
+          .lost_images = usage.lost_images,
+          .saved_s = usage.saved_s};
 }
 
 }  // namespace stateport::c
@@ -112,6 +113,17 @@ stateport_status stateport_request_cache_attach(stateport_request_cache* cache, 
     std::vector<ImageKey> keys;
     for (const stateport_image_key& image : given) keys.push_back(from_c(image));
     for (told = 0; told < keys.size(); ++told) room[told] = tiers.attach(where, keys[told]) ? 1 : 0;
+  });
+}
+
+stateport_status stateport_request_cache_set_speeds(stateport_request_cache* cache,
+                                                    const stateport_tier_speeds* speeds) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const auto given = read_struct<stateport_tier_speeds>(speeds, "speeds");
+    held->tiers().set_speeds({.host_bytes_per_s = given.host_bytes_per_s,
+                              .file_bytes_per_s = given.file_bytes_per_s,
+                              .tokens_per_s = given.tokens_per_s});
   });
 }
 

@@ -16,7 +16,7 @@ static_assert(STATEPORT_MEDIUM_DEVICE == static_cast<int>(Medium::device) &&
               STATEPORT_MEDIUM_HOST == static_cast<int>(Medium::host) &&
               STATEPORT_MEDIUM_FILE == static_cast<int>(Medium::file) &&
               STATEPORT_MEDIUM_REMOTE == static_cast<int>(Medium::remote) &&
-              STATEPORT_MEDIUM_REMOTE + 1 == medium_count);
+              STATEPORT_MEDIUM_ELSEWHERE == static_cast<int>(Medium::elsewhere));
 static_assert(STATEPORT_KV_BLOCK == static_cast<int>(CacheContent::kv_block) &&
               STATEPORT_STATE == static_cast<int>(CacheContent::state));
 static_assert(STATEPORT_TRANSFER_STORE == static_cast<int>(Transfer::Kind::store) &&
@@ -33,7 +33,7 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
               STATEPORT_TRANSFER_FAILED + 1 == transfer_status_count);
 
 [[nodiscard]] inline Medium medium_from_c(std::int32_t given, const char* argument) {
-  return enumerator(given, Medium::remote, argument);
+  return enumerator(given, Medium::elsewhere, argument);
 }
 
 [[nodiscard]] inline ImageKey from_c(const stateport_image_key& key) {

@@ -109,3 +109,156 @@ void test_cache_tiers(void) {
     CHECK(loaded > 0 && failed > 0);
   }
 }
+
+// --- Misuse ----------------------------------------------------------------------------------------------------------
+
+static void refuse_options(stateport_tier_options tiers, const char* text) {
+  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &tiers);
+  stateport_request_cache* cache = NULL;
+  CHECK_REFUSED(stateport_request_cache_create(&options, &cache), STATEPORT_INVALID_ARGUMENT, text);
+  CHECK(cache == NULL);
+}
+
+static void refuse_all_options(void) {
+  stateport_tier_options wrong = tiers_of_test;
+  wrong.host_bytes = -1;
+  refuse_options(wrong, "tiers.host_bytes = -1");
+  wrong = tiers_of_test;
+  wrong.host_bytes = 12;
+  refuse_options(wrong, "tiers.host_bytes = 12 (is less than");
+  wrong = tiers_of_test;
+  wrong.file_bytes = 12;
+  refuse_options(wrong, "tiers.file_bytes = 12 (is less than");
+  wrong = tiers_of_test;
+  wrong.file_bytes = 0;
+  wrong.write_through = 1;
+  refuse_options(wrong, "tiers.write_through");
+  wrong = tiers_of_test;
+  wrong.queue_bytes = -5;
+  refuse_options(wrong, "tiers.queue_bytes = -5");
+  wrong = tiers_of_test;
+  wrong.tokens_per_s = -5;
+  refuse_options(wrong, "tiers.tokens_per_s = -5");
+  wrong = tiers_of_test;
+  wrong.host_bytes_per_s = -1;
+  refuse_options(wrong, "tiers.host_bytes_per_s = -1");
+  wrong = tiers_of_test;
+  wrong.file_bytes_per_s = -1;
+  refuse_options(wrong, "tiers.file_bytes_per_s = -1");
+  wrong = tiers_of_test;
+  wrong.kv_image_bytes = 0;
+  refuse_options(wrong, "tiers.state_image_bytes = 10 (must be given with kv_image_bytes");
+  wrong.size = 4;
+  refuse_options(wrong, "tiers = 4");
+}
+
+/// A cache without tiers, in the first step of a request.
+static void refuse_without_tiers(void) {
+  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, NULL);
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  stateport_transfer_plan plan = {.size = sizeof plan};
+  stateport_tier_usage usage = {.size = sizeof usage, .states = 5};
+  const stateport_tier_speeds speeds = {.size = sizeof speeds};
+  size_t done = 9;
+  CHECK_REFUSED(stateport_request_cache_take_transfers(cache, &plan), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 0, NULL, &done), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_loading(cache, NULL, 0, NULL), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_drain(cache), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_FILE, NULL, 0, NULL, &done),
+                STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_REFUSED(stateport_request_cache_set_speeds(cache, &speeds), STATEPORT_INVALID_STATE, "has no tiers");
+  CHECK_OK(stateport_request_cache_tier_usage(cache, STATEPORT_MEDIUM_HOST, &usage));
+  CHECK(usage.states == 0 && done == 9);
+  CHECK_OK(stateport_request_cache_destroy(cache));
+}
+
+static void refuse_answers(stateport_request_cache* cache) {
+  const int32_t tokens[] = {1, 2, 3, 4, 5};
+  const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 5};
+  stateport_started_request started = {.size = sizeof started};
+  size_t done = 0;
+  CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
+  CHECK(started.load_tokens == 0 && started.load_bytes == 0 && started.load_medium == STATEPORT_MEDIUM_DEVICE);
+  const int32_t five = 5;
+  const stateport_pass_batch batch = {.size = sizeof batch, .request = &started.request, .tokens = &five, .rows = 1};
+  stateport_pass_plan pass = {.size = sizeof pass};
+  CHECK_OK(stateport_request_cache_plan(cache, &batch, &pass));
+  const stateport_transfer_result nobody = {.id = 77, .status = STATEPORT_TRANSFER_DONE};
+  const stateport_transfer_result unknown = {.id = 1, .status = STATEPORT_TRANSFER_FAILED + 1};
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, NULL, &done), STATEPORT_INVALID_STATE,
+                "were not taken");
+  CHECK_REFUSED(stateport_request_cache_drain(cache), STATEPORT_INVALID_STATE, "were not taken");
+  CHECK_REFUSED(stateport_request_cache_cancel(cache, pass.pass), STATEPORT_INVALID_STATE, "were not taken");
+  stateport_transfer_plan plan = {.size = sizeof plan};
+  CHECK_REFUSED(stateport_request_cache_take_transfers(cache, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_OK(stateport_request_cache_take_transfers(cache, &plan));
+  CHECK(plan.count == 0);
+  int32_t loaded = 9;
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, &loaded, &done), STATEPORT_INVALID_ARGUMENT,
+                "result.id = 77 (is not under way)");
+  CHECK(done == 0 && loaded == 0);
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &unknown, 1, NULL, &done), STATEPORT_INVALID_ARGUMENT,
+                "status = 7");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, &nobody, 1, NULL, NULL), STATEPORT_INVALID_ARGUMENT,
+                "done = null");
+  CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 1, NULL, &done), STATEPORT_INVALID_ARGUMENT,
+                "results = null");
+  uint8_t loading[2] = {9, 9};
+  const int32_t requests[] = {started.request, started.request + 1};
+  CHECK_REFUSED(stateport_request_cache_loading(cache, requests, 2, loading), STATEPORT_INVALID_ARGUMENT, "request");
+  CHECK(loading[0] == 9);
+  CHECK_OK(stateport_request_cache_loading(cache, requests, 1, loading));
+  CHECK(loading[0] == 0 && loading[1] == 9);
+  CHECK_OK(stateport_request_cache_end(cache, requests, 1, STATEPORT_ABORTED, NULL));
+}
+
+static void refuse_attached(stateport_request_cache* cache) {
+  stateport_image_key images[2] = {{.prefix = {1, 2}, .tokens = 4, .content = STATEPORT_STATE},
+                                   {.prefix = {1, 2}, .tokens = 5, .content = STATEPORT_STATE}};
+  uint8_t attached[2] = {9, 9};
+  size_t done = 9;
+  CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_DEVICE, images, 1, attached, &done),
+                STATEPORT_INVALID_ARGUMENT, "medium = 0");
+  CHECK_REFUSED(stateport_request_cache_attach(cache, 5, images, 1, attached, &done), STATEPORT_INVALID_ARGUMENT,
+                "medium = 5");
+  CHECK(done <= 9 && attached[0] == 9);
+  CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, images, 2, attached, &done),
+                STATEPORT_INVALID_ARGUMENT, "image.tokens = 5");
+  CHECK(done == 1 && attached[0] == 1 && attached[1] == 9);
+  images[1].tokens = 4;
+  images[1].group = 1;
+  CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, images, 2, attached, &done),
+                STATEPORT_INVALID_ARGUMENT, "image.group = 1");
+  images[1].content = 7;
+  CHECK_REFUSED(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, images, 2, attached, &done),
+                STATEPORT_INVALID_ARGUMENT, "content = 7");
+  stateport_tier_usage usage = {.size = sizeof usage};
+  CHECK_OK(stateport_request_cache_tier_usage(cache, STATEPORT_MEDIUM_HOST, &usage));
+  CHECK(usage.states == 1 && usage.bytes == tiers_of_test.state_image_bytes);
+  // More than there is room for: the rest is the engine's to remove.
+  stateport_image_key many[12];
+  uint8_t told[12];
+  for (uint64_t i = 0; i < 12; ++i)
+    many[i] = (stateport_image_key){.prefix = {i + 10, 3}, .tokens = 4, .content = STATEPORT_STATE};
+  CHECK_OK(stateport_request_cache_attach(cache, STATEPORT_MEDIUM_HOST, many, 12, told, &done));
+  CHECK(done == 12 && told[0] == 1 && told[7] == 1 && told[8] == 0 && told[11] == 0);
+  CHECK_REFUSED(stateport_request_cache_tier_usage(cache, -1, &usage), STATEPORT_INVALID_ARGUMENT, "medium = -1");
+  stateport_tier_speeds speeds = {.size = sizeof speeds, .file_bytes_per_s = -3};
+  CHECK_REFUSED(stateport_request_cache_set_speeds(cache, &speeds), STATEPORT_INVALID_ARGUMENT,
+                "file_bytes_per_s = -3");
+  speeds.file_bytes_per_s = 3;
+  CHECK_OK(stateport_request_cache_set_speeds(cache, &speeds));
+}
+
+void test_cache_tiers_refusals(void) {
+  refuse_all_options();
+  refuse_without_tiers();
+  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &tiers_of_test);
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  refuse_answers(cache);
+  refuse_attached(cache);
+  CHECK_OK(stateport_request_cache_check(cache));
+  CHECK_OK(stateport_request_cache_destroy(cache));
+}

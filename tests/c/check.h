@@ -61,6 +61,7 @@ void test_request_placement(void);
 void test_request_names(void);
 void test_request_cache_refusals(void);
 void test_cache_tiers(void);
+void test_cache_tiers_refusals(void);
 void test_handles(void);
 void test_struct_sizes(void);
 void test_threads(void);

@@ -42,6 +42,7 @@ int main(void) {
   test_request_names();
   test_request_cache_refusals();
   test_cache_tiers();
+  test_cache_tiers_refusals();
   test_handles();
   test_struct_sizes();
   test_threads();

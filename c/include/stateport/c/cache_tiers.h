@@ -48,6 +48,10 @@ stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
                                                 const stateport_image_key* images, size_t count, uint8_t* attached,
                                                 size_t* done);
+/// From now on loads are weighed by these instead of those of stateport_tier_options: for speeds that are measured
+/// while the engine runs, the same on all ranks.
+stateport_status stateport_request_cache_set_speeds(stateport_request_cache* cache,
+                                                    const stateport_tier_speeds* speeds);
 /// medium: stateport_medium. All zero for one that is no tier.
 stateport_status stateport_request_cache_tier_usage(stateport_request_cache* cache, int32_t medium,
                                                     stateport_tier_usage* out);

@@ -11,12 +11,13 @@
 extern "C" {
 #endif
 
-/// Where cached content lies, from the fastest to the slowest.
+/// Where cached content lies: on the device, or in a tier, from the fastest to the slowest.
 typedef enum stateport_medium {
   STATEPORT_MEDIUM_DEVICE = 0,
   STATEPORT_MEDIUM_HOST,
   STATEPORT_MEDIUM_FILE,
-  STATEPORT_MEDIUM_REMOTE
+  STATEPORT_MEDIUM_REMOTE,
+  STATEPORT_MEDIUM_ELSEWHERE  ///< where the engine keeps KV by its own means
 } stateport_medium;
 
 typedef enum stateport_content { STATEPORT_KV_BLOCK = 0, STATEPORT_STATE } stateport_content;
@@ -74,6 +75,14 @@ typedef struct stateport_transfer_result {
   int32_t reserved;  ///< 0
 } stateport_transfer_result;
 
+/// How fast loads are, and how fast the engine computes a prompt. 0: not known.
+typedef struct stateport_tier_speeds {
+  size_t size;
+  double host_bytes_per_s;
+  double file_bytes_per_s;
+  double tokens_per_s;
+} stateport_tier_speeds;
+
 /// What a request cache keeps below the device. Without room on the host and in files there are no tiers.
 typedef struct stateport_tier_options {
   size_t size;
@@ -85,8 +94,8 @@ typedef struct stateport_tier_options {
   int64_t kv_image_bytes;
   int64_t queue_bytes;    ///< of stores and copies under way; what does not fit is dropped and counted. 0: no limit
   int32_t write_through;  ///< not 0: checkpoints go to files as soon as they are made, not when the device drops them
-  /// How fast loads are, and how fast the engine computes a prompt. A hit below the device is taken if loading it takes
-  /// less time than computing it. 0: not known; every such hit is taken unless all that it needs is known.
+  /// See stateport_tier_speeds. A hit below the device is taken if loading it takes less time than computing it; every
+  /// such hit is taken unless all that it needs is known.
   double host_bytes_per_s;
   double file_bytes_per_s;
   double tokens_per_s;
@@ -106,6 +115,9 @@ typedef struct stateport_tier_usage {
   int64_t dropped_states;  ///< came to the tier and were not worth their place
   int64_t refused_images;  ///< found no room or no place in the queue, or were not written
   int64_t lost_images;     ///< that a load did not find as they should be
+  /// By the speeds: what computing the hit tokens takes, less what loading for these requests takes. Of loads whose
+  /// speeds are not all known: 0.
+  double saved_s;
 } stateport_tier_usage;
 
 #ifdef __cplusplus
