@@ -67,6 +67,7 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                            .hash = options.hash,
                            .layout_fingerprint = checkpoint.fingerprint(),
                            .eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru),
+                           .separate_checkpoints = options.checkpoint_type.has_value(),
                            .tells_stored = tells_stored};
   if (const auto kv_bytes = models::info(options.model).kv_bytes_per_token)
     cache.memory = {.state_bytes = static_cast<std::int64_t>(checkpoint.slot_bytes()),

@@ -271,8 +271,6 @@ void refuse_others(const CLI::App& app, const Options& options) {
   check_speeds(app, options);
   if (!options.checkpoint_type) return;
   if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
-  const bool moves = options.materialize_bytes > 0 && options.sweep_bytes.empty() && !options.size;
-  if (moves) refuse({"--checkpoint-dtype"}, "needs --materialize 0, --sweep or size: no state is quantised here");
 }
 
 void add_states(CLI::App& app, Options& options) {
@@ -286,8 +284,7 @@ void add_states(CLI::App& app, Options& options) {
   app.add_option_function<std::string>(
          "--checkpoint-dtype", [&options](const std::string& name) { options.checkpoint_type = kept.at(name); },
          "Of recurrent states in checkpoints, for what these cost: int8 = in blocks of 32 with fp16 scales. States of "
-         "running requests stay as they are, and do not count in --budget. But for model, nothing is moved: needs "
-         "--materialize 0, --sweep or size")
+         "running requests stay as they are, and do not count in --budget")
       ->check(CLI::IsMember({"model", "bf16", "int8"}))
       ->option_text("model|bf16|int8 [model]");
   app.add_option("--materialize", options.materialize_bytes,

@@ -32,6 +32,7 @@ RequestCacheOptions pool_options(const Options& options, const Workload& workloa
                                                  run.slots, options.asynchronous);
   const StateSpec checkpoint = checkpoint_spec(options, full);
   cache.layout_fingerprint = checkpoint.fingerprint();
+  cache.separate_checkpoints = options.checkpoint_type.has_value();
   cache.hash = options.hash;
   cache.eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
   const auto kv_bytes = models::info(options.model).kv_bytes_per_token;
@@ -72,9 +73,8 @@ void replay_requests(const Options& options, const Workload& workload, const Sta
   const Runtime runtime;
   report.run.device = runtime.device().name;
   DeviceResource memory;
-  const std::unique_ptr<PassMover> mover = make_mover(
-      options, memory, full, {.slots = state_slots(requests.cache), .scratch_slots = scratch_slots(requests.cache)},
-      false, report.run);
+  const std::unique_ptr<PassMover> mover =
+      make_mover(options, memory, full, room_for(requests.cache), false, report.run);
   serve(workload, requests, *mover, true, run, report);
   report.passes->planning_ns = std::move(planning_ns);
 }

@@ -98,7 +98,8 @@ Budget make_budget(const Options& options, const StateSpec& full, std::int64_t b
           .block_size_tokens = options.generator.block_size_tokens,
           .host_bytes = options.host_bytes,
           .file_bytes = options.disk_bytes,
-          .speeds = options.speeds};
+          .speeds = options.speeds,
+          .separate_checkpoints = options.checkpoint_type.has_value()};
 }
 
 RunDescription describe_run(const Options& options, const LoadedWorkload& loaded, const StateSpec& full) {
@@ -127,15 +128,17 @@ std::int32_t history_tokens(const Options& options, const StateSpec& full) {
 std::unique_ptr<PassMover> make_mover(const Options& options, MemoryResource& memory, const StateSpec& full,
                                       const StateRoom& room, bool against_memcpy, RunDescription& run) {
   if (options.materialize_bytes == 0) return std::make_unique<NoPasses>();
+  const auto image_bytes = static_cast<std::int64_t>(checkpoint_spec(options, full).slot_bytes());
   auto states = std::make_unique<DevicePasses>(
       memory, full,
       DevicePassesOptions{.room = room,
                           .history_tokens = history_tokens(options, full),
                           .drafts = options.drafts,
                           .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
-                          .against_memcpy = against_memcpy,
-                          .host_states = options.host_bytes / static_cast<std::int64_t>(full.slot_bytes()),
-                          .file_states = options.disk_bytes / static_cast<std::int64_t>(full.slot_bytes()),
+                          .checkpoint_type = options.checkpoint_type,
+                          .against_memcpy = against_memcpy && !options.checkpoint_type,
+                          .host_states = options.host_bytes / image_bytes,
+                          .file_states = options.disk_bytes / image_bytes,
                           .file_folder = options.disk_folder,
                           .plant_wrong_slot = options.plant_wrong_slot});
   run.memory_state = describe(states->spec());

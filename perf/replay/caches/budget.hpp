@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/tier/tier_options.hpp>
+
 #include <cstdint>
 
 namespace stateport::replay {
-
-/// What decides whether a hit below the device is loaded or computed. 0: not known, and loaded.
-struct TierSpeeds {
-  double host_bytes_per_s = 0;
-  double file_bytes_per_s = 0;
-  double tokens_per_s = 0;  ///< of a prompt that is computed
-};
 
 /// One memory for KV and states: what each costs, and how much there is. Bytes count for 64-bit offsets; a block is
 /// `block_size_tokens` tokens of KV over all attention layers. (An engine with separate pools has no Budget: it asks
@@ -23,6 +18,7 @@ struct Budget {
   std::int64_t host_bytes = 0;  ///< below the device, with the same costs; 0: no such tier
   std::int64_t file_bytes = 0;
   TierSpeeds speeds;
+  bool separate_checkpoints = false;  ///< states of running requests are of another type
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }
   [[nodiscard]] constexpr std::int64_t used_bytes(std::int64_t blocks, std::int64_t states) const noexcept {

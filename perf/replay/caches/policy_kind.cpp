@@ -133,6 +133,7 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
                              .longest_blocks = workload.longest_blocks(),
                              .placement = placement_of(policy),
                              .eviction = order_of(policy),
+                             .separate_checkpoints = budget.separate_checkpoints,
                              .budget = budget,
                              .tells_stored = tells_stored};
   if (options.eviction == EvictionOrder::gdsf) options.eviction_options.benefit = cost;

@@ -43,6 +43,7 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
       .layout_fingerprint = options.layout_fingerprint,
       .unchecked_layout = options.layout_fingerprint == 0,
       .checkpoints = static_cast<std::int32_t>(options.slots),
+      .separate_checkpoints = options.separate_checkpoints,
       .placement = options.placement,
       .spare_checkpoint_tokens = options.spare_blocks * tokens_per_block,
       .eviction = options.eviction,
@@ -83,7 +84,7 @@ ServedCache::ServedCache(const ServedCacheOptions& options)
 }
 
 StateRoom ServedCache::room() const {
-  return {.slots = state_slots(cache_->options()), .scratch_slots = scratch_slots(cache_->options())};
+  return room_for(cache_->options());
 }
 
 std::chrono::steady_clock::duration ServedCache::prepare(const Request& request, const Sequence& names) {
@@ -137,8 +138,14 @@ PassCommit ServedCache::commit() {
 
 void ServedCache::finish() {
   if (!request_.valid()) return;
-  if (CacheTiers* const tiers = cache_->tiers()) tiers->settle(moved_);
-  cache_->finish(request_, wanted_.hint);
+  CacheTiers* const tiers = cache_->tiers();
+  if (tiers != nullptr) tiers->settle(moved_);
+  const CopyPlan ended = cache_->finish(request_, wanted_.hint);
+  kept_.assign(ended.begin(), ended.end());
+  moved_.clear();
+  if (tiers != nullptr) mover_->transfer(tiers->take_transfers(), moved_);
+  mover_->after_end(kept_);
+  if (tiers != nullptr) tiers->settle(moved_);
   move_between_tiers();
   if (!events_.empty()) take_events();
 }

@@ -29,8 +29,9 @@ struct ServedCacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;  ///< `benefit` is of real tokens
   MemoryCost memory;                 ///< the same
-  std::optional<Budget> budget;      ///< `blocks` and `slots` must be the looser limits
-  bool tells_stored = true;          ///< costs events
+  bool separate_checkpoints = false;
+  std::optional<Budget> budget;  ///< `blocks` and `slots` must be the looser limits
+  bool tells_stored = true;      ///< costs events
 };
 
 /// What an engine links, with one request at a time: RequestCache by block hash or by tokens.
@@ -72,6 +73,7 @@ class ServedCache final : public ReplayCache {
   PassId pass_ = 0;
   std::vector<std::int32_t> stored_;
   std::vector<TransferResult> moved_;
+  std::vector<SlotCopy> kept_;
   NoPasses nothing_;
   PassMover* mover_ = &nothing_;
   std::int64_t block_size_tokens_;  ///< of the workload

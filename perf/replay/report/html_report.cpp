@@ -338,8 +338,8 @@ void add_copies(Page& page, const Report& report) {
             .series = {{"needed", {}}}};
   if (measured) plot.series.push_back({"measured", {}});
   for (const Interval& interval : report.timeline) {
-    plot.series[0].values.push_back(needed_gb_per_s(interval, report.run.full_state_bytes));
-    if (measured) plot.series[1].values.push_back(copied_gb_per_s(interval, report.mover.state_bytes));
+    plot.series[0].values.push_back(needed_gb_per_s(interval, report.run.copy_bytes()));
+    if (measured) plot.series[1].values.push_back(copied_gb_per_s(interval, report.mover.copy_bytes));
   }
   page.plot(plot);
   Table table = table_of("copies", "time", plot);

@@ -58,8 +58,8 @@ Json timeline_json(const Report& report) {
                     {"kv_bytes", interval.kv_bytes},
                     {"state_bytes", interval.state_bytes},
                     {"states_copied", interval.states_copied},
-                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.full_state_bytes)},
-                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.state_bytes)}});
+                    {"needed_gb_per_s", needed_gb_per_s(interval, report.run.copy_bytes())},
+                    {"copied_gb_per_s", copied_gb_per_s(interval, report.mover.copy_bytes)}});
   }
   return json;
 }

@@ -158,8 +158,11 @@ void add_states(Lines& lines, const Report& report, const Derived& derived) {
   lines.add("bytes", "{} at the model's full size, {} really moved (read + written)", human_bytes(derived.bytes_copied),
             human_bytes(derived.bytes_moved));
   if (mover.copy_seconds <= 0 || report.passes) return;  // most align steps copy nothing, and take their time too
-  lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
-            mover.copy_share_of_memcpy);
+  if (mover.copy_share_of_memcpy > 0)
+    lines.add("copy speed", "{:.2f} GB/s, {:.2f} of memcpy of the same sizes", derived.copy_gb_per_s,
+              mover.copy_share_of_memcpy);
+  else
+    lines.add("copy speed", "{:.2f} GB/s", derived.copy_gb_per_s);
   constexpr std::size_t launch_bound_bytes = std::size_t{1} << 20;
   if (mover.state_bytes < launch_bound_bytes)
     lines.add("", "(states this small measure the launch, not the copy: give more memory or fewer slots)");
@@ -196,11 +199,10 @@ double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
 }
 
 Derived::Derived(const Report& report) {
-  constexpr double read_and_written = 2;
   const MoverCounts& mover = report.mover;
   states_copied = static_cast<double>(report.passes ? report.passes->copies : mover.restores + mover.commits);
-  bytes_copied = read_and_written * states_copied * static_cast<double>(report.run.full_state_bytes);
-  bytes_moved = read_and_written * states_copied * static_cast<double>(mover.state_bytes);
+  bytes_copied = states_copied * static_cast<double>(report.run.copy_bytes());
+  bytes_moved = states_copied * static_cast<double>(mover.copy_bytes);
   copy_gb_per_s = mover.copy_seconds > 0 ? bytes_moved / mover.copy_seconds / 1e9 : 0;
   const ReplayCounts& alone = report.bookkeeping;
   const std::vector<double> bookkeeping(alone.bookkeeping_ns.begin(), alone.bookkeeping_ns.end());

@@ -42,7 +42,9 @@ struct RunDescription {
   std::size_t full_state_bytes = 0;       ///< of a state of a running request, whatever it is in memory
   std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
   std::size_t checkpoint_bytes = 0;       ///< what one checkpoint counts for
-  std::size_t memory_bytes = 0;           ///< really used for states
+  /// What a copy between a state and a checkpoint reads and writes.
+  [[nodiscard]] std::size_t copy_bytes() const noexcept { return full_state_bytes + checkpoint_bytes; }
+  std::size_t memory_bytes = 0;  ///< really used for states
 
   /// Room of a tier; 0: there is none.
   [[nodiscard]] std::int64_t tier_bytes(Medium medium) const noexcept {

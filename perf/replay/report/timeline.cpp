@@ -7,19 +7,19 @@
 namespace stateport::replay {
 namespace {
 
-double read_and_written_gb(const Interval& interval, std::size_t state_bytes) {
-  return 2 * static_cast<double>(interval.states_copied) * static_cast<double>(state_bytes) / 1e9;
+double read_and_written_gb(const Interval& interval, std::size_t copy_bytes) {
+  return static_cast<double>(interval.states_copied) * static_cast<double>(copy_bytes) / 1e9;
 }
 
 }  // namespace
 
-double needed_gb_per_s(const Interval& interval, std::size_t state_bytes) noexcept {
+double needed_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept {
   const double seconds = interval.end_s - interval.begin_s;
-  return seconds > 0 ? read_and_written_gb(interval, state_bytes) / seconds : 0;
+  return seconds > 0 ? read_and_written_gb(interval, copy_bytes) / seconds : 0;
 }
 
-double copied_gb_per_s(const Interval& interval, std::size_t state_bytes) noexcept {
-  return interval.copy_seconds > 0 ? read_and_written_gb(interval, state_bytes) / interval.copy_seconds : 0;
+double copied_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept {
+  return interval.copy_seconds > 0 ? read_and_written_gb(interval, copy_bytes) / interval.copy_seconds : 0;
 }
 
 Timeline::Timeline(const Workload& workload, std::int64_t requests, const Budget& budget, const ReplayCache& cache,

@@ -32,10 +32,10 @@ struct Interval {
   double copy_seconds = 0;         ///< that these copies took
 };
 
-/// Read and written per second of the workload, if all states had `state_bytes`.
-[[nodiscard]] double needed_gb_per_s(const Interval& interval, std::size_t state_bytes) noexcept;
+/// Read and written per second of the workload, if a copy reads and writes so many bytes together.
+[[nodiscard]] double needed_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept;
 /// Read and written per second of the copies; 0 if there were none.
-[[nodiscard]] double copied_gb_per_s(const Interval& interval, std::size_t state_bytes) noexcept;
+[[nodiscard]] double copied_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept;
 
 /// Watches a replay and cuts it into intervals of equally many requests. What it watches must outlive it.
 class Timeline {

@@ -25,7 +25,8 @@ std::int32_t peer_images(const DevicePassesOptions& options) {
 
 StateSpec spec_in_memory(const StateSpec& full, const DevicePassesOptions& options) {
   const std::int64_t peers = options.against_memcpy ? std::int64_t{peer_images(options)} + 1 : 0;
-  const std::int64_t states = std::int64_t{options.room.slots} + options.room.scratch_slots + peers;
+  const StateRoom& room = options.room;
+  const std::int64_t states = std::int64_t{room.slots} + room.scratch_slots + room.checkpoint_slots + peers;
   return scale_to_fit(full, options.materialize_bytes / static_cast<std::size_t>(states));
 }
 
@@ -45,21 +46,32 @@ DevicePasses::DevicePasses(MemoryResource& resource, const StateSpec& full, cons
                    ? std::optional<StateStore>()
                    : std::optional<StateStore>(std::in_place, resource, states_.spec(),
                                                StoreOptions{.slots = options.room.scratch_slots}, stream_)),
+      separate_(options.room.checkpoint_slots == 0
+                    ? std::optional<StateStore>()
+                    : std::optional<StateStore>(std::in_place, resource,
+                                                quantised(states_.spec(), options.checkpoint_type.value()),
+                                                StoreOptions{.slots = options.room.checkpoint_slots}, stream_)),
       copier_(states_),
-      model_(resource, states_, scratch_ ? &*scratch_ : nullptr, options.history_tokens, options.drafts, stream_),
+      restorer_(checkpoints(), states_),
+      keeper_(states_, checkpoints()),
+      model_(resource, states_, scratch_ ? &*scratch_ : nullptr,
+             separate_ ? PassStandIn::Numbers::exact : PassStandIn::Numbers::bits, options.history_tokens,
+             options.drafts, stream_),
       peer_images_(peer_images(options)),
       plant_wrong_slot_(options.plant_wrong_slot) {
   require(!plant_wrong_slot_ || options.room.slots > 2, "slots", options.room.slots, "at least 3 to plant a wrong one");
-  if (scratch_) committer_.emplace(*scratch_, states_, states_);
+  require(!plant_wrong_slot_ || !separate_, "plant_wrong_slot", plant_wrong_slot_, "is for one store");
+  if (scratch_) committer_.emplace(*scratch_, states_, checkpoints());
   if (options.against_memcpy) peer_.emplace(resource, spec(), static_cast<std::size_t>(peer_images_), stream_);
   counts_.state_bytes = spec().slot_bytes();
+  counts_.copy_bytes = spec().slot_bytes() + checkpoints().spec().slot_bytes();
   if (options.host_states + options.file_states > 0) make_tiers(options);
 }
 
 /// Whatever the cache has room for, the tiers have, too.
 void DevicePasses::make_tiers(const DevicePassesOptions& options) {
-  const std::size_t image_bytes = ImageLayout(spec(), {}).image_bytes();
-  StateTiersOptions tiers{.states = {&states_},
+  const std::size_t image_bytes = ImageLayout(checkpoints().spec(), {}).image_bytes();
+  StateTiersOptions tiers{.states = {&checkpoints()},
                           .host_budget_bytes = static_cast<std::size_t>(options.host_states) * image_bytes};
   if (options.file_states > 0)
     tiers.files = FileTierOptions{.folder = options.file_folder,
@@ -91,7 +103,7 @@ void DevicePasses::before(const PassPlan& plan) {
   double clearing = 0;
   if (!group.clear.empty()) timed(clearing, [&] { copier_.clear_slots(stream_, group.clear); });
   if (group.copies.empty()) return;
-  const double seconds = timed(counts_.copy_seconds, [&] { copier_.copy_shifted(stream_, group.copies); });
+  const double seconds = timed(counts_.copy_seconds, [&] { restorer_.copy_shifted(stream_, group.copies); });
   compare(group.copies.size(), seconds, true);
 }
 
@@ -108,9 +120,13 @@ void DevicePasses::after(const PassCommit& commit) {
     if (committer_)
       committer_->commit_scratch(stream_, group.from_scratch, group.copies);
     else
-      copier_.copy_shifted(stream_, group.copies);
+      keeper_.copy_shifted(stream_, group.copies);
   });
   compare(states, seconds, false);
+}
+
+void DevicePasses::after_end(CopyPlan copies) {
+  if (!copies.empty()) timed(counts_.copy_seconds, [&] { keeper_.copy_shifted(stream_, copies); });
 }
 
 void DevicePasses::transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) {

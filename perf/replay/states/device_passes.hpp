@@ -26,12 +26,13 @@ struct DevicePassesOptions {
   StateRoom room;                   ///< of the cache whose plans are executed; one group
   std::int32_t history_tokens = 1;  ///< conv tokens of a state without drafts, at least 1
   std::int32_t drafts = 0;
-  std::size_t materialize_bytes = 0;  ///< bound on the memory for states
-  bool against_memcpy = false;        ///< also measure MoverCounts::copy_share_of_memcpy; costs memory and time
-  std::int64_t host_states = 0;       ///< > 0: images on the host, beside materialize_bytes
-  std::int64_t file_states = 0;       ///< > 0: images in files
-  std::string file_folder;            ///< of these
-  bool plant_wrong_slot = false;      ///< self-test: the first state that is restored is overwritten with another one
+  std::size_t materialize_bytes = 0;           ///< bound on the memory for states
+  std::optional<ElementType> checkpoint_type;  ///< of recurrent states, if checkpoints have a store of their own
+  bool against_memcpy = false;    ///< also measure MoverCounts::copy_share_of_memcpy; costs memory and time
+  std::int64_t host_states = 0;   ///< > 0: images on the host, beside materialize_bytes
+  std::int64_t file_states = 0;   ///< > 0: images in files
+  std::string file_folder;        ///< of these
+  bool plant_wrong_slot = false;  ///< self-test: the first state that is restored is overwritten with another one
 };
 
 /// States in device memory: moved where the plans of a cache say, made and verified by PassStandIn.
@@ -43,6 +44,7 @@ class DevicePasses final : public PassMover {
   void before(const PassPlan& plan) override;
   void forward(const PassForward& forward) override;
   void after(const PassCommit& commit) override;
+  void after_end(CopyPlan copies) override;
   void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override;
   [[nodiscard]] std::uint64_t check(const RowState& state, std::span<const Content> window, bool restored) override;
   [[nodiscard]] MoverCounts counts() const override;
@@ -53,6 +55,7 @@ class DevicePasses final : public PassMover {
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 
  private:
+  [[nodiscard]] const StateStore& checkpoints() const noexcept { return separate_ ? *separate_ : states_; }
   void plant(SlotId slot);
   void make_tiers(const DevicePassesOptions& options);
   template <class Call>
@@ -62,7 +65,10 @@ class DevicePasses final : public PassMover {
   Stream stream_;
   StateStore states_;
   std::optional<StateStore> scratch_;
-  SlotCopier copier_;
+  std::optional<StateStore> separate_;  ///< checkpoints
+  SlotCopier copier_;                   ///< of live states
+  SlotCopier restorer_;                 ///< from checkpoints to live states
+  SlotCopier keeper_;                   ///< and back
   std::optional<SlotCopier> committer_;
   PinnedResource host_memory_;
   std::optional<StateTiers> tiers_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/serve/request_types.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 
 #include "workload/content.hpp"
 
@@ -16,7 +16,14 @@ namespace stateport::replay {
 struct StateRoom {
   std::int32_t slots = 0;
   std::int32_t scratch_slots = 0;
+  std::int32_t checkpoint_slots = 0;  ///< of a store of their own; 0: there is none
 };
+
+[[nodiscard]] inline StateRoom room_for(const RequestCacheOptions& cache) {
+  return {.slots = state_slots(cache),
+          .scratch_slots = scratch_slots(cache),
+          .checkpoint_slots = cache.separate_checkpoints ? checkpoint_slots(cache) : 0};
+}
 
 struct MoverCounts {
   std::int64_t transfers = 0;   ///< of states, between tiers or with the device
@@ -30,6 +37,7 @@ struct MoverCounts {
   double verify_seconds = 0;
   double copy_share_of_memcpy = 0;  ///< median of (time of memcpy) / (time of our copy), same sizes; 0: not measured
   std::size_t state_bytes = 0;      ///< of a state as it is in memory
+  std::size_t copy_bytes = 0;       ///< read and written by a copy between a state and a checkpoint
 };
 
 /// What a forward makes of one state: the state after some more tokens and, with drafts, the recurrent states after
@@ -67,6 +75,8 @@ class PassMover {
   virtual void forward(const PassForward& forward) = 0;
   /// What must be enqueued after a pass.
   virtual void after(const PassCommit& commit) = 0;
+  /// What must be enqueued after the end of a request.
+  virtual void after_end(CopyPlan copies) = 0;
   /// Carries out a plan, to its end: appends an answer for each transfer that wants one.
   virtual void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) = 0;
   /// The number of 16-byte words of the state that `state` reads which are not those of the state after `window`
@@ -82,6 +92,7 @@ class NoPasses final : public PassMover {
   void before(const PassPlan&) override {}
   void forward(const PassForward&) override {}
   void after(const PassCommit& commit) override { counts_.commits += commit.published_states; }
+  void after_end(CopyPlan) override {}
   void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
     for (const Transfer& transfer : plan.transfers)
       if (transfer.kind != Transfer::Kind::drop) answers.push_back({.id = transfer.id});

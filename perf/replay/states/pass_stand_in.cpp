@@ -25,6 +25,10 @@ KOKKOS_FUNCTION Word* words_of(const Tile& tile, std::int32_t slot, bool in_scra
   return reinterpret_cast<Word*>(tile.scratch + slot * tile.scratch_stride_bytes) + tile.first_word;
 }
 
+KOKKOS_FUNCTION Pattern pattern(Content content, const Tile& tile) {
+  return {content, tile.tensor, tile.random_bits, tile.fixed_bits};
+}
+
 struct Forward {
   const Tile* tiles;
   const StateWrite* writes;
@@ -44,7 +48,7 @@ struct Forward {
         const std::int64_t before = t + write.advanced;  // in the window of the state that is read
         const bool carried = write.conv_in >= 0 && before < history;
         out[t * tile.token_words + i] = carried ? in[(before + write.bias) * tile.token_words + i]
-                                                : Pattern(prefixes[t], tile.tensor).word(tile.first_word + i);
+                                                : pattern(prefixes[t], tile).word(tile.first_word + i);
       }
     });
   }
@@ -52,13 +56,13 @@ struct Forward {
   KOKKOS_FUNCTION void write_recurrent(const Team& team, const Tile& tile, const StateWrite& write) const {
     const Word* const in = words_in_store(tile, write.recurrent_in < 0 ? 0 : write.recurrent_in);
     const Content* const prefixes = window + write.first_content + (history - 1);
-    const Pattern from(write.from, tile.tensor);
+    const Pattern from = pattern(write.from, tile);
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, tile.words), [&](std::uint32_t i) {
       // The state of the empty prefix is zero, wherever it is.
       const Word rest = write.recurrent_in >= 0 ? in[i] ^ from.word(tile.first_word + i) : Word{0, 0};
       for (std::int32_t j = 0; j <= write.drafts; ++j)
         words_of(tile, outs[write.first_out + static_cast<std::uint32_t>(j)], write.in_scratch)[i] =
-            rest ^ Pattern(prefixes[j], tile.tensor).word(tile.first_word + i);
+            rest ^ pattern(prefixes[j], tile).word(tile.first_word + i);
     });
   }
 
@@ -86,14 +90,14 @@ struct CountWrongWords {
     const bool is_conv = tile.token_words > 0;
     std::uint64_t wrong = 0;
     for (std::int32_t t = is_conv ? 0 : history - 1; t < history; ++t) {
-      const Pattern pattern(window[t], tile.tensor);
+      const Pattern wanted = pattern(window[t], tile);
       const Word* const words = is_conv ? words_in_store(tile, conv) + (t + bias) * std::int64_t{tile.token_words}
                                         : words_in_store(tile, recurrent);
       std::uint64_t here = 0;
       Kokkos::parallel_reduce(
           Kokkos::TeamThreadRange(team, tile.words),
           [&](std::uint32_t i, std::uint64_t& sum) {
-            sum += static_cast<std::uint64_t>(words[i] != pattern.word(tile.first_word + i));
+            sum += static_cast<std::uint64_t>(words[i] != wanted.word(tile.first_word + i));
           },
           here);
       wrong += here;
@@ -106,7 +110,23 @@ Kokkos::TeamPolicy<ExecutionSpace> teams(const Stream& stream, std::size_t count
   return {execution_space(stream), static_cast<int>(count), Kokkos::AUTO};
 }
 
-std::vector<Tile> cut_tiles(const StateStore& states, const StateStore* scratch, std::int64_t window) {
+/// The bits of 127 in eight bytes of elements, whose signs are random.
+std::uint64_t magnitudes(ElementType type) {
+  switch (type) {
+    case ElementType::fp32:
+      return 0x42fe000042fe0000U;
+    case ElementType::bf16:
+      return 0x42fe42fe42fe42feU;
+    case ElementType::fp16:
+      return 0x57f057f057f057f0U;
+    default:
+      require(false, "type", name(type), "has no exact numbers here");
+      return 0;
+  }
+}
+
+std::vector<Tile> cut_tiles(const StateStore& states, const StateStore* scratch, std::int64_t window,
+                            PassStandIn::Numbers numbers) {
   constexpr std::uint32_t tile_words = 1024;  // 16 KiB
   std::vector<Tile> tiles;
   for (std::size_t t = 0; t < states.tensors().size(); ++t) {
@@ -118,6 +138,9 @@ std::vector<Tile> cut_tiles(const StateStore& states, const StateStore* scratch,
         conv ? view.spec.natural_bytes() / static_cast<std::size_t>(window) : view.spec.natural_bytes();
     require(bytes % sizeof(Word) == 0, "tensor bytes", bytes, "a multiple of 16");
     const auto words = static_cast<std::uint32_t>(bytes / sizeof(Word));
+    const bool exact = !conv && numbers == PassStandIn::Numbers::exact;
+    const bool wide = view.spec.type == ElementType::fp32;
+    const std::uint64_t signs = wide ? 0x8000000080000000U : 0x8000800080008000U;
     for (std::uint32_t first = 0; first < words; first += tile_words)
       tiles.push_back({.base = view.base,
                        .scratch = scratch == nullptr ? nullptr : scratch->tensors()[t].base,
@@ -126,20 +149,22 @@ std::vector<Tile> cut_tiles(const StateStore& states, const StateStore* scratch,
                        .tensor = t + 1,
                        .first_word = first,
                        .words = std::min(tile_words, words - first),
-                       .token_words = conv ? words : 0});
+                       .token_words = conv ? words : 0,
+                       .random_bits = exact ? signs : ~std::uint64_t{0},
+                       .fixed_bits = exact ? magnitudes(view.spec.type) : 0});
   }
   return tiles;
 }
 
 }  // namespace
 
-PassStandIn::PassStandIn(MemoryResource& resource, const StateStore& states, const StateStore* scratch,
+PassStandIn::PassStandIn(MemoryResource& resource, const StateStore& states, const StateStore* scratch, Numbers numbers,
                          std::int32_t history, std::int32_t drafts, const Stream& stream)
     : resource_(resource), history_(history), drafts_(drafts) {
   require(history >= 1, "history", history, "at least 1");
   require(scratch == nullptr || scratch->fingerprint() == states.fingerprint(), "scratch",
           scratch == nullptr ? 0 : scratch->fingerprint(), "the spec of the store");
-  const std::vector<Tile> tiles = cut_tiles(states, scratch, history + drafts);
+  const std::vector<Tile> tiles = cut_tiles(states, scratch, history + drafts, numbers);
   tile_count_ = static_cast<std::uint32_t>(tiles.size());
   tiles_ = Buffer(resource, tiles.size() * sizeof(Tile));
   copy_bytes(stream, tiles_.data(), tiles.data(), tiles.size() * sizeof(Tile));

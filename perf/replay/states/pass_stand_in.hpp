@@ -30,14 +30,20 @@ class PassStandIn {
     std::uint64_t tensor = 0;
     std::uint32_t first_word = 0;
     std::uint32_t words = 0;
-    std::uint32_t token_words = 0;  ///< words of a conv token; 0: a recurrent state
+    std::uint32_t token_words = 0;                  ///< words of a conv token; 0: a recurrent state
+    std::uint64_t random_bits = ~std::uint64_t{0};  ///< of eight bytes
+    std::uint64_t fixed_bits = 0;
+  };
+  enum class Numbers : std::uint8_t {
+    bits,  ///< any
+    exact  ///< recurrent states are 127 and -127, which checkpoints of every type keep as they are
   };
 
   /// `scratch`: of the same spec, or null for an index that needs none. `history`: conv tokens of a state without
   /// drafts, at least 1. Throws InvalidArgument unless conv tensors are sd with windows of history + drafts tokens and
   /// tokens and recurrent states consist of whole words.
-  PassStandIn(MemoryResource& resource, const StateStore& states, const StateStore* scratch, std::int32_t history,
-              std::int32_t drafts, const Stream& stream);
+  PassStandIn(MemoryResource& resource, const StateStore& states, const StateStore* scratch, Numbers numbers,
+              std::int32_t history, std::int32_t drafts, const Stream& stream);
 
   /// At most one launch for the saves and one for the targets. Waits for the stream, so that the arrays may be reused.
   void forward(const Stream& stream, const PassForward& pass);

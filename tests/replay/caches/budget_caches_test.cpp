@@ -103,7 +103,7 @@ TEST_CASE("loads from the host save the time of the workload's own tokens and by
                     .kv_bytes_per_token = 10,
                     .block_size_tokens = block_size,
                     .host_bytes = 10'000};
-      const auto host_after = [&](const TierSpeeds& speeds, std::int64_t* too_slow = nullptr) {
+      const auto host_after = [&](const stateport::TierSpeeds& speeds, std::int64_t* too_slow = nullptr) {
         budget.speeds = speeds;
         const auto cache = make_budget_cache(policy, budget, {}, workload);
         NoPasses none;

@@ -45,6 +45,7 @@ class SymbolicPasses final : public PassMover {
       at(copied.dst_slot) = scratch_.at(static_cast<std::size_t>(copied.src_slot));
     copy(commit.groups.front().copies);
   }
+  void after_end(CopyPlan copies) override { copy(copies); }
   void transfer(const TransferPlan& plan, std::vector<TransferResult>& answers) override {
     for (const Transfer& transfer : plan.transfers) {
       const auto name = std::pair(transfer.from, transfer.image.prefix.words);

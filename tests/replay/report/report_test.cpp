@@ -15,7 +15,12 @@ namespace {
 
 Report example() {
   Report report;
-  report.run = {.workload = "x.jsonl", .model = "m", .memory_state = "2 layers", .slots = 3, .full_state_bytes = 1000};
+  report.run = {.workload = "x.jsonl",
+                .model = "m",
+                .memory_state = "2 layers",
+                .slots = 3,
+                .full_state_bytes = 1000,
+                .checkpoint_bytes = 1000};
   report.replay.requests = 4;
   report.replay.requests_hit = 1;
   report.replay.input_tokens = 100;
@@ -24,7 +29,7 @@ Report example() {
   report.bookkeeping.bookkeeping_ns = {10, 40, 20, 30};
   report.bookkeeping.bookkeeping_ns_per_block = {1, 2, 3};
   report.replay.bookkeeping_ns_per_block = {7};
-  report.mover = {.restores = 1, .verified = 1, .commits = 2, .copy_seconds = 2, .state_bytes = 100};
+  report.mover = {.restores = 1, .verified = 1, .commits = 2, .copy_seconds = 2, .state_bytes = 100, .copy_bytes = 200};
   report.cache = {.state_evictions = 5, .dropped_checkpoints = 6};
   return report;
 }
@@ -67,7 +72,7 @@ TEST_CASE("a report of the align modes tells drafts, copies and publications") {
   report.run.accept = 0.5;
   report.run.asynchronous = true;
   report.run.checkpoint = "boundaries";
-  report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100};
+  report.mover = {.restores = 1, .verified = 8, .commits = 7, .copy_seconds = 2, .state_bytes = 100, .copy_bytes = 200};
   report.passes = PassCounts{
       .steps = 9, .drafts_proposed = 27, .drafts_accepted = 13, .copies = 5, .refused = 2, .planning_ns = {30, 10, 20}};
   const std::string text = to_text(report);
