@@ -253,7 +253,8 @@ bool BlockPool::Books::choose_victims(std::size_t count) {
     if (const auto soon = victims.upcoming(detail::prefetch_distance)) detail::prefetch(&blocks[*soon]);
     const auto victim = victims.next(candidates());
     if (leaf.valid()) {
-      while (leaf.valid() && listed.size() < count && !(victim && precedes(id_of(*victim), leaf))) leaf = peel(leaf);
+      // The victim may be that leaf itself, if it was a candidate before it had the child.
+      while (leaf.valid() && listed.size() < count && (!victim || precedes(leaf, id_of(*victim)))) leaf = peel(leaf);
       if (leaf.valid()) offer(std::exchange(leaf, BlockId{}));
       if (listed.size() == count) break;
     }

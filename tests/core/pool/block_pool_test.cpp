@@ -225,6 +225,21 @@ TEST_CASE("eviction peels leaves by tick and id, and never a parent before its c
   CHECK_FALSE(pool.evict(1));
 }
 
+TEST_CASE("a block is evicted once though it was a candidate before it had a child") {
+  BlockPool pool({.blocks = 5});
+  const Blocks all = take(pool, 4);
+  pool.register_hashes(ids({3}), Hashes{10});
+  pool.release(ids({3}));
+  pool.register_hashes(ids({0, 1}), Hashes{20, 30}, Hashes{10, 0});
+  pool.release(ids({0, 1}));
+  pool.set_last_use(ids({1}), 9);
+  test::BlockRecorder recorder(pool);
+  // Block 3 has the place that it had as a leaf, behind its child.
+  CHECK(pool.evict(3));
+  CHECK(recorder.told.lost == ids({0, 3, 1}));
+  pool.check_invariants();
+}
+
 TEST_CASE("a live child keeps its unreferenced parent, and the failed eviction changes nothing") {
   BlockPool pool({.blocks = 5});
   const Blocks blocks = take(pool, 3);
