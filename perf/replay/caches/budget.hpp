@@ -17,7 +17,7 @@ struct Budget {
   std::int64_t block_size_tokens = 1;
   std::int64_t host_bytes = 0;  ///< below the device, with the same costs; 0: no such tier
   std::int64_t file_bytes = 0;
-  TierSpeeds speeds;
+  TierSpeeds speeds;                  ///< what decides whether a hit below the device is loaded or computed
   bool separate_checkpoints = false;  ///< states of running requests are of another type
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept { return kv_bytes_per_token * block_size_tokens; }

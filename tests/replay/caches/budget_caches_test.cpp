@@ -22,6 +22,7 @@
 #include <vector>
 
 using stateport::Medium;
+using stateport::TierSpeeds;
 using stateport::TierUsage;
 using namespace stateport::replay;
 using namespace stateport::replay::test;

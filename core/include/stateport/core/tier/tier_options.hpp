@@ -69,8 +69,9 @@ struct TierUsage {
   std::int64_t bytes_read = 0;     ///< by loads and moves
   std::int64_t loads = 0;          ///< requests that loaded something from it, from no slower tier
   std::int64_t hit_tokens = 0;     ///< that these did not compute
-  /// By the speeds of TierOptions: what computing the hit tokens takes, less what loading for these requests takes,
-  /// from faster tiers, too. Of loads whose speeds are not all known: 0.
+  /// By the speeds that are known: what computing the hit tokens takes, less what loading for these requests takes,
+  /// from faster tiers, too. Of loads whose speeds are not all known: 0. Loading KV that the engine keeps counts
+  /// nothing.
   double saved_s = 0;
   std::int64_t evicted_states = 0;
   std::int64_t dropped_states = 0;  ///< came to the tier and were not worth their place
