@@ -250,6 +250,18 @@ std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, Tran
 
 // What the device gives up.
 
+/// Names a store into the tier. While what has to go from the host is still being moved to files, what comes goes there
+/// at once: a long prompt needs more room than the host keeps free. False: there is no room, or no place in the queue.
+bool TierIndex::store(std::uint32_t node, CacheContent content, Medium to) {
+  const auto store_in = [&](Medium medium) {
+    if (medium != to && content == CacheContent::state && !is_worth_it(medium, node)) return false;
+    // What goes to make room may be the last state that needs this KV.
+    return make_room(medium, bytes_of(content)) && nodes_[node].is_needed() &&
+           begin(Transfer::Kind::store, node, content, Medium::device, medium);
+  };
+  return store_in(to) || (to != last_tier() && store_in(last_tier()));
+}
+
 void TierIndex::store_state(std::uint32_t node) {
   const TierItem& state = nodes_[node].state;
   if (state.is_below()) return;
@@ -264,8 +276,8 @@ void TierIndex::store_state(std::uint32_t node) {
       return leaving.tokens <= nodes_[node].tokens && !nodes_[leaving.node].kv.is_below();
     };
     const std::int64_t kv_bytes = std::ranges::count_if(leaving_kv_, is_needed) * options_.kv_image_bytes;
-    const bool room = make_room(to, options_.state_image_bytes + kv_bytes) || make_room(to, options_.state_image_bytes);
-    if (room && begin(Transfer::Kind::store, node, CacheContent::state, Medium::device, to)) return;
+    static_cast<void>(make_room(to, options_.state_image_bytes + kv_bytes));
+    if (store(node, CacheContent::state, to)) return;
     ++tier.usage.refused_images;
   }
   state_is_gone(node);
@@ -281,9 +293,7 @@ void TierIndex::store_kv(std::uint32_t node) {
   }
   const bool for_files = !entry.is_needed_in(Medium::host);
   const Medium to = for_files ? last_tier() : first_tier();
-  if (make_room(to, options_.kv_image_bytes) && nodes_[node].is_needed() &&
-      begin(Transfer::Kind::store, node, CacheContent::kv_block, Medium::device, to))
-    return;
+  if (store(node, CacheContent::kv_block, to)) return;
   ++level(to).usage.refused_images;
   kv_is_gone(node);
 }

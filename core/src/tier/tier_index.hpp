@@ -107,6 +107,7 @@ class TierIndex : private TierContents {
     std::int64_t tokens = 0;
   };
 
+  [[nodiscard]] bool store(std::uint32_t node, CacheContent content, Medium to);
   void store_state(std::uint32_t node);
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);

@@ -394,6 +394,22 @@ TEST_CASE("what nobody asks for again makes room, with its KV, also if it was th
   }
 }
 
+TEST_CASE("what the host has no room for yet goes to files at once") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    // Room for two prompts of 132 bytes on the host, of which 104 are kept free.
+    PushedDown server(small(index, {.host_bytes = 300, .file_bytes = 8000}));
+    const CacheTiers& tiers = *server.cache->tiers();
+    CHECK(tiers.usage(Medium::host).bytes_written > 0);
+    for (const Medium medium : {Medium::host, Medium::file}) CHECK(tiers.usage(medium).refused_images == 0);
+    CHECK(tiers.usage(Medium::host).evicted_states == 0);
+    const StartedRequest again = server.serve(server.prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 32);
+    CHECK(again.load->bytes == state_bytes + 8 * block_bytes);
+  }
+}
+
 TEST_CASE("draining writes what is on the device and on the host, piece by piece, and takes nothing away") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
