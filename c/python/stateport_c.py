@@ -113,10 +113,12 @@ class SlotImage(ctypes.Structure):
     _fields_ = [("key", ImageKey), ("slot", c_int32), ("reserved", c_int32)]
 
 
+LeadingBlocks = CFUNCTYPE(c_int64, POINTER(c_uint64), c_size_t, c_void_p)
 TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_t)
 TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
                      kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=c_int32, host_bytes_per_s=c_double,
-                     file_bytes_per_s=c_double, tokens_per_s=c_double)
+                     file_bytes_per_s=c_double, tokens_per_s=c_double, leading_blocks=LeadingBlocks,
+                     leading_blocks_context=c_void_p)
 TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
                    bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
                    dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64,
@@ -144,7 +146,7 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
                       events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
                       position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64,
-                      tiers=POINTER(TierOptions))
+                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32,
                    transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)

@@ -8,15 +8,52 @@
 #include "request_cache.hpp"
 #include "transfers.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace stateport::c {
 
+/// A function of the caller's, or null.
+struct KvFunction {
+  std::int64_t (*call)(const std::uint64_t* prefixes, std::size_t count, void* context) = nullptr;
+  void* context = nullptr;
+};
+[[nodiscard]] KvFunction read_kv_function(const stateport_request_cache_options* options);
+
+/// KV of which that function knows.
+class ToldKv final : public KvDirectory {
+ public:
+  ToldKv(Object& cache, KvFunction function) : cache_(cache), function_(function) {}
+
+  // What it throws would leave the cache half changed: the program ends instead.
+  [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) noexcept override {
+    static_assert(sizeof(PrefixHash) == 2 * sizeof(std::uint64_t));
+    const Callback callback(cache_);
+    return function_.call(blocks.empty() ? nullptr : blocks[0].words.data(), blocks.size(), function_.context);
+  }
+  /// The options of the cache, with this if there is a function.
+  [[nodiscard]] RequestCacheOptions added_to(RequestCacheOptions options) noexcept {
+    if (function_.call != nullptr) options.tiers.kv_elsewhere = this;
+    return options;
+  }
+
+ private:
+  Object& cache_;
+  KvFunction function_;
+};
+
 struct CacheObject final : Object {
   static constexpr Kind kind = Kind::request_cache;
-  explicit CacheObject(const RequestCacheOptions& options)
-      : Object(kind), groups(group_count(options)), cache(make_request_cache(options)), plan(groups), commits(groups) {}
+  CacheObject(const RequestCacheOptions& options, KvFunction kv_function)
+      : Object(kind),
+        groups(group_count(options)),
+        kv(*this, kv_function),
+        cache(make_request_cache(kv.added_to(options))),
+        plan(groups),
+        commits(groups) {}
 
   [[nodiscard]] CacheTiers& tiers() const {
     CacheTiers* const tiers = cache->tiers();
@@ -25,6 +62,7 @@ struct CacheObject final : Object {
   }
 
   std::size_t groups;
+  ToldKv kv;
   std::unique_ptr<RequestCache> cache;
   // What the last call told.
   PassPlanArrays plan;
@@ -32,6 +70,7 @@ struct CacheObject final : Object {
   GroupPlanArrays state;
   std::vector<PassRow> rows;
   std::vector<stateport_transfer> transfers;
+  std::vector<stateport_slot_copy> end_copies;
 };
 
 }  // namespace stateport::c

@@ -29,6 +29,12 @@ TierOptions read_tier_options(const stateport_tier_options* options) {
   return wanted;
 }
 
+KvFunction read_kv_function(const stateport_request_cache_options* options) {
+  const auto given = read_struct<stateport_request_cache_options>(options, "options");
+  const auto tiers = read_optional_struct(given.tiers, "tiers");
+  return {.call = tiers.leading_blocks, .context = tiers.leading_blocks_context};
+}
+
 stateport_tier_usage to_c(const TierUsage& usage) noexcept {
   return {.size = sizeof(stateport_tier_usage),
           .states = usage.states,

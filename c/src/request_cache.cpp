@@ -52,6 +52,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .layout_fingerprint = given.layout_fingerprint,
                              .unchecked_layout = given.unchecked_layout != 0,
                              .checkpoints = given.checkpoints,
+                             .separate_checkpoints = given.separate_checkpoints != 0,
                              .scan_alignment_tokens = scan_alignment(given.scan_alignment_tokens),
                              .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
                              .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
@@ -76,7 +77,8 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
   }
   require(given.budget_bytes == 0 || has_costs, "budget_bytes", given.budget_bytes,
           "needs state_bytes and kv_bytes_per_token of eviction");
-  const bool has_image_sizes = wanted.tiers.state_image_bytes != 0 && wanted.tiers.kv_image_bytes != 0;
+  const bool keeps_kv = read_optional_struct(given.tiers, "tiers").leading_blocks != nullptr;
+  const bool has_image_sizes = wanted.tiers.state_image_bytes != 0 && (keeps_kv || wanted.tiers.kv_image_bytes != 0);
   require(!wanted.tiers.enabled() || has_costs || has_image_sizes, "tiers.state_image_bytes",
           wanted.tiers.state_image_bytes,
           "must be given with kv_image_bytes, or eviction must name state_bytes and kv_bytes_per_token");

@@ -5,6 +5,7 @@
 
 #include "arguments.hpp"
 #include "cache_object.hpp"
+#include "copies.hpp"
 #include "eviction.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
@@ -113,7 +114,9 @@ void check_running(const RequestCache& cache, std::span<const std::int32_t> requ
 
 stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
                                                 stateport_request_cache** out) {
-  return guarded([&] { create(out, [&] { return std::make_shared<CacheObject>(read_cache_options(options)); }); });
+  return guarded([&] {
+    create(out, [&] { return std::make_shared<CacheObject>(read_cache_options(options), read_kv_function(options)); });
+  });
 }
 
 stateport_status stateport_request_cache_destroy(stateport_request_cache* cache) {
@@ -140,6 +143,15 @@ stateport_status stateport_request_cache_state_slots(stateport_request_cache* ca
     std::int32_t& slots = checked(out, "out");
     require(group < held->groups, "group", group, "is out of range");
     slots = state_slots(held->cache->options(), group);
+  });
+}
+
+stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cache* cache, size_t group, int32_t* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    std::int32_t& slots = checked(out, "out");
+    require(group < held->groups, "group", group, "is out of range");
+    slots = checkpoint_slots(held->cache->options(), group);
   });
 }
 
@@ -230,7 +242,21 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
       std::ranges::transform(read_structs(hints, count, "hints"), known.begin(),
                              [](const stateport_reuse_hint& hint) { return from_c(hint); });
     check_running(*held->cache, named);
-    for (std::size_t i = 0; i < count; ++i) held->cache->end(RequestId{named[i]}, end, known[i]);
+    require(count <= 1 || !held->cache->options().separate_checkpoints, "count", count,
+            "must be 1 with separate_checkpoints");
+    held->end_copies.clear();
+    for (std::size_t i = 0; i < count; ++i)
+      to_c(held->cache->end(RequestId{named[i]}, end, known[i]), held->end_copies);
+  });
+}
+
+stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
+                                                    size_t* count) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const stateport_slot_copy*& told = checked(copies, "copies");
+    checked(count, "count") = held->end_copies.size();
+    told = held->end_copies.data();
   });
 }
 

@@ -56,6 +56,7 @@ struct TiersObject final : Object {
     require_state(tiers.in_flight() == 0 && (before == nullptr || of_cache.empty()), "cache",
                   "transfers of another cache, or of the engine, are under way");
     of_cache.clear();
+    elsewhere.clear();
     served = cache;
   }
   /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
@@ -67,6 +68,7 @@ struct TiersObject final : Object {
   std::weak_ptr<CacheObject> served;  ///< whose transfers begin_transfers takes
   std::vector<TransferResult> of_cache;
   std::vector<TransferResult> own;
+  std::vector<stateport_transfer> elsewhere;  ///< loads that are the engine's to carry out
 };
 
 std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
@@ -82,6 +84,8 @@ std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
     cache.settle(failed);
     throw;
   }
+  for (const Transfer& transfer : plan.transfers)
+    if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
   return count;
 }
 
@@ -238,6 +242,19 @@ stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tier
     held->of_cache.clear();
     static_cast<void>(held->begin(below, on));
     if (loaded != nullptr) *loaded = loads;
+  });
+}
+
+stateport_status stateport_state_tiers_take_loads(stateport_state_tiers* tiers, stateport_transfer* out,
+                                                  size_t capacity, size_t* count) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    const auto room = array(out, capacity, "out");
+    std::size_t& told = checked(count, "count");
+    told = std::min(room.size(), held->elsewhere.size());
+    const auto last = held->elsewhere.begin() + static_cast<std::ptrdiff_t>(told);
+    std::copy(held->elsewhere.begin(), last, room.begin());
+    held->elsewhere.erase(held->elsewhere.begin(), last);
   });
 }
 

@@ -76,7 +76,7 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
   return {.id = result.id, .status = static_cast<std::int32_t>(result.status), .reserved = 0};
 }
 
-/// None are no tiers.
+/// None are no tiers. Without kv_elsewhere.
 [[nodiscard]] TierOptions read_tier_options(const stateport_tier_options* options);
 [[nodiscard]] stateport_tier_usage to_c(const TierUsage& usage) noexcept;
 

@@ -76,13 +76,22 @@ static int64_t kv_index(const engine* self, int row, int64_t position) {
   return self->plan.kv[row][position / per] * per + position % per;
 }
 
+engine_state* engine_checkpoints(engine* self, size_t group) {
+  return self->separate ? self->checkpoints : self->store[group];
+}
+
+uint64_t engine_kv(const int32_t* tokens, int64_t position) {
+  const engine_state state = state_after(tokens, position + 1);
+  return state.recurrent;
+}
+
 // --- A pass ----------------------------------------------------------------------------------------------------------
 
 static void run_before(engine* self) {
   for (size_t g = 0; g < self->groups; ++g) {
     const stateport_group_plan* const group = &self->plans[g];
     for (size_t i = 0; i < group->clear_count; ++i) self->store[g][group->clear[i]] = empty_state();
-    copy_all(self->store[g], self->store[g], group->copies, group->copy_count);
+    copy_all(engine_checkpoints(self, g), self->store[g], group->copies, group->copy_count);
   }
 }
 
@@ -113,7 +122,7 @@ static void write_state(engine* self, size_t g, int row, const engine_row* of, i
   for (size_t i = 0; i < group->save_count; ++i) {
     const stateport_state_save* const save = &group->saves[i];
     if (save->row == row && save->offset == done)
-      *(save->in_scratch ? &self->scratch[save->slot] : &self->store[g][save->slot]) = *state;
+      *(save->in_scratch ? &self->scratch[save->slot] : &engine_checkpoints(self, g)[save->slot]) = *state;
   }
   if (!self->align && of->drafts > 0) {
     self->steps[row][done - 1] = *state;
@@ -188,11 +197,12 @@ static void run_after(engine* self, const stateport_group_commit* commits) {
     for (size_t i = 0; i < commits[g].step_count; ++i) {
       const stateport_step_commit* const step = &commits[g].steps[i];
       if (step->live_step >= 0) self->store[g][step->live_slot] = self->steps[step->row][step->live_step];
-      if (step->kept_step >= 0) self->store[g][step->kept_slot] = self->steps[step->row][step->kept_step];
+      if (step->kept_step >= 0) engine_checkpoints(self, g)[step->kept_slot] = self->steps[step->row][step->kept_step];
       ++self->step_commits;
     }
-    copy_all(self->scratch, self->store[g], commits[g].from_scratch, commits[g].from_scratch_count);
-    copy_all(self->store[g], self->store[g], commits[g].copies, commits[g].copy_count);
+    engine_state* const kept = engine_checkpoints(self, g);
+    copy_all(self->scratch, kept, commits[g].from_scratch, commits[g].from_scratch_count);
+    copy_all(self->store[g], kept, commits[g].copies, commits[g].copy_count);
   }
 }
 
@@ -277,7 +287,9 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
   self->overlap = options->overlap != 0;
   self->random = seed;
   for (int i = 0; i < engine_requests; ++i) self->requests[i].id = STATEPORT_NONE;
+  self->separate = options->separate_checkpoints != 0;
   memset(self->store, 0xee, sizeof self->store);
+  memset(self->checkpoints, 0xee, sizeof self->checkpoints);
   memset(self->kv, 0xee, sizeof self->kv);
   stateport_request_cache_info info = {.size = sizeof info};
   CHECK_OK(stateport_request_cache_describe(cache, &info));
@@ -288,6 +300,9 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
     int32_t slots = 0;
     CHECK_OK(stateport_request_cache_state_slots(cache, g, &slots));
     CHECK(slots <= engine_slots_max);
+    int32_t kept = 0;
+    CHECK_OK(stateport_request_cache_checkpoint_slots(cache, g, &kept));
+    CHECK(self->separate ? kept == options->checkpoints && slots == options->max_requests : kept == slots);
   }
 }
 
@@ -325,6 +340,12 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
 
 void engine_end(engine* self, int index, int32_t how) {
   CHECK_OK(stateport_request_cache_end(self->cache, &self->requests[index].id, 1, how, NULL));
+  const stateport_slot_copy* copies = NULL;
+  size_t count = 9;
+  CHECK_OK(stateport_request_cache_end_copies(self->cache, &copies, &count));
+  CHECK(count == 0 || self->separate);
+  if (count > 0) engine_take_transfers(self);
+  copy_all(self->store[0], engine_checkpoints(self, 0), copies, count);
   self->requests[index].id = STATEPORT_NONE;
   for (int p = 0; p < self->passes; ++p)
     for (int i = 0; i < self->pass[p].rows; ++i)

@@ -53,6 +53,7 @@ typedef struct engine_tiers {
   int64_t transfers[4];  ///< [stateport_transfer_kind]
   int64_t failed;
   int64_t loaded_tokens;
+  int64_t elsewhere;  ///< blocks that were loaded by other means
 } engine_tiers;
 
 typedef struct engine_row {
@@ -79,7 +80,9 @@ typedef struct engine {
   bool align;
   bool overlap;
   uint64_t random;
+  bool separate;  ///< checkpoints lie in a store of their own
   engine_state store[engine_groups_max][engine_slots_max];
+  engine_state checkpoints[engine_slots_max];
   engine_state scratch[engine_slots_max];
   engine_state steps[engine_requests][1 + engine_drafts_max];
   uint64_t kv[engine_kv_max];
@@ -108,6 +111,10 @@ typedef struct engine {
   engine_tiers* tiers;  ///< null: there are none
 } engine;
 
+/// Where checkpoints of a group lie.
+engine_state* engine_checkpoints(engine* self, size_t group);
+/// KV of the token at a position, as passes write it.
+uint64_t engine_kv(const int32_t* tokens, int64_t position);
 /// A number below `limit` (or 0).
 int32_t engine_random(engine* self, int32_t limit);
 /// Takes over a cache whose sizes fit the arrays.

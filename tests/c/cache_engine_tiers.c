@@ -29,16 +29,16 @@ static void check_room(const engine* self, int32_t medium) {
   CHECK(bytes <= (medium == STATEPORT_MEDIUM_HOST ? tiers->options.host_bytes : tiers->options.file_bytes));
 }
 
-static void read_place(const engine* self, const stateport_transfer* transfer, engine_image* image) {
+static void read_place(engine* self, const stateport_transfer* transfer, engine_image* image) {
   if (transfer->image.content == STATEPORT_STATE)
-    image->state = self->store[transfer->image.group][transfer->place];
+    image->state = engine_checkpoints(self, (size_t)transfer->image.group)[transfer->place];
   else
     memcpy(image->kv, &self->kv[transfer->place * self->block_tokens], (size_t)self->block_tokens * sizeof *image->kv);
 }
 
 static void write_place(engine* self, const stateport_transfer* transfer, const engine_image* image) {
   if (transfer->image.content == STATEPORT_STATE)
-    self->store[transfer->image.group][transfer->place] = image->state;
+    engine_checkpoints(self, (size_t)transfer->image.group)[transfer->place] = image->state;
   else
     memcpy(&self->kv[transfer->place * self->block_tokens], image->kv, (size_t)self->block_tokens * sizeof *image->kv);
 }
@@ -50,8 +50,24 @@ static engine_image garbage(void) {
   return image;
 }
 
+/// KV that the engine keeps itself: as the request that waits for it would have computed it.
+static int32_t load_from_elsewhere(engine* self, const stateport_transfer* transfer) {
+  CHECK(transfer->kind == STATEPORT_TRANSFER_LOAD && transfer->image.content == STATEPORT_KV_BLOCK);
+  engine_image image = garbage();
+  int index = 0;
+  while (index < engine_requests && self->requests[index].id != transfer->request) ++index;
+  const bool fails = index == engine_requests || engine_random(self, 10) == 0;  // it may have ended
+  for (int32_t i = 0; i < self->block_tokens && !fails; ++i)
+    image.kv[i] = engine_kv(self->requests[index].tokens, transfer->image.tokens - self->block_tokens + i);
+  write_place(self, transfer, &image);
+  ++self->tiers->elsewhere;
+  return fails ? STATEPORT_TRANSFER_GONE : STATEPORT_TRANSFER_DONE;
+}
+
 static int32_t carry_out(engine* self, const stateport_transfer* transfer) {
   engine_tiers* const tiers = self->tiers;
+  if (transfer->from == STATEPORT_MEDIUM_ELSEWHERE) return load_from_elsewhere(self, transfer);
+  CHECK(tiers->options.leading_blocks == NULL || transfer->image.content == STATEPORT_STATE);
   const bool fails = engine_random(self, 10) == 0;
   engine_image image = garbage();
   const int at = find_image(tiers, &transfer->image, transfer->from);

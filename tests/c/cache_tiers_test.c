@@ -85,28 +85,47 @@ static void serve(engine* self, engine_tiers* tiers, const stateport_request_cac
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
 
+static engine self;
+
+/// As many as chance says.
+static int64_t leading_blocks(const uint64_t* prefixes, size_t count, void* context) {
+  engine* const of = context;
+  CHECK(of == &self && count > 0 && (prefixes[0] != 0 || prefixes[1] != 0));
+  CHECK_REFUSED(stateport_request_cache_check(of->cache), STATEPORT_INVALID_STATE, "by a callback");
+  return engine_random(of, (int32_t)count + 2) - 1;
+}
+
+/// Every other seed keeps KV elsewhere; every third one has checkpoints in a store of their own.
 void test_cache_tiers(void) {
-  static engine self;
   static engine_tiers tiers;
+  stateport_tier_options states_alone = tiers_of_test;
+  states_alone.kv_image_bytes = 0;
+  states_alone.leading_blocks = leading_blocks;
+  states_alone.leading_blocks_context = &self;
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
   const int seeds = wanted == NULL ? 12 : atoi(wanted);
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     int64_t kinds[4] = {0};
     int64_t loaded = 0;
     int64_t failed = 0;
+    int64_t elsewhere = 0;
     for (int seed = 0; seed < seeds; ++seed) {
       const int before = check_failures;
-      const stateport_request_cache_options options =
-          options_for(index, seed % (engine_drafts_max + 1), &tiers_of_test);
+      const bool alone = seed % 2 == 1;
+      stateport_request_cache_options options =
+          options_for(index, seed % (engine_drafts_max + 1), alone ? &states_alone : &tiers_of_test);
+      options.separate_checkpoints = index != STATEPORT_INDEX_ALIGN && seed / 2 % 3 == 0;
       serve(&self, &tiers, &options, (uint64_t)seed);
       for (int kind = 0; kind < 4; ++kind) kinds[kind] += tiers.transfers[kind];
       loaded += tiers.loaded_tokens;
       failed += tiers.failed;
+      elsewhere += tiers.elsewhere;
+      CHECK(tiers.elsewhere == 0 || alone);
       if (check_failures > before) fprintf(stderr, "cache tiers: index %d, seed %d\n", (int)index, seed);
     }
     // What is to be tested happened.
     for (int kind = 0; kind < 4; ++kind) CHECK(kinds[kind] > 0);
-    CHECK(loaded > 0 && failed > 0);
+    CHECK(loaded > 0 && failed > 0 && elsewhere > 0);
   }
 }
 

@@ -43,7 +43,9 @@ static void serve_from_host(tier_engine* engine) {
   const stateport_tier_usage host = tier_engine_usage(engine, STATEPORT_MEDIUM_HOST);
   CHECK(loads >= prompts - 4 && engine->waits == loads);
   CHECK(host.loads == loads && host.hit_tokens == loads * tier_whole_tokens && host.lost_images == 0);
-  CHECK(host.bytes_read > 0 && host.bytes_written > 0 && host.states > 0 && host.kv_blocks > 0);
+  CHECK(host.bytes_read > 0 && host.bytes_written > 0 && host.states > 0);
+  CHECK((host.kv_blocks == 0) == engine->options.states_alone &&
+        (engine->elsewhere > 0) == engine->options.states_alone);
 }
 
 static void serve_from_files(const tier_engine_options* options, size_t images) {
@@ -93,10 +95,20 @@ static void test_restart(int32_t index, bool by_hand) {
   remove_folder(folder);
 }
 
+/// States alone lie below the device: the engine loads their KV.
+static void test_states_alone(int32_t index) {
+  const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .states_alone = true};
+  tier_engine engine;
+  tier_engine_make(&engine, &options);
+  serve_from_host(&engine);
+  tier_engine_destroy(&engine);
+}
+
 void test_state_tiers(void) {
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     test_restart(index, false);
     test_restart(index, true);
+    test_states_alone(index);
   }
 }
 

@@ -94,6 +94,11 @@ static uint64_t fingerprint_of(stateport_spec* spec) {
   return info.fingerprint;
 }
 
+static int64_t all_blocks(const uint64_t* prefixes, size_t count, void* context) {
+  CHECK(prefixes != NULL && count > 0 && ((const tier_engine*)context)->options.states_alone);
+  return (int64_t)count;
+}
+
 static void make_cache(tier_engine* self, uint64_t fingerprint) {
   const bool align = self->options.index == STATEPORT_INDEX_ALIGN;
   const stateport_state_group group = {.size = sizeof group,
@@ -101,11 +106,14 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
                                        .blocks = 4,
                                        .conv_window = conv_window,
                                        .layout_fingerprint = fingerprint};
-  const stateport_tier_options tiers = {.size = sizeof tiers,
-                                        .host_bytes = self->options.host_bytes,
-                                        .file_bytes = self->options.folder == NULL ? 0 : 1 << 24,
-                                        .state_image_bytes = (int64_t)image_bytes(small_spec),
-                                        .kv_image_bytes = (int64_t)image_bytes(kv_spec)};
+  const stateport_tier_options tiers = {
+      .size = sizeof tiers,
+      .host_bytes = self->options.host_bytes,
+      .file_bytes = self->options.folder == NULL ? 0 : 1 << 24,
+      .state_image_bytes = (int64_t)image_bytes(small_spec),
+      .kv_image_bytes = self->options.states_alone ? 0 : (int64_t)image_bytes(kv_spec),
+      .leading_blocks = self->options.states_alone ? all_blocks : NULL,
+      .leading_blocks_context = self};
   const stateport_request_cache_options options = {.size = sizeof options,
                                                    .index = self->options.index,
                                                    .max_requests = 1,
@@ -138,7 +146,7 @@ void tier_engine_make(tier_engine* self, const tier_engine_options* options) {
   const stateport_state_tiers_options tiers = {.size = sizeof tiers,
                                                .states = &self->states,
                                                .state_count = 1,
-                                               .kv = self->kv,
+                                               .kv = options->states_alone ? NULL : self->kv,
                                                .model = "a model",
                                                .model_bytes = 7,
                                                .host_bytes = 2 * (uint64_t)options->host_bytes,
@@ -173,6 +181,25 @@ static void begin_transfers(tier_engine* self) {
   self->begun += (int64_t)begun;
 }
 
+/// What the mover leaves to the engine.
+static void load_from_elsewhere(tier_engine* self) {
+  stateport_transfer loads[2];
+  size_t count = 0;
+  size_t done = 0;
+  CHECK_OK(stateport_state_tiers_take_loads(self->tiers, loads, 2, &count));
+  for (size_t i = 0; i < count; ++i) {
+    CHECK(loads[i].kind == STATEPORT_TRANSFER_LOAD && loads[i].from == STATEPORT_MEDIUM_ELSEWHERE);
+    CHECK(loads[i].image.content == STATEPORT_KV_BLOCK && loads[i].request >= 0);
+    fill_image(self->kv, kv_tensors, loads[i].place, seed_of(self->tokens, loads[i].image.tokens));
+    const stateport_transfer_result result = {.id = loads[i].id, .status = STATEPORT_TRANSFER_DONE};
+    int32_t loaded = 0;
+    CHECK_OK(stateport_request_cache_settle(self->cache, &result, 1, &loaded, &done));
+    self->waits += loaded;
+    begin_transfers(self);
+    ++self->elsewhere;
+  }
+}
+
 static void end_transfers(tier_engine* self) {
   int32_t loaded = 0;
   if (self->options.by_hand) {
@@ -187,6 +214,7 @@ static void end_transfers(tier_engine* self) {
     CHECK_OK(stateport_state_tiers_end_transfers(self->tiers, NULL, self->cache, &loaded));
   }
   self->waits += loaded;
+  load_from_elsewhere(self);
 }
 
 static size_t under_way(const tier_engine* self) {
@@ -282,6 +310,7 @@ stateport_started_request tier_engine_serve(tier_engine* self, int32_t number) {
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = tier_prompt_tokens};
   stateport_started_request started = {.size = sizeof started};
   size_t one = 0;
+  self->tokens = tokens;
   CHECK_OK(stateport_request_cache_start(self->cache, &prompt, 1, &started, &one));
   begin_transfers(self);
   wait_for_load(self, started.request);

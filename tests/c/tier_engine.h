@@ -20,6 +20,7 @@ typedef struct tier_engine_options {
   int64_t host_bytes;
   const char* folder;  ///< null: no file tier
   bool by_hand;        ///< takes, executes, polls and settles by itself
+  bool states_alone;   ///< KV is computed again, as if it came from elsewhere
 } tier_engine_options;
 
 typedef struct tier_engine {
@@ -28,8 +29,10 @@ typedef struct tier_engine {
   stateport_store* kv;
   stateport_request_cache* cache;
   stateport_state_tiers* tiers;
-  int64_t waits;  ///< end_transfers that told of a request that need not wait any more
-  int64_t begun;  ///< transfers
+  int64_t waits;          ///< end_transfers that told of a request that need not wait any more
+  int64_t begun;          ///< transfers
+  int64_t elsewhere;      ///< blocks of KV that came from elsewhere
+  const int32_t* tokens;  ///< of the prompt that is served
 } tier_engine;
 
 /// Two recurrent tensors: keys and values of a block of tokens.

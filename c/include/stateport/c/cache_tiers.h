@@ -14,7 +14,8 @@
 /// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
 /// answered before may read or write. So transfers are taken after every plan and commit, whether there are any or not,
 /// and enqueued before what that call answered. What a commit answered is enqueued before any later call but
-/// take_transfers; what a plan answered (or a commit, as its `next`) before the next start, unless it is cancelled.
+/// take_transfers (an end that answers copies is as a commit); what a plan answered (or a commit, as its `next`) before
+/// the next start, unless it is cancelled.
 ///
 /// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
 /// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with

@@ -26,10 +26,10 @@
 /// Threads. Every function may be called by every thread at any time; calls on one handle run one after another. A
 /// destroyed handle is refused at once, and its object goes when the last call on it has returned.
 ///
-/// Callbacks (on_victim) run on the thread of the call that they are a part of, before it returns. They must return:
-/// one that throws ends the program. In a callback every call on its own handle, and on locks and planners made of it,
-/// is refused with STATEPORT_INVALID_STATE. Other handles may be used, for example to enqueue a copy; but two threads,
-/// each in a callback and calling the handle of the other's, wait for each other for ever.
+/// Callbacks (on_victim, leading_blocks) run on the thread of the call that they are a part of, before it returns. They
+/// must return: one that throws ends the program. In a callback every call on its own handle, and on locks and planners
+/// made of it, is refused with STATEPORT_INVALID_STATE. Other handles may be used, for example to enqueue a copy; but
+/// two threads, each in a callback and calling the handle of the other's, wait for each other for ever.
 #include <stateport/c/align_options.h>   // IWYU pragma: export
 #include <stateport/c/align_planner.h>   // IWYU pragma: export
 #include <stateport/c/cache_tiers.h>     // IWYU pragma: export

@@ -90,6 +90,11 @@ typedef struct stateport_request_cache_options {
   /// beyond j, as long as there is a free slot and room in the budget. The first to go.
   int64_t spare_checkpoint_tokens;
   const stateport_tier_options* tiers;  ///< what lies below the device; null: nothing. See stateport/c/cache_tiers.h
+  /// Slots, tree: not 0: checkpoints lie in a store of their own, for example of a stateport_spec_quantised, with
+  /// layout_fingerprint and the state_bytes of `eviction` of that store. Slots of running requests are [0,
+  /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
+  /// the latter to the former, those after it back. 0: one store has both.
+  int32_t separate_checkpoints;
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.
@@ -108,6 +113,8 @@ stateport_status stateport_request_cache_destroy(stateport_request_cache* cache)
 stateport_status stateport_request_cache_describe(stateport_request_cache* cache, stateport_request_cache_info* out);
 /// Slots that the engine's store of a group must have.
 stateport_status stateport_request_cache_state_slots(stateport_request_cache* cache, size_t group, int32_t* out);
+/// The same of the store of checkpoints; with separate_checkpoints it is another one.
+stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cache* cache, size_t group, int32_t* out);
 
 /// Looks prompts up in order and takes what each needs to run. out: [count]. The first one that is refused, or for
 /// which there is no room (STATEPORT_NO_CAPACITY: nothing was taken for it), ends the call: those before it have
@@ -132,9 +139,15 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
 /// Requests end, with what is computed and committed: all, or none. how: stateport_request_end. hints: null, or
-/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice.
+/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; with
+/// separate_checkpoints more than one, because each can have copies (stateport_request_cache_end_copies).
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
                                              int32_t how, const stateport_reuse_hint* hints);
+
+/// The copies that the last end answered, from live slots to slots for checkpoints, to be enqueued before any other
+/// call of this cache. None but for a tree with separate_checkpoints. They are the cache's until the next end.
+stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
+                                                    size_t* count);
 
 stateport_status stateport_request_cache_request(stateport_request_cache* cache, int32_t request,
                                                  stateport_running_request* out);

@@ -28,7 +28,8 @@ typedef struct stateport_state_tiers stateport_state_tiers;
 
 typedef struct stateport_state_tiers_options {
   size_t size;
-  stateport_store* const* states;  ///< [state_count] the engine's states, a store for each group of layers
+  /// [state_count] The engine's states, a store for each group of layers: those that checkpoints lie in.
+  stateport_store* const* states;
   size_t state_count;
   /// The engine's KV, a block in a slot (usually a view): each KV tensor of a layer is a tensor of kind
   /// STATEPORT_RECURRENT. Null: none.
@@ -97,9 +98,10 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
-/// Takes the cache's transfers and begins them. After every plan and commit, before what they answered is enqueued on
-/// this stream; after start and end where nothing runs. begun: how many, drops counted; null: not wanted. Slots and
-/// blocks of the cache that the stores do not have are refused; these transfers have failed then.
+/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. After every plan and
+/// commit, before what they answered is enqueued on this stream; after start and end where nothing runs. begun: how
+/// many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have are refused; these
+/// transfers have failed then.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
                                                        stateport_request_cache* cache, size_t* begun);
 /// Tells the cache which transfers have ended, and begins what it names then. Once a step, before the next chunk, when
@@ -108,6 +110,11 @@ stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* ti
 /// plan or commit without begin_transfers.
 stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
                                                      stateport_request_cache* cache, int32_t* loaded);
+
+/// Loads from STATEPORT_MEDIUM_ELSEWHERE that begin_transfers or end_transfers took, at most `capacity`, each once: the
+/// engine carries them out, and tells the cache how they ended (stateport_request_cache_settle).
+stateport_status stateport_state_tiers_take_loads(stateport_state_tiers* tiers, stateport_transfer* out,
+                                                  size_t capacity, size_t* count);
 
 typedef struct stateport_attached_images {
   size_t size;

@@ -99,6 +99,12 @@ typedef struct stateport_tier_options {
   double host_bytes_per_s;
   double file_bytes_per_s;
   double tokens_per_s;
+  /// If set, the engine keeps the KV that leaves the device by its own means, and tiers hold states alone. start asks
+  /// how many of these blocks, from the first one on, can be loaded: prefixes [count, 2] as in stateport_image_key,
+  /// those before the first are on the device. The request then loads them from STATEPORT_MEDIUM_ELSEWHERE: by the
+  /// engine, which settles it. A callback, as in stateport/c/core.h.
+  int64_t (*leading_blocks)(const uint64_t* prefixes, size_t count, void* context);
+  void* leading_blocks_context;
 } stateport_tier_options;
 
 /// What one tier holds and did, since the cache was made.

@@ -20,7 +20,8 @@ namespace stateport {
 /// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
 /// answered before may read or write. So transfers are taken after every plan() and commit(), whether there are any or
 /// not, and enqueued before what that call answered. What a commit answered is enqueued before any later call; what a
-/// plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled.
+/// plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled. An end() that answers
+/// copies is as a commit().
 ///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {
