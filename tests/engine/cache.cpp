@@ -14,6 +14,8 @@ TierCounts& TierCounts::operator+=(const TierCounts& other) {
   attached_images += other.attached_images;
   foreign_images += other.foreign_images;
   restored_states += other.restored_states;
+  lost_images += other.lost_images;
+  refused_images += other.refused_images;
   return *this;
 }
 

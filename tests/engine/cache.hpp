@@ -60,6 +60,8 @@ struct TierCounts {
   std::int64_t attached_images = 0;  ///< that an engine found when it started
   std::int64_t foreign_images = 0;   ///< of these and others, those of another layout
   std::int64_t restored_states = 0;  ///< loaded from what an engine before had written
+  std::int64_t lost_images = 0;      ///< that a load did not find, or found damaged
+  std::int64_t refused_images = 0;   ///< stores and copies that found no room
 
   TierCounts& operator+=(const TierCounts& other);
 };
@@ -95,6 +97,7 @@ struct TierRoom {
   bool write_through = false;
   bool short_queue = false;  ///< of stores
   bool slow_files = false;   ///< so that some hits are not worth loading
+  bool damage = false;       ///< some of the files that an engine finds are damaged, or go
   std::uint64_t seed = 0;    ///< of when copies and files end
 
   [[nodiscard]] bool any() const noexcept { return host + files > 0; }

@@ -173,7 +173,8 @@ std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::u
     Problem problem = draw_problem(seed, draw);
     problem.schedule.cache.fault = fault;
     if (!difference(problem, cache)) continue;
-    FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}};
+    const std::size_t drawn = problem.schedule.causes();
+    FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}, .drawn = drawn};
     found.told = tell(found.shortest, cache);
     return found;
   }

@@ -46,10 +46,10 @@ struct FoundFault {
   Problem shortest;
   std::string told;  ///< as by check()
 
+  std::size_t drawn = 0;  ///< requests and events that the schedule had
+
   /// Requests and events that are left.
-  [[nodiscard]] std::size_t causes() const {
-    return shortest.schedule.requests.size() + shortest.schedule.events.size();
-  }
+  [[nodiscard]] std::size_t causes() const { return shortest.schedule.causes(); }
 };
 /// Serves one schedule after the other, at most `seeds`, with the mistake planted, until an answer differs.
 [[nodiscard]] std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds,

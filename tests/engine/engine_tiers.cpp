@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <span>
 #include <utility>
 
 namespace stateport::engine {
@@ -57,7 +60,7 @@ StateTiersOptions EngineTiers::options_of(const CacheOptions& options, const std
   state_tiers.files =
       FileTierOptions{.folder = folder, .capacity_bytes = static_cast<std::uint64_t>(tiers.file_bytes), .lanes = 1};
   const std::int64_t frame = std::max(tiers.state_image_bytes, tiers.kv_image_bytes);
-  state_tiers.staging_bytes = static_cast<std::size_t>(random_.between(1, 4) * frame);
+  state_tiers.staging_bytes = static_cast<std::size_t>((random_.chance(50) ? 64 : random_.between(1, 4)) * frame);
   return state_tiers;
 }
 
@@ -74,6 +77,25 @@ EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder,
     bytes = std::max(bytes, static_cast<std::size_t>(tiers_.host().places(kind)) * tiers_.host().stride_bytes(kind));
   std::memset(tiers_.host().data(), 0xA5, bytes);
   attach();
+  if (options.tiers.damage && tiers_.files() != nullptr) damage(folder, options.tiers.seed);
+}
+
+/// Files have random names: what happens to one follows from the first image in it.
+void EngineTiers::damage(const std::string& folder, std::uint64_t seed) const {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::array<char, ImageLayout::alignment_bytes> page = {};
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    if (!file.read(page.data(), page.size())) continue;
+    const auto facts = read_image_facts(std::as_bytes(std::span(page)));
+    if (!facts) continue;
+    const std::uint64_t draw = (facts->key.prefix.words[0] ^ seed) % 16;
+    if (draw == 0) std::filesystem::remove(entry.path());
+    if (draw > 2 || draw == 0) continue;
+    file.seekg(static_cast<std::streamoff>(facts->header_bytes));
+    const auto byte = static_cast<char>(file.peek() ^ 1);
+    file.seekp(static_cast<std::streamoff>(facts->header_bytes));
+    file.put(byte);
+  }
 }
 
 void EngineTiers::attach() {
@@ -114,15 +136,19 @@ void EngineTiers::settle() {
   std::ranges::sort(results, {}, &TransferResult::id);
   for (const TransferResult& result : results) {
     const auto found = transfers_.find(result.id);
-    if (result.status == TransferStatus::done) count(found->second);
+    count(found->second, result.status);
     transfers_.erase(found);
   }
   cache_.tiers()->settle(results);
   take();
 }
 
-void EngineTiers::count(const Transfer& transfer) {
+void EngineTiers::count(const Transfer& transfer, TransferStatus status) {
   const bool is_state = transfer.image.content == CacheContent::state;
+  if (status != TransferStatus::done) {
+    ++(transfer.kind == Transfer::Kind::load ? counts_.lost_images : counts_.refused_images);
+    return;
+  }
   if (transfer.kind == Transfer::Kind::load) {
     ++(is_state ? counts_.loaded_states : counts_.loaded_blocks);
     counts_.restored_states +=

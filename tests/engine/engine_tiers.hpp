@@ -45,8 +45,9 @@ class EngineTiers {
   [[nodiscard]] StateTiersOptions options_of(const CacheOptions& options, const std::string& folder,
                                              const RequestCache& cache, std::vector<const StateStore*> states);
   void attach();
+  void damage(const std::string& folder, std::uint64_t seed) const;
   void settle();
-  void count(const Transfer& transfer);
+  void count(const Transfer& transfer, TransferStatus status);
   [[nodiscard]] bool under_way() const;
 
   RequestCache& cache_;

@@ -62,6 +62,8 @@ void print(const TierCounts& tiers) {
   line("images found at a start", tiers.attached_images);
   line("images of another layout", tiers.foreign_images);
   line("states loaded from an engine before", tiers.restored_states);
+  line("images not found as they should be", tiers.lost_images);
+  line("images without room", tiers.refused_images);
 }
 
 /// Compares seeds seed … seed + seeds - 1 with the oracle, with every cache or the one named.

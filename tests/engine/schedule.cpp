@@ -72,6 +72,7 @@ void draw_tiers(test::Random& random, Schedule& schedule) {
   cache.tiers.write_through = cache.tiers.files > 0 && random.chance(30);
   cache.tiers.short_queue = random.chance(20);
   cache.tiers.slow_files = random.chance(20);
+  cache.tiers.damage = random.chance(30);
   if (cache.tiers.files == 0 || random.chance(70)) return;
   const bool of_type = cache.type != ElementType::fp32 && random.chance(70);
   schedule.other_engine = of_type ? OtherEngine::other_type : OtherEngine::other_layout;
@@ -140,12 +141,17 @@ Problem draw_problem(std::uint64_t seed, const Draw& draw) {
   schedule.cache = draw_cache(random, draw.drafts.value_or(drawn), draw.overlap || (draw.tiers && random.chance(40)));
   if (draw.tiers) draw_tiers(random, schedule);
   schedule.draft_noise = random.chance(50) ? 0.02f : 0.2f;
-  const std::int32_t count = draw.tiers ? random.between32(4, 14) : random.between32(2, 8);
+  const std::int32_t count = draw.tiers ? random.between32(6, 20) : random.between32(2, 8);
   std::int32_t longest = 0;
   for (std::int32_t id = 0; id < count; ++id) {
     PlannedRequest request{.id = id, .arrival_step = random.between32(0, 10 * id), .prompt = {}};
     request.prompt = draw_prompt(random, problem);
     request.new_tokens = random.between32(1, new_tokens_max);
+    if (draw.tiers && id > 0 && random.chance(25)) {
+      // Two that load the same at a time.
+      request.prompt = schedule.requests.back().prompt;
+      request.arrival_step = schedule.requests.back().arrival_step;
+    }
     longest = std::max(longest, static_cast<std::int32_t>(request.prompt.size()) + request.new_tokens);
     problem.answers.push_back(answer_alone(target_model(schedule), request.prompt, request.new_tokens));
     schedule.requests.push_back(std::move(request));
@@ -179,7 +185,7 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
         << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")
-        << (cache.tiers.slow_files ? ", slow files" : "");
+        << (cache.tiers.slow_files ? ", slow files" : "") << (cache.tiers.damage ? ", damage" : "");
   if (schedule.other_engine != OtherEngine::none)
     out << ", behind one of another " << (schedule.other_engine == OtherEngine::other_type ? "type" : "layout");
   out << '\n';

@@ -4,6 +4,7 @@
 #include "cache.hpp"
 #include "model.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
@@ -47,6 +48,8 @@ struct Schedule {
   OtherEngine other_engine = OtherEngine::none;
   std::vector<PlannedRequest> requests;
   std::vector<PlannedEvent> events;
+
+  [[nodiscard]] std::size_t causes() const { return requests.size() + events.size(); }
 };
 
 /// What a request produced; `state` is the one after all of its tokens but the last. Not `complete`: it was aborted.
