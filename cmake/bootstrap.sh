@@ -142,6 +142,8 @@ command_replay() {
   (steps 'cmake --preset openmp && cmake --build --preset openmp --target stateport-replay' >&2) ||
     fail "stateport-replay could not be built" "read the lines above"
   unlock 8
+  # Threads that wait must not spin: beside a few compilers a replay takes ten times as long then.
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
   run "$caller_folder" "$checkout/build/openmp/bin/stateport-replay" "$@"
 }
 
