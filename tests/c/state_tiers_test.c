@@ -74,6 +74,36 @@ static void serve_from_files(const tier_engine_options* options, size_t images) 
   tier_engine_destroy(&engine);
 }
 
+/// A cache with room for two states and their KV, one of whose images is of no whole blocks: what it cannot have is
+/// removed, and what is not its own stays.
+static void attach_to_less_room(const tier_engine_options* options, size_t images) {
+  tier_engine_options less = *options;
+  less.file_bytes = 2 * (int64_t)image_bytes(small_spec) + 4 * (int64_t)image_bytes(kv_spec);
+  less.by_hand = true;
+  tier_engine engine;
+  tier_engine_make(&engine, &less);
+  const stateport_transfer odd = {.id = 1,
+                                  .kind = STATEPORT_TRANSFER_STORE,
+                                  .to = STATEPORT_MEDIUM_FILE,
+                                  .image = {.prefix = {5, 5}, .tokens = 5, .content = STATEPORT_STATE}};
+  CHECK_OK(stateport_state_tiers_execute(engine.tiers, NULL, &odd, 1));
+  stateport_transfer_result result = {.status = STATEPORT_TRANSFER_FAILED};
+  size_t count = 0;
+  for (int polls = 0; polls < polls_max && count == 0; ++polls)
+    CHECK_OK(stateport_state_tiers_poll(engine.tiers, NULL, &result, 1, &count));
+  CHECK(result.id == 1 && result.status == STATEPORT_TRANSFER_DONE);
+  stateport_attached_images told = {.size = sizeof told};
+  CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &told));
+  CHECK(told.attached > 0 && told.removed > 0 && told.skipped == 1 && told.attached + told.removed == images);
+  stateport_state_tiers_info info = {.size = sizeof info};
+  CHECK_OK(stateport_state_tiers_describe(engine.tiers, &info));
+  CHECK(info.file_images == told.attached + 1);
+  const stateport_tier_usage files = tier_engine_usage(&engine, STATEPORT_MEDIUM_FILE);
+  CHECK((size_t)(files.states + files.kv_blocks) == told.attached && files.bytes <= less.file_bytes);
+  for (int32_t prompt = 0; prompt < prompts; ++prompt) tier_engine_serve(&engine, prompt);
+  tier_engine_destroy(&engine);
+}
+
 /// What is evicted comes from the host; after a restart, from files.
 static void test_restart(int32_t index, bool by_hand) {
   char folder[folder_bytes];
@@ -90,6 +120,7 @@ static void test_restart(int32_t index, bool by_hand) {
   CHECK(files.states == prompts && files.kv_blocks == 2 * prompts && files.refused_images == 0);
   tier_engine_destroy(&engine);
   serve_from_files(&options, 3 * prompts);
+  attach_to_less_room(&options, 3 * prompts);
   if (check_failures != before) fprintf(stderr, "index %s, by hand %d\n", index_names[index], (int)by_hand);
   remove_folder(images);
   remove_folder(folder);

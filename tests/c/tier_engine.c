@@ -100,6 +100,7 @@ static int64_t all_blocks(const uint64_t* prefixes, size_t count, void* context)
 }
 
 static void make_cache(tier_engine* self, uint64_t fingerprint) {
+  const int64_t file_bytes = self->options.file_bytes == 0 ? 1 << 24 : self->options.file_bytes;
   const bool align = self->options.index == STATEPORT_INDEX_ALIGN;
   const stateport_state_group group = {.size = sizeof group,
                                        .block_size_tokens = tier_block_tokens,
@@ -109,7 +110,7 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
   const stateport_tier_options tiers = {
       .size = sizeof tiers,
       .host_bytes = self->options.host_bytes,
-      .file_bytes = self->options.folder == NULL ? 0 : 1 << 24,
+      .file_bytes = self->options.folder == NULL ? 0 : file_bytes,
       .state_image_bytes = (int64_t)image_bytes(small_spec),
       .kv_image_bytes = self->options.states_alone ? 0 : (int64_t)image_bytes(kv_spec),
       .leading_blocks = self->options.states_alone ? all_blocks : NULL,

@@ -19,6 +19,7 @@ typedef struct tier_engine_options {
   int32_t index;  ///< stateport_cache_index
   int64_t host_bytes;
   const char* folder;  ///< null: no file tier
+  int64_t file_bytes;  ///< of the cache; 0: much
   bool by_hand;        ///< takes, executes, polls and settles by itself
   bool states_alone;   ///< KV is computed again, as if it came from elsewhere
 } tier_engine_options;
