@@ -29,6 +29,7 @@ int main(void) {
   test_strides();
   test_state_tiers();
   test_images();
+  test_file_limits();
   test_state_tiers_refusals();
   test_step_committer();
   test_align();

@@ -58,6 +58,9 @@ static void refuse_options(stateport_store* states, const char* folder) {
   wrong.file_bytes = 4096;
   refuse(&wrong, STATEPORT_INVALID_ARGUMENT, "capacity_bytes = 4096");
   wrong = right;
+  wrong.file_queue_bytes = 4096;
+  refuse(&wrong, STATEPORT_INVALID_ARGUMENT, "queue_bytes = 4096");
+  wrong = right;
   wrong.file_lanes = 1000;
   refuse(&wrong, STATEPORT_INVALID_ARGUMENT, "lanes = 1000");
   wrong = right;

@@ -273,6 +273,43 @@ static void get_images(world* self, int32_t medium_of_1) {
   CHECK(holds_image(self->kv, kv_tensors, 2, 203));
 }
 
+/// Two states into files, within limits that the options give.
+static void put_two(const char* folder, stateport_state_tiers_options limits, int32_t first_wanted,
+                    int32_t second_wanted) {
+  world self = {make_store(small_spec, small_tensors), make_store(kv_spec, kv_tensors), NULL};
+  stateport_state_tiers_options options = world_options(&self, folder);
+  options.staging_bytes = limits.staging_bytes;
+  options.free_floor_bytes = limits.free_floor_bytes;
+  options.file_transfers_max = limits.file_transfers_max;
+  CHECK_OK(stateport_state_tiers_create(&options, &self.tiers));
+  const stateport_slot_image images[] = {image_of(STATEPORT_STATE, 1, 1), image_of(STATEPORT_STATE, 2, 2)};
+  const stateport_image_key keys[] = {images[0].key, images[1].key};
+  uint64_t first = 0;
+  int32_t status[2];
+  CHECK_OK(stateport_state_tiers_put(self.tiers, NULL, images, 2, STATEPORT_MEDIUM_FILE, &first));
+  wait_for(&self, first, 2, status);
+  CHECK(status[0] == first_wanted && status[1] == second_wanted);
+  CHECK_OK(stateport_state_tiers_remove(self.tiers, NULL, keys, 2));
+  destroy_world(&self);
+}
+
+void test_file_limits(void) {
+  char folder[folder_bytes];
+  make_folder(folder, sizeof folder);
+  const stateport_state_tiers_options none = {.size = sizeof none};
+  stateport_state_tiers_options limits = none;
+  put_two(folder, limits, STATEPORT_TRANSFER_DONE, STATEPORT_TRANSFER_DONE);
+  limits.staging_bytes = 1;
+  put_two(folder, limits, STATEPORT_TRANSFER_DONE, STATEPORT_TRANSFER_NO_ROOM);
+  limits = none;
+  limits.file_transfers_max = 1;
+  put_two(folder, limits, STATEPORT_TRANSFER_DONE, STATEPORT_TRANSFER_NO_ROOM);
+  limits = none;
+  limits.free_floor_bytes = UINT64_C(1) << 62;
+  put_two(folder, limits, STATEPORT_TRANSFER_NO_ROOM, STATEPORT_TRANSFER_NO_ROOM);
+  remove_folder(folder);
+}
+
 static void check_keys(world* self, int32_t medium, const stateport_image_key* wanted, size_t count) {
   stateport_image_key keys[4];
   size_t told = 0;
