@@ -103,7 +103,7 @@ void test_cache_tiers(void) {
   states_alone.leading_blocks = leading_blocks;
   states_alone.leading_blocks_context = &self;
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
-  const int seeds = wanted == NULL ? 12 : atoi(wanted);
+  const int seeds = wanted == NULL ? 200 : atoi(wanted);
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     int64_t kinds[4] = {0};
     int64_t loaded = 0;

@@ -265,20 +265,20 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
 
 /// The state of this block lies in its slot.
 void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
-  allocator_.withdraw(block);
-  allocator_.set_tag(block, tag);
   const BlockHash hash = kv_.pool().hash(block);
-  // Another request may have stored the same state in its own block: from now on this one is found.
+  // It may be stored already: in the block of another request, from where this one is found from now on, or here.
   const auto same = allocator_.find_tagged(hash, tag);
-  // That of another prefix with the same key cannot be found any more.
+  // The state of another prefix with the same key cannot be found any more.
   const BlockId before = allocator_.find(hash);
   if (before.valid() && !same && published_slot_[before.index()].valid()) {
     news_.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
     published_slot_[before.index()] = {};
   }
+  allocator_.withdraw(block);
+  allocator_.set_tag(block, tag);
   if (same) published_slot_[same->block.index()] = {};
   allocator_.register_hashes({&block, 1}, {&hash, 1});
-  if (same) displaced_.push_back(same->block);
+  if (same && same->block != block) displaced_.push_back(same->block);
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
   ages_.made(slot, now_s_);
