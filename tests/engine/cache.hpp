@@ -97,6 +97,7 @@ struct TierRoom {
   bool write_through = false;
   bool short_queue = false;  ///< of stores
   bool slow_files = false;   ///< so that some hits are not worth loading
+  bool hasty = false;        ///< files end when they end: a run is not the same each time
   bool damage = false;       ///< some of the files that an engine finds are damaged, or go
   std::uint64_t seed = 0;    ///< of when copies and files end
 

@@ -69,6 +69,7 @@ EngineTiers::EngineTiers(const CacheOptions& options, const std::string& folder,
     : cache_(cache),
       counts_(counts),
       random_(options.tiers.seed),
+      hasty_(options.tiers.hasty),
       kv_(std::move(kv)),
       tiers_(make_state_tiers(memory_, options_of(options, folder, cache, std::move(states)), LateLaneMaker(lane_))) {
   // What the memory held before would do for an image that never came.
@@ -116,14 +117,13 @@ void EngineTiers::take() {
   const TransferPlan plan = cache_.tiers()->take_transfers();
   for (const Transfer& transfer : plan.transfers)
     if (transfer.kind != Transfer::Kind::drop) transfers_.emplace(transfer.id, transfer);
-  // Threads of files look into host memory and end in between only.
-  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+  let_files_end();
   tiers_.execute(stream_, plan);
 }
 
 void EngineTiers::poll() {
   if (random_.chance(40)) return;
-  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+  let_files_end();
   lane_->advance(static_cast<std::size_t>(random_.between(0, 4)));
   settle();
 }
@@ -186,8 +186,10 @@ void EngineTiers::drain() {
   }
 }
 
-void EngineTiers::break_off() const {
-  if (tiers_.files() != nullptr) tiers_.files()->wait_idle();
+/// Called before anything else happens to host memory, and before answers are taken: what a run does does not depend on
+/// when the threads of files work.
+void EngineTiers::let_files_end() const {
+  if (tiers_.files() != nullptr && !hasty_) tiers_.files()->wait_idle();
 }
 
 void EngineTiers::check_invariants() const {

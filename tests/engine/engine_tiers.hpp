@@ -20,7 +20,8 @@ namespace stateport::engine {
 
 /// What lies below the device: carries out what a RequestCache decides, and tells it how that went. An engine would
 /// call poll() in every step and be done. This one is made to be awkward: stores are late, answers are taken now and
-/// then, and what it does follows from the schedule's seed alone, although files have threads of their own.
+/// then, and, unless it is hasty, what it does follows from the schedule's seed alone, although files have threads of
+/// their own.
 class EngineTiers {
  public:
   /// Finds what an engine before it left in the folder, and tells the cache of it. All but the options must outlive it;
@@ -37,8 +38,8 @@ class EngineTiers {
   void wait_for_all();
   /// Writes all that is cached to files.
   void drain();
-  /// What is under way is lost, but for files that are being written.
-  void break_off() const;
+  /// What is under way is lost, but for files that are being written, unless it is hasty.
+  void break_off() const { let_files_end(); }
   void check_invariants() const;
 
  private:
@@ -49,10 +50,12 @@ class EngineTiers {
   void settle();
   void count(const Transfer& transfer, TransferStatus status);
   [[nodiscard]] bool under_way() const;
+  void let_files_end() const;
 
   RequestCache& cache_;
   TierCounts& counts_;
   test::Random random_;
+  bool hasty_;
   Stream stream_ = Stream::default_stream();
   PinnedResource memory_;
   StateStore kv_;

@@ -73,6 +73,7 @@ void draw_tiers(test::Random& random, Schedule& schedule) {
   cache.tiers.short_queue = random.chance(20);
   cache.tiers.slow_files = random.chance(20);
   cache.tiers.damage = random.chance(30);
+  cache.tiers.hasty = random.chance(20);
   if (cache.tiers.files == 0 || random.chance(70)) return;
   const bool of_type = cache.type != ElementType::fp32 && random.chance(70);
   schedule.other_engine = of_type ? OtherEngine::other_type : OtherEngine::other_layout;
@@ -185,7 +186,8 @@ std::ostream& operator<<(std::ostream& out, const Schedule& schedule) {
   if (cache.tiers.any())
     out << ", " << name(cache.type) << ", host " << cache.tiers.host << ", files " << cache.tiers.files
         << (cache.tiers.write_through ? ", write through" : "") << (cache.tiers.short_queue ? ", short queue" : "")
-        << (cache.tiers.slow_files ? ", slow files" : "") << (cache.tiers.damage ? ", damage" : "");
+        << (cache.tiers.slow_files ? ", slow files" : "") << (cache.tiers.damage ? ", damage" : "")
+        << (cache.tiers.hasty ? ", hasty" : "");
   if (schedule.other_engine != OtherEngine::none)
     out << ", behind one of another " << (schedule.other_engine == OtherEngine::other_type ? "type" : "layout");
   out << '\n';
