@@ -60,6 +60,10 @@ TEST_CASE("FLOPs grow faster than tokens when attention counts") {
   CHECK(stats.of(LostHit::evicted) == Loss{1, 10, 200});
   CHECK(stats.of(LostHit::evicted_kv) == Loss{1, 10, 2000});
   CHECK(stats.of(LostHit::off_grid) == Loss{});
+  CacheStats other = stats;
+  CHECK(other == stats);
+  other.cost.linear += 1;
+  CHECK(other != stats);
 }
 
 TEST_CASE("ages fall into buckets that double, the last one without an end") {

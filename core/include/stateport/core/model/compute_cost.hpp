@@ -15,6 +15,7 @@ struct ComputeCost {
   [[nodiscard]] constexpr double of(std::int64_t from_tokens, std::int64_t to_tokens) const noexcept {
     return up_to(to_tokens) - up_to(from_tokens);
   }
+  friend constexpr bool operator==(const ComputeCost&, const ComputeCost&) noexcept = default;
 
  private:
   [[nodiscard]] constexpr double up_to(std::int64_t tokens) const noexcept {
