@@ -172,6 +172,7 @@ std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::u
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     Problem problem = draw_problem(seed, draw);
     problem.schedule.cache.fault = fault;
+    problem.schedule.cache.tiers.hasty = false;  // found once, found again
     if (!difference(problem, cache)) continue;
     const std::size_t drawn = problem.schedule.causes();
     FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}, .drawn = drawn};
