@@ -151,25 +151,59 @@ ReuseHint RandomEngine::random_hint() {
           .session = random_.chance(20) ? 1u + static_cast<std::uint64_t>(random_.between(0, 3)) : 0};
 }
 
+/// Often the beginning of an older one, most often with its names.
+RandomEngine::Old RandomEngine::random_prompt() {
+  Old prompt;
+  if (!old_.empty() && random_.chance(70)) {
+    prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];
+    prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt.tokens))));
+  }
+  if (prompt.tokens.empty() && random_.chance(30))
+    for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.tokens.push_back(token);
+  for (std::int64_t own = random_.between(prompt.tokens.empty() ? 1 : 0, 20); own > 0; --own)
+    prompt.tokens.push_back(random_.between32(0, 2));
+  if (prompt.tokens.size() > 60) prompt.tokens.resize(60);
+  if (options_.tiers.kv_elsewhere != nullptr) return prompt;
+  const std::int64_t tokens = std::ssize(prompt.tokens);
+  if (random_.chance(15)) prompt.names.tenant = random_.between32(0, 2);
+  if (random_.chance(10)) prompt.names.media_at = random_.between(-1, tokens - 1);
+  if (prompt.names.media_at >= tokens) prompt.names.media_at = -1;
+  return prompt;
+}
+
+RandomEngine::Tokens RandomEngine::seen(const Names& names, std::int64_t first, Tokens tokens) {
+  constexpr Token tenants = 10'000'000;
+  for (Token& token : tokens) {
+    token += names.tenant * tenants;
+    if (names.media_at >= 0 && first >= names.media_at) token += 3 * tenants;
+    ++first;
+  }
+  return tokens;
+}
+
+RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, std::int64_t end) {
+  return seen(live.names, first, Tokens(live.tokens.begin() + first, live.tokens.begin() + end));
+}
+
 void RandomEngine::start() {
   // With tiers a plan has to be enqueued before another request starts.
   if (options_.tiers.enabled() && planned_ && planned_->ready) return;
-  Tokens prompt;
-  if (!old_.empty() && random_.chance(70)) {
-    prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];
-    prompt.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt))));
-  }
-  if (prompt.empty() && random_.chance(30))
-    for (const Token token : one_key[static_cast<std::size_t>(random_.between(0, 1))]) prompt.push_back(token);
-  for (std::int64_t own = random_.between(prompt.empty() ? 1 : 0, 20); own > 0; --own)
-    prompt.push_back(random_.between32(0, 2));
-  if (prompt.size() > 60) prompt.resize(60);
-  const auto started = cache_->start({.tokens = prompt, .hint = random_hint(), .now_s = now_s_ += 1});
+  const auto& [prompt, names] = random_prompt();
+  Namespace tenant;
+  if (names.tenant == 1) tenant.salt = "one";
+  if (names.tenant == 2) tenant.extra_key = "two";
+  const MediaKey media{.id = "image", .first_token = names.media_at};
+  const auto started = cache_->start({.tokens = prompt,
+                                      .name_space = tenant,
+                                      .media = std::span(&media, names.media_at >= 0 ? 1 : 0),
+                                      .hint = random_hint(),
+                                      .now_s = now_s_ += 1});
   if (!started) return;
   hits += started->reused_tokens > 0;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
   running_[started->request] = {.tokens = prompt,
+                                .names = names,
                                 .told = prompt.size(),
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? started->load->tokens : 0,
@@ -179,12 +213,11 @@ void RandomEngine::start() {
 void RandomEngine::end(RequestId id) {
   Live& live = running_.at(id);
   live.tokens.resize(live.told);
-  old_.push_back(live.tokens);
+  old_.push_back({live.tokens, live.names});
   for (auto* batch : {&pass_, &planned_})
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
-  if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70))
-    world_.keep_kv(Tokens(live.tokens.begin(), live.tokens.begin() + cache_->computed(id)));
+  if (options_.tiers.kv_elsewhere != nullptr && random_.chance(70)) world_.keep_kv(seen(live, 0, cache_->computed(id)));
   const CopyPlan copies = cache_->end(id, static_cast<RequestEnd>(random_.between(0, 2)), random_hint());
   end_copies += std::ssize(copies);
   const std::vector<SlotCopy> kept(copies.begin(), copies.end());
@@ -264,7 +297,7 @@ void RandomEngine::run_rows() {
     REQUIRE(start + given <= std::ssize(live.tokens));
     Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
     for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
-    world_.run(i, plan, Tokens(live.tokens.begin(), live.tokens.begin() + start), fed);
+    world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
     row.sampled_at = live.tokens.size();
     if (start + given < live.prompt) continue;
     // The first drafts are accepted, and one token more is sampled.
@@ -292,7 +325,7 @@ void RandomEngine::commit() {
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;
     const Live& live = running_.at(row.request);
-    const Tokens computed(live.tokens.begin(), live.tokens.begin() + cache_->computed(row.request));
+    const Tokens computed = seen(live, 0, cache_->computed(row.request));
     for (std::size_t g = 0; g < group_count(options_); ++g)
       REQUIRE(world_.read(cache_->state(row.request, g), g) == computed);
   }

@@ -48,8 +48,18 @@ class RandomEngine {
   std::int64_t failed_loads = 0;  ///< that did not
 
  private:
+  /// What a prompt has beside its tokens. To the world, they are other tokens with other names.
+  struct Names {
+    int tenant = 0;              ///< 0: none
+    std::int64_t media_at = -1;  ///< -1: there is none
+  };
+  struct Old {
+    Tokens tokens;
+    Names names;
+  };
   struct Live {
     Tokens tokens;  ///< with those that the host has not read back
+    Names names;
     std::size_t told = 0;
     std::int64_t prompt = 0;
     std::int64_t loading_tokens = 0;
@@ -75,6 +85,9 @@ class RandomEngine {
   RequestId pick();
   ReuseHint random_hint();
   void start();
+  [[nodiscard]] Old random_prompt();
+  [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);
+  [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);
   void end(RequestId id);
   void plan();
   void take(const PassPlan& plan);
@@ -92,7 +105,7 @@ class RandomEngine {
   StateWorld world_;
   std::unique_ptr<RequestCache> cache_;
   std::map<RequestId, Live> running_;
-  std::vector<Tokens> old_;
+  std::vector<Old> old_;
   std::optional<Batch> pass_;     ///< that ran and is not read back
   std::optional<Batch> planned_;  ///< the next one
   bool second_ = false;           ///< it ran, too
