@@ -45,6 +45,8 @@ std::string_view name(Kind kind) noexcept {
       return "step committer";
     case Kind::state_tiers:
       return "state tiers";
+    case Kind::file_tier:
+      return "file tier";
   }
   return "?";
 }

@@ -29,9 +29,10 @@ enum class Kind : std::uint8_t {
   align_planner,
   request_cache,
   step_committer,
-  state_tiers
+  state_tiers,
+  file_tier
 };
-inline constexpr Kind last_kind = Kind::state_tiers;
+inline constexpr Kind last_kind = Kind::file_tier;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

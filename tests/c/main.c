@@ -30,6 +30,8 @@ int main(void) {
   test_state_tiers();
   test_images();
   test_file_limits();
+  test_file_tier();
+  test_file_tier_refusals();
   test_state_tiers_refusals();
   test_step_committer();
   test_align();
