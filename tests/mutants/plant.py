@@ -5,9 +5,10 @@
     plant.py [--only NAME…] [--check] [--folder FOLDER] [--configure ARGUMENT…]
 
 mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and optionally `tests`, a
-doctest filter of source files that is tried first (otherwise the tests of the wing that the file belongs to). Each is
-planted alone; the core tests are built and run: first those, then all, at last with all their seeds. A fault that no
-test notices is a survivor, and a missing test. --check only looks whether every `old` is there exactly once.
+doctest filter of source files that is tried first (otherwise the tests of the wing that the file belongs to), and
+`program`, the tests of another layer than core, which needs Kokkos. Each is planted alone; its program is built and
+run: first those tests, then all, at last with all their seeds. A fault that no test notices is a survivor, and a
+missing test. --check only looks whether every `old` is there exactly once.
 
 Exit code 0, or 1 with a line for every survivor and every entry that does not fit the code. Standard library only."""
 import argparse
@@ -22,15 +23,17 @@ import time
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path(__file__).with_name("mutants.json")
-PROGRAM = "test-core"
+CORE_PROGRAM = "test-core"
 # Most faults show at once; the others have all the seeds of the build. Some tests count what they have seen, and
 # fail with fewer.
 FEW_SEEDS = {"STATEPORT_TEST_SEEDS": "100"}
 # A fault may make a loop endless. All tests together take a quarter of this, whatever else the machine does.
 CPU_LIMIT_S = 180
 CPU_LIMIT_OF_FEW_SEEDS_S = 60
-CONFIGURE = ["-G", "Ninja", "-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF", "-DCMAKE_BUILD_TYPE=Release",
+CONFIGURE = ["-G", "Ninja", "-DSTATEPORT_BUILD_PERF=OFF", "-DCMAKE_BUILD_TYPE=Release",
              "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG"]
+CONFIGURE_CORE = ["-DSTATEPORT_CORE_ONLY=ON"]
+CONFIGURE_ALL = ["-DSTATEPORT_CORE_ONLY=OFF", "-DSTATEPORT_BACKEND=OPENMP"]
 
 
 def read_list():
@@ -75,12 +78,15 @@ class Bench:
         # As copied: the checkout may change while this runs.
         self.original = {one["file"]: (CHECKOUT / one["file"]).read_text(encoding="utf-8") for one in mutants}
         self.tree = folder
-        self.build_folder = folder / "build" / "mutants"
+        self.programs = sorted({program_of(one) for one in mutants})
+        core_only = self.programs == [CORE_PROGRAM]
+        self.build_folder = folder / "build" / ("mutants" if core_only else "mutants-all")
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_project(self.tree)
         if not (self.build_folder / "build.ninja").is_file():
-            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE, *configure], check=True,
+            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE,
+                            *(CONFIGURE_CORE if core_only else CONFIGURE_ALL), *configure], check=True,
                            stdout=subprocess.DEVNULL)
 
     def plant(self, mutant):
@@ -96,33 +102,56 @@ class Bench:
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
-    def build(self):
-        return subprocess.run(["ninja", "-C", self.build_folder, PROGRAM], capture_output=True, text=True)
+    def build(self, *programs):
+        return subprocess.run(["ninja", "-C", self.build_folder, *programs], capture_output=True, text=True)
 
-    def passes(self, *arguments, environment=None):
+    def passes(self, program, *arguments, environment=None):
         """Whether the tests notice nothing. An endless loop and a crash are noticed."""
         limit_s = CPU_LIMIT_OF_FEW_SEEDS_S if environment else CPU_LIMIT_S
 
         def limit():
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-        run = subprocess.run([self.build_folder / "bin" / PROGRAM, "--abort-after=1", *arguments],
+        run = subprocess.run([self.build_folder / "bin" / program, "--abort-after=1", *arguments],
                              capture_output=True, preexec_fn=limit, env={**os.environ, **(environment or {})})
         return run.returncode == 0
 
 
+def program_of(mutant):
+    return mutant.get("program", CORE_PROGRAM)
+
+
 def first_tests(mutant):
     wing = pathlib.PurePath(mutant["file"]).parent.name
-    return mutant.get("tests", f"*/core/{wing}/*")
+    return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else "*")
 
 
 def judge(bench, mutant):
     bench.plant(mutant)
-    built = bench.build()
+    program = program_of(mutant)
+    built = bench.build(program)
     if built.returncode:
         return "does not compile:\n" + built.stdout[-2000:]
-    survives = (bench.passes(f"--source-file={first_tests(mutant)}", environment=FEW_SEEDS) and
-                bench.passes(environment=FEW_SEEDS) and bench.passes())
+    survives = (bench.passes(program, f"--source-file={first_tests(mutant)}", environment=FEW_SEEDS) and
+                bench.passes(program, environment=FEW_SEEDS) and bench.passes(program))
     return "survives" if survives else ""
+
+
+def plant_all(options, mutants):
+    """Returns how many are not noticed, or None if nothing can be said."""
+    bench = Bench(options.folder, mutants, options.configure)
+    built = bench.build(*bench.programs)
+    if built.returncode or not all(bench.passes(program, environment=FEW_SEEDS) and bench.passes(program)
+                                   for program in bench.programs):
+        print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
+        return None
+    survivors = 0
+    for mutant in sorted(mutants, key=lambda one: one["file"]):
+        began = time.monotonic()
+        answer = judge(bench, mutant)
+        survivors += bool(answer)
+        print(f"{mutant['name']}: {answer or 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
+    bench.plant(None)
+    return survivors
 
 
 def main():
@@ -139,18 +168,14 @@ def main():
         return 1 if errors else 0
     if options.only:
         mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
-    bench = Bench(options.folder, mutants, options.configure)
-    built = bench.build()
-    if built.returncode or not bench.passes(environment=FEW_SEEDS) or not bench.passes():
-        print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
-        return 1
+    in_core = [mutant for mutant in mutants if program_of(mutant) == CORE_PROGRAM]
+    others = [mutant for mutant in mutants if program_of(mutant) != CORE_PROGRAM]
     survivors = 0
-    for mutant in sorted(mutants, key=lambda one: one["file"]):
-        began = time.monotonic()
-        answer = judge(bench, mutant)
-        survivors += bool(answer)
-        print(f"{mutant['name']}: {answer or 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
-    bench.plant(None)
+    for group in (in_core, others):
+        found = plant_all(options, group) if group else 0
+        if found is None:
+            return 1
+        survivors += found
     print(f"{len(mutants)} mutants, {survivors} not noticed")
     return 1 if survivors else 0
 
