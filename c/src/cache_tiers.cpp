@@ -113,11 +113,9 @@ stateport_status stateport_request_cache_attach(stateport_request_cache* cache, 
     const HeldCache held(cache, "cache");
     CacheTiers& tiers = held->tiers();
     const Medium where = medium_from_c(medium, "medium");
-    const auto given = array(images, count, "images");
+    const std::vector<ImageKey> keys = read_keys(images, count, "images");
     const auto room = array(attached, count, "attached");
     std::size_t& told = checked(done, "done");
-    std::vector<ImageKey> keys;
-    for (const stateport_image_key& image : given) keys.push_back(from_c(image));
     for (told = 0; told < keys.size(); ++told) room[told] = tiers.attach(where, keys[told]) ? 1 : 0;
   });
 }

@@ -88,12 +88,6 @@ stateport_file_tier_info describe(const FileTier& tier) {
           .read_seconds = done.read_seconds};
 }
 
-std::vector<ImageKey> read_keys(const stateport_image_key* keys, std::size_t count) {
-  std::vector<ImageKey> wanted;
-  for (const stateport_image_key& key : array(keys, count, "keys")) wanted.push_back(from_c(key));
-  return wanted;
-}
-
 ImageKey key_of(std::int32_t content, std::int32_t group) {
   return {.content = enumerator(content, CacheContent::state, "content"), .group = group};
 }
@@ -148,7 +142,7 @@ stateport_status stateport_file_tier_write(stateport_file_tier* tier, uint64_t i
                                            const void* const* images, size_t count) {
   return guarded([&] {
     const HeldFiles held(tier, "tier");
-    const std::vector<ImageKey> named = read_keys(keys, count);
+    const std::vector<ImageKey> named = read_keys(keys, count, "keys");
     const auto memory = array(images, count, "images");
     std::vector<FileImage> wanted;
     std::int64_t bytes = 0;
@@ -203,7 +197,7 @@ stateport_status stateport_file_tier_lookup(stateport_file_tier* tier, const sta
   return guarded([&] {
     const HeldFiles files(tier, "tier");
     const auto room = array(held, count, "held");
-    const std::vector<ImageKey> named = read_keys(keys, count);
+    const std::vector<ImageKey> named = read_keys(keys, count, "keys");
     for (std::size_t i = 0; i < count; ++i) {
       bool is_held = false;
       files->tier.lookup({&named[i], 1}, {&is_held, 1});
@@ -215,7 +209,7 @@ stateport_status stateport_file_tier_lookup(stateport_file_tier* tier, const sta
 stateport_status stateport_file_tier_remove(stateport_file_tier* tier, const stateport_image_key* keys, size_t count) {
   return guarded([&] {
     const HeldFiles held(tier, "tier");
-    for (const ImageKey& key : read_keys(keys, count)) held->tier.remove(key);
+    for (const ImageKey& key : read_keys(keys, count, "keys")) held->tier.remove(key);
   });
 }
 

@@ -242,8 +242,9 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
       std::ranges::transform(read_structs(hints, count, "hints"), known.begin(),
                              [](const stateport_reuse_hint& hint) { return from_c(hint); });
     check_running(*held->cache, named);
-    require(count <= 1 || !held->cache->options().separate_checkpoints, "count", count,
-            "must be 1 with separate_checkpoints");
+    const RequestCacheOptions& options = held->cache->options();
+    const bool copies = options.separate_checkpoints && options.index == CacheIndex::tree && end != RequestEnd::aborted;
+    require(count <= 1 || !copies, "count", count, "must be 1 of a tree with separate_checkpoints");
     held->end_copies.clear();
     for (std::size_t i = 0; i < count; ++i)
       to_c(held->cache->end(RequestId{named[i]}, end, known[i]), held->end_copies);

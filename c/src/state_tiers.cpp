@@ -53,7 +53,7 @@ struct TiersObject final : Object {
   void serve(const std::shared_ptr<CacheObject>& cache) {
     const auto before = served.lock();
     if (before == cache) return;
-    require_state(tiers.in_flight() == 0 && (before == nullptr || of_cache.empty()), "cache",
+    require_state(tiers.in_flight() == 0 && (before == nullptr || (of_cache.empty() && elsewhere.empty())), "cache",
                   "transfers of another cache, or of the engine, are under way");
     of_cache.clear();
     elsewhere.clear();
@@ -61,6 +61,7 @@ struct TiersObject final : Object {
   }
   /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
   std::size_t begin(CacheTiers& cache, const Stream& stream);
+  void fail(CacheTiers& cache, const Stream& stream, TransferPlan plan);
 
   TierStores stores;
   PinnedResource memory;
@@ -75,18 +76,29 @@ std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
   tiers.execute(stream, {});  // refuses a stream that captures before anything is taken
   const TransferPlan plan = cache.take_transfers();
   const std::size_t count = plan.transfers.size();
+  for (const Transfer& transfer : plan.transfers)
+    if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
   try {
     tiers.execute(stream, plan);
   } catch (const InvalidArgument&) {
-    std::vector<TransferResult> failed;
-    for (const Transfer& transfer : plan.transfers)
-      if (transfer.kind != Transfer::Kind::drop) failed.push_back({transfer.id, TransferStatus::failed});
-    cache.settle(failed);
+    fail(cache, stream, plan);
     throw;
   }
-  for (const Transfer& transfer : plan.transfers)
-    if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
   return count;
+}
+
+/// Nothing of the plan has begun. What it drops goes all the same, because the cache counts that room as free; the
+/// engine's own loads are told by take_loads as ever.
+void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan plan) {
+  std::vector<TransferResult> failed;
+  for (const Transfer& transfer : plan.transfers) {
+    if (transfer.kind != Transfer::Kind::drop) {
+      if (transfer.from != Medium::elsewhere) failed.push_back({transfer.id, TransferStatus::failed});
+    } else if (transfer.from == Medium::host || tiers.files() != nullptr) {
+      tiers.execute(stream, {{&transfer, 1}});
+    }
+  }
+  cache.settle(failed);
 }
 
 using HeldTiers = Held<TiersObject>;
@@ -165,12 +177,6 @@ std::vector<SlotImage> read_images(const stateport_slot_image* images, std::size
   for (const stateport_slot_image& image : array(images, count, "images"))
     wanted.push_back({from_c(image.key), SlotId{image.slot}});
   return wanted;
-}
-
-std::vector<ImageKey> read_keys(const stateport_image_key* images, std::size_t count) {
-  std::vector<ImageKey> keys;
-  for (const stateport_image_key& key : array(images, count, "images")) keys.push_back(from_c(key));
-  return keys;
 }
 
 /// Whether the cache has it now. Nothing: it is nothing of this cache.
@@ -332,7 +338,7 @@ stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, cons
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
     const auto room = array(media, count, "media");
-    const std::vector<ImageKey> keys = read_keys(images, count);
+    const std::vector<ImageKey> keys = read_keys(images, count, "images");
     std::vector<std::optional<Medium>> where(keys.size());
     held->tiers.lookup(keys, where);
     std::ranges::transform(where, room.begin(), [](const std::optional<Medium>& medium) {
@@ -345,7 +351,7 @@ stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void
                                               const stateport_image_key* images, size_t count) {
   return guarded([&] {
     const HeldTiers held(tiers, "tiers");
-    held->tiers.remove(Stream::from_native(stream), read_keys(images, count));
+    held->tiers.remove(Stream::from_native(stream), read_keys(images, count, "images"));
   });
 }
 

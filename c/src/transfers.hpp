@@ -7,6 +7,9 @@
 
 #include "arguments.hpp"
 
+#include <cstddef>
+#include <vector>
+
 /// How transfers and what names them cross. Everything that comes from C is checked.
 namespace stateport::c {
 
@@ -47,6 +50,13 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
           .tokens = key.tokens,
           .content = static_cast<std::int32_t>(key.content),
           .group = key.group};
+}
+
+[[nodiscard]] inline std::vector<ImageKey> read_keys(const stateport_image_key* keys, std::size_t count,
+                                                     const char* argument) {
+  std::vector<ImageKey> wanted;
+  for (const stateport_image_key& key : array(keys, count, argument)) wanted.push_back(from_c(key));
+  return wanted;
 }
 
 [[nodiscard]] inline Transfer from_c(const stateport_transfer& transfer) {

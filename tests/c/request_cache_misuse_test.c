@@ -310,8 +310,28 @@ static void refuse_options(void) {
   CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "layout_fingerprint = 0");
 }
 
+/// Each of them may ask for a copy that has to be enqueued before the next one ends.
+static void refuse_ends_together(void) {
+  stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE);
+  options.separate_checkpoints = 1;
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  const int32_t both[] = {start(cache), start(cache)};
+  CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
+                "count = 2");
+  const stateport_slot_copy* copies = NULL;
+  size_t count = 9;
+  CHECK_REFUSED(stateport_request_cache_end_copies(cache, NULL, &count), STATEPORT_INVALID_ARGUMENT, "copies = null");
+  CHECK_REFUSED(stateport_request_cache_end_copies(cache, &copies, NULL), STATEPORT_INVALID_ARGUMENT, "count = null");
+  CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_end_copies(cache, &copies, &count));
+  CHECK(count == 0);
+  CHECK_OK(stateport_request_cache_destroy(cache));
+}
+
 void test_request_cache_refusals(void) {
   refuse_options();
+  refuse_ends_together();
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     stateport_request_cache* cache = make_cache(index, false);
     refuse_starts(cache);

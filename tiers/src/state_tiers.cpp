@@ -122,9 +122,11 @@ class StateTiers::Impl {
   }
   /// With numbers of their own, the first of which it returns.
   TransferId run_own(const Stream& stream, std::vector<Transfer> transfers) {
-    for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = next_id + i;
+    // Also if it throws: some may be under way.
+    const TransferId first = std::exchange(next_id, next_id + transfers.size());
+    for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = first + i;
     run(stream, {.transfers = transfers});
-    return std::exchange(next_id, next_id + transfers.size());
+    return first;
   }
   [[nodiscard]] bool in_host(const ImageKey& image) const { return host.find(image).valid(); }
 

@@ -136,7 +136,7 @@ void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
 }
 
 void RequestTiers::check_taken(const char* call) const {
-  require_state(!untaken_, call, "the transfers of the last plan or commit were not taken");
+  require_state(!untaken_, call, "the transfers of the last plan, commit or end were not taken");
 }
 
 void RequestTiers::end_call(bool planned) {
@@ -177,6 +177,8 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   require(medium != Medium::device && medium <= Medium::file && index_.has(medium), "medium", static_cast<int>(medium),
           "is no tier of this cache");
   require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
+  require(image.content == CacheContent::state || cache_.options().tiers.kv_elsewhere == nullptr, "image.content",
+          static_cast<int>(image.content), "is KV, which is kept elsewhere");
   const std::vector<StateGroup>& groups = cache_.options().groups;
   const bool at_boundary =
       image.content != CacheContent::state || groups.empty() || image.tokens % groups.back().block_size_tokens == 0;
@@ -187,7 +189,7 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
 }
 
 void RequestTiers::set_speeds(const TierSpeeds& speeds) {
-  check_tier_speeds(speeds);
+  check_tier_speeds(speeds, "speeds");
   index_.set_speeds(speeds);
 }
 

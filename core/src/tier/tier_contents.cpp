@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace stateport {
@@ -20,13 +21,14 @@ TierSpeeds speeds_of(const TierOptions& options) {
 
 }  // namespace
 
-void check_tier_speeds(const TierSpeeds& speeds) {
-  const auto check_number = [](const char* name, double value) {
-    require(std::isfinite(value) && value >= 0, name, value, "must be finite and not negative");
+void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument) {
+  const auto check_number = [&](std::string_view name, double value) {
+    require(std::isfinite(value) && value >= 0, (std::string(argument) + '.').append(name).c_str(), value,
+            "must be finite and not negative");
   };
-  check_number("tiers.host_bytes_per_s", speeds.host_bytes_per_s);
-  check_number("tiers.file_bytes_per_s", speeds.file_bytes_per_s);
-  check_number("tiers.tokens_per_s", speeds.tokens_per_s);
+  check_number("host_bytes_per_s", speeds.host_bytes_per_s);
+  check_number("file_bytes_per_s", speeds.file_bytes_per_s);
+  check_number("tokens_per_s", speeds.tokens_per_s);
 }
 
 void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes) {
@@ -35,7 +37,7 @@ void check_tier_options(const TierOptions& options, std::int64_t state_bytes, st
   require(options.state_image_bytes >= 0, "tiers.state_image_bytes", options.state_image_bytes, "must not be negative");
   require(options.kv_image_bytes >= 0, "tiers.kv_image_bytes", options.kv_image_bytes, "must not be negative");
   require(options.queue_bytes >= 0, "tiers.queue_bytes", options.queue_bytes, "must not be negative");
-  check_tier_speeds(speeds_of(options));
+  check_tier_speeds(speeds_of(options), "tiers");
   require(!options.write_through || options.file_bytes > 0, "tiers.write_through", options.write_through,
           "needs a file tier");
   const std::int64_t least = state_bytes + kv_bytes;
@@ -78,8 +80,7 @@ TierContents::TierContents(const TierSetup& setup)
       listener_(setup.listener),
       policy_(tier_policy(setup)),
       ranks_(policy_->learning() != nullptr && policy_->learning()->observes_prompts()),
-      nodes_(node_capacity(setup), setup.groups,
-             setup.tiers.kv_elsewhere != nullptr ? TierNodes::EmptyInner::is_left_out : TierNodes::EmptyInner::stays),
+      nodes_(node_capacity(setup), setup.groups),
       forest_(policy_, nodes_, setup.states, true) {
   require(setup.groups <= 32, "groups", setup.groups, "at most 32 with tiers");
   for (const Medium medium : {Medium::host, Medium::file}) {

@@ -12,7 +12,8 @@ namespace stateport::detail {
 // What the device has.
 
 void TierIndex::kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block) {
-  const std::uint32_t node = nodes_.intern(prefix, parent, tokens);
+  // States alone need no KV, so that nothing has to be known of the blocks before them.
+  const std::uint32_t node = nodes_.intern(prefix, states_alone() ? PrefixHash{} : parent, tokens);
   if (node == none) return;
   nodes_[node].kv.in |= on_device;
   nodes_[node].kv_block = block;
@@ -85,13 +86,13 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
   bool found = false;
   std::array<std::int64_t, medium_count> kv_bytes = {};
   const auto first = static_cast<std::size_t>(device_tokens / block_size_);
-  std::uint32_t before = first > 0 ? nodes_.find(prefixes[first - 1]) : none;
+  std::uint32_t before = first > 0 && !states_alone() ? nodes_.find(prefixes[first - 1]) : none;
   const auto cached = static_cast<std::size_t>(cached_tokens / block_size_);
   const std::size_t elsewhere = states_alone() ? kv_reaches(prefixes, cached, usable_tokens) : 0;
   for (std::size_t i = first; i < prefixes.size(); ++i) {
     const std::uint32_t node = nodes_.find(prefixes[i]);
-    if (node != none && before != none) nodes_.hang(node, before);
-    if (node != none || !states_alone()) before = node;
+    if (node != none && before != none && nodes_[node].parent == none) nodes_.link(node, before);
+    if (!states_alone()) before = node;
     const std::int64_t tokens = static_cast<std::int64_t>(i + 1) * block_size_;
     if (i >= cached && states_alone()) {
       if (i >= elsewhere) break;
@@ -253,6 +254,7 @@ std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, Tran
 /// Names a store into the tier. While what has to go from the host is still being moved to files, what comes goes there
 /// at once: a long prompt needs more room than the host keeps free. False: there is no room, or no place in the queue.
 bool TierIndex::store(std::uint32_t node, CacheContent content, Medium to) {
+  if (queued_bytes_ + bytes_of(content) > options_.queue_bytes) return false;
   const auto store_in = [&](Medium medium) {
     if (medium != to && content == CacheContent::state && !is_worth_it(medium, node)) return false;
     // What goes to make room may be the last state that needs this KV.
@@ -369,7 +371,6 @@ void TierIndex::write_all() {
 }
 
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
-  if (image.content == CacheContent::kv_block && states_alone()) return false;
   Level& tier = level(medium);
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);

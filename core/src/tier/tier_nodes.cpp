@@ -3,15 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <utility>
-
 namespace stateport::detail {
 
-TierNodes::TierNodes(std::size_t capacity, std::size_t groups, EmptyInner empty_inner)
-    : groups_(groups),
-      leaves_out_(empty_inner == EmptyInner::is_left_out),
-      nodes_(capacity),
-      slots_(capacity * groups, -1) {}
+TierNodes::TierNodes(std::size_t capacity, std::size_t groups)
+    : groups_(groups), nodes_(capacity), slots_(capacity * groups, -1) {}
 
 std::uint32_t TierNodes::find(const PrefixHash& prefix) const noexcept {
   const auto found = index_.find(prefix);
@@ -33,15 +28,14 @@ std::uint32_t TierNodes::intern(const PrefixHash& prefix, const PrefixHash& pare
     nodes_[node].tokens = tokens;
     nodes_[node].used = true;
   }
-  if (above != none) hang(node, above);
+  if (nodes_[node].parent == none && above != none) link(node, above);
   return node;
 }
 
-void TierNodes::link(std::uint32_t node, std::uint32_t parent) noexcept {
+void TierNodes::link(std::uint32_t node, std::uint32_t parent) {
   TierNode& entry = nodes_[node];
   TierNode& above = nodes_[parent];
   entry.parent = parent;
-  entry.before = none;
   entry.next = above.first_child;
   if (entry.next != none) nodes_[entry.next].before = node;
   above.first_child = node;
@@ -49,28 +43,14 @@ void TierNodes::link(std::uint32_t node, std::uint32_t parent) noexcept {
     if (entry.need[static_cast<std::size_t>(medium)] > 0) add_need(parent, static_cast<Medium>(medium));
 }
 
-void TierNodes::unlink(std::uint32_t node) noexcept {
-  TierNode& entry = nodes_[node];
-  const std::uint32_t parent = std::exchange(entry.parent, none);
-  if (parent == none) return;
-  if (entry.next != none) nodes_[entry.next].before = entry.before;
-  if (entry.before != none)
-    nodes_[entry.before].next = entry.next;
-  else
-    nodes_[parent].first_child = entry.next;
-  for (int medium = 0; medium < medium_count; ++medium)
-    if (entry.need[static_cast<std::size_t>(medium)] > 0) drop_need(parent, static_cast<Medium>(medium));
-}
-
 std::uint32_t TierNodes::remove(std::uint32_t node) noexcept {
   TierNode& entry = nodes_[node];
   const std::uint32_t parent = entry.parent;
-  while (entry.first_child != none) {
-    const std::uint32_t child = entry.first_child;
-    unlink(child);
-    if (parent != none) link(child, parent);
-  }
-  unlink(node);
+  if (entry.next != none) nodes_[entry.next].before = entry.before;
+  if (entry.before != none)
+    nodes_[entry.before].next = entry.next;
+  else if (parent != none)
+    nodes_[parent].first_child = entry.next;
   index_.erase(entry.prefix);
   entry = {};
   free_.push_back(node);

@@ -75,14 +75,12 @@ struct TierNode {
 };
 
 /// The blocks of all prompts that are cached somewhere, as a forest: the parent of a block is the block before it. An
-/// inner node may hold nothing; if not, it is left out, and the parent is the next block before it that there is. Nodes
-/// are named like the blocks of a BlockDirectory, which a StateForest reads.
+/// inner node may hold nothing. Nodes are named like the blocks of a BlockDirectory, which a StateForest reads.
 class TierNodes final : public BlockDirectory {
  public:
   static constexpr std::uint32_t none = TierNode::none;
 
-  enum class EmptyInner : bool { stays, is_left_out };
-  TierNodes(std::size_t capacity, std::size_t groups, EmptyInner empty_inner);
+  TierNodes(std::size_t capacity, std::size_t groups);
 
   [[nodiscard]] TierNode& operator[](std::uint32_t node) noexcept { return nodes_[node]; }
   [[nodiscard]] const TierNode& operator[](std::uint32_t node) const noexcept { return nodes_[node]; }
@@ -90,12 +88,8 @@ class TierNodes final : public BlockDirectory {
   [[nodiscard]] std::uint32_t find(const PrefixHash& prefix) const noexcept;
   /// Finds the node or makes it, below `parent` (zero: a first block, or not known). `none` if there are too many.
   std::uint32_t intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens);
-  /// `before` is the next block of the prompt before the node that there is: hangs the node below it.
-  void hang(std::uint32_t node, std::uint32_t before) {
-    if (nodes_[node].parent == before || (nodes_[node].parent != none && !leaves_out_)) return;
-    unlink(node);
-    link(node, before);
-  }
+  /// Hangs a node without a parent below `parent`.
+  void link(std::uint32_t node, std::uint32_t parent);
   /// Removes the node, and its parents, as far as they hold nothing and have no children. `forget(node)` is called
   /// before each is gone. Returns the first that stays.
   template <class Forget>
@@ -134,15 +128,11 @@ class TierNodes final : public BlockDirectory {
   };
   [[nodiscard]] bool is_empty(std::uint32_t node) const noexcept {
     const TierNode& entry = nodes_[node];
-    return (leaves_out_ || entry.first_child == none) && entry.kv.is_nowhere() && entry.state.is_nowhere() &&
-           entry.device_groups == 0;
+    return entry.first_child == none && entry.kv.is_nowhere() && entry.state.is_nowhere() && entry.device_groups == 0;
   }
   std::uint32_t remove(std::uint32_t node) noexcept;
-  void link(std::uint32_t node, std::uint32_t parent) noexcept;
-  void unlink(std::uint32_t node) noexcept;
 
   std::size_t groups_;
-  bool leaves_out_;
   Table<TierNode> nodes_;
   std::vector<std::int32_t> slots_;  ///< [nodes, groups]
   std::vector<std::uint32_t> free_;

@@ -183,6 +183,9 @@ TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name b
     CHECK(before.states > 0);
     CHECK(before.kv_blocks == 0);
     CHECK(before.bytes == before.states * state_bytes);
+    const ImageKey kv{.prefix = {{1, 2}}, .tokens = 4, .content = CacheContent::kv_block};
+    CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->tiers()->attach(Medium::host, kv)),
+                         doctest::Contains("is KV, which is kept elsewhere"), InvalidArgument);
     CHECK(elsewhere.asked == 0);  // where nothing below the device is of use, nobody asks
     // It has less than is needed for the state, and then all.
     elsewhere.blocks = 7;
@@ -303,7 +306,7 @@ TEST_CASE("speeds that are learned count from the next prompt on") {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     CacheTiers& tiers = *server.cache->tiers();
-    CHECK_THROWS_WITH_AS(tiers.set_speeds({.tokens_per_s = -1}), doctest::Contains("tokens_per_s = -1"),
+    CHECK_THROWS_WITH_AS(tiers.set_speeds({.tokens_per_s = -1}), doctest::Contains("speeds.tokens_per_s = -1"),
                          InvalidArgument);
     tiers.set_speeds({.host_bytes_per_s = 1, .tokens_per_s = 1});
     const StartedRequest slow = *server.cache->start({.tokens = server.prompt});

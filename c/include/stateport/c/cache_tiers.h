@@ -24,7 +24,8 @@
 extern "C" {
 #endif
 
-/// What to move between the device and the tiers. To be called after every plan and commit: until then start, plan,
+/// What to move between the device and the tiers. To be called after every plan and commit, and after an end that
+/// answers copies: until then start, plan,
 /// cancel, commit, end, settle and drain of this cache are refused with STATEPORT_INVALID_STATE. start, end and settle
 /// add to it; where nothing runs, it is called after these, too. The transfers are the cache's until the next call.
 stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out);
@@ -41,11 +42,13 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
                                                  uint8_t* loading);
 /// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it is,
 /// too. Ends where there is no room or no place in the queue: once what was named has settled, another call goes on.
-/// All is written when a call names nothing and nothing is under way.
+/// All is written when a call names nothing and nothing is under way. What failed is named again: give up when nothing
+/// more is written (stateport_tier_usage).
 stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
 /// The tier has these images, from before the cache was made. attached: [count] 0: there is no number left for the
 /// image, or no room in the tier: it is to be removed. Refused, which ends the call after `done` images: a medium that
-/// is no tier of this cache, tokens that are not whole blocks, a group that the cache does not have.
+/// is no tier of this cache, tokens that are not whole blocks, a group that the cache does not have, KV with
+/// leading_blocks.
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
                                                 const stateport_image_key* images, size_t count, uint8_t* attached,
                                                 size_t* done);

@@ -139,13 +139,16 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
 /// Requests end, with what is computed and committed: all, or none. how: stateport_request_end. hints: null, or
-/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; with
-/// separate_checkpoints more than one, because each can have copies (stateport_request_cache_end_copies).
+/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; more than
+/// one of a tree with separate_checkpoints, unless they are aborted: each can have copies
+/// (stateport_request_cache_end_copies).
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
                                              int32_t how, const stateport_reuse_hint* hints);
 
-/// The copies that the last end answered, from live slots to slots for checkpoints, to be enqueued before any other
-/// call of this cache. None but for a tree with separate_checkpoints. They are the cache's until the next end.
+/// The copies that the last end answered, from live slots to slots for checkpoints. Like those of a commit they are
+/// enqueued before any later call of this cache but, with tiers, stateport_request_cache_take_transfers (or
+/// stateport_state_tiers_begin_transfers), which comes first. None but for a tree with separate_checkpoints, where they
+/// must not be left out. They are the cache's until the next end.
 stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
                                                     size_t* count);
 

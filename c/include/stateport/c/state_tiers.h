@@ -20,7 +20,7 @@ extern "C" {
 ///
 /// Under a request cache, one at a time:
 ///
-///     plan or commit → begin_transfers → enqueue what plan or commit answered
+///     plan or commit, or an end that answers copies → begin_transfers → enqueue what was answered
 ///     once a step, and while requests load → end_transfers
 ///
 /// Without one: put, get, lookup, remove, poll.
@@ -120,7 +120,9 @@ typedef struct stateport_attached_images {
   size_t size;
   size_t attached;
   size_t removed;  ///< for which the cache had no room or no number left
-  size_t skipped;  ///< that are nothing of this cache: no whole blocks of it, or another group; left where they are
+  /// That are nothing of this cache: no whole blocks of it, another group, or KV with leading_blocks. Left where they
+  /// are.
+  size_t skipped;
 } stateport_attached_images;
 
 /// Tells a cache of all images in files, which are there from an earlier run. STATEPORT_INVALID_STATE without a file
@@ -132,7 +134,8 @@ stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void
 
 /// Begins transfers in their order: of a request cache whose take_transfers the engine calls itself, or of its own,
 /// with numbers below 2^63. Refused, and nothing has begun: a transfer that no tier here can carry out.
-/// STATEPORT_INVALID_STATE where begin_transfers serves a cache.
+/// STATEPORT_INVALID_STATE where begin_transfers serves a cache. Loads from STATEPORT_MEDIUM_ELSEWHERE are passed over:
+/// the engine carries them out and settles them.
 stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, void* stream,
                                                const stateport_transfer* transfers, size_t count);
 /// Tells at most `capacity` transfers that have ended, each once. Lets what is under way go on: call it in every step,

@@ -24,8 +24,8 @@ class CopyLaneMaker;
 }
 
 struct StateTiersOptions {
-  /// [groups] The engine's states on the device. They and their memory must outlive the tiers, and no two of them may
-  /// share memory.
+  /// [groups] The engine's checkpoints on the device: with RequestCacheOptions::separate_checkpoints the store of
+  /// these, else that of all states. They and their memory must outlive the tiers, and no two of them may share memory.
   std::vector<const StateStore*> states;
   /// The engine's KV, a block in a slot: each KV tensor of a layer is a tensor of kind recurrent. Or nullptr.
   const StateStore* kv = nullptr;

@@ -43,12 +43,13 @@ class CacheTiers {
   [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
   /// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it
   /// is, too. Only what files alone have makes room for it. Ends where there is no room or no place in the queue: once
-  /// what was named has settled, another call goes on, until nothing is named. O(all). Throws InvalidState without a
-  /// file tier.
+  /// what was named has settled, another call goes on, until nothing is named, or nothing more is written: what failed
+  /// is named again. O(all). Throws InvalidState without a file tier.
   virtual void drain() = 0;
   /// The tier has this image, from before the cache was made. False: there is no number left for it, or no room in the
   /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
-  /// whole blocks (of states too, in every group of index align), and a group that the cache does not have.
+  /// whole blocks (of states too, in every group of index align), a group that the cache does not have, and KV with
+  /// TierOptions::kv_elsewhere.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
   /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
   /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.

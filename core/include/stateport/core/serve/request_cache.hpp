@@ -59,7 +59,7 @@ struct RequestCacheOptions {
   std::int32_t checkpoints = 0;  ///< slots, tree: states that can be kept beside those of running requests
   /// Slots, tree: checkpoints lie in a store of their own, for example a quantised() one, with layout_fingerprint and
   /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store, slots for
-  /// checkpoints [0, checkpoints) of the other. False: one store has both, in any order.
+  /// checkpoints [0, checkpoints) of the other, which tiers are given. False: one store has both, in any order.
   bool separate_checkpoints = false;
   /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: only at its end.
   std::int32_t scan_alignment_tokens = 1;
@@ -182,8 +182,8 @@ class RequestCache {
   /// the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a request that
   /// left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the other orders.
   /// Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for checkpoints, to
-  /// be enqueued as those of a commit, valid until the next call of anything: none but for a tree with
-  /// separate_checkpoints.
+  /// be enqueued as those of a commit: with tiers, after the transfers that are taken then. Valid until the next call
+  /// but take_transfers(). None but for a tree with separate_checkpoints, where they must not be left out.
   virtual CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   CopyPlan finish(RequestId request, const ReuseHint& hint = {}) { return end(request, RequestEnd::finished, hint); }
   CopyPlan preempt(RequestId request) { return end(request, RequestEnd::preempted); }
@@ -203,8 +203,8 @@ class RequestCache {
   /// What lies below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
-  /// Forgets everything that is cached, in tiers too. Throws InvalidState while a request runs or a transfer is under
-  /// way.
+  /// Forgets everything that is cached, in tiers too, which names drops: transfers are taken after it. Throws
+  /// InvalidState while a request runs or a transfer is under way.
   virtual void reset() = 0;
 
   [[nodiscard]] virtual const RequestCacheOptions& options() const noexcept = 0;

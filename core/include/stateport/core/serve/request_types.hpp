@@ -37,7 +37,7 @@ struct Prompt {
 /// What a request that starts gets from a tier.
 struct TierLoad {
   std::int64_t tokens = 0;       ///< the first pass begins behind these
-  std::int64_t bytes = 0;        ///< to load
+  std::int64_t bytes = 0;        ///< to load from tiers: what the engine has elsewhere is not counted
   Medium medium = Medium::host;  ///< the slowest tier that something is loaded from
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string_view>
 
 namespace stateport {
 
@@ -53,8 +54,8 @@ struct TierOptions {
   [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0; }
 };
 
-/// Throws InvalidArgument for a number that is negative or not finite.
-void check_tier_speeds(const TierSpeeds& speeds);
+/// Throws InvalidArgument for a number that is negative or not finite, and names it as a member of `argument`.
+void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument);
 
 /// Throws InvalidArgument: a negative number, one that is not finite, write_through without a file tier, or a tier with
 /// less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
