@@ -122,10 +122,14 @@ class StateTiers::Impl {
   }
   /// With numbers of their own, the first of which it returns.
   TransferId run_own(const Stream& stream, std::vector<Transfer> transfers) {
-    // Also if it throws: some may be under way.
     const TransferId first = std::exchange(next_id, next_id + transfers.size());
     for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = first + i;
-    run(stream, {.transfers = transfers});
+    try {
+      run(stream, {.transfers = transfers});
+    } catch (const InvalidArgument&) {
+      next_id = first;  // nothing has begun; after another error some may be under way
+      throw;
+    }
     return first;
   }
   [[nodiscard]] bool in_host(const ImageKey& image) const { return host.find(image).valid(); }
