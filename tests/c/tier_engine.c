@@ -329,8 +329,9 @@ stateport_started_request tier_engine_serve(tier_engine* self, int32_t number) {
 // --- Folders ---------------------------------------------------------------------------------------------------------
 
 void make_folder(char* path, size_t bytes) {
-  snprintf(path, bytes, "/tmp/stateport-c-XXXXXX");
-  CHECK(mkdtemp(path) != NULL);
+  const char* const parent = getenv("TMPDIR");
+  const int wanted = snprintf(path, bytes, "%s/stateport-c-XXXXXX", parent == NULL ? "." : parent);
+  CHECK(wanted > 0 && (size_t)wanted < bytes && mkdtemp(path) != NULL);
 }
 
 void remove_folder(const char* path) {
