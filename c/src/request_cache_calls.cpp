@@ -110,6 +110,17 @@ void check_running(const RequestCache& cache, std::span<const std::int32_t> requ
   if (twice != sorted.end()) require(false, "request", *twice, "is named twice");
 }
 
+/// `slots`: state_slots or checkpoint_slots.
+stateport_status tell_slots(stateport_request_cache* cache, std::size_t group, std::int32_t* out,
+                            std::int32_t (*slots)(const RequestCacheOptions&, std::size_t)) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    std::int32_t& told = checked(out, "out");
+    require(group < held->groups, "group", group, "is out of range");
+    told = slots(held->cache->options(), group);
+  });
+}
+
 }  // namespace
 
 stateport_status stateport_request_cache_create(const stateport_request_cache_options* options,
@@ -138,21 +149,11 @@ stateport_status stateport_request_cache_describe(stateport_request_cache* cache
 }
 
 stateport_status stateport_request_cache_state_slots(stateport_request_cache* cache, size_t group, int32_t* out) {
-  return guarded([&] {
-    const HeldCache held(cache, "cache");
-    std::int32_t& slots = checked(out, "out");
-    require(group < held->groups, "group", group, "is out of range");
-    slots = state_slots(held->cache->options(), group);
-  });
+  return tell_slots(cache, group, out, state_slots);
 }
 
 stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cache* cache, size_t group, int32_t* out) {
-  return guarded([&] {
-    const HeldCache held(cache, "cache");
-    std::int32_t& slots = checked(out, "out");
-    require(group < held->groups, "group", group, "is out of range");
-    slots = checkpoint_slots(held->cache->options(), group);
-  });
+  return tell_slots(cache, group, out, checkpoint_slots);
 }
 
 stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,

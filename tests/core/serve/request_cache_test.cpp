@@ -578,74 +578,71 @@ TEST_CASE("a request that decodes inside a block of states holds its window alon
   }
 }
 
+namespace {
+
+/// What random engines did, all together.
+struct RandomRuns {
+  std::uint64_t seeds = 0;
+  std::int64_t hits = 0;
+  std::int64_t ran_ahead = 0;
+  std::int64_t ahead = 0;
+  std::int64_t end_copies = 0;
+  std::int64_t loads = 0;
+  std::int64_t failed_loads = 0;
+};
+
+enum class Below : std::uint8_t { nothing, tiers, states_alone };
+
+RandomRuns run_random_engines(std::uint64_t seeds, CacheIndex index, Below below) {
+  RandomRuns runs;
+  test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
+    RequestCacheOptions options = random_options(random, index);
+    if (below != Below::nothing) options.tiers = random_tiers(random, options);
+    RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled());
+    for (int step = 0; step < 200; ++step) engine.step();
+    engine.finish();
+    ++runs.seeds;
+    runs.hits += engine.hits;
+    runs.ran_ahead += engine.ran_ahead;
+    runs.ahead += engine.ahead;
+    runs.end_copies += engine.end_copies;
+    runs.loads += engine.loads;
+    runs.failed_loads += engine.failed_loads;
+  });
+  return runs;
+}
+
+}  // namespace
+
 TEST_CASE("whatever an engine does, every pass reads the state and the KV of its own tokens") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    std::int64_t hits = 0;
-    std::int64_t ran_ahead = 0;
-    std::int64_t ahead = 0;
-    std::int64_t end_copies = 0;
-    std::uint64_t seeds = 0;
-    test::for_each_seed(250, [&](Random& random, std::uint64_t) {
-      RandomEngine engine(random, random_options(random, index));
-      for (int step = 0; step < 200; ++step) engine.step();
-      engine.finish();
-      hits += engine.hits;
-      ran_ahead += engine.ran_ahead;
-      ahead += engine.ahead;
-      end_copies += engine.end_copies;
-      ++seeds;
-    });
-    if (seeds < 250) continue;
-    CHECK(hits > 500);
-    CHECK(ahead > 2000);
-    CHECK(ran_ahead > 100);
-    CHECK((end_copies > 20) == (index == CacheIndex::tree));
+    const RandomRuns runs = run_random_engines(250, index, Below::nothing);
+    if (runs.seeds < 250) continue;
+    CHECK(runs.hits > 500);
+    CHECK(runs.ahead > 2000);
+    CHECK(runs.ran_ahead > 100);
+    CHECK((runs.end_copies > 20) == (index == CacheIndex::tree));
   }
 }
 
 TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state and the KV of its own tokens") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    std::int64_t loads = 0;
-    std::int64_t failed = 0;
-    std::uint64_t seeds = 0;
-    test::for_each_seed(400, [&](Random& random, std::uint64_t) {
-      RequestCacheOptions options = random_options(random, index);
-      options.tiers = random_tiers(random, options);
-      RandomEngine engine(random, options);
-      for (int step = 0; step < 200; ++step) engine.step();
-      engine.finish();
-      loads += engine.loads;
-      failed += engine.failed_loads;
-      ++seeds;
-    });
-    if (seeds < 400) continue;
-    CHECK(loads > 100);
-    CHECK(failed > 10);
+    const RandomRuns runs = run_random_engines(400, index, Below::tiers);
+    if (runs.seeds < 400) continue;
+    CHECK(runs.loads > 100);
+    CHECK(runs.failed_loads > 10);
   }
 }
 
 TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass reads what is its own") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    std::int64_t loads = 0;
-    std::int64_t failed = 0;
-    std::uint64_t seeds = 0;
-    test::for_each_seed(300, [&](Random& random, std::uint64_t) {
-      RequestCacheOptions options = random_options(random, index);
-      options.tiers = random_tiers(random, options);
-      if (!options.tiers.enabled()) return;
-      RandomEngine engine(random, options, true);
-      for (int step = 0; step < 200; ++step) engine.step();
-      engine.finish();
-      loads += engine.loads;
-      failed += engine.failed_loads;
-      ++seeds;
-    });
-    if (seeds < 100) continue;
-    CHECK(loads > 100);
-    CHECK(failed > 10);
+    const RandomRuns runs = run_random_engines(300, index, Below::states_alone);
+    if (runs.seeds < 300) continue;
+    CHECK(runs.loads > 100);
+    CHECK(runs.failed_loads > 10);
   }
 }
 
