@@ -277,6 +277,32 @@ void engine_settle(engine* self) {
 
 // --- Scheduling ------------------------------------------------------------------------------------------------------
 
+stateport_request_cache_options engine_options(int32_t index, int32_t drafts, const stateport_state_group* groups) {
+  const bool align = index == STATEPORT_INDEX_ALIGN;
+  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
+                                           .index = index,
+                                           .max_requests = engine_requests,
+                                           .max_request_tokens = engine_tokens_max,
+                                           .drafts = drafts,
+                                           .block_size_tokens = engine_block_tokens,
+                                           .layout_fingerprint = align ? 0 : 42,
+                                           .scan_alignment_tokens = index == STATEPORT_INDEX_TREE ? 0 : 2,
+                                           .decode_checkpoint_tokens = align ? 0 : engine_block_tokens,
+                                           .groups = align ? groups : NULL,
+                                           .group_count = align ? engine_groups_max : 0,
+                                           .fast_hash = 1,
+                                           .events = 1};
+}
+
+void engine_prompts(engine* self, int prompts, int32_t (*tokens)[engine_prompt_max], int32_t* counts) {
+  for (int i = 0; i < prompts; ++i) {
+    counts[i] = engine_block_tokens + 1 + engine_random(self, engine_prompt_max - engine_block_tokens);
+    const int32_t shared = i == 0 ? 0 : engine_random(self, counts[0]);
+    for (int32_t at = 0; at < counts[i]; ++at)
+      tokens[i][at] = at < shared ? tokens[0][at] : 10 + engine_random(self, 90);
+  }
+}
+
 void engine_make(engine* self, stateport_request_cache* cache, const stateport_request_cache_options* options,
                  uint64_t seed) {
   memset(self, 0, sizeof *self);

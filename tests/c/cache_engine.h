@@ -19,6 +19,18 @@ enum {
   engine_block_tokens_max = 8
 };
 
+/// Sizes that the tests of request caches share.
+enum { engine_block_tokens = 4, engine_prompt_max = 22 };
+
+/// Groups of layers for index align, with so many blocks each.
+#define ENGINE_GROUP(blocks_, fingerprint_)                                                                 \
+  {                                                                                                         \
+    .size = sizeof(stateport_state_group), .block_size_tokens = 2 * engine_block_tokens, .blocks = blocks_, \
+    .conv_window = engine_window + engine_drafts_max, .layout_fingerprint = fingerprint_                    \
+  }
+#define ENGINE_GROUPS(blocks_) \
+  { ENGINE_GROUP(blocks_, 5), ENGINE_GROUP(blocks_, 6) }
+
 /// A state: the last tokens, with room for the drafts behind them, and a digest of all tokens.
 typedef struct engine_state {
   int32_t conv[engine_window + engine_drafts_max];
@@ -117,6 +129,10 @@ engine_state* engine_checkpoints(engine* self, size_t group);
 uint64_t engine_kv(const int32_t* tokens, int64_t position);
 /// A number below `limit` (or 0).
 int32_t engine_random(engine* self, int32_t limit);
+/// Options of a small cache with events; what is 0 is left to the test: room for KV and checkpoints, and what it tests.
+stateport_request_cache_options engine_options(int32_t index, int32_t drafts, const stateport_state_group* groups);
+/// Fills in prompts that share beginnings, and their lengths.
+void engine_prompts(engine* self, int prompts, int32_t (*tokens)[engine_prompt_max], int32_t* counts);
 /// Takes over a cache whose sizes fit the arrays.
 void engine_make(engine* self, stateport_request_cache* cache, const stateport_request_cache_options* options,
                  uint64_t seed);

@@ -6,40 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { block_tokens = 4, prompts = 6, prompt_max = 22, output_max = 12, steps = 150 };
+enum { prompts = 6, output_max = 12, steps = 150 };
 
-static const stateport_state_group groups[engine_groups_max] = {{.size = sizeof *groups,
-                                                                 .block_size_tokens = 2 * block_tokens,
-                                                                 .blocks = 26,
-                                                                 .conv_window = engine_window + engine_drafts_max,
-                                                                 .layout_fingerprint = 5},
-                                                                {.size = sizeof *groups,
-                                                                 .block_size_tokens = 2 * block_tokens,
-                                                                 .blocks = 26,
-                                                                 .conv_window = engine_window + engine_drafts_max,
-                                                                 .layout_fingerprint = 6}};
+static const stateport_state_group groups[engine_groups_max] = ENGINE_GROUPS(26);
 
 static const stateport_tier_options tiers_of_test = {
     .size = sizeof tiers_of_test, .host_bytes = 90, .file_bytes = 300, .state_image_bytes = 10, .kv_image_bytes = 3};
 
 static stateport_request_cache_options options_for(int32_t index, int32_t drafts, const stateport_tier_options* tiers) {
-  const bool align = index == STATEPORT_INDEX_ALIGN;
-  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
-                                           .index = index,
-                                           .max_requests = engine_requests,
-                                           .max_request_tokens = engine_tokens_max,
-                                           .drafts = drafts,
-                                           .block_size_tokens = block_tokens,
-                                           .kv_tokens = 3 * engine_tokens_max / 2,
-                                           .layout_fingerprint = align ? 0 : 42,
-                                           .checkpoints = align ? 0 : 3,
-                                           .scan_alignment_tokens = index == STATEPORT_INDEX_TREE ? 0 : 2,
-                                           .decode_checkpoint_tokens = align ? 0 : block_tokens,
-                                           .groups = align ? groups : NULL,
-                                           .group_count = align ? engine_groups_max : 0,
-                                           .fast_hash = 1,
-                                           .events = 1,
-                                           .tiers = tiers};
+  stateport_request_cache_options options = engine_options(index, drafts, groups);
+  options.kv_tokens = 3 * engine_tokens_max / 2;
+  options.checkpoints = index == STATEPORT_INDEX_ALIGN ? 0 : 3;
+  options.tiers = tiers;
+  return options;
 }
 
 /// Requests come and go; transfers end late, in any order, and some fail; and every read is right.
@@ -50,14 +29,9 @@ static void serve(engine* self, engine_tiers* tiers, const stateport_request_cac
   memset(tiers, 0, sizeof *tiers);
   tiers->options = *options->tiers;
   self->tiers = tiers;
-  int32_t tokens[prompts][prompt_max];
+  int32_t tokens[prompts][engine_prompt_max];
   int32_t counts[prompts];
-  for (int i = 0; i < prompts; ++i) {
-    counts[i] = block_tokens + 1 + engine_random(self, prompt_max - block_tokens);
-    const int32_t shared = i == 0 ? 0 : engine_random(self, counts[0]);
-    for (int32_t at = 0; at < counts[i]; ++at)
-      tokens[i][at] = at < shared ? tokens[0][at] : 10 + engine_random(self, 90);
-  }
+  engine_prompts(self, prompts, tokens, counts);
   for (int step = 0; step < steps; ++step) {
     const int index = engine_random(self, engine_requests);
     const int prompt = engine_random(self, prompts);

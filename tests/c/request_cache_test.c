@@ -6,47 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { block_tokens = 4, prompts = 4, prompt_max = 22, output_max = 12, steps = 60 };
+enum { prompts = 4, output_max = 12, steps = 60 };
 
-static const stateport_state_group align_groups[engine_groups_max] = {{.size = sizeof *align_groups,
-                                                                       .block_size_tokens = 2 * block_tokens,
-                                                                       .blocks = 60,
-                                                                       .conv_window = engine_window + engine_drafts_max,
-                                                                       .layout_fingerprint = 5},
-                                                                      {.size = sizeof *align_groups,
-                                                                       .block_size_tokens = 2 * block_tokens,
-                                                                       .blocks = 60,
-                                                                       .conv_window = engine_window + engine_drafts_max,
-                                                                       .layout_fingerprint = 6}};
+static const stateport_state_group align_groups[engine_groups_max] = ENGINE_GROUPS(60);
 
 static stateport_request_cache_options options_for(int32_t index, int32_t drafts, bool overlap) {
-  const bool align = index == STATEPORT_INDEX_ALIGN;
-  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
-                                           .index = index,
-                                           .max_requests = engine_requests,
-                                           .max_request_tokens = engine_tokens_max,
-                                           .drafts = drafts,
-                                           .block_size_tokens = block_tokens,
-                                           .kv_tokens = 4 * engine_tokens_max,
-                                           .layout_fingerprint = align ? 0 : 42,
-                                           .checkpoints = align ? 0 : 6,
-                                           .scan_alignment_tokens = index == STATEPORT_INDEX_TREE ? 0 : 2,
-                                           .decode_checkpoint_tokens = align ? 0 : block_tokens,
-                                           .groups = align ? align_groups : NULL,
-                                           .group_count = align ? engine_groups_max : 0,
-                                           .fast_hash = 1,
-                                           .overlap = overlap,
-                                           .events = 1};
-}
-
-/// Prompts that share beginnings.
-static void make_prompts(engine* self, int32_t (*tokens)[prompt_max], int32_t* counts) {
-  for (int i = 0; i < prompts; ++i) {
-    counts[i] = block_tokens + 1 + engine_random(self, prompt_max - block_tokens);
-    const int32_t shared = i == 0 ? 0 : engine_random(self, counts[0]);
-    for (int32_t at = 0; at < counts[i]; ++at)
-      tokens[i][at] = at < shared ? tokens[0][at] : 10 + engine_random(self, 90);
-  }
+  stateport_request_cache_options options = engine_options(index, drafts, align_groups);
+  options.kv_tokens = 4 * engine_tokens_max;
+  options.checkpoints = index == STATEPORT_INDEX_ALIGN ? 0 : 6;
+  options.overlap = overlap;
+  return options;
 }
 
 static void check_stats(engine* self) {
@@ -67,9 +36,9 @@ static void check_stats(engine* self) {
 }
 
 /// Starts one of the prompts, some of them with a part of their answer, as the next turn of a conversation has it.
-static void start_one(engine* self, int index, int32_t (*prompts_tokens)[prompt_max], const int32_t* counts) {
+static void start_one(engine* self, int index, int32_t (*prompts_tokens)[engine_prompt_max], const int32_t* counts) {
   const int32_t prompt = engine_random(self, prompts);
-  int32_t tokens[prompt_max + output_max];
+  int32_t tokens[engine_prompt_max + output_max];
   const int32_t count = counts[prompt] + (engine_random(self, 2) == 0 ? 0 : engine_random(self, output_max));
   engine_oracle(prompts_tokens[prompt], counts[prompt], tokens, count);
   engine_start(self, index, tokens, count, count + 1 + engine_random(self, output_max));
@@ -80,9 +49,9 @@ static int64_t serve(engine* self, const stateport_request_cache_options* option
   stateport_request_cache* cache = NULL;
   CHECK_OK(stateport_request_cache_create(options, &cache));
   engine_make(self, cache, options, seed);
-  int32_t tokens[prompts][prompt_max];
+  int32_t tokens[prompts][engine_prompt_max];
   int32_t counts[prompts];
-  make_prompts(self, tokens, counts);
+  engine_prompts(self, prompts, tokens, counts);
   for (int step = 0; step < steps; ++step) {
     const int index = engine_random(self, engine_requests);
     if (self->requests[index].id == STATEPORT_NONE)
@@ -148,12 +117,12 @@ void test_decode_checkpoints(void) {
     const int32_t prompt[] = {1, 2, 3, 4, 5};
     int32_t tokens[engine_tokens_max];
     CHECK(engine_start(&self, 0, prompt, 5, 30));
-    while (self.requests[0].told < 16 || self.requests[0].computed % block_tokens == 0) engine_step(&self, 8);
+    while (self.requests[0].told < 16 || self.requests[0].computed % engine_block_tokens == 0) engine_step(&self, 8);
     const int32_t told = self.requests[0].told;
     memcpy(tokens, self.requests[0].tokens, sizeof tokens);
     engine_end(&self, 0, STATEPORT_PREEMPTED);
     CHECK(engine_start(&self, 0, tokens, told, told + 4));
-    CHECK(self.reused_tokens >= 2 * block_tokens && self.reused_tokens % block_tokens == 0);
+    CHECK(self.reused_tokens >= 2 * engine_block_tokens && self.reused_tokens % engine_block_tokens == 0);
     while (self.requests[0].id != STATEPORT_NONE) engine_step(&self, 8);
     CHECK(self.finished == 1);
     CHECK_OK(stateport_request_cache_destroy(cache));
@@ -163,7 +132,7 @@ void test_decode_checkpoints(void) {
 /// Runs a prompt to its end.
 static void serve_once(engine* self, const int32_t* prompt, int32_t count) {
   CHECK(engine_start(self, 0, prompt, count, count + 8));
-  while (self->requests[0].told == count) engine_step(self, prompt_max);
+  while (self->requests[0].told == count) engine_step(self, engine_prompt_max);
   engine_end(self, 0, STATEPORT_FINISHED);
 }
 
@@ -190,16 +159,16 @@ void test_request_hints(void) {
     stateport_request_cache* cache = NULL;
     CHECK_OK(stateport_request_cache_create(&options, &cache));
     engine_make(&self, cache, &options, 1);
-    int32_t prompt[3][2 * block_tokens + 1];
+    int32_t prompt[3][2 * engine_block_tokens + 1];
     for (int i = 0; i < 3; ++i)
-      for (int at = 0; at <= 2 * block_tokens; ++at) prompt[i][at] = 20 * i + at;
+      for (int at = 0; at <= 2 * engine_block_tokens; ++at) prompt[i][at] = 20 * i + at;
     for (int i = 0; i < 3; ++i) {
       self.names.now_s = 100 * i;
       self.names.hint = i == 1 && hinted ? &last : NULL;
-      serve_once(&self, prompt[i], 2 * block_tokens);
+      serve_once(&self, prompt[i], 2 * engine_block_tokens);
     }
-    CHECK(reused(&self, prompt[hinted], 2 * block_tokens + 1) == 0);
-    CHECK(reused(&self, prompt[1 - hinted], 2 * block_tokens + 1) == 2 * block_tokens);
+    CHECK(reused(&self, prompt[hinted], 2 * engine_block_tokens + 1) == 0);
+    CHECK(reused(&self, prompt[1 - hinted], 2 * engine_block_tokens + 1) == 2 * engine_block_tokens);
     CHECK_OK(stateport_request_cache_destroy(cache));
   }
 }
@@ -244,8 +213,8 @@ void test_request_placement(void) {
       .size = sizeof costs, .order = STATEPORT_EVICT_HIX, .samples = -1, .state_bytes = 100, .kv_bytes_per_token = 10};
   const int64_t states[] = {[STATEPORT_PLACE_LAST] = 1, [STATEPORT_PLACE_RUNGS] = 3, [STATEPORT_PLACE_EVERY] = 4};
   const int32_t placements[] = {STATEPORT_PLACE_LAST, STATEPORT_PLACE_RUNGS, STATEPORT_PLACE_EVERY};
-  int32_t prompt[4 * block_tokens + 1];
-  for (int at = 0; at <= 4 * block_tokens; ++at) prompt[at] = at;
+  int32_t prompt[4 * engine_block_tokens + 1];
+  for (int at = 0; at <= 4 * engine_block_tokens; ++at) prompt[at] = at;
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index)
     for (int i = 0; i < 3; ++i)
       for (int limited = 0; limited < 2; ++limited) {
@@ -253,18 +222,18 @@ void test_request_placement(void) {
         options.placement = placements[i];
         options.scan_alignment_tokens = 0;
         options.decode_checkpoint_tokens = 0;
-        options.position_tokens = block_tokens;
+        options.position_tokens = engine_block_tokens;
         options.eviction = &costs;
         options.budget_bytes = limited;
         stateport_request_cache* cache = NULL;
         CHECK_OK(stateport_request_cache_create(&options, &cache));
         engine_make(&self, cache, &options, 1);
-        serve_once(&self, prompt, 4 * block_tokens + 1);
+        serve_once(&self, prompt, 4 * engine_block_tokens + 1);
         const stateport_cache_stats stats = stats_of(&self);
         CHECK(stats.states == (limited ? 0 : states[placements[i]]));
         CHECK(stats.evicted_states == (limited ? states[placements[i]] : 0));
-        CHECK(stats.kv_tokens == (limited ? 0 : 4 * block_tokens));
-        CHECK(stats.evicted_kv_tokens == (limited ? 4 * block_tokens : 0));
+        CHECK(stats.kv_tokens == (limited ? 0 : 4 * engine_block_tokens));
+        CHECK(stats.evicted_kv_tokens == (limited ? 4 * engine_block_tokens : 0));
         CHECK_OK(stateport_request_cache_destroy(cache));
       }
 }
