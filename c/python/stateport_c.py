@@ -38,6 +38,8 @@ class SlotCopy(ctypes.Structure):
 TensorSpec = struct("TensorSpec", layer=c_int32, group=c_int32, kind=c_int32, type=c_int32, conv_layout=c_int32,
                     shape=c_int64 * 3, token_stride=c_int64, channel_stride=c_int64)
 SpecInfo = struct("SpecInfo", tensors=c_size_t, slot_bytes=c_uint64, fingerprint=c_uint64)
+SpecOptions = struct("SpecOptions", drafts=c_int32, conv_layout=c_int32, recurrent_type=c_int32)
+RuntimeOptions = struct("RuntimeOptions", device_id=c_int32, host_threads=c_int32)
 StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32, allocate=c_void_p, deallocate=c_void_p,
                       context=c_void_p)
 TensorMemory = struct("TensorMemory", base=c_void_p, stride=c_int64)
@@ -56,6 +58,9 @@ AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, pol
                           on_victim_context=c_void_p)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
+HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=c_int32, salt=c_void_p, salt_bytes=c_size_t,
+                     adapter=c_void_p, adapter_bytes=c_size_t)
+Namespace = struct("Namespace", extra_key=c_void_p, extra_key_bytes=c_size_t, salt=c_void_p, salt_bytes=c_size_t)
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 Victim = struct("Victim", node=c_uint64, end_tokens=c_int64, slot=c_int32, prefix=c_uint64 * 2, tokens=INT32S,

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools, caches, checkpoints, copies and migrates the recurrent state of hybrid language models.
+
+`RequestCache` decides what is reused, kept and evicted; `StateStore`, `SlotCopier` and `StateTiers` move bytes. The
+adapters to engines are modules of their own: stateport.transformers, .vllm, .sglang, .megatron."""
+
+from stateport._arrays import (
+                               CACHE_EVENT,
+                               IMAGE_KEY,
+                               SLOT_COPY,
+                               SLOT_IMAGE,
+                               STATE_SAVE,
+                               STEP_COMMIT,
+                               TRANSFER,
+                               TRANSFER_RESULT,
+)
+from stateport._library import backend, has_device, library_path, version
+from stateport.cache_options import CacheOptions, CacheStats, MediaKey, StartedRequest, StateGroup, TierUsage
+from stateport.copier import SlotCopier
+from stateport.errors import (
+                               BackendError,
+                               ClosedError,
+                               Error,
+                               InternalError,
+                               InvalidArgument,
+                               InvalidState,
+                               NoCapacity,
+                               OutOfMemory,
+)
+from stateport.eviction import Eviction, ReuseHint
+from stateport.hashing import Namespace, hash_blocks
+from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
+from stateport.request_cache import RequestCache
+from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
+from stateport.spec import StateSpec, TensorSpec, models
+from stateport.store import DeviceArray, StateStore
+from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
+from stateport.tiers import AttachedImages, Shard, StateTiers
+
+__all__ = [
+    "ANY_DEVICE", "CACHE_EVENT", "IMAGE_KEY", "MEDIA", "SLOT_COPY", "SLOT_IMAGE", "STATE_SAVE", "STEP_COMMIT",
+    "TRANSFER", "TRANSFER_KINDS", "TRANSFER_RESULT", "TRANSFER_STATUSES", "AttachedImages", "BackendError",
+    "CacheOptions", "CacheStats", "ClosedError", "DeviceArray", "Error", "Eviction", "GroupCommit", "GroupPlan",
+    "InternalError", "InvalidArgument", "InvalidState", "MediaKey", "Namespace", "NoCapacity", "OutOfMemory",
+    "PassCommit", "PassPlan", "RequestCache", "ReuseHint", "Runtime", "Shard", "SlotCopier", "StartedRequest",
+    "StateGroup", "StateSpec", "StateStore", "StateTiers", "TensorSpec", "TierOptions", "TierUsage", "backend",
+    "forget_stream", "has_device", "hash_blocks", "library_path", "models", "synchronize", "version",
+]

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of plain data that cross the C interface: their element types, and how they come in and out."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stateport.errors import InvalidArgument
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Records = npt.NDArray[np.void]
+
+# The layouts of stateport/c/{copies,transfers,state_tiers,request_types}.h; sizes are fixed for ever.
+SLOT_COPY = np.dtype([("src", "i4"), ("dst", "i4"), ("conv_shift", "i4"), ("recurrent_src", "i4")])
+IMAGE_KEY = np.dtype([("prefix", "u8", 2), ("tokens", "i8"), ("content", "i4"), ("group", "i4")])
+SLOT_IMAGE = np.dtype([("key", IMAGE_KEY), ("slot", "i4"), ("reserved", "i4")])
+TRANSFER = np.dtype([("id", "u8"), ("kind", "i4"), ("from", "i4"), ("to", "i4"), ("place", "i4"), ("request", "i4"),
+                     ("reserved", "i4"), ("image", IMAGE_KEY)])
+TRANSFER_RESULT = np.dtype([("id", "u8"), ("status", "i4"), ("reserved", "i4")])
+STATE_SAVE = np.dtype([("row", "i4"), ("offset", "i4"), ("slot", "i4"), ("in_scratch", "i4")])
+STEP_COMMIT = np.dtype([("row", "i4"), ("live_step", "i4"), ("live_slot", "i4"), ("kept_step", "i4"),
+                        ("kept_slot", "i4")])
+CACHE_EVENT = np.dtype([("size", "u8"), ("sequence", "u8"), ("kind", "i4"), ("content", "i4"), ("medium", "i4"),
+                        ("group", "i4"), ("prefix", "u8", 2), ("parent", "u8", 2), ("tokens", "i8")])
+
+
+def ints(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
+    """`values` as a contiguous vector of `dtype`, without a copy if it is one. Raises InvalidArgument for another
+    shape, for values that are no integers and for those that do not fit."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument(f"{name} cannot be read as an array: {error}") from error
+    if array.ndim != 1:
+        raise InvalidArgument(f"{name} has {array.ndim} dimensions, and must have one")
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted:
+        return np.ascontiguousarray(array)
+    if array.size == 0:
+        return np.empty(0, wanted)
+    if array.dtype.kind not in "iu":
+        raise InvalidArgument(f"{name} has elements of type {array.dtype}, and must have integers")
+    limits = np.iinfo(wanted)
+    for value in (int(array.min()), int(array.max())):
+        if not limits.min <= value <= limits.max:
+            raise InvalidArgument(f"{name} has the element {value}, which does not fit into {wanted}")
+    return np.ascontiguousarray(array.astype(wanted))
+
+
+def int32s(name: str, values: Any) -> Int32s:
+    return ints(name, values, np.int32)
+
+
+def int64s(name: str, values: Any) -> Int64s:
+    return ints(name, values, np.int64)
+
+
+def records(name: str, values: Any, dtype: np.dtype[Any]) -> Records:
+    """`values` as a contiguous vector of a structured type. Raises InvalidArgument for anything else."""
+    array = np.asarray(values)
+    if array.dtype != dtype or array.ndim != 1:
+        raise InvalidArgument(f"{name} has the type {array.dtype} and {array.ndim} dimensions, and must be a vector of "
+                              f"{dtype}")
+    return np.ascontiguousarray(array)
+
+
+def slot_copies(name: str, values: Any) -> Records:
+    """Copies of states: a vector of SLOT_COPY, or integers [n, 2] (source, destination) or [n, 4] in the order of
+    SLOT_COPY."""
+    array = np.asarray(values)
+    if array.dtype == SLOT_COPY:
+        return records(name, array, SLOT_COPY)
+    if array.size == 0:
+        return np.empty(0, SLOT_COPY)
+    if array.ndim != 2 or array.shape[1] not in (2, 4):
+        raise InvalidArgument(f"{name} has the shape {array.shape}, and must be [n, 2], [n, 4] or SLOT_COPY [n]")
+    columns = int32s(name, array.reshape(-1)).reshape(array.shape).T
+    copies = np.zeros(len(array), SLOT_COPY)
+    copies["src"], copies["dst"], copies["recurrent_src"] = columns[0], columns[1], columns[0]
+    if len(columns) == 4:
+        copies["conv_shift"], copies["recurrent_src"] = columns[2], columns[3]
+    return copies
+
+
+def address(array: npt.NDArray[Any]) -> int | None:
+    """Where a contiguous array begins; None for one without elements."""
+    return array.__array_interface__["data"][0] if array.size else None
+
+
+def copied(pointer: Any, count: int, dtype: Any) -> npt.NDArray[Any]:
+    """A copy of `count` elements at an address, or at a pointer of ctypes. Null is an array without elements."""
+    where = pointer if isinstance(pointer, int) else ctypes.cast(pointer, ctypes.c_void_p).value
+    wanted = np.dtype(dtype)
+    if not where or count <= 0:
+        return np.empty(0, wanted)
+    return np.frombuffer(ctypes.string_at(where, count * wanted.itemsize), wanted)

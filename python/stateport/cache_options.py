@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of a request cache, and what it answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from stateport import _c
+from stateport.errors import InvalidArgument
+from stateport.eviction import Eviction
+from stateport.tier_options import MEDIA, TierOptions
+
+INDEXES = ("slots", "tree", "align")
+PLACEMENTS = ("passes", "last", "branch", "rungs", "every")
+ALIGN_MODES = ("boundaries", "running", "all")
+LOST_REASONS = ("nothing", "no_checkpoint", "off_grid", "evicted", "too_few_tokens", "locked_pool", "evicted_kv",
+                "never_stored", "tier_costs_more", "tier_failed")
+
+
+@dataclasses.dataclass(frozen=True)
+class StateGroup:
+    """Index "align": layers that share a block table of states.
+
+    block_size_tokens: a multiple of that of KV. blocks: of running requests and checkpoints together. conv_window: the
+    shortest of the group's conv states; 0: it has none. layout_fingerprint: StateSpec.fingerprint of its layers."""
+
+    block_size_tokens: int
+    blocks: int
+    conv_window: int = 0
+    layout_fingerprint: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaKey:
+    """An image or another input at position `first_token` of a prompt; id: of its content, for example a hash."""
+
+    id: bytes
+    first_token: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheOptions:
+    """What a request cache is made of.
+
+    index: how checkpoints are found: "slots" by block hash, "tree" by tokens, "align" by block-table column.
+    max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
+    kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page; 0: 16). drafts: of a row, at most.
+    layout_fingerprint: StateSpec.fingerprint (align: each group has its own); 0 is refused unless unchecked_layout.
+    checkpoints: slots, tree: states that can be kept beside those of running requests.
+    scan_alignment_tokens: slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0:
+    every token; -1: only at its end. decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only
+    at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
+    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots, tree: of cached KV and
+    checkpoints together. fast_hash: xxh3_128, for a single tenant, in place of sha256.
+    overlap: a pass may be planned while the one before is not committed. events: keep them for take_events.
+    cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of
+    positions so many tokens apart is kept. separate_checkpoints: slots, tree: checkpoints lie in a store of their
+    own."""
+
+    index: str
+    max_requests: int
+    max_request_tokens: int
+    kv_tokens: int
+    layout_fingerprint: int = 0
+    checkpoints: int = 0
+    block_size_tokens: int = 0
+    drafts: int = 0
+    align_mode: str = "boundaries"
+    unchecked_layout: bool = False
+    scan_alignment_tokens: int = 0
+    decode_checkpoint_tokens: int = 0
+    groups: Sequence[StateGroup] = ()
+    eviction: Eviction | None = None
+    fast_hash: bool = False
+    overlap: bool = False
+    events: bool = False
+    cost_linear: float = 0.0
+    cost_quadratic: float = 0.0
+    placement: str = "passes"
+    position_tokens: int = 0
+    budget_bytes: int = 0
+    spare_checkpoint_tokens: int = 0
+    tiers: TierOptions | None = None
+    separate_checkpoints: bool = False
+
+    def struct(self) -> Any:
+        """It holds on to what it points to."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, allowed in (("index", INDEXES), ("placement", PLACEMENTS), ("align_mode", ALIGN_MODES)):
+            if values[name] not in allowed:
+                raise InvalidArgument(f"{name} is {values[name]!r}, and must be one of {', '.join(allowed)}")
+            values[name] = allowed.index(values[name])
+        groups, eviction, tiers = values.pop("groups"), values.pop("eviction"), values.pop("tiers")
+        rows = (_c.StateGroup * len(groups))()
+        for row, group in zip(rows, groups, strict=True):
+            row.__init__(**dataclasses.asdict(group))
+        out = _c.CacheOptions(**values, groups=rows, group_count=len(groups))
+        out.keep = [rows, eviction and eviction.struct(), tiers and tiers.struct()]
+        if out.keep[1] is not None:
+            out.eviction = _c.POINTER(_c.EvictionOptions)(out.keep[1])
+        if out.keep[2] is not None:
+            out.tiers = _c.POINTER(_c.TierOptions)(out.keep[2])
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class StartedRequest:
+    """A request that took what it needs to run.
+
+    reused_tokens: the first pass begins here. lost: why not more is reused (one of LOST_REASONS); lost_tokens: whose KV
+    is cached beyond reused_tokens. load_tokens: > 0: more is on its way from a tier (load_bytes, from load_medium), and
+    the first pass begins behind so many tokens; until then `chunk` says 0."""
+
+    request: int
+    reused_tokens: int
+    lost: str
+    lost_tokens: int
+    load_tokens: int
+    load_bytes: int
+    load_medium: str
+
+
+def started(struct: Any) -> StartedRequest:
+    return StartedRequest(struct.request, struct.reused_tokens, LOST_REASONS[struct.lost], struct.lost_tokens,
+                          struct.load_tokens, struct.load_bytes, MEDIA[struct.load_medium])
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats:
+    """Counters since the cache was made. lost_…: by reason, those that occurred. Ages are upper bounds, powers of two,
+    of states since their last use; 0: none was counted. kv_tokens: of whole blocks, cached or of running requests.
+    states: checkpoints; align: blocks of states, with those of running requests."""
+
+    requests: int
+    requests_hit: int
+    prompt_tokens: int
+    hit_tokens: int
+    hit_flops: float
+    lost_requests: dict[str, int]
+    lost_tokens: dict[str, int]
+    lost_flops: dict[str, float]
+    evicted_states: int
+    reuse_age_p50_s: float
+    reuse_age_p90_s: float
+    eviction_age_p50_s: float
+    eviction_age_p90_s: float
+    evicted_kv_tokens: int
+    kv_tokens: int
+    states: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TierUsage:
+    """What one tier holds and did since the cache was made; see stateport_tier_usage."""
+
+    states: int
+    kv_blocks: int
+    bytes: int
+    bytes_written: int
+    bytes_read: int
+    loads: int
+    hit_tokens: int
+    evicted_states: int
+    dropped_states: int
+    refused_images: int
+    lost_images: int
+    saved_s: float
+
+
+def plain(kind: Any, struct: Any) -> Any:
+    """A dataclass with the members of a struct; arrays by lost reason become dictionaries."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        value = getattr(struct, field.name)
+        if field.name.startswith("lost_") and hasattr(value, "__len__"):
+            value = {reason: value[i] for i, reason in enumerate(LOST_REASONS) if value[i]}
+        values[field.name] = value
+    return kind(**values)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request cache keeps below the device: transfers as plain data, for an engine that moves bytes by its own
+means. StateTiers does all of this by two calls."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from stateport import _c, _library
+from stateport._arrays import IMAGE_KEY, TRANSFER, TRANSFER_RESULT, Records, address, copied, int32s, records
+from stateport._library import HANDLE, INT32, POINTER, SIZE
+from stateport.cache_options import TierUsage, plain
+from stateport.tier_options import medium_number
+
+_take_transfers = _library.function("request_cache_take_transfers", HANDLE, POINTER)
+_settle = _library.function("request_cache_settle", HANDLE, POINTER, SIZE, POINTER, POINTER)
+_loading = _library.function("request_cache_loading", HANDLE, POINTER, SIZE, POINTER)
+_drain = _library.function("request_cache_drain", HANDLE)
+_attach = _library.function("request_cache_attach", HANDLE, INT32, POINTER, SIZE, POINTER, POINTER)
+_set_speeds = _library.function("request_cache_set_speeds", HANDLE, POINTER)
+_tier_usage = _library.function("request_cache_tier_usage", HANDLE, INT32, POINTER)
+
+
+class CacheTiers(_library.Object):
+    """The part of RequestCache that speaks of tiers. The order of calls is in stateport/c/cache_tiers.h."""
+
+    def take_transfers(self) -> Records:
+        """What to move between the device and the tiers: TRANSFER [n]. After every plan and commit, before what they
+        answered is enqueued."""
+        out = _c.TransferPlan()
+        _take_transfers(self.handle, ctypes.byref(out))
+        return copied(out.transfers, out.count, TRANSFER)
+
+    def settle(self, results: Any) -> int:
+        """These transfers ended: TRANSFER_RESULT [n]. Answers how many requests have all that was loaded for them, or
+        will not get it. Raises InvalidArgument at the first one that is not under way; those before it count."""
+        array = records("results", results, TRANSFER_RESULT)
+        loaded, done = ctypes.c_int32(), ctypes.c_size_t()
+        _settle(self.handle, address(array), len(array), ctypes.byref(loaded), ctypes.byref(done))
+        return loaded.value
+
+    def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """[n] whether something is being loaded for the request, or was when it ended: until then no pass can run
+        it."""
+        rows = int32s("requests", requests)
+        out = np.zeros(len(rows), np.uint8)
+        _loading(self.handle, address(rows), len(rows), address(out))
+        return out.astype(np.bool_)
+
+    def drain(self) -> None:
+        """Names stores of all checkpoints, and copies of all that is on the host, to files. All is written when a call
+        names nothing and nothing is under way."""
+        _drain(self.handle)
+
+    def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no
+        number left for it, and it is to be removed."""
+        array = records("images", images, IMAGE_KEY)
+        out, done = np.zeros(len(array), np.uint8), ctypes.c_size_t()
+        _attach(self.handle, medium_number(medium), address(array), len(array), address(out), ctypes.byref(done))
+        return out.astype(np.bool_)
+
+    def set_speeds(self, *, host_bytes_per_s: float, file_bytes_per_s: float, tokens_per_s: float) -> None:
+        """From now on loads are weighed by these; 0: not known."""
+        speeds = _c.TierSpeeds(host_bytes_per_s=host_bytes_per_s, file_bytes_per_s=file_bytes_per_s,
+                               tokens_per_s=tokens_per_s)
+        _set_speeds(self.handle, ctypes.byref(speeds))
+
+    def tier_usage(self, medium: str) -> TierUsage:
+        """What a tier holds and did. All zero for one that is no tier of this cache."""
+        out = _c.TierUsage()
+        _tier_usage(self.handle, medium_number(medium), ctypes.byref(out))
+        usage: TierUsage = plain(TierUsage, out)
+        return usage

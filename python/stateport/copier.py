@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of states between two stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stateport import _library
+from stateport._arrays import address, slot_copies
+from stateport._tensors import describe, stream_handle
+from stateport.errors import InvalidArgument
+from stateport.store import StateStore
+
+_COPY = (_library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
+_DEVICE_COPY = (_library.HANDLE, _library.STREAM, _library.POINTER, _library.INT32)
+_SCRATCH = (*_COPY, _library.POINTER, _library.SIZE)
+_LAYERS = (_library.INT32, _library.INT32)
+
+_create = _library.function("copier_create", _library.HANDLE, _library.HANDLE, _library.POINTER)
+_create_scratch = _library.function("copier_create_scratch", _library.HANDLE, _library.HANDLE, _library.HANDLE,
+                                    _library.POINTER)
+_destroy = _library.function("copier_destroy", _library.HANDLE)
+_copy = _library.function("copier_copy", *_COPY)
+_copy_layers = _library.function("copier_copy_layers", *_COPY, *_LAYERS)
+_shifted = _library.function("copier_copy_shifted", *_COPY)
+_shifted_layers = _library.function("copier_copy_shifted_layers", *_COPY, *_LAYERS)
+_on_device = _library.function("copier_copy_on_device", *_DEVICE_COPY)
+_on_device_layers = _library.function("copier_copy_on_device_layers", *_DEVICE_COPY, *_LAYERS)
+_commit = _library.function("copier_commit_scratch", *_SCRATCH)
+_commit_layers = _library.function("copier_commit_scratch_layers", *_SCRATCH, *_LAYERS)
+
+Layers = tuple[int, int]
+
+
+class SlotCopier(_library.Object):
+    """Copies states from `source` to `destination`: the same tensors, whose layouts, strides and element types
+    (float32, float16, bfloat16; int8_block32 of checkpoints) may differ. Every call is one launch on `stream`.
+
+    With `live` the source holds states that a scan saved on its way (commit_scratch).
+    layers=(begin, end) copies these layers alone."""
+
+    def __init__(self, source: StateStore, destination: StateStore, *, live: StateStore | None = None) -> None:
+        # What the stores view must outlive the copier.
+        self._stores = (source, destination, live)
+        if live is None:
+            super().__init__(_create, _destroy, source.handle, destination.handle)
+        else:
+            super().__init__(_create_scratch, _destroy, source.handle, live.handle, destination.handle)
+
+    def copy(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
+        """copies: SLOT_COPY without shifts, or integers [n, 2] (source, destination); negative slots are skipped.
+        Raises InvalidArgument for a slot out of range and for two copies into one slot."""
+        array = slot_copies("copies", copies)
+        if layers is None:
+            _copy(self.handle, stream_handle(stream), address(array), len(array))
+        else:
+            _copy_layers(self.handle, stream_handle(stream), address(array), len(array), *layers)
+
+    def copy_shifted(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
+        """As `copy`, with conv_shift: the rest of the destination's window stays."""
+        array = slot_copies("copies", copies)
+        if layers is None:
+            _shifted(self.handle, stream_handle(stream), address(array), len(array))
+        else:
+            _shifted_layers(self.handle, stream_handle(stream), address(array), len(array), *layers)
+
+    def copy_on_device(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
+        """As copy_shifted, of copies int32 [n, 4] in device memory, which are read when the kernel runs. Parts out of
+        range are skipped. The tensor must live until then."""
+        memory = describe("copies", copies)
+        dense = len(memory.shape) == 2 and memory.shape[1] == 4 and memory.strides_bytes[1] == 4
+        if memory.dtype != "int32" or not dense or (memory.shape[0] > 1 and memory.strides_bytes[0] != 16):
+            raise InvalidArgument(f"copies has the shape {list(memory.shape)}, strides of {list(memory.strides_bytes)} "
+                                  f"bytes and elements of type {memory.dtype}, and must be dense int32 [n, 4]")
+        arguments = (self.handle, stream_handle(stream), memory.address, memory.shape[0])
+        if layers is None:
+            _on_device(*arguments)
+        else:
+            _on_device_layers(*arguments, *layers)
+
+    def commit_scratch(self, intermediates: Any, ends: Any, stream: Any = None, *,
+                       layers: Layers | None = None) -> None:
+        """Copies of states that a scan saved (from the source) and of live states (from `live`), in one launch."""
+        first, second = slot_copies("intermediates", intermediates), slot_copies("ends", ends)
+        arguments = (self.handle, stream_handle(stream), address(first), len(first), address(second), len(second))
+        if layers is None:
+            _commit(*arguments)
+        else:
+            _commit_layers(*arguments, *layers)
+
+    def __repr__(self) -> str:
+        return f"<SlotCopier from {self._stores[0]!r} to {self._stores[1]!r}>"

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request cache plans before a pass, and commits after it.
+
+The arrays are copies that are made when they are first read; they must be read before the next call that changes the
+cache (later: ClosedError), and stay valid for ever then."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stateport import _c
+from stateport._arrays import SLOT_COPY, STATE_SAVE, STEP_COMMIT, Int32s, Int64s, Records, copied
+from stateport.errors import ClosedError
+
+Check = Callable[[], None]
+
+
+def _array(struct: Any, member: str, count: int, dtype: Any, check: Check) -> Any:
+    check()
+    return copied(getattr(struct, member), count, dtype)
+
+
+class GroupPlan:
+    """What a pass needs in one group of layers. Arrays [rows] are in the order of the batch.
+
+    Before the pass: `clear` these slots, then enqueue `copies`. A row reads the conv window
+    [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot (-1: it begins with the empty
+    state), and writes the state at its end to write_slot. With drafts see stateport/c/request_types.h."""
+
+    def __init__(self, struct: Any, rows: int, check: Check) -> None:
+        self._struct, self._rows, self._check = struct, rows, check
+
+    def _int32s(self, member: str) -> Int32s:
+        array: Int32s = _array(self._struct, member, self._rows, np.int32, self._check)
+        return array
+
+    @functools.cached_property
+    def slot_count(self) -> Int32s:
+        """[rows] how many blocks `slots` has."""
+        return self._int32s("slot_count")
+
+    @functools.cached_property
+    def read_column(self) -> Int32s:
+        """[rows] index into the row of the block table; -1: the row begins with the empty state."""
+        return self._int32s("read_column")
+
+    @functools.cached_property
+    def read_bias(self) -> Int32s:
+        """[rows] tokens past the state of read_column."""
+        return self._int32s("read_bias")
+
+    @functools.cached_property
+    def read_slot(self) -> Int32s:
+        """[rows] where the conv window is read."""
+        return self._int32s("read_slot")
+
+    @functools.cached_property
+    def read_recurrent_slot(self) -> Int32s:
+        """[rows] where the recurrent state is read."""
+        return self._int32s("read_recurrent_slot")
+
+    @functools.cached_property
+    def write_column(self) -> Int32s:
+        """[rows] index into the row of the block table."""
+        return self._int32s("write_column")
+
+    @functools.cached_property
+    def write_slot(self) -> Int32s:
+        """[rows] where the state at the row's end is written."""
+        return self._int32s("write_slot")
+
+    @functools.cached_property
+    def clear(self) -> Int32s:
+        """[n] slots that begin with the empty state."""
+        array: Int32s = _array(self._struct, "clear", self._struct.clear_count, np.int32, self._check)
+        return array
+
+    @functools.cached_property
+    def copies(self) -> Records:
+        """[n] SLOT_COPY within the store, in any order."""
+        array: Records = _array(self._struct, "copies", self._struct.copy_count, SLOT_COPY, self._check)
+        return array
+
+    @functools.cached_property
+    def saves(self) -> Records:
+        """[n] STATE_SAVE: states that the pass writes on its way, ascending in row and offset."""
+        array: Records = _array(self._struct, "saves", self._struct.save_count, STATE_SAVE, self._check)
+        return array
+
+    def slots(self, row: int) -> Int32s:
+        """The row of the block table (align), or the live slot alone."""
+        count = int(self.slot_count[row])
+        self._check()
+        return copied(self._struct.slots[row % self._rows], count, np.int32)
+
+
+class PassPlan:
+    """A planned pass.
+
+    ready: False: planned ahead, and where its rows begin depends on a pass that is not committed: `room` is known, the
+    rest is told by the commit of that pass. rows_without_room: how many rows do not run; preempt a request for them.
+    kv_tokens_per_id: block ids: the block size; with a tree one KV index a token."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups = (_c.GroupPlan * groups)()
+        for group in self._groups:
+            group.__init__()
+        self._struct = _c.PassPlan(groups=self._groups, group_count=groups)
+        self._current = True
+
+    def _check(self) -> None:
+        if not self._current:
+            raise ClosedError("the plan is older than the newest call of its cache: read its arrays before it")
+
+    def forget(self) -> None:
+        """Called by the cache when the memory of the plan may have changed."""
+        self._current = False
+
+    @property
+    def address(self) -> int:
+        """Of the struct of the C interface."""
+        return ctypes.addressof(self._struct)
+
+    @property
+    def pass_id(self) -> int:
+        return int(self._struct.pass_id)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._struct.ready)
+
+    @property
+    def rows(self) -> int:
+        return int(self._struct.rows)
+
+    @property
+    def rows_without_room(self) -> int:
+        return int(self._struct.rows_without_room)
+
+    @property
+    def kv_tokens_per_id(self) -> int:
+        return int(self._struct.kv_tokens_per_id)
+
+    @functools.cached_property
+    def room(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """[rows] False: the row does not run, and nothing of it is planned."""
+        array: np.ndarray[Any, np.dtype[np.bool_]] = _array(self._struct, "room", self.rows, np.bool_, self._check)
+        return array
+
+    @functools.cached_property
+    def start(self) -> Int64s:
+        """[rows] the pass computes the tokens [start, start + tokens)."""
+        array: Int64s = _array(self._struct, "start", self.rows, np.int64, self._check)
+        return array
+
+    @functools.cached_property
+    def kv_count(self) -> Int64s:
+        """[rows] how many ids `kv` has."""
+        array: Int64s = _array(self._struct, "kv_count", self.rows, np.int64, self._check)
+        return array
+
+    def kv(self, row: int, first: int = 0) -> Int32s:
+        """The ids of a row from `first` on: id k holds the tokens [k, k + 1) * kv_tokens_per_id of the request."""
+        count = int(self.kv_count[row]) - first
+        self._check()
+        if count <= 0:
+            return np.empty(0, np.int32)
+        begin = ctypes.cast(self._struct.kv[row % self.rows], ctypes.c_void_p).value or 0
+        return copied(begin + 4 * first, count, np.int32)
+
+    @functools.cached_property
+    def groups(self) -> tuple[GroupPlan, ...]:
+        """What each group of layers needs; of slots and tree there is one."""
+        self._check()
+        return tuple(GroupPlan(group, self.rows, self._check) for group in self._groups)
+
+    def __repr__(self) -> str:
+        return f"<PassPlan {self.pass_id}: {self.rows} rows, {self.rows_without_room} without room, ready={self.ready}>"
+
+
+class GroupCommit:
+    """What must be enqueued after a pass, for one group of layers: `steps`, then `from_scratch`, then `copies`."""
+
+    def __init__(self, struct: Any) -> None:
+        self.steps: Records = copied(struct.steps, struct.step_count, STEP_COMMIT)
+        self.from_scratch: Records = copied(struct.from_scratch, struct.from_scratch_count, SLOT_COPY)
+        self.copies: Records = copied(struct.copies, struct.copy_count, SLOT_COPY)
+
+
+class PassCommit:
+    """A committed pass.
+
+    next: the complete plan of a pass that was planned ahead and was not ready; None: there is none.
+    published_states: checkpoints that requests can start from, from now on. dropped_states: for which there was no
+    room."""
+
+    def __init__(self, struct: Any, groups: Any, upcoming: PassPlan | None) -> None:
+        self.groups = tuple(GroupCommit(group) for group in groups)
+        self.published_states = int(struct.published_states)
+        self.dropped_states = int(struct.dropped_states)
+        self.next = upcoming if struct.has_next else None
+
+    def __repr__(self) -> str:
+        return f"<PassCommit: {self.published_states} states published, {self.dropped_states} dropped>"

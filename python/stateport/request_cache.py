@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one interface that an engine needs: the life of a request, the same for each of the three indexes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from stateport import _c, _library
+from stateport._arrays import CACHE_EVENT, SLOT_COPY, Int32s, Int64s, Records, address, copied, int32s, int64s
+from stateport._library import HANDLE, INT32, POINTER, SIZE, TEXT, UINT64
+from stateport.cache_options import CacheOptions, CacheStats, MediaKey, StartedRequest, plain, started
+from stateport.cache_tiers import CacheTiers
+from stateport.errors import InvalidArgument, NoCapacity
+from stateport.eviction import ReuseHint
+from stateport.hashing import Namespace
+from stateport.passes import PassCommit, PassPlan
+
+_create = _library.function("request_cache_create", POINTER, POINTER)
+_destroy = _library.function("request_cache_destroy", HANDLE)
+_describe = _library.function("request_cache_describe", HANDLE, POINTER)
+_state_slots = _library.function("request_cache_state_slots", HANDLE, SIZE, POINTER)
+_checkpoint_slots = _library.function("request_cache_checkpoint_slots", HANDLE, SIZE, POINTER)
+_start = _library.function("request_cache_start", HANDLE, POINTER, SIZE, POINTER, POINTER)
+_chunk = _library.function("request_cache_chunk", HANDLE, POINTER, POINTER, SIZE, POINTER)
+_plan = _library.function("request_cache_plan", HANDLE, POINTER, POINTER)
+_cancel = _library.function("request_cache_cancel", HANDLE, UINT64)
+_commit = _library.function("request_cache_commit", HANDLE, UINT64, POINTER, SIZE, POINTER, SIZE, POINTER)
+_end = _library.function("request_cache_end", HANDLE, POINTER, SIZE, INT32, POINTER)
+_end_copies = _library.function("request_cache_end_copies", HANDLE, POINTER, POINTER)
+_request = _library.function("request_cache_request", HANDLE, INT32, POINTER)
+_reset = _library.function("request_cache_reset", HANDLE)
+_stats = _library.function("request_cache_stats", HANDLE, POINTER)
+_prometheus = _library.function("request_cache_prometheus", HANDLE, TEXT, POINTER, SIZE, POINTER)
+_take_events = _library.function("request_cache_take_events", HANDLE, POINTER, SIZE, POINTER)
+_check = _library.function("request_cache_check", HANDLE)
+
+_FINISHED, _PREEMPTED, _ABORTED = range(3)
+
+
+class RequestCache(CacheTiers):
+    """A cache of KV and states that decides and moves no byte. Keywords are the members of CacheOptions.
+
+        start → (chunk → plan → [before] → forward → commit → [after])* → finish, preempt or abort
+
+    [before]: for each group of the plan: clear, copies. [after]: for each group of the commit: steps, from_scratch,
+    copies. Passes are committed in the order of their plans. Raises InvalidArgument for options that do not fit."""
+
+    def __init__(self, index: str, **options: Any) -> None:
+        try:
+            self.options = CacheOptions(index, **options)
+        except TypeError as error:
+            raise InvalidArgument(f"RequestCache: {str(error).replace('CacheOptions.__init__() ', '')}") from None
+        self._options = self.options.struct()  # holds on to a callback
+        super().__init__(_create, _destroy, ctypes.byref(self._options))
+        info = self._describe()
+        self.groups = int(info.groups)  # of layers: of align those of the options, else one
+        self.kv_blocks = int(info.kv_blocks)  # KV indices of plans are below it times block_size_tokens
+        self.scratch_slots = int(info.scratch_slots)  # for saves in scratch
+        self._plans: list[PassPlan] = []
+
+    def _describe(self) -> Any:
+        info = _c.CacheInfo()
+        _describe(self.handle, ctypes.byref(info))
+        return info
+
+    def state_slots(self, group: int = 0) -> int:
+        """Slots that the engine's store of a group must have."""
+        out = ctypes.c_int32()
+        _state_slots(self.handle, group, ctypes.byref(out))
+        return out.value
+
+    def checkpoint_slots(self, group: int = 0) -> int:
+        """The same of the store of checkpoints; with separate_checkpoints it is another one."""
+        out = ctypes.c_int32()
+        _checkpoint_slots(self.handle, group, ctypes.byref(out))
+        return out.value
+
+    @property
+    def running_requests(self) -> int:
+        """With those that ended while a load for them was under way."""
+        return int(self._describe().running_requests)
+
+    @property
+    def transfers_under_way(self) -> int:
+        """To and from tiers, named and not settled."""
+        return int(self._describe().transfers_under_way)
+
+    # --- The life of a request ---------------------------------------------------------------------------------------
+
+    def start(self, tokens: Any, *, namespace: Namespace | None = None, media: Sequence[MediaKey] = (),
+              hint: ReuseHint | None = None, now_s: float = 0.0) -> StartedRequest | None:
+        """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes what it
+        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back."""
+        array = int32s("tokens", tokens)
+        prompt = _c.Prompt(count=len(array), now_s=now_s)
+        keep: list[Any] = []
+        if len(array):
+            prompt.tokens = _pointer(array)
+        if namespace is not None:
+            keep.append(namespace.struct())
+            prompt.name_space = ctypes.addressof(keep[-1])
+        if media:
+            rows = (_c.MediaKey * len(media))()
+            for row, key in zip(rows, media, strict=True):
+                row.__init__(id=key.id, id_bytes=len(key.id), first_token=key.first_token)
+            prompt.media, prompt.media_count = rows, len(media)
+        if hint is not None:
+            keep.append(hint.struct())
+            prompt.hint = ctypes.pointer(keep[-1])
+        out, done = _c.StartedRequest(), ctypes.c_size_t()
+        try:
+            _start(self.handle, ctypes.byref(prompt), 1, ctypes.byref(out), ctypes.byref(done))
+        except NoCapacity:
+            return None
+        return started(out)
+
+    def chunk(self, requests: Any, budgets: Any) -> Int64s:
+        """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget, or
+        for a load. After the prompt: the budget."""
+        rows, wanted = int32s("requests", requests), int64s("budgets", budgets)
+        _same_length("budgets", wanted, rows)
+        tokens = np.empty(len(rows), np.int64)
+        _chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens))
+        return tokens
+
+    def plan(self, requests: Any, tokens: Any, drafts: Any = None) -> PassPlan:
+        """Plans one pass. Row i runs tokens[i] tokens of requests[i], the last drafts[i] of them proposed. Rows without
+        room are named; the others run. Raises InvalidArgument for a request that does not run or is named twice, and
+        for counts that do not fit."""
+        rows, counts = int32s("requests", requests), int32s("tokens", tokens)
+        _same_length("tokens", counts, rows)
+        batch = _c.PassBatch(rows=len(rows))
+        if len(rows):
+            batch.request, batch.tokens = _pointer(rows), _pointer(counts)
+        if drafts is not None:
+            proposed = int32s("drafts", drafts)
+            _same_length("drafts", proposed, rows)
+            batch.drafts = _pointer(proposed) if len(rows) else None
+        plan = PassPlan(self.groups)
+        _plan(self.handle, ctypes.byref(batch), plan.address)
+        self._forget_plans()
+        self._plans.append(plan)
+        return plan
+
+    def cancel(self, plan: PassPlan) -> None:
+        """The newest outstanding pass did not run. Raises InvalidState for another one."""
+        _cancel(self.handle, plan.pass_id)
+        self._forget_plans()
+
+    def commit(self, plan: PassPlan, counts: Any, sampled: Any) -> PassCommit:
+        """The pass ran (or is enqueued) and sampled counts[i] tokens for row i, all in `sampled` one after the other. A
+        count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the prompt
+        ends; else from 1 to the row's tokens. Raises InvalidArgument for counts that do not fit, and InvalidState for a
+        pass that is not the oldest outstanding one."""
+        numbers, tokens = int32s("counts", counts), int32s("sampled", sampled)
+        groups = (_c.GroupCommit * self.groups)()
+        for group in groups:
+            group.__init__()
+        out = _c.PassCommit(groups=groups, group_count=self.groups)
+        upcoming = PassPlan(self.groups) if self.options.overlap else None
+        if upcoming is not None:
+            out.next = ctypes.cast(upcoming.address, ctypes.POINTER(_c.PassPlan))
+        _commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens), len(tokens),
+                ctypes.byref(out))
+        self._forget_plans()
+        if upcoming is not None:
+            self._plans.append(upcoming)
+        return PassCommit(out, groups, upcoming)
+
+    def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
+        """Requests are complete: what is computed is kept where there is a state for it. Answers copies (SLOT_COPY,
+        from live slots to slots for checkpoints) that must be enqueued before any later call; none but for a tree with
+        separate_checkpoints. hints: about prompts that may continue them, one for each."""
+        return self._ends(requests, _FINISHED, hints)
+
+    def preempt(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
+        """As finish, of requests that will start again."""
+        return self._ends(requests, _PREEMPTED, hints)
+
+    def abort(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
+        """As finish, but nothing more is kept than what was published."""
+        return self._ends(requests, _ABORTED, hints)
+
+    def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> Records:
+        rows = int32s("requests", np.atleast_1d(np.asarray(requests)))
+        told = None
+        if hints is not None:
+            _same_length("hints", hints, rows)
+            told = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
+        _end(self.handle, address(rows), len(rows), how, told)
+        self._forget_plans()
+        copies, count = ctypes.c_void_p(), ctypes.c_size_t()
+        _end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
+        return copied(copies, count.value, SLOT_COPY)
+
+    @contextlib.contextmanager
+    def serving(self, tokens: Any, **options: Any) -> Iterator[StartedRequest]:
+        """A request that starts now, is finished at the end of the `with` statement, and aborted when that raises.
+        Raises NoCapacity if there is no room. Options are those of `start`."""
+        request = self.start(tokens, **options)
+        if request is None:
+            raise NoCapacity("there is no room for the request now: finish or preempt another one")
+        try:
+            yield request
+        except BaseException:
+            self.abort(request.request)
+            raise
+        self.finish(request.request)
+
+    # --- Running requests --------------------------------------------------------------------------------------------
+
+    def _running(self, request: int) -> Any:
+        out = _c.RunningRequest()
+        _request(self.handle, request, ctypes.byref(out))
+        return out
+
+    def tokens(self, request: int) -> Int32s:
+        """Prompt and sampled tokens of a running request."""
+        running = self._running(request)
+        return copied(running.tokens, running.count, np.int32)
+
+    def computed(self, request: int) -> int:
+        """Tokens whose KV and state are there, of committed passes."""
+        return int(self._running(request).computed)
+
+    def kv(self, request: int) -> Int32s:
+        """The ids of the request's KV: see PassPlan.kv."""
+        running = self._running(request)
+        return copied(running.kv, running.kv_count, np.int32)
+
+    # --- The whole cache ---------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs or a transfer is
+        under way."""
+        _reset(self.handle)
+        self._forget_plans()
+
+    def stats(self) -> CacheStats:
+        out = _c.CacheStats()
+        _stats(self.handle, ctypes.byref(out))
+        stats: CacheStats = plain(CacheStats, out)
+        return stats
+
+    def prometheus(self, prefix: str = "stateport") -> str:
+        """The statistics in the text format of Prometheus."""
+        needed = ctypes.c_size_t()
+        _prometheus(self.handle, prefix.encode(), None, 0, ctypes.byref(needed))
+        while True:
+            text = ctypes.create_string_buffer(needed.value)
+            _prometheus(self.handle, prefix.encode(), text, len(text), ctypes.byref(needed))
+            if needed.value <= len(text):
+                return text.value.decode()
+
+    def take_events(self, capacity: int = 4096) -> Records:
+        """Moves the oldest events, at most `capacity`: CACHE_EVENT, sequence numbers count up by one from 1."""
+        out = np.zeros(capacity, CACHE_EVENT)
+        out["size"] = CACHE_EVENT.itemsize
+        count = ctypes.c_size_t()
+        _take_events(self.handle, address(out), capacity, ctypes.byref(count))
+        return out[:count.value]
+
+    def check_invariants(self) -> None:
+        """Recounts everything; raises InternalError that names what is wrong."""
+        _check(self.handle)
+
+    def _forget_plans(self) -> None:
+        for plan in self._plans:
+            plan.forget()
+        self._plans.clear()
+
+    def close(self) -> None:
+        self._forget_plans()
+        super().close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<RequestCache, closed>"
+        stats = self.stats()
+        return (f"<RequestCache by {self.options.index}: {self.running_requests} requests run, {stats.states} states, "
+                f"{stats.kv_tokens:,} tokens of KV, {stats.hit_tokens:,} of {stats.prompt_tokens:,} tokens hit>")
+
+
+def _pointer(array: Int32s) -> Any:
+    return ctypes.cast(address(array), _c.INT32S)  # type: ignore[arg-type]
+
+
+def _same_length(name: str, values: Any, requests: Any) -> None:
+    if len(values) != len(requests):
+        raise InvalidArgument(f"{name} has {len(values)} elements, and requests {len(requests)}")

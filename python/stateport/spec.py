@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one state consists of: the tensors of its layers."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from stateport import _c, _library
+from stateport.errors import InvalidArgument
+
+ELEMENT_TYPES = {"default": 0, "float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "float8": 5, "int8": 6,
+                 "int8_block32": 7}
+_ELEMENT_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "float8": 1, "int8": 1}
+_KINDS = ("conv", "recurrent")
+_LAYOUTS = ("sd", "ds")
+
+_create = _library.function("spec_create", _library.POINTER, _library.SIZE, _library.POINTER)
+_find = _library.function("spec_find", _library.TEXT, _library.POINTER, _library.POINTER)
+_quantised = _library.function("spec_quantised", _library.HANDLE, _library.INT32, _library.POINTER)
+_destroy = _library.function("spec_destroy", _library.HANDLE)
+_describe = _library.function("spec_describe", _library.HANDLE, _library.POINTER)
+_tensor = _library.function("spec_tensor", _library.HANDLE, _library.SIZE, _library.POINTER)
+_image_bytes = _library.function("image_bytes", _library.HANDLE, _library.POINTER)
+
+
+def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        raise InvalidArgument(f"{name} is {value!r}, and must be one of {', '.join(allowed)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of a state, as it is for one slot.
+
+    shape: of a conv state (window, dim) in either layout; of a recurrent state one to three extents.
+    conv_layout: "sd" = [window, dim], "ds" = [dim, window].
+    token_stride, channel_stride: of a conv state, in elements; both 0: dense, as conv_layout says."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    layer: int = 0
+    group: int = 0
+    conv_layout: str = "sd"
+    token_stride: int = 0
+    channel_stride: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, _KINDS)
+        _one_of("dtype", self.dtype, ELEMENT_TYPES)
+        _one_of("conv_layout", self.conv_layout, _LAYOUTS)
+        if not 1 <= len(self.shape) <= 3 or (self.kind == "conv" and len(self.shape) != 2):
+            raise InvalidArgument(f"shape is {self.shape}, and must be (window, dim) of a conv state, or one to three "
+                                  "extents")
+
+    def memory_shape(self) -> tuple[int, ...]:
+        """The extents of one slot in the order of memory."""
+        return self.shape[::-1] if self.kind == "conv" and self.conv_layout == "ds" else self.shape
+
+    def strides(self) -> tuple[int, ...]:
+        """Of memory_shape, in elements."""
+        if self.token_stride or self.channel_stride:
+            strides = (self.token_stride, self.channel_stride)
+            return strides[::-1] if self.conv_layout == "ds" else strides
+        dense, step = [], 1
+        for extent in reversed(self.memory_shape()):
+            dense.append(step)
+            step *= extent
+        return tuple(reversed(dense))
+
+
+class StateSpec(_library.Object):
+    """The tensors of one state, in layer order, conv before recurrent. Immutable.
+
+    Raises InvalidArgument for tensors that do not make a state."""
+
+    def __init__(self, tensors: Sequence[TensorSpec]) -> None:
+        rows = (_c.TensorSpec * len(tensors))()
+        for row, tensor in zip(rows, tensors, strict=True):
+            row.__init__(layer=tensor.layer, group=tensor.group, kind=_KINDS.index(tensor.kind),
+                         type=ELEMENT_TYPES[tensor.dtype], conv_layout=_LAYOUTS.index(tensor.conv_layout),
+                         token_stride=tensor.token_stride, channel_stride=tensor.channel_stride)
+            row.shape[:] = (*tensor.shape, 1, 1)[:3]
+        self._make(_create, rows, len(tensors))
+
+    def _make(self, create: object, *arguments: object) -> None:
+        _library.Object.__init__(self, create, _destroy, *arguments)  # type: ignore[arg-type]
+        info = _c.SpecInfo()
+        _describe(self.handle, ctypes.byref(info))
+        self.fingerprint = int(info.fingerprint)  # of the memory layout: equal specs have equal ones on every machine
+        self.slot_bytes = int(info.slot_bytes)  # one state without padding
+        self.tensors = tuple(self._read(i) for i in range(info.tensors))
+
+    def _read(self, index: int) -> TensorSpec:
+        row = _c.TensorSpec()
+        _tensor(self.handle, index, ctypes.byref(row))
+        kind = _KINDS[row.kind]
+        shape = tuple(row.shape)
+        while len(shape) > 1 and shape[-1] == 1 and not (kind == "conv" and len(shape) == 2):
+            shape = shape[:-1]
+        return TensorSpec(kind, _ELEMENT_NAMES[row.type], shape, row.layer, row.group, _LAYOUTS[row.conv_layout],
+                          row.token_stride, row.channel_stride)
+
+    @classmethod
+    def find(cls, model: str, *, drafts: int = 0, conv_layout: str = "sd",
+             recurrent_dtype: str = "default") -> StateSpec:
+        """The spec of a model of the catalogue (see `models`)."""
+        _one_of("conv_layout", conv_layout, _LAYOUTS)
+        _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
+        options = _c.SpecOptions(drafts=drafts, conv_layout=_LAYOUTS.index(conv_layout),
+                                 recurrent_type=ELEMENT_TYPES[recurrent_dtype])
+        return cls._from(_find, model.encode(), ctypes.byref(options))
+
+    @classmethod
+    def _from(cls, create: object, *arguments: object) -> StateSpec:
+        spec = cls.__new__(cls)
+        spec._make(create, *arguments)
+        return spec
+
+    def quantised(self, recurrent_dtype: str) -> StateSpec:
+        """The spec of checkpoints whose recurrent tensors are kept as "float32", "float16", "bfloat16" or
+        "int8_block32". Copies between stores of both specs convert on the way."""
+        _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
+        return type(self)._from(_quantised, self.handle, ELEMENT_TYPES[recurrent_dtype])
+
+    @property
+    def image_bytes(self) -> int:
+        """What the image of one state takes in a tier, with header and padding."""
+        out = ctypes.c_uint64()
+        _image_bytes(self.handle, ctypes.byref(out))
+        return out.value
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __iter__(self) -> Iterator[TensorSpec]:
+        return iter(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"<StateSpec of {len(self.tensors)} tensors, {self.slot_bytes:,} bytes a state>"
+
+
+def models() -> tuple[str, ...]:
+    """The names of the catalogue."""
+    name = _library.library().stateport_model_name
+    name.argtypes, name.restype = (ctypes.c_size_t,), ctypes.c_char_p
+    names: list[str] = []
+    while (found := name(len(names))) is not None:
+        names.append(found.decode())
+    return tuple(names)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for states on the device, and copies of states."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stateport import _c, _library
+from stateport._arrays import address, int32s, slot_copies
+from stateport._tensors import REACHED, Memory, describe, stream_handle
+from stateport.errors import BackendError, InvalidArgument
+from stateport.runtime import ensure_started
+from stateport.spec import ELEMENT_BYTES, StateSpec, TensorSpec
+
+_LAYOUTS = ("layer_major", "slot_major")
+# numpy has neither bfloat16 nor float8: their bits are seen as integers.
+_NUMPY = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "float8": "u1", "int8": "i1",
+          "int8_block32": "u1"}
+_SAME_BITS = {"bfloat16": ("bfloat16", "uint16"), "float8": ("float8", "uint8"), "int8_block32": ("int8", "uint8")}
+
+_create = _library.function("store_create", _library.HANDLE, _library.POINTER, _library.STREAM, _library.POINTER)
+_view = _library.function("store_view", _library.HANDLE, _library.POINTER, _library.SIZE, _library.INT32,
+                          _library.POINTER)
+_destroy = _library.function("store_destroy", _library.HANDLE)
+_tensor = _library.function("store_tensor", _library.HANDLE, _library.SIZE, _library.POINTER)
+_copy = _library.function("store_copy", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
+_clear = _library.function("store_clear", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
+
+
+class DeviceArray:
+    """A tensor of a store on a device, for libraries that read __cuda_array_interface__ (torch.as_tensor,
+    cupy.asarray). bfloat16 and float8 are seen as unsigned integers of their size."""
+
+    def __init__(self, store: StateStore, memory: dict[str, Any]) -> None:
+        self._store = store
+        self.__cuda_array_interface__ = memory
+
+
+class StateStore(_library.Object):
+    """Slots 0 … slots - 1, each with room for one state: memory of its own (this constructor), or a view of the
+    engine's tensors (`view`). Nothing is cleared.
+
+    layout: "layer_major" = [tensor][slot], "slot_major" = [slot][tensor]. The memory is ordered on `stream`."""
+
+    def __init__(self, spec: StateSpec, slots: int, *, layout: str = "layer_major", stream: Any = None) -> None:
+        if layout not in _LAYOUTS:
+            raise InvalidArgument(f"layout is {layout!r}, and must be one of {', '.join(_LAYOUTS)}")
+        _require_slots(slots)
+        ensure_started()
+        options = _c.StoreOptions(slots=slots, layout=_LAYOUTS.index(layout))
+        self._keep: tuple[object, ...] = ()
+        self.spec, self.slots = spec, slots
+        super().__init__(_create, _destroy, spec.handle, ctypes.byref(options), stream_handle(stream))
+
+    @classmethod
+    def view(cls, spec: StateSpec, tensors: Sequence[Any]) -> StateStore:
+        """A store over the engine's tensors, without a copy: tensors[i] is [slots, …], the rest as tensor i of the spec
+        in the order of memory (a conv state of layout "ds" is [slots, dim, window]). They are kept alive until the
+        store and everything made of it are gone.
+
+        Raises InvalidArgument for a tensor on the wrong device, of the wrong type, shape or strides."""
+        if len(tensors) != len(spec.tensors):
+            raise InvalidArgument(f"tensors has {len(tensors)} elements, and the spec has {len(spec.tensors)}")
+        memories = [describe(f"tensors[{i}]", tensor) for i, tensor in enumerate(tensors)]
+        slots = memories[0].shape[0] if memories and memories[0].shape else 0
+        rows = (_c.TensorMemory * len(memories))()
+        for i, (memory, wanted) in enumerate(zip(memories, spec.tensors, strict=True)):
+            _check(f"tensors[{i}]", memory, wanted, slots)
+            rows[i].__init__(base=memory.address, stride=memory.strides_bytes[0])
+        _require_slots(slots)
+        ensure_started()
+        store = cls.__new__(cls)
+        store._keep = tuple(memory.owner for memory in memories)
+        store.spec, store.slots = spec, slots
+        _library.Object.__init__(store, _view, _destroy, spec.handle, rows, len(memories), slots)
+        return store
+
+    def tensor(self, index: int) -> Any:
+        """Tensor `index` of the spec, [slots, …] in the order of memory, without a copy: a numpy array if the library
+        was built for CPUs, else a DeviceArray. bfloat16 and float8 are seen as unsigned integers of their size.
+        It keeps the store alive. Raises IndexError, and BackendError for int8_block32."""
+        wanted = self.spec.tensors[index]
+        if wanted.dtype == "int8_block32":
+            raise BackendError(f"tensor {index} has elements of type int8_block32, which have no array")
+        memory = _c.TensorMemory()
+        _tensor(self.handle, index % len(self.spec.tensors), ctypes.byref(memory))
+        dtype = np.dtype(_NUMPY[wanted.dtype])
+        shape = (self.slots, *wanted.memory_shape())
+        strides = (memory.stride, *(stride * dtype.itemsize for stride in wanted.strides()))
+        if _library.backend() != "OpenMP":
+            return DeviceArray(self, {"data": (memory.base, False), "shape": shape, "strides": strides,
+                                      "typestr": dtype.str, "version": 3})
+        span = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + dtype.itemsize
+        buffer = (ctypes.c_char * span).from_address(memory.base)
+        buffer._store = self
+        return np.ndarray(shape, dtype, buffer, 0, strides)
+
+    def copy(self, copies: Any, stream: Any = None) -> None:
+        """Copies states within the store, in one launch. copies: SLOT_COPY, or integers [n, 2] (source, destination);
+        negative slots are skipped. Raises InvalidArgument for a slot out of range, two copies into one slot, and a slot
+        that one copy writes and another reads."""
+        array = slot_copies("copies", copies)
+        _copy(self.handle, stream_handle(stream), address(array), len(array))
+
+    def clear(self, slots: Any, stream: Any = None) -> None:
+        """Zeroes slots [n], in one launch. Negative ones are skipped."""
+        array = int32s("slots", slots)
+        _clear(self.handle, stream_handle(stream), address(array), len(array))
+
+    def __repr__(self) -> str:
+        kind = "view" if self._keep else "store"
+        return f"<StateStore: a {kind} of {self.slots} slots of {self.spec.slot_bytes:,} bytes>"
+
+
+def _require_slots(slots: int) -> None:
+    if not 1 <= slots < 2**31:
+        raise InvalidArgument(f"slots is {slots}, and must be from 1 to {2**31 - 1}")
+
+
+def _check(name: str, memory: Memory, wanted: TensorSpec, slots: int) -> None:
+    if memory.device_type not in REACHED[_library.backend() or "OpenMP"]:
+        raise InvalidArgument(f"{name} lies on a device of DLPack's type {memory.device_type}, which this build of "
+                              f"stateport for {_library.backend()} does not reach")
+    if memory.dtype not in _SAME_BITS.get(wanted.dtype, (wanted.dtype,)):
+        raise InvalidArgument(f"{name} has elements of type {memory.dtype}, and must have {wanted.dtype}")
+    if wanted.dtype == "int8_block32":
+        return
+    shape = (slots, *wanted.memory_shape())
+    if memory.shape != shape:
+        raise InvalidArgument(f"{name} has the shape {list(memory.shape)}, and must have {list(shape)}")
+    item = ELEMENT_BYTES[wanted.dtype]
+    strides = tuple(stride * item for stride in wanted.strides())
+    for extent, stride, needed in zip(shape[1:], memory.strides_bytes[1:], strides, strict=True):
+        if extent > 1 and stride != needed:
+            raise InvalidArgument(f"{name} has strides of {list(memory.strides_bytes[1:])} bytes within a slot, and "
+                                  f"the spec says {list(strides)}")
+    if slots > 1 and memory.strides_bytes[0] < math.prod(shape[1:]) * item:
+        raise InvalidArgument(f"{name} has {memory.strides_bytes[0]} bytes from slot to slot, less than a slot has")

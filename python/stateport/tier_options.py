@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request cache keeps below the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stateport import _c
+from stateport._arrays import UInt64s, copied
+from stateport.errors import InvalidArgument
+
+MEDIA = ("device", "host", "file", "remote", "elsewhere")
+CONTENTS = ("kv_block", "state")
+TRANSFER_KINDS = ("store", "load", "copy", "drop")
+TRANSFER_STATUSES = ("done", "no_room", "gone", "damaged", "foreign_layout", "wrong_position", "failed")
+
+LeadingBlocks = Callable[[UInt64s], int]
+
+
+def medium_number(medium: str) -> int:
+    if medium not in MEDIA:
+        raise InvalidArgument(f"medium is {medium!r}, and must be one of {', '.join(MEDIA)}")
+    return MEDIA.index(medium)
+
+
+@dataclasses.dataclass(frozen=True)
+class TierOptions:
+    """Room below the device, in bytes; without any there are no tiers.
+
+    state_image_bytes, kv_image_bytes: what the image of one state (all groups together), and of the KV of one block,
+    takes in a tier (StateSpec.image_bytes); 0: what the cache's `eviction` says.
+    queue_bytes: of stores and copies under way; what does not fit is dropped and counted; 0: no limit.
+    write_through: checkpoints go to files as soon as they are made, not when the device drops them.
+    host_bytes_per_s, file_bytes_per_s, tokens_per_s: a hit below the device is taken if loading it takes less time than
+    computing it; every such hit is taken unless all that it needs is known.
+    leading_blocks: the engine keeps the KV that leaves the device by its own means: called with prefixes [n, 2] by
+    `start`, it answers how many of these blocks, from the first one on, can be loaded from there."""
+
+    host_bytes: int = 0
+    file_bytes: int = 0
+    state_image_bytes: int = 0
+    kv_image_bytes: int = 0
+    queue_bytes: int = 0
+    write_through: bool = False
+    host_bytes_per_s: float = 0.0
+    file_bytes_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    leading_blocks: LeadingBlocks | None = None
+
+    def struct(self) -> Any:
+        """It holds on to the callback: keep it as long as the cache."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        ask = values.pop("leading_blocks")
+        out = _c.TierOptions(**values)
+        if ask is not None:
+            out.leading_blocks = _c.LeadingBlocks(_answering(ask))
+        return out
+
+
+def _answering(ask: LeadingBlocks) -> Callable[[Any, int, Any], int]:
+    def answer(prefixes: Any, count: int, _: Any) -> int:
+        # An exception must not cross the C interface: it is printed by ctypes, and the answer is 0.
+        found = int(ask(copied(prefixes, 2 * count, np.uint64).reshape(count, 2)))
+        return min(max(found, 0), count)
+
+    return answer

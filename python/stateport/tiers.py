@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images of states and KV below the device, in host memory and in files, and what moves them."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stateport import _c, _library
+from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records
+from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
+from stateport._tensors import stream_handle
+from stateport.errors import InvalidArgument
+from stateport.request_cache import RequestCache
+from stateport.store import StateStore
+from stateport.tier_options import medium_number
+
+_create = _library.function("state_tiers_create", POINTER, POINTER)
+_destroy = _library.function("state_tiers_destroy", HANDLE)
+_describe = _library.function("state_tiers_describe", HANDLE, POINTER)
+_check = _library.function("state_tiers_check", HANDLE)
+_begin = _library.function("state_tiers_begin_transfers", HANDLE, STREAM, HANDLE, POINTER)
+_finish = _library.function("state_tiers_end_transfers", HANDLE, STREAM, HANDLE, POINTER)
+_take_loads = _library.function("state_tiers_take_loads", HANDLE, POINTER, SIZE, POINTER)
+_attach = _library.function("state_tiers_attach", HANDLE, STREAM, HANDLE, POINTER)
+_execute = _library.function("state_tiers_execute", HANDLE, STREAM, POINTER, SIZE)
+_poll = _library.function("state_tiers_poll", HANDLE, STREAM, POINTER, SIZE, POINTER)
+_put = _library.function("state_tiers_put", HANDLE, STREAM, POINTER, SIZE, INT32, POINTER)
+_get = _library.function("state_tiers_get", HANDLE, STREAM, POINTER, SIZE, POINTER)
+_lookup = _library.function("state_tiers_lookup", HANDLE, POINTER, SIZE, POINTER)
+_remove = _library.function("state_tiers_remove", HANDLE, STREAM, POINTER, SIZE)
+_drain = _library.function("state_tiers_drain", HANDLE, STREAM, POINTER)
+_keys = _library.function("state_tiers_keys", HANDLE, INT32, POINTER, SIZE, POINTER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Which part of the model's states the stores hold: layers [layer_begin, layer_end) of part head_group of
+    head_groups equal parts of the heads. All zero: the whole."""
+
+    layer_begin: int = 0
+    layer_end: int = 0
+    head_group: int = 0
+    head_groups: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class AttachedImages:
+    """What a cache was told of: attached; removed: for which it had no room; skipped: that are nothing of this
+    cache."""
+
+    attached: int
+    removed: int
+    skipped: int
+
+
+class StateTiers(_library.Object):
+    """Moves states and KV blocks between an engine's stores and the tiers below them. It decides nothing. Nothing waits
+    for the device or a file but this constructor and close.
+
+    states: a store for each group of layers: those that checkpoints lie in. kv: the engine's KV, a block in a slot.
+    model: names the model: weights, revision, whatever makes states of two models differ; not empty with a folder.
+    host_bytes: of pinned memory, for images that stay on the host. folder: of the files, made if it is not there;
+    several processes may use one. file_bytes: for images in files. free_floor_bytes: writes that would leave the file
+    system less are refused. file_queue_bytes, staging_bytes, file_transfers_max, file_lanes: 0: 256 MiB, 64 MiB, 4,096
+    and 2.
+
+    Under a request cache:
+
+        plan or commit, or an end that answers copies → begin_transfers → enqueue what was answered
+        once a step, and while requests load → end_transfers
+
+    Without one: put, get, lookup, remove, poll."""
+
+    def __init__(self, *, states: Sequence[StateStore] = (), kv: StateStore | None = None, model: str | bytes = b"",
+                 shard: Shard | None = None, host_bytes: int = 0, folder: str | os.PathLike[str] | None = None,
+                 file_bytes: int = 0, free_floor_bytes: int = 0, file_queue_bytes: int = 0, staging_bytes: int = 0,
+                 file_transfers_max: int = 0, file_lanes: int = 0) -> None:
+        self._stores = (*states, kv)  # what they view must outlive this
+        handles = (ctypes.c_void_p * len(states))(*(store.handle for store in states))
+        name = model.encode() if isinstance(model, str) else model
+        for argument, value in (("host_bytes", host_bytes), ("file_bytes", file_bytes)):
+            if value < 0:
+                raise InvalidArgument(f"{argument} is {value}, and must not be negative")
+        options = _c.StateTiersOptions(
+            states=handles, state_count=len(states), kv=kv.handle if kv else None, model=name, model_bytes=len(name),
+            **dataclasses.asdict(shard or Shard()), host_bytes=host_bytes,
+            folder=os.fsencode(folder) if folder else None, file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
+            file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes, file_transfers_max=file_transfers_max,
+            file_lanes=file_lanes)
+        super().__init__(_create, _destroy, ctypes.byref(options))
+
+    # --- Under a request cache ---------------------------------------------------------------------------------------
+
+    def begin_transfers(self, cache: RequestCache, stream: Any = None) -> int:
+        """Takes the cache's transfers and begins them: after every plan and commit, before what they answered is
+        enqueued on this stream. Answers how many."""
+        begun = ctypes.c_size_t()
+        _begin(self.handle, stream_handle(stream), cache.handle, ctypes.byref(begun))
+        return begun.value
+
+    def end_transfers(self, cache: RequestCache, stream: Any = None) -> int:
+        """Tells the cache which transfers have ended, and begins what it names then: once a step, before the next
+        chunk; also while requests wait for loads. Answers how many requests need not wait any more."""
+        loaded = ctypes.c_int32()
+        _finish(self.handle, stream_handle(stream), cache.handle, ctypes.byref(loaded))
+        return loaded.value
+
+    def take_loads(self, capacity: int = 4096) -> Records:
+        """Loads from "elsewhere" (TRANSFER [n]), each once: the engine carries them out, and tells the cache
+        (settle)."""
+        out, count = np.zeros(capacity, TRANSFER), ctypes.c_size_t()
+        _take_loads(self.handle, address(out), capacity, ctypes.byref(count))
+        return out[:count.value]
+
+    def attach(self, cache: RequestCache, stream: Any = None) -> AttachedImages:
+        """Tells a cache of all images in files, which are there from an earlier run."""
+        out = _c.AttachedImages()
+        _attach(self.handle, stream_handle(stream), cache.handle, ctypes.byref(out))
+        return AttachedImages(out.attached, out.removed, out.skipped)
+
+    # --- Transfers of an engine's own --------------------------------------------------------------------------------
+
+    def execute(self, transfers: Any, stream: Any = None) -> None:
+        """Begins transfers (TRANSFER [n]) in their order; poll tells how they ended. Raises InvalidArgument for one
+        that no tier here can carry out; nothing has begun then."""
+        array = records("transfers", transfers, TRANSFER)
+        _execute(self.handle, stream_handle(stream), address(array), len(array))
+
+    def poll(self, stream: Any = None, capacity: int = 4096) -> Records:
+        """At most `capacity` transfers that have ended, each once: TRANSFER_RESULT [n]. Lets what is under way go on:
+        call it in every step, on the stream that reads what was loaded."""
+        out, count = np.zeros(capacity, TRANSFER_RESULT), ctypes.c_size_t()
+        _poll(self.handle, stream_handle(stream), address(out), capacity, ctypes.byref(count))
+        return out[:count.value]
+
+    def put(self, images: Any, medium: str, stream: Any = None) -> int:
+        """Stores slots (SLOT_IMAGE [n]) on the "host" or in a "file". poll answers each: the first one has the number
+        that is answered here, those behind it the next ones."""
+        array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
+        _put(self.handle, stream_handle(stream), address(array), len(array), medium_number(medium), ctypes.byref(first))
+        return first.value
+
+    def get(self, images: Any, stream: Any = None) -> int:
+        """Loads into slots (SLOT_IMAGE [n]), from host memory or a file, and numbers as put does. After a load that was
+        not "done" its slot holds anything."""
+        array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
+        _get(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
+        return first.value
+
+    def lookup(self, images: Any) -> Int32s:
+        """[n] the fastest tier that each image (IMAGE_KEY) can be got from, as index into MEDIA; -1: none."""
+        array = records("images", images, IMAGE_KEY)
+        out = np.empty(len(array), np.int32)
+        _lookup(self.handle, address(array), len(array), address(out))
+        return out
+
+    def remove(self, images: Any, stream: Any = None) -> None:
+        """Forgets images (IMAGE_KEY [n]) in every tier, in the order of what was enqueued."""
+        array = records("images", images, IMAGE_KEY)
+        _remove(self.handle, stream_handle(stream), address(array), len(array))
+
+    def keys(self, medium: str) -> Records:
+        """The keys of all images of a tier: IMAGE_KEY [n]."""
+        count, out = ctypes.c_size_t(), np.empty(0, IMAGE_KEY)
+        while True:
+            _keys(self.handle, medium_number(medium), address(out), len(out), ctypes.byref(count))
+            if count.value <= len(out):
+                return out[:count.value]
+            out = np.zeros(count.value, IMAGE_KEY)
+
+    def drain(self, stream: Any = None) -> int:
+        """Copies what host memory holds to files that do not hold it: call it and poll until it answers 0. Give up when
+        nothing but failures come. Raises InvalidState without a file tier."""
+        left = ctypes.c_size_t()
+        _drain(self.handle, stream_handle(stream), ctypes.byref(left))
+        return left.value
+
+    def info(self) -> dict[str, int | float]:
+        """What the tiers hold, what opening the folder found, and what was done with files since: the members of
+        stateport_state_tiers_info."""
+        out = _c.StateTiersInfo()
+        _describe(self.handle, ctypes.byref(out))
+        return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
+
+    def check_invariants(self) -> None:
+        """Recounts everything; raises InternalError that names what is wrong."""
+        _check(self.handle)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<StateTiers, closed>"
+        info = self.info()
+        return (f"<StateTiers: {info['host_images']:,} images of {info['host_image_bytes']:,} bytes on the host, "
+                f"{info['file_images']:,} of {info['file_bytes']:,} bytes in files>")
