@@ -87,9 +87,13 @@ function(stateport_add_module name)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:stateport_options>)
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name} OUTPUT_NAME stateport-${output_name} VERIFY_INTERFACE_HEADER_SETS ON
-    POSITION_INDEPENDENT_CODE ON VERSION ${PROJECT_VERSION}
-    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}  # before 1.0 a minor version may break its users
+    POSITION_INDEPENDENT_CODE ON
     INSTALL_RPATH "$ORIGIN;${CMAKE_INSTALL_RPATH}")  # an installed library finds those that it needs beside it
+  # A wheel has no links between files, and one version of the library.
+  if(NOT SKBUILD)
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION}
+      SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})  # before 1.0 a minor version may break its users
+  endif()
   stateport_restrict_exports(${target})
   install(TARGETS ${target} EXPORT stateport-targets FILE_SET HEADERS)
 endfunction()
