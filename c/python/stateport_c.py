@@ -77,6 +77,9 @@ Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c
                 slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
+TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
+                   protected_states=c_int64, free_slots=c_int32)
+Namespace = struct("Namespace", extra_key=c_char_p, extra_key_bytes=c_size_t, salt=c_char_p, salt_bytes=c_size_t)
 Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
 EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
 EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
@@ -98,7 +101,6 @@ AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
 AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
                     rows=c_int32)
-
 
 
 class ImageKey(ctypes.Structure):
@@ -140,6 +142,16 @@ StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c
                         damaged_files=c_uint64, unreadable_files=c_uint64, dropped_temporaries=c_uint64,
                         written_images=c_uint64, written_bytes=c_uint64, read_images=c_uint64, read_bytes=c_uint64,
                         write_seconds=c_double, read_seconds=c_double)
+FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
+                         queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
+                         model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
+                         head_group=c_int32, head_groups=c_int32, lanes=c_int32)
+FileTierInfo = struct("FileTierInfo", images=c_uint64, file_bytes=c_uint64, write_queue_bytes=c_uint64,
+                      read_queue_bytes=c_uint64, found_images=c_uint64, foreign_files=c_uint64,
+                      foreign_images=c_uint64, damaged_files=c_uint64, unreadable_files=c_uint64,
+                      dropped_temporaries=c_uint64, written_images=c_uint64, written_bytes=c_uint64,
+                      read_images=c_uint64, read_bytes=c_uint64, write_seconds=c_double, read_seconds=c_double)
+ImageLayout = struct("ImageLayout", image_bytes=c_uint64, header_bytes=c_uint64, sections=c_size_t)
 AttachedImages = struct("AttachedImages", attached=c_size_t, removed=c_size_t, skipped=c_size_t)
 
 StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,

@@ -28,6 +28,7 @@ from stateport.errors import (
                                OutOfMemory,
 )
 from stateport.eviction import Eviction, ReuseHint
+from stateport.file_tier import FileTier, ImageLayout, image_keys
 from stateport.hashing import Namespace, hash_blocks
 from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
 from stateport.request_cache import RequestCache
@@ -40,9 +41,10 @@ from stateport.tiers import AttachedImages, Shard, StateTiers
 __all__ = [
     "ANY_DEVICE", "CACHE_EVENT", "IMAGE_KEY", "MEDIA", "SLOT_COPY", "SLOT_IMAGE", "STATE_SAVE", "STEP_COMMIT",
     "TRANSFER", "TRANSFER_KINDS", "TRANSFER_RESULT", "TRANSFER_STATUSES", "AttachedImages", "BackendError",
-    "CacheOptions", "CacheStats", "ClosedError", "DeviceArray", "Error", "Eviction", "GroupCommit", "GroupPlan",
-    "InternalError", "InvalidArgument", "InvalidState", "MediaKey", "Namespace", "NoCapacity", "OutOfMemory",
-    "PassCommit", "PassPlan", "RequestCache", "ReuseHint", "Runtime", "Shard", "SlotCopier", "StartedRequest",
-    "StateGroup", "StateSpec", "StateStore", "StateTiers", "TensorSpec", "TierOptions", "TierUsage", "backend",
-    "forget_stream", "has_device", "hash_blocks", "library_path", "models", "synchronize", "version",
+    "CacheOptions", "CacheStats", "ClosedError", "DeviceArray", "Error", "Eviction", "FileTier", "GroupCommit",
+    "GroupPlan", "ImageLayout", "InternalError", "InvalidArgument", "InvalidState", "MediaKey", "Namespace",
+    "NoCapacity", "OutOfMemory", "PassCommit", "PassPlan", "RequestCache", "ReuseHint", "Runtime", "Shard",
+    "SlotCopier", "StartedRequest", "StateGroup", "StateSpec", "StateStore", "StateTiers", "TensorSpec", "TierOptions",
+    "TierUsage", "backend", "forget_stream", "has_device", "hash_blocks", "image_keys", "library_path", "models",
+    "synchronize", "version",
 ]

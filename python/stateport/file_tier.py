@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images in files, from and to memory of the host that an engine has already."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stateport import _c, _library
+from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, records
+from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
+from stateport.errors import InvalidArgument
+from stateport.spec import StateSpec
+from stateport.tier_options import CONTENTS
+from stateport.tiers import Shard
+
+_create = _library.function("file_tier_create", POINTER, POINTER)
+_destroy = _library.function("file_tier_destroy", HANDLE)
+_describe = _library.function("file_tier_describe", HANDLE, POINTER)
+_layout = _library.function("file_tier_layout", HANDLE, INT32, INT32, POINTER)
+_section = _library.function("file_tier_section", HANDLE, INT32, INT32, SIZE, POINTER, POINTER)
+_write = _library.function("file_tier_write", HANDLE, UINT64, POINTER, POINTER, SIZE)
+_read = _library.function("file_tier_read", HANDLE, UINT64, POINTER, POINTER, SIZE)
+_poll = _library.function("file_tier_poll", HANDLE, POINTER, SIZE, POINTER)
+_wait = _library.function("file_tier_wait", HANDLE)
+_lookup = _library.function("file_tier_lookup", HANDLE, POINTER, SIZE, POINTER)
+_remove = _library.function("file_tier_remove", HANDLE, POINTER, SIZE)
+_keys = _library.function("file_tier_keys", HANDLE, POINTER, SIZE, POINTER)
+_check = _library.function("file_tier_check", HANDLE)
+
+Bytes = npt.NDArray[np.uint8]
+PAGE_BYTES = 4096  # sections of images begin at multiples of it
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageLayout:
+    """What lies where in an image: a header, then the bytes of each tensor of the spec, (begin, bytes)."""
+
+    image_bytes: int
+    sections: tuple[tuple[int, int], ...]
+
+    def new_images(self, count: int) -> Bytes:
+        """Memory for images, [count, image_bytes], where a file tier reads and writes without a copy of its own."""
+        room = np.empty(count * self.image_bytes + PAGE_BYTES, np.uint8)
+        begin = -room.ctypes.data % PAGE_BYTES
+        return room[begin:begin + count * self.image_bytes].reshape(count, self.image_bytes)
+
+
+class FileTier(_library.Object):
+    """Images in files of one folder. It decides nothing: a write that does not fit raises NoCapacity. Threads of its
+    own carry out requests, and poll answers them; nothing waits for the file system but this constructor, wait and
+    close. A write is "done" when it survives a crash, a read when key, layout and all checksums fit.
+
+    folder: made if it is not there; several processes may use one. states: what images of states hold, a spec for each
+    group of layers. kv: what the image of a KV block holds. model: names the model: weights, revision, whatever makes
+    states of two models differ. file_bytes: for images. free_floor_bytes: writes that would leave the file system less
+    are answered "no_room". queue_bytes: of images under way, 0: 256 MiB. lanes: files at a time, 0: 2."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, states: Sequence[StateSpec] = (),
+                 kv: StateSpec | None = None, model: str | bytes, file_bytes: int, shard: Shard | None = None,
+                 free_floor_bytes: int = 0, queue_bytes: int = 0, lanes: int = 0) -> None:
+        for argument, value in (("file_bytes", file_bytes), ("free_floor_bytes", free_floor_bytes),
+                                ("queue_bytes", queue_bytes)):
+            if value < 0:
+                raise InvalidArgument(f"{argument} is {value}, and must not be negative")
+        handles = (ctypes.c_void_p * len(states))(*(spec.handle for spec in states))
+        name = model.encode() if isinstance(model, str) else model
+        options = _c.FileTierOptions(
+            folder=os.fsencode(folder), file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
+            queue_bytes=queue_bytes, states=handles, state_count=len(states), kv=kv.handle if kv else None, model=name,
+            model_bytes=len(name), **dataclasses.asdict(shard or Shard()), lanes=lanes)
+        self._under_way: dict[int, Any] = {}  # number of a request: memory that its answer sets free
+        self._lock = threading.Lock()
+        super().__init__(_create, _destroy, ctypes.byref(options))
+        self._layouts = {(1, group): self.layout("state", group) for group in range(len(states))}
+        if kv is not None:
+            self._layouts[0, 0] = self.layout("kv_block")
+
+    def layout(self, content: str, group: int = 0) -> ImageLayout:
+        """Of the images of one content, "kv_block" or "state"."""
+        if content not in CONTENTS:
+            raise InvalidArgument(f"content is {content!r}, and must be one of {', '.join(CONTENTS)}")
+        number, out = CONTENTS.index(content), _c.ImageLayout()
+        _layout(self.handle, number, group, ctypes.byref(out))
+        begin, size = ctypes.c_uint64(), ctypes.c_uint64()
+        sections = []
+        for index in range(out.sections):
+            _section(self.handle, number, group, index, ctypes.byref(begin), ctypes.byref(size))
+            sections.append((begin.value, size.value))
+        return ImageLayout(out.image_bytes, tuple(sections))
+
+    def write(self, number: int, keys: Any, images: Sequence[Bytes]) -> None:
+        """Writes images (keys: IMAGE_KEY [n]) into one new file: all or none. poll answers once, by `number`; until
+        then the images must stay as they are. Headers are not read. Images that are held are not written again. Raises
+        NoCapacity if they do not fit into file_bytes or the queue now; there is no answer then."""
+        named = records("keys", keys, IMAGE_KEY)
+        if len(named) != len(images):
+            raise InvalidArgument(f"images has {len(images)} elements, and keys has {len(named)}")
+        for i, (key, image) in enumerate(zip(named, images, strict=True)):
+            self._require(f"images[{i}]", key, image)
+        rows = (ctypes.c_void_p * len(images))(*(image.ctypes.data for image in images))
+        self._begin(number, tuple(images), _write, address(named), rows, len(images))
+
+    def read(self, number: int, key: Any, image: Bytes) -> None:
+        """Reads the image of one key (IMAGE_KEY [1]) with its header: uint8 [image_bytes], which holds anything until
+        the answer is "done". Raises NoCapacity if the queue is full; there is no answer then."""
+        named = records("key", key, IMAGE_KEY)
+        if len(named) != 1:
+            raise InvalidArgument(f"key has {len(named)} elements, and must have one")
+        self._require("image", named[0], image)
+        self._begin(number, image, _read, address(named), image.ctypes.data, image.nbytes)
+
+    def _require(self, name: str, key: Any, image: Bytes) -> None:
+        layout = self._layouts.get((int(key["content"]), int(key["group"])))
+        if layout is None:
+            raise InvalidArgument(f"{name} is of content {key['content']} and group {key['group']}, of which this tier "
+                                  "has no images")
+        if image.dtype != np.uint8 or image.shape != (layout.image_bytes,) or not image.flags.c_contiguous:
+            raise InvalidArgument(f"{name} has the type {image.dtype} and the shape {list(image.shape)}, and must be "
+                                  f"{layout.image_bytes} contiguous bytes")
+
+    def _begin(self, number: int, memory: Any, call: Any, *arguments: Any) -> None:
+        with self._lock:
+            if number in self._under_way:
+                raise InvalidArgument(f"number is {number}, which another request has that was not answered")
+            self._under_way[number] = memory
+        try:
+            call(self.handle, number, *arguments)
+        except BaseException:
+            with self._lock:
+                del self._under_way[number]
+            raise
+
+    def poll(self, capacity: int = 4096) -> Records:
+        """At most `capacity` answers, in the order in which requests ended: TRANSFER_RESULT [n]."""
+        out, count = np.zeros(capacity, TRANSFER_RESULT), ctypes.c_size_t()
+        _poll(self.handle, address(out), capacity, ctypes.byref(count))
+        answers = out[:count.value]
+        with self._lock:
+            for number in answers["id"].tolist():
+                self._under_way.pop(number, None)
+        return answers
+
+    def wait(self) -> None:
+        """Waits until every request has an answer and every removal is done."""
+        _wait(self.handle)
+
+    def lookup(self, keys: Any) -> npt.NDArray[np.bool_]:
+        """[n] whether each image (IMAGE_KEY) can be read."""
+        named = records("keys", keys, IMAGE_KEY)
+        held = np.empty(len(named), np.uint8)
+        _lookup(self.handle, address(named), len(named), address(held))
+        return held.astype(np.bool_)
+
+    def remove(self, keys: Any) -> None:
+        """Forgets images (IMAGE_KEY [n]), also those that are being written. Reads that were accepted find them."""
+        named = records("keys", keys, IMAGE_KEY)
+        _remove(self.handle, address(named), len(named))
+
+    def keys(self) -> Records:
+        """The keys of all images, by tokens and then prefix: IMAGE_KEY [n]."""
+        count, out = ctypes.c_size_t(), np.empty(0, IMAGE_KEY)
+        while True:
+            _keys(self.handle, address(out), len(out), ctypes.byref(count))
+            if count.value <= len(out):
+                return out[:count.value]
+            out = np.zeros(count.value, IMAGE_KEY)
+
+    def info(self) -> dict[str, int | float]:
+        """What the tier holds, what opening the folder found, and what was done since: the members of
+        stateport_file_tier_info."""
+        out = _c.FileTierInfo()
+        _describe(self.handle, ctypes.byref(out))
+        return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
+
+    def check_invariants(self) -> None:
+        """Recounts everything; raises InternalError that names what is wrong."""
+        _check(self.handle)
+
+    def close(self) -> None:
+        """Requests that were not answered are abandoned: their memory is not touched any more."""
+        super().close()
+        self._under_way.clear()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<FileTier, closed>"
+        info = self.info()
+        return f"<FileTier: {info['images']:,} images of {info['file_bytes']:,} bytes>"
+
+
+def image_keys(prefixes: Any, tokens: Any, content: str, group: int | Iterable[int] = 0) -> Records:
+    """Keys of images: IMAGE_KEY [n]. prefixes: [n, 2] of all tokens up to `tokens` ([n] or one number), with their
+    namespace (see hash_blocks). content: "kv_block" or "state"."""
+    if content not in CONTENTS:
+        raise InvalidArgument(f"content is {content!r}, and must be one of {', '.join(CONTENTS)}")
+    words = np.asarray(prefixes, np.uint64)
+    if words.ndim != 2 or words.shape[1] != 2:
+        raise InvalidArgument(f"prefixes has the shape {words.shape}, and must be [n, 2]")
+    keys = np.zeros(len(words), IMAGE_KEY)
+    keys["prefix"], keys["tokens"], keys["group"] = words, tokens, group
+    keys["content"] = CONTENTS.index(content)
+    return keys
