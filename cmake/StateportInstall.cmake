@@ -37,6 +37,12 @@ if(NOT STATEPORT_CORE_ONLY)
   list(APPEND stateport_all_modules c)
 endif()
 
+# Shared libraries know where theirs are: the package then names no folder of this machine.
+set(stateport_static_kokkos_files "")
+if(stateport_library_type STREQUAL "STATIC")
+  set(stateport_static_kokkos_files ${stateport_kokkos_files})
+endif()
+
 set(stateport_cmake_folder "${CMAKE_INSTALL_LIBDIR}/cmake/stateport")
 configure_package_config_file(cmake/stateportConfig.cmake.in "${PROJECT_BINARY_DIR}/stateportConfig.cmake"
   INSTALL_DESTINATION "${stateport_cmake_folder}"

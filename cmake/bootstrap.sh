@@ -19,6 +19,8 @@ cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset
 
   replay [ARGS…]     build stateport-replay and run it with ARGS (replay --help lists them)
   test               configure, build and run every test
+  test-python [ARGS…]
+                     build the Python wheels, install them into fresh virtual environments and run their tests there
   exec COMMAND…      run COMMAND in the environment that has the dependencies, in the current folder
   shell              an interactive shell there, in the checkout
   install PACKAGE…   further Debian packages for that environment (Debian root only)
@@ -155,6 +157,31 @@ command_test() {
   steps 'exec cmake --workflow --preset openmp'
 }
 
+command_test_python() {
+  lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
+  provide_python
+  say "wheels, and their tests in virtual environments (way: $way)"
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+  run "$checkout" bash python/tests/run.sh "$@"
+}
+
+# provide_python: what building and testing a wheel takes. On the machine itself: python3 with pip and venv, and PyPI.
+provide_python() {
+  if [ "$way" != root ]; then
+    python3 -c 'import ensurepip, venv, pip' 2>/dev/null || fail "python3 has no pip or venv here" \
+      "install python3-pip and python3-venv"
+    return 0
+  fi
+  local recipe="$suite ${python_packages[*]}"
+  lock 9 "$cache/lock" "the same cache folder"
+  if [ ! -f "$root/.stateport-python" ] || [ "$(cat "$root/.stateport-python")" != "$recipe" ]; then
+    say "installing Python's tools and torch in the Debian root: about a minute"
+    root_install "$root" "${python_packages[@]}"
+    printf '%s\n' "$recipe" >"$root/.stateport-python"
+  fi
+  unlock 9
+}
+
 command_install() {
   [ "$way" = root ] || fail "packages can be added to the Debian root only; this machine uses the way '$way'" \
     "install them yourself: $*" "or use the root: STATEPORT_WAY=root"
@@ -175,7 +202,7 @@ main() {
   local command=${1:---help}
   [ $# = 0 ] || shift
   case $command in
-    replay | test | install | where) ;;
+    replay | test | test-python | install | where) ;;
     exec) [ $# -gt 0 ] || fail "exec needs a command" "for example: cmake/bootstrap.sh exec ctest --preset openmp" ;;
     shell) ;;
     -h | --help | help)
@@ -189,7 +216,7 @@ main() {
   case $command in
     exec) run "$caller_folder" "$@" ;;
     shell) run "$checkout" bash ;;
-    *) "command_$command" "$@" ;;
+    *) "command_${command//-/_}" "$@" ;;
   esac
 }
 

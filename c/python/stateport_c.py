@@ -81,6 +81,8 @@ TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int
                    protected_states=c_int64, free_slots=c_int32)
 Namespace = struct("Namespace", extra_key=c_char_p, extra_key_bytes=c_size_t, salt=c_char_p, salt_bytes=c_size_t)
 Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
+TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
+                   protected_states=c_int64, free_slots=c_int32)
 EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
 EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
 CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,

@@ -51,6 +51,8 @@ mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys" 2>/dev/null || true
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
+# Whom the machine trusts, the root trusts: a package of the root may have written its own list.
+cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
 
 bind "$checkout"
 bind "$(dirname "$checkout")/shared"
@@ -62,7 +64,7 @@ done
 
 kept=()
 for name in TERM CI NO_COLOR http_proxy https_proxy no_proxy ${!OMP_*} ${!STATEPORT_*} ${!CTEST_*} ${!CMAKE_*} \
-  ${!KOKKOS_*} ${!ASAN_*} ${!UBSAN_*} ${!TSAN_*}; do
+  PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_CERT PIP_DEFAULT_TIMEOUT ${!KOKKOS_*} ${!ASAN_*} ${!UBSAN_*} ${!TSAN_*}; do
   [ -z "${!name+set}" ] || kept+=("$name=${!name}")
 done
 # shellcheck disable=SC2016 # expanded inside the root

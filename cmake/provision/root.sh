@@ -10,6 +10,9 @@ readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly library_packages=(libkokkos-dev libfmt-dev robin-map-dev libxxhash-dev libssl-dev
   doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev)
 readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certificates "${library_packages[@]}")
+# shellcheck disable=SC2034 # for cmake/bootstrap.sh
+readonly python_packages=(python3-pip python3-venv python3-scikit-build-core python3-numpy python3-torch python3-pytest
+  mypy ruff)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)

@@ -58,13 +58,18 @@ class TensorSpec:
 
     def memory_shape(self) -> tuple[int, ...]:
         """The extents of one slot in the order of memory."""
-        return self.shape[::-1] if self.kind == "conv" and self.conv_layout == "ds" else self.shape
+        return self.shape[::-1] if self._channels_first() else self.shape
+
+    def _channels_first(self) -> bool:
+        if self.token_stride or self.channel_stride:
+            return self.token_stride < self.channel_stride
+        return self.kind == "conv" and self.conv_layout == "ds"
 
     def strides(self) -> tuple[int, ...]:
         """Of memory_shape, in elements."""
         if self.token_stride or self.channel_stride:
             strides = (self.token_stride, self.channel_stride)
-            return strides[::-1] if self.conv_layout == "ds" else strides
+            return strides[::-1] if self._channels_first() else strides
         dense, step = [], 1
         for extent in reversed(self.memory_shape()):
             dense.append(step)

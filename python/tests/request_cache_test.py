@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RequestCache: requests of random prompts whose states are numbers that only their own tokens give."""
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+import stateport as sp
+from conftest import seeds
+
+PRIME = (1 << 31) - 1
+
+
+def after(state: int, tokens: Any) -> int:
+    """The state of a model that a test can compute: it depends on every token and their order."""
+    for token in tokens:
+        state = (state * 31 + int(token) + 7) % PRIME
+    return state
+
+
+@dataclasses.dataclass
+class Engine:
+    """Runs requests as an engine does, over stores that are lists. A wrong state is an assertion."""
+
+    cache: sp.RequestCache
+    draw: random.Random
+
+    def __post_init__(self) -> None:
+        self.states = [{} for _ in range(self.cache.groups)]  # type: list[dict[int, int]]
+        self.kv: dict[tuple[int, int], int] = {}  # (id, offset in its block): token
+        self.running: dict[int, int] = {}  # request, tokens that it answers
+
+    def start(self, prompt: list[int], answer: int, **options: Any) -> sp.StartedRequest | None:
+        started = self.cache.start(prompt, **options)
+        if started is not None:
+            self.running[started.request] = len(prompt) + answer
+            assert 0 <= started.reused_tokens < len(prompt)
+            assert started.lost in sp.cache_options.LOST_REASONS
+        return started
+
+    def step(self) -> None:
+        requests = list(self.running)
+        self.draw.shuffle(requests)
+        budgets = [self.draw.randint(1, 40) if self._in_prompt(request) else 1 for request in requests]
+        chunks = self.cache.chunk(requests, budgets)
+        rows = [(request, int(tokens)) for request, tokens in zip(requests, chunks, strict=True) if tokens]
+        if not rows:
+            return
+        plan = self.cache.plan([request for request, _ in rows], [tokens for _, tokens in rows])
+        assert plan.rows_without_room == int((~plan.room).sum())
+        self._run(plan, rows)
+
+    def _in_prompt(self, request: int) -> bool:
+        return self.cache.computed(request) < len(self.cache.tokens(request)) - 1
+
+    def _run(self, plan: sp.PassPlan, rows: list[tuple[int, int]]) -> None:
+        for states, group in zip(self.states, plan.groups, strict=True):
+            for slot in group.clear:
+                states[int(slot)] = 0
+            before = dict(states)
+            for copy in group.copies:
+                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+        counts, sampled = [], []
+        for row, (request, count) in enumerate(rows):
+            if not plan.room[row]:
+                counts.append(0)
+                continue
+            tokens, start = self.cache.tokens(request), int(plan.start[row])
+            self._forward(plan, row, tokens, start, count)
+            ends = start + count == len(tokens)
+            counts.append(int(ends))
+            if ends:
+                sampled.append(self.draw.randint(0, 3))
+        commit = self.cache.commit(plan, counts, sampled)
+        for states, group in zip(self.states, commit.groups, strict=True):
+            assert not len(group.steps) and not len(group.from_scratch)
+            before = dict(states)
+            for copy in group.copies:
+                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+        for row, (request, _) in enumerate(rows):
+            if plan_room(plan, row) and len(self.cache.tokens(request)) >= self.running[request]:
+                self.end(request)
+
+    def _forward(self, plan: sp.PassPlan, row: int, tokens: Any, start: int, count: int) -> None:
+        ids, unit = plan.kv(row), plan.kv_tokens_per_id
+        for position in range(start):  # KV that was computed before, by whomever
+            found = self.kv[int(ids[position // unit]), position % unit]
+            assert found == tokens[position], f"the KV at position {position} is of another token"
+        for position in range(start, start + count):
+            self.kv[int(ids[position // unit]), position % unit] = int(tokens[position])
+        for states, group in zip(self.states, plan.groups, strict=True):
+            read, write = int(group.read_recurrent_slot[row]), int(group.write_slot[row])
+            state = states[read] if read >= 0 else 0
+            assert state == after(0, tokens[:start]), f"the state after {start} tokens is wrong"
+            for save in group.saves:
+                if save["row"] == row:
+                    states[int(save["slot"])] = after(0, tokens[:start + int(save["offset"])])
+            states[write] = after(0, tokens[:start + count])
+
+    def end(self, request: int) -> None:
+        del self.running[request]
+        how = self.draw.choice([self.cache.finish, self.cache.finish, self.cache.preempt, self.cache.abort])
+        assert len(how(request)) == 0
+
+
+def plan_room(plan: sp.PassPlan, row: int) -> bool:
+    return bool(plan.room[row])
+
+
+def options_of(index: str, draw: random.Random) -> dict[str, Any]:
+    options: dict[str, Any] = {"max_requests": 4, "max_request_tokens": 256, "block_size_tokens": draw.choice([4, 16]),
+                               "kv_tokens": draw.choice([512, 1536]), "events": True}
+    if index == "align":
+        size = options["block_size_tokens"]
+        options["groups"] = [sp.StateGroup(size, 40, layout_fingerprint=7), sp.StateGroup(2 * size, 30,
+                                                                                          layout_fingerprint=8)]
+    else:
+        options |= {"checkpoints": draw.randint(1, 12), "layout_fingerprint": 9, "scan_alignment_tokens": -1,
+                    "placement": draw.choice(["passes", "branch"]),
+                    "eviction": sp.Eviction(draw.choice(["hix", "lru"]), state_bytes=4096, kv_bytes_per_token=16)}
+    return options
+
+
+def prompt_of(draw: random.Random, earlier: list[list[int]]) -> list[int]:
+    """Often continues an earlier one, or branches from it."""
+    shared: list[int] = []
+    if earlier and draw.random() < 0.8:
+        shared = draw.choice(earlier)
+        shared = shared[:draw.randint(0, len(shared))]
+    return shared + [draw.randint(0, 3) for _ in range(draw.randint(1, 60))]
+
+
+@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+def test_random_requests_never_read_a_wrong_state(index: str) -> None:
+    hits = 0
+    for seed in seeds(25):
+        print("index", index, "seed", seed)
+        draw = random.Random(seed)
+        with sp.RequestCache(index, **options_of(index, draw)) as cache:
+            engine, earlier = Engine(cache, draw), list[list[int]]()
+            for now in range(40):
+                prompt = prompt_of(draw, earlier)[:180]
+                if engine.start(prompt, draw.randint(1, 5), now_s=float(now)) is not None:
+                    earlier.append(prompt)
+                for _ in range(draw.randint(0, 4)):
+                    engine.step()
+                    cache.check_invariants()
+            for request in list(engine.running):
+                engine.end(request)
+            cache.check_invariants()
+            stats = cache.stats()
+            hits += stats.hit_tokens
+            assert stats.requests == len(earlier)
+            events = cache.take_events(1 << 16)
+            assert list(events["sequence"]) == list(range(1, len(events) + 1))
+            assert sum(stats.lost_tokens.values()) + stats.hit_tokens == stats.prompt_tokens
+    assert hits > 1000, "the prompts share too little to prove anything"
+
+
+def make(**options: Any) -> sp.RequestCache:
+    return sp.RequestCache("tree", **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 512, "checkpoints": 4,
+                                      "layout_fingerprint": 3, "scan_alignment_tokens": -1, **options})
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"max_requests": 0}, "max_requests"), ({"kv_tokens": -1}, "kv_tokens"), ({"layout_fingerprint": 0}, "layout"),
+    ({"placement": "somewhere"}, "placement is 'somewhere'"), ({"color": 3}, "color"),
+    ({"groups": [sp.StateGroup(16, 4)]}, "group"),
+])
+def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(sp.InvalidArgument) as raised:
+        make(**options)
+    assert text in str(raised.value)
+
+
+def test_no_index_of_another_name_exists() -> None:
+    with pytest.raises(sp.InvalidArgument, match="index is 'trie', and must be one of slots, tree, align"):
+        sp.RequestCache("trie", max_requests=1, max_request_tokens=16, kv_tokens=16)
+
+
+def test_bad_calls_are_refused_and_change_nothing() -> None:
+    cache = make()
+    request = cache.start([1, 2, 3]).request  # type: ignore[union-attr]
+    for use, text in [
+        (lambda: cache.start([]), "prompt = 0"), (lambda: cache.start([1, 2**40]), "1099511627776"),
+        (lambda: cache.start([[1, 2], [3, 4]]), "tokens has 2 dimensions"), (lambda: cache.start([1.5]), "float64"),
+        (lambda: cache.start(list(range(300))), "300"),
+        (lambda: cache.chunk([request], []), "budgets has 0 elements, and requests 1"),
+        (lambda: cache.chunk([99], [1]), "99"), (lambda: cache.plan([request], [4]), "4"),
+        (lambda: cache.plan([request, request], [1, 1]), str(request)), (lambda: cache.plan([request], [1, 2]), "2"),
+        (lambda: cache.finish([request, request]), str(request)), (lambda: cache.tokens(17), "17"),
+        (lambda: cache.finish(request, hints=[]), "hints has 0 elements"),
+        (lambda: cache.finish(request, hints=[sp.ReuseHint(factor=-1.0)]), "factor"),
+    ]:
+        with pytest.raises(sp.InvalidArgument) as raised:
+            use()
+        assert text in str(raised.value), str(raised.value)
+        cache.check_invariants()
+    assert list(cache.tokens(request)) == [1, 2, 3] and cache.running_requests == 1
+
+
+def test_no_room_takes_nothing() -> None:
+    cache = make(max_requests=1)
+    with cache.serving([1, 2, 3]):
+        assert cache.start([4, 5]) is None
+        with pytest.raises(sp.NoCapacity), cache.serving([4, 5]):
+            pass
+    assert cache.running_requests == 0
+
+
+def test_a_request_is_aborted_when_its_statement_raises() -> None:
+    cache = make()
+    with pytest.raises(KeyError), cache.serving([1, 2, 3]):
+        raise KeyError
+    assert cache.running_requests == 0
+    cache.check_invariants()
+
+
+def test_a_plan_is_read_before_the_next_call_or_never() -> None:
+    cache = make()
+    request = cache.start([1, 2, 3]).request  # type: ignore[union-attr]
+    plan = cache.plan([request], [3])
+    read = plan.kv(0)
+    cache.cancel(plan)
+    assert len(read) >= 3
+    with pytest.raises(sp.ClosedError, match="older than the newest call"):
+        plan.start  # noqa: B018
+    with pytest.raises(sp.InvalidState):
+        cache.commit(plan, [1], [5])
+
+
+def test_namespaces_and_media_keep_prompts_apart() -> None:
+    cache, prompt = make(max_requests=1), list(range(40))
+
+    def hit(**options: Any) -> int:
+        started = cache.start(prompt, **options)
+        assert started is not None
+        plan = cache.plan([started.request], [40 - started.reused_tokens])
+        cache.commit(plan, [1], [1])
+        cache.finish(started.request)
+        return started.reused_tokens
+
+    picture = {"media": [sp.MediaKey(b"picture", 3)]}
+    for options in ({}, {"namespace": sp.Namespace(salt=b"tenant")}, {"namespace": sp.Namespace(salt=b"")}, picture,
+                    {"namespace": sp.Namespace(extra_key=b"tenant")}):
+        assert hit(**options) == 0, options
+    cache.check_invariants()
+
+
+def test_a_pass_is_planned_ahead() -> None:
+    cache = make(overlap=True)
+    request = cache.start(list(range(20))).request  # type: ignore[union-attr]
+    first = cache.plan([request], [20])
+    ahead = cache.plan([request], [1])
+    assert first.ready
+    commit = cache.commit(first, [1], [7])
+    done = commit.next if commit.next is not None else ahead
+    assert done.pass_id == ahead.pass_id and done.ready and list(done.start) == [20]
+    cache.commit(done, [1], [8])
+    assert list(cache.tokens(request)[-2:]) == [7, 8]
+
+
+def test_statistics_are_told_to_people_and_to_prometheus() -> None:
+    cache = make()
+    with cache.serving([1, 2, 3]):
+        pass
+    assert "1 of" not in repr(cache) and "by tree" in repr(cache)
+    text = cache.prometheus("engine")
+    assert "engine_requests_total 1\n" in text and text.endswith("\n")
+    cache.reset()
+    assert cache.stats().kv_tokens == 0

@@ -1,0 +1,82 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the two wheels, installs each into a fresh virtual environment, and runs its tests there: cmake/bootstrap.sh
+# test-python. Arguments go to pytest. Needs python3 (pip, venv) and what the library needs; numpy, torch, pytest, mypy
+# and ruff are taken from the machine's Python where it has them, else from PyPI, as transformers is.
+set -euo pipefail
+checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+readonly checkout out=$checkout/build/python
+cd "$checkout"
+
+say() {
+  printf 'test-python: %s\n' "$*"
+}
+
+# has MODULE…: whether the machine's Python has them all.
+has() {
+  python3 -c 'import importlib.util, sys; sys.exit(any(not importlib.util.find_spec(name) for name in sys.argv[1:]))' "$@"
+}
+
+# wheel NAME OPTION…: builds a wheel into build/python/NAME.
+wheel() {
+  local name=$1 isolation=()
+  shift
+  ! has scikit_build_core pathspec || isolation=(--no-build-isolation)
+  say "building the wheel '$name'"
+  rm -rf "${out:?}/$name"
+  cmake -P cmake/StateportEnvironment.cmake "$out/build-$name"
+  python3 -m pip wheel . -q --no-deps ${isolation[@]+"${isolation[@]}"} --disable-pip-version-check -w "$out/$name" \
+    --config-settings=build-dir="$out/build-$name" "$@"
+}
+
+# environment NAME: a fresh virtual environment in build/python/env-NAME with the wheel NAME and nothing of the checkout.
+environment() {
+  rm -rf "$out/env-$1"
+  python3 -m venv --system-site-packages "$out/env-$1"
+  local missing=() module
+  for module in numpy pytest; do
+    has "$module" || missing+=("$module")
+  done
+  "$out/env-$1/bin/pip" install -q --disable-pip-version-check "$out/$1"/*.whl ${missing[@]+"${missing[@]}"}
+}
+
+# pinned ENGINE: its requirement in python/engines.toml, for example transformers==5.23.*
+pinned() {
+  sed -n "s/^$1 = \"\(.*\)\"\$/$1==\1/p" python/engines.toml
+}
+
+install_engines() {
+  local engine=transformers
+  has torch || engine="torch $engine"
+  for engine in $engine; do
+    "$out/env-stateport/bin/pip" install -q --disable-pip-version-check "$(pinned "$engine")" ||
+      say "$engine cannot be had: its tests are skipped"
+  done
+}
+
+check_types_and_style() {
+  local tool
+  for tool in mypy ruff; do
+    command -v "$tool" >/dev/null || {
+      say "$tool is not here: NOT CHECKED"
+      continue
+    }
+    case $tool in
+      mypy) mypy ;;
+      ruff) ruff check python ;;
+    esac
+  done
+}
+
+check_types_and_style
+wheel stateport
+environment stateport
+install_engines
+say "tests of the wheel"
+STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -P -m pytest python/tests \
+  --ignore python/tests/core_only -p no:cacheprovider "$@"
+wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON
+environment core
+say "tests of the core-only wheel"
+STATEPORT_WHEEL=$(echo "$out"/core/*.whl) "$out/env-core/bin/python" -P -m pytest python/tests/core_only \
+  -p no:cacheprovider
