@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+
 import stateport as sp
 
 STATE = [sp.TensorSpec("conv", "bfloat16", (3, 64), conv_layout="ds"), sp.TensorSpec("recurrent", "float32", (4, 8))]
