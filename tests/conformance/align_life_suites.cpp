@@ -44,7 +44,7 @@ void column_table(const Json& rows, Report& report) {
     });
 }
 
-/// The chunks of the prompt for these budgets, then the rest of it at once.
+/// The chunks of the prompt for these budgets, then the rest of it at once. A row may have `chunks` of its own.
 std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t> budgets) {
   const std::int64_t prompt = row.at("prompt");
   const bool drops_block = row.at("eagle");
@@ -52,11 +52,14 @@ std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t
   std::int64_t start = 0;
   for (std::size_t attempt = 0; start < prompt; ++attempt) {
     const std::int64_t budget = attempt < budgets.size() ? budgets[attempt] : prompt;
+    const bool given = row.contains("chunks");
     const std::int64_t tokens =
-        split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block}, row.at("block"));
+        given ? row.at("chunks").at(attempt).get<std::int64_t>()
+              : split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block}, row.at("block"));
     start += tokens;
     if (tokens > 0)
-      steps.push_back({.budget = budget, .tokens = static_cast<std::int32_t>(tokens), .foreign_chunk = drops_block});
+      steps.push_back(
+          {.budget = budget, .tokens = static_cast<std::int32_t>(tokens), .foreign_chunk = drops_block || given});
   }
   return steps;
 }
@@ -74,26 +77,6 @@ AlignLife::Config life_of(const Json& row, std::size_t steps) {
           .steps = steps};
 }
 
-void e2e_scenario(const Json& row) {
-  const Json& recorded = row.at("steps");
-  const std::vector<std::int64_t> budgets(recorded.size(), row.at("budget"));
-  std::vector<LifeStep> steps = prompt_steps(row, budgets);
-  while (steps.size() < recorded.size()) steps.push_back(decode_step(row.at("spec"), row.at("accept_per_step")));
-  const std::vector<Json> got = AlignLife(life_of(row, steps.size())).run(steps);
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    Json expected = recorded.at(i);
-    // A copy of a state onto itself is in no plan; the rule that finds it is tested by post_decision.
-    if (expected.at("post").is_null()) expected["post_bias"] = nullptr;
-    expect_equal(got[i], expected, "step " + std::to_string(i));
-  }
-}
-
-void e2e_scenarios(const Json& rows, Report& report) {
-  for (const Json& row : rows)
-    report.run_case(row.at("name").get<std::string>() + (row.at("asynchronous") ? " asynchronous" : " synchronous"),
-                    [&] { e2e_scenario(row); });
-}
-
 void expect_refused(const AlignLife::Config& config) {
   try {
     const AlignLife life(config);
@@ -103,17 +86,44 @@ void expect_refused(const AlignLife::Config& config) {
   throw std::runtime_error("blocks that are too small for overlap were accepted");
 }
 
+/// The recorded engine has as many drafts in every step, RequestCache any number: with overlap it asks for blocks of
+/// more than twice as many tokens. Such a life runs without overlap: what it computes, copies and publishes is the
+/// same, in other blocks. True if the blocks are too small.
+bool run_without_overlap(AlignLife::Config& config) {
+  if (!config.overlap || config.block > 2 * config.drafts) return false;
+  expect_refused(config);
+  config.overlap = false;
+  return true;
+}
+
+void e2e_scenario(const Json& row) {
+  const Json& recorded = row.at("steps");
+  const std::vector<std::int64_t> budgets(recorded.size(), row.at("budget"));
+  std::vector<LifeStep> steps = prompt_steps(row, budgets);
+  while (steps.size() < recorded.size()) steps.push_back(decode_step(row.at("spec"), row.at("accept_per_step")));
+  AlignLife::Config config = life_of(row, steps.size());
+  const bool small_blocks = run_without_overlap(config);
+  std::vector<Json> got = AlignLife(config).run(steps);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    Json expected = recorded.at(i);
+    if (small_blocks) expected.erase("held"), got[i].erase("held");  // overlap holds columns for longer
+    // A copy of a state onto itself is in no plan; the rule that finds it is tested by post_decision.
+    if (expected.at("post").is_null()) expected["post_bias"] = nullptr;
+    expect_equal(got[i], expected, "step " + std::to_string(i));
+  }
+}
+
+void e2e_scenarios(const Json& rows, Report& report) {
+  for (const Json& row : rows)
+    report.run_case(row.at("name").get<std::string>() + (row.at("asynchronous") ? " asynchronous" : " synchronous"),
+                    row, &e2e_scenario);
+}
+
 void oracle_run(const Json& row) {
   std::vector<LifeStep> steps = prompt_steps(row, row.at("budgets").get<std::vector<std::int64_t>>());
   for (const Json& accepted : row.at("accepts")) steps.push_back(decode_step(row.at("spec"), accepted));
   AlignLife::Config config = life_of(row, steps.size());
-  // The recorded engine has as many drafts in every step, RequestCache any number: with overlap it asks for blocks of
-  // more than twice as many tokens. Without overlap the same boundaries are published, in other blocks.
-  const bool small_blocks = config.overlap && config.block <= 2 * config.drafts;
-  if (small_blocks) {
-    expect_refused(config);
-    config.overlap = false;
-  }
+  const bool small_blocks = run_without_overlap(config);
   AlignLife life(config);
   static_cast<void>(life.run(steps));
   if (!small_blocks) return expect_equal(life.registered(), row.at("published"), "published");
@@ -122,8 +132,7 @@ void oracle_run(const Json& row) {
 }
 
 void oracle_runs(const Json& rows, Report& report) {
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    report.run_case("run " + std::to_string(i), [&] { oracle_run(rows[i]); });
+  for (std::size_t i = 0; i < rows.size(); ++i) report.run_case("run " + std::to_string(i), rows[i], &oracle_run);
 }
 
 }  // namespace

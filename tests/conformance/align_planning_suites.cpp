@@ -22,7 +22,7 @@ template <class Check>
 void each_row(const Json& rows, Report& report, Check&& check) {
   for (std::size_t i = 0; i < rows.size(); ++i)
     report.run_case(rows[i].contains("name") ? rows[i].at("name").get<std::string>() : "row " + std::to_string(i),
-                    [&] { check(rows[i]); });
+                    rows[i], check);
 }
 
 /// The value of a key that may be missing or null.

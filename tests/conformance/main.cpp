@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,24 @@ void Report::run_case(const std::string& name, const std::function<void()>& body
   }
 }
 
+void Report::run_case(const std::string& name, const Json& row, const std::function<void(const Json& row)>& body) {
+  const Json newer = superseded_.newer(file_, suite_, name, row);
+  if (newer.is_null()) return run_case(name, [&] { body(row); });
+  ++superseded_cases_;
+  run_case(name, [&] {
+    bool differs = false;
+    try {
+      body(row);
+    } catch (const Difference&) {
+      differs = true;
+    }
+    if (!differs) throw std::runtime_error("is listed as superseded, but passes as recorded");
+    body(newer);
+  });
+}
+
 void expect_equal(const Json& got, const Json& expected, const std::string& what) {
-  if (got != expected) throw std::runtime_error(what + ": got " + got.dump() + ", expected " + expected.dump());
+  if (got != expected) throw Difference(what + ": got " + got.dump() + ", expected " + expected.dump());
 }
 
 namespace {
@@ -34,10 +51,14 @@ struct Totals {
   std::int64_t failed = 0;
 };
 
-void run_file(const std::string& path, bool allow_unknown, Totals& totals) {
+Json read_file(const std::string& path) {
   std::ifstream stream(path);
   if (!stream) throw std::runtime_error(path + ": cannot be opened");
-  const Json file = Json::parse(stream);
+  return Json::parse(stream);
+}
+
+void run_file(const std::string& path, bool allow_unknown, SupersededCases& superseded, Totals& totals) {
+  const Json file = read_file(path);
   for (const auto& [key, value] : file.items()) {
     if (key == "meta") continue;
     const auto suite = suites().find(key);
@@ -45,10 +66,12 @@ void run_file(const std::string& path, bool allow_unknown, Totals& totals) {
       if (allow_unknown) continue;
       throw std::runtime_error(path + ": unknown suite '" + key + "' (--allow-unknown ignores it)");
     }
-    Report report(key);
+    Report report(std::filesystem::path(path).filename(), key, superseded);
     suite->second(value, report);
-    std::printf("%s: %lld passed, %lld failed\n", key.c_str(), static_cast<long long>(report.passed()),
+    std::printf("%s: %lld passed, %lld failed", key.c_str(), static_cast<long long>(report.passed()),
                 static_cast<long long>(report.failed()));
+    if (report.superseded() > 0) std::printf(" (%lld of an older rule)", static_cast<long long>(report.superseded()));
+    std::printf("\n");
     totals.passed += report.passed();
     totals.failed += report.failed();
   }
@@ -63,23 +86,38 @@ int main(int argc, char** argv) {
   std::vector<std::string> files;
   bool allow_unknown = false;
   bool skip_missing = false;
+  bool whole_list = false;
+  std::string list = STATEPORT_SUPERSEDED_CASES;
   app.add_option("files", files, "JSON files")->required();
+  app.add_option("--superseded", list, "The list of cases that record an older rule")->capture_default_str();
+  app.add_flag("--whole-list", whole_list, "Fail if a case of the list is in none of the files");
   app.add_flag("--allow-unknown", allow_unknown, "Ignore suites that this runner does not know");
   app.add_flag("--skip-missing", skip_missing, "Exit with 77 if a file does not exist");
   CLI11_PARSE(app, argc, argv);
 
   Totals totals;
+  std::optional<SupersededCases> superseded;
+  try {
+    superseded.emplace(read_file(list));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", list.c_str(), error.what());
+    return 1;
+  }
   for (const std::string& file : files) {
     if (skip_missing && !std::filesystem::exists(file)) {
       std::printf("%s is not there: skipped\n", file.c_str());
       return exit_skipped;
     }
     try {
-      run_file(file, allow_unknown, totals);
+      run_file(file, allow_unknown, *superseded, totals);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "%s\n", error.what());
       ++totals.failed;
     }
+  }
+  if (whole_list && !superseded->first_missing().empty()) {
+    std::fprintf(stderr, "listed as superseded, but not there: %s\n", superseded->first_missing().c_str());
+    ++totals.failed;
   }
   std::printf("%lld passed, %lld failed\n", static_cast<long long>(totals.passed),
               static_cast<long long>(totals.failed));

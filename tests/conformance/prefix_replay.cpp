@@ -50,7 +50,8 @@ PrefixConfig::PrefixConfig(const Json& config)
       chunk(config.value("chunk", 64)),
       cap(config.value("cap", -1)),
       extra_buffer(config.value("extra_buffer", false)),
-      track_interval(config.value("track_interval", 256)) {}
+      track_interval(config.value("track_interval", 256)),
+      split_refreshes_state(config.value("split_refreshes_state", false)) {}
 
 NamespaceOf::NamespaceOf(const Json& op) {
   const auto ns = op.find("ns");
@@ -75,6 +76,7 @@ PrefixReplay::PrefixReplay(const PrefixConfig& config)
 Json PrefixReplay::run(const Json& op) {
   kv_freed_ = Json::array();
   slots_freed_ = Json::array();
+  if (config_.split_refreshes_state) look_ahead(op);
   const std::string name = op.at("op");
   Json result = Json::object();
   if (name == "match") {
@@ -101,12 +103,41 @@ Json PrefixReplay::run(const Json& op) {
   } else {
     result = run_other(op);
   }
+  if (config_.split_refreshes_state) refresh_shortened();
   tree_.check_invariants();
   kv_pool_.check_invariants();
   result["kv_freed"] = kv_freed_;
   result["slots_freed"] = slots_freed_;
   result["sizes"] = sizes();
   return result;
+}
+
+void PrefixReplay::look_ahead(const Json& op) {
+  const auto note = [this] {
+    segment_tokens_.clear();
+    for (const NodeInfo& node : tree_.nodes())
+      segment_tokens_[{node.id.index, node.id.generation}] = node.tokens.size();
+  };
+  note();
+  // These evict a state after a split. The lookup makes the same nodes recent once more, in the same order.
+  const std::string name = op.at("op");
+  std::vector<Token> key;
+  if (name == "match" && op.contains("cow_req")) key = op.at("key").get<std::vector<Token>>();
+  if (name == "req_start") key = op.at("tokens").get<std::vector<Token>>();
+  if (name == "req_start") key.pop_back();  // the last token is computed anyway
+  if (key.empty()) return;
+  tree_.match(key, NamespaceOf(op).view());
+  refresh_shortened();
+  note();
+}
+
+void PrefixReplay::refresh_shortened() {
+  auto& slots = const_cast<SlotPool&>(tree_.slots());  // no call of the tree touches a state alone
+  for (const NodeInfo& node : tree_.nodes()) {
+    const auto before = segment_tokens_.find({node.id.index, node.id.generation});
+    if (before == segment_tokens_.end() || before->second == node.tokens.size() || !node.slot.valid()) continue;
+    slots.touch(node.slot, std::max(node.state_tick, node.tick));
+  }
 }
 
 Json PrefixReplay::run_other(const Json& op) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace stateport::conformance {
@@ -24,6 +25,7 @@ struct PrefixConfig {
   std::int32_t cap;
   bool extra_buffer;
   std::int64_t track_interval;
+  bool split_refreshes_state;  ///< as the older rule had it
 };
 
 /// One tree with its two pools, driven by recorded operations. Recorded slots are numbered from 1, ours from 0; a
@@ -57,6 +59,10 @@ class PrefixReplay {
   Json evict(const Json& op);
   Json dump() const;
   Json sizes() const;
+  /// What the operation looks up first, and how long the tree's nodes are then.
+  void look_ahead(const Json& op);
+  /// The older rule: a state is as recent as its node if the node has become shorter.
+  void refresh_shortened();
   [[nodiscard]] SlotId foreign_slot(std::int32_t recorded);
 
   std::map<std::string, NodeId> labels_;
@@ -64,6 +70,8 @@ class PrefixReplay {
   std::map<std::string, SlotId> live_slots_;
   std::vector<SlotId> set_aside_;
   std::map<std::int32_t, SlotId> foreign_;  ///< by recorded number
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t>
+      segment_tokens_;  ///< by index and generation of a node
 };
 
 /// The namespace of an operation: null, or [extra key or null, salt or null].

@@ -55,8 +55,9 @@ void prefix_tree_case(const Json& row) {
   run_steps(*replay, row.at("ops"), results, deviations().contains(row.at("id")));
   // Requests that copy their live state live as those of RequestCache do, and run through it too. Those with an extra
   // buffer hold two slots more from start to end, which RequestCache takes when a pass needs them: other pool pressure,
-  // other slots, other positions. They stay on TreeRequests.
-  if (!has_requests(row.at("ops")) || config.extra_buffer) return;
+  // other slots, other positions. They stay on TreeRequests, and so does the older rule of splits: nobody but the
+  // tree's owner can refresh a state.
+  if (!has_requests(row.at("ops")) || config.extra_buffer || config.split_refreshes_state) return;
   TreeLife life(config, row.at("ops"));
   for (std::size_t step = 0; step < results.size(); ++step) {
     try {
@@ -69,23 +70,28 @@ void prefix_tree_case(const Json& row) {
 }
 
 void traces(const Json& rows, Report& report) {
-  for (const Json& row : rows)
-    report.run_case("seed " + row.at("seed").dump() + " " + row.at("config").dump(), [&] {
-      Json ops = Json::array();
-      Json results = Json::array();
-      for (const Json& step : row.at("steps")) {
-        ops.push_back(step.at("op"));
-        results.push_back(step.at("res"));
-      }
-      PrefixReplay replay{PrefixConfig(row.at("config"))};
-      run_steps(replay, ops, results, false);
-    });
+  for (const Json& recorded : rows)
+    report.run_case("seed " + recorded.at("seed").dump() + " " + recorded.at("config").dump(), recorded,
+                    [](const Json& row) {
+                      Json ops = Json::array();
+                      Json results = Json::array();
+                      // A newer rule: JSON patches by step, and the last step that the recording has in common with it.
+                      const Json patches = row.value("patches", Json::object());
+                      for (const Json& step : row.at("steps")) {
+                        const std::string number = std::to_string(ops.size());
+                        ops.push_back(step.at("op"));
+                        results.push_back(step.at("res").patch(patches.value(number, Json::array())));
+                        if (row.contains("last_step") && row.at("last_step") == ops.size() - 1) break;
+                      }
+                      PrefixReplay replay{PrefixConfig(row.at("config"))};
+                      run_steps(replay, ops, results, false);
+                    });
 }
 
 }  // namespace
 
 void run_prefix_cases(const Json& rows, Report& report) {
-  for (const Json& row : rows) report.run_case(row.at("id"), [&] { prefix_tree_case(row); });
+  for (const Json& row : rows) report.run_case(row.at("id"), row, &prefix_tree_case);
 }
 
 void add_prefix_suites(SuiteTable& table) {
