@@ -66,10 +66,9 @@ void check_told(const PromptFacts& prompt, double now_s) {
 }  // namespace
 
 void PrefixLock::release() noexcept {
-  if (const auto tree = tree_.lock()) tree->unlock(node_, holds_state_);
+  if (const auto tree = tree_.lock()) tree->unlock(node_);
   tree_.reset();
   node_ = {};
-  holds_state_ = false;
 }
 
 PrefixTree::PrefixTree(Options options) : impl_(std::make_shared<detail::RadixTree>(checked(std::move(options)))) {}
@@ -151,8 +150,8 @@ void PrefixTree::drop_state(NodeId node, Freed& freed) {
 PrefixLock PrefixTree::lock(NodeId node) {
   require(contains(node), "node", node.index, "is not in the tree, or has been evicted");
   if (node.is_root()) return {};
-  const bool state = impl_->lock(node.index);
-  return {impl_, node, state};
+  impl_->lock(node.index);
+  return {impl_, node};
 }
 
 void PrefixTree::touch(NodeId node) {

@@ -28,7 +28,7 @@ bool RadixTree::tell_victim(std::uint32_t node, bool whole) const {
 
 void RadixTree::release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result) {
   const SlotId slot{nodes_[node].slot};
-  nodes_[node].slot = RadixNodes::lost_slot;
+  nodes_[node].slot = RadixNode::lost_slot;
   --sizes_.evictable_states;
   if (keep) {
     pool_.set_owner(slot, SlotPool::caller);

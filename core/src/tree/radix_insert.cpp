@@ -65,9 +65,12 @@ std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& pref
 }
 
 void RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
+  // Whoever locked the node without a state holds this one (22).
+  const std::int32_t locks = nodes_[node].state_locks();
   nodes_[node].slot = slot.value();
   pool_.set_owner(slot, static_cast<std::int32_t>(node));
-  ++sizes_.evictable_states;
+  for (std::int32_t lock = 0; lock < locks; ++lock) pool_.lock(slot);
+  ++(locks > 0 ? sizes_.protected_states : sizes_.evictable_states);
   victims_.add_state(node, slot, ++tick_);
 }
 

@@ -31,7 +31,7 @@ NodeInfo RadixTree::node(std::uint32_t index, std::uint32_t end_page) const {
           .end_tokens = nodes_.tokens_of(end_page),
           .slot = state ? SlotId{node.slot} : SlotId{},
           .full_lock = node.full_lock,
-          .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : 0,
+          .state_lock = state ? pool_.lock_count(SlotId{node.slot}) : node.state_locks(),
           .children = node.children,
           .tick = node.tick,
           .state_tick = state ? pool_.last_use_tick(SlotId{node.slot}) : 0,
@@ -89,6 +89,7 @@ std::string pretty_print(std::span<const NodeInfo> all) {
 void RadixTree::check_nodes() const {
   TreeSizes recount;
   std::vector<KvIndex> all;
+  std::vector<std::int64_t> locks(nodes_.size(), 0);  // of the node itself and of all below
   for (std::uint32_t index = 1; index < nodes_.size(); ++index) {
     const RadixNode& node = nodes_[index];
     if (node.pages == 0) continue;
@@ -96,14 +97,18 @@ void RadixTree::check_nodes() const {
     const std::span<const KvIndex> kv = nodes_.kv(index);
     all.insert(all.end(), kv.begin(), kv.end());
     (node.full_lock > 0 ? recount.protected_tokens : recount.evictable_tokens) += std::ssize(kv);
-    if (node.slot < 0) continue;
     const SlotId slot{node.slot};
+    const std::int32_t state_locks = node.slot < 0 ? node.state_locks() : pool_.lock_count(slot);
+    require_invariant(state_locks >= 0, structure, "a node is unlocked more often than locked");
+    locks[index] += state_locks;
+    locks[node.parent] += node.full_lock;
+    if (node.slot < 0) continue;
     require_invariant(!pool_.is_free(slot) && pool_.owner(slot) == static_cast<std::int32_t>(index), structure,
                       "the slot of a node is owned by another");
-    require_invariant(static_cast<std::uint32_t>(pool_.lock_count(slot)) <= node.full_lock, structure,
-                      "a state is locked more often than its KV");
-    ++(pool_.lock_count(slot) > 0 ? recount.protected_states : recount.evictable_states);
+    ++(state_locks > 0 ? recount.protected_states : recount.evictable_states);
   }
+  for (std::uint32_t index = 1; index < nodes_.size(); ++index)
+    require_invariant(locks[index] == nodes_[index].full_lock, structure, "the KV of a node has locks of nobody");
   require_invariant(recount == sizes_, structure, "the sizes are not those of the nodes");
   std::ranges::sort(all);
   require_invariant(std::ranges::adjacent_find(all) == all.end(), structure, "two tokens share a KV index");

@@ -147,7 +147,7 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
       walk.answer_depth = walk.depth;
       walk.answer_pages = walk.pages;
       walk.lost_state = false;
-    } else if (node.slot == lost_slot) {
+    } else if (node.lost_state()) {
       walk.lost_state = true;
     }
   }
@@ -284,7 +284,6 @@ void RadixNodes::check_links() const {
 
 void RadixNodes::check_invariants() const {
   std::vector<std::uint32_t> children(nodes_.size(), 0);
-  std::vector<std::uint64_t> lock_sums(nodes_.size(), 0);
   std::vector<bool> used_pages(arena_.capacity_pages(), false);
   std::vector<std::uint32_t> root_children(names_.size(), 0);
   check_links();
@@ -293,7 +292,6 @@ void RadixNodes::check_invariants() const {
     if (node.pages == 0) continue;
     check_node(index);
     ++children[node.parent];
-    lock_sums[node.parent] += node.full_lock;
     if (node.parent == root) ++root_children[node.name_space];
     for (std::uint32_t page = node.first_page; page < node.first_page + node.pages; ++page) {
       require_invariant(!used_pages[page], structure, "two nodes own a page of the arena");
@@ -303,8 +301,6 @@ void RadixNodes::check_invariants() const {
   for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
     const RadixNode& node = nodes_[index];
     require_invariant(children[index] == node.children, structure, "a node counts other children");
-    require_invariant(index == root || node.pages == 0 || lock_sums[index] <= node.full_lock, structure,
-                      "the children of a node are locked more often than it is");
   }
   for (std::uint32_t name = 0; name < names_.size(); ++name)
     require_invariant(root_children[name] == names_.children(name), structure, "a namespace counts other children");

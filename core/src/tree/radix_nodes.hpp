@@ -23,12 +23,17 @@ namespace stateport::detail {
 /// One cache line. A free node is linked through `parent` and has no pages. What an ancestor or the arena knows is not
 /// here: the length of the path and the hash of the first page.
 struct RadixNode {
+  static constexpr std::int32_t no_slot = -1;
+  static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
+  /// A lock of a node without a state counts for the state that it gets: each lowers its slot by this.
+  static constexpr std::int32_t state_lock = 2;
+
   std::uint32_t parent = 0;
   std::uint32_t first_page = 0;  ///< of its segment in the arena
   std::uint32_t pages = 0;
   std::uint32_t children = 0;
   std::uint32_t name_space = 0;
-  std::int32_t slot = -1;  ///< a slot, or no_slot, or lost_slot
+  std::int32_t slot = no_slot;  ///< or lost_slot; less state_lock for each lock that there is without a state
   std::uint32_t full_lock = 0;
   std::uint32_t generation = 0;
   // Neighbours in the list of leaves, if it is there. Otherwise hints (PathAhead), or none: `newer` is the far one,
@@ -39,6 +44,10 @@ struct RadixNode {
   std::uint64_t created = 0;
   std::uint32_t hits = 0;
   std::int32_t priority = 0;
+
+  /// Precondition: without a state. With one, its slot knows.
+  [[nodiscard]] std::int32_t state_locks() const noexcept { return ~slot / state_lock; }
+  [[nodiscard]] bool lost_state() const noexcept { return slot < 0 && ~slot % state_lock == ~lost_slot; }
 };
 static_assert(sizeof(RadixNode) == 64, "a step of the walk touches one cache line of nodes");
 
@@ -65,8 +74,6 @@ class RadixNodes {
   static constexpr std::uint32_t root = 0;
   static constexpr std::uint32_t none = UINT32_MAX;
   static constexpr std::uint32_t unlisted = std::uint32_t{1} << 31;  ///< nodes are below
-  static constexpr std::int32_t no_slot = -1;
-  static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
 
   /// `keeps_ends`: end_page() is O(1), for 4 bytes a node.
   RadixNodes(const PrefixTreeOptions& options, bool keeps_ends);

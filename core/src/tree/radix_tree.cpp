@@ -33,7 +33,7 @@ void refuse_wrong_states(const RadixNodes& nodes, const SlotPool& pool, std::uin
   };
   while (walk.answer != RadixNodes::root && !holds_state()) {
     const RadixNode& node = nodes[walk.answer];
-    walk.lost_state = walk.lost_state || node.slot == RadixNodes::lost_slot;
+    walk.lost_state = walk.lost_state || node.lost_state();
     walk.answer_pages -= node.pages;
     --walk.answer_depth;
     walk.answer = node.parent;
@@ -92,11 +92,8 @@ void RadixTree::reserve_nodes(std::size_t nodes) {
 
 std::uint32_t RadixTree::split(std::uint32_t node, std::uint32_t pages) noexcept {
   const std::uint32_t upper_index = nodes_.split(node, pages);
-  [[maybe_unused]] RadixNode& upper = nodes_[upper_index];
-  RadixNode& lower = nodes_[node];
   victims_.touch(upper_index, ++tick_);
-  victims_.touch(node, ++tick_);
-  if (lower.slot >= 0) touch_state(node);
+  victims_.touch(node, ++tick_);  // but not its state: a lookup that misses makes no state recent (1)
   return upper_index;
 }
 
@@ -165,32 +162,36 @@ PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace
 SlotId RadixTree::take_slot_beside(std::uint32_t answer, Freed& freed) {
   SlotId slot;
   if (pool_.allocate({&slot, 1})) return slot;
-  const bool state = lock(answer);
+  lock(answer);
   evict({.tokens = 0, .states = 1}, freed);
-  unlock(nodes_.id(answer), state);
+  unlock(nodes_.id(answer));
   return pool_.allocate({&slot, 1}) ? slot : SlotId{};
 }
 
-bool RadixTree::lock(std::uint32_t node) noexcept {
+void RadixTree::lock(std::uint32_t node) noexcept {
   for (std::uint32_t at = node; at != root; at = nodes_[at].parent) {
     RadixNode& entry = nodes_[at];
     if (entry.full_lock++ > 0) continue;
     sizes_.evictable_tokens -= nodes_.tokens_of(entry.pages);
     sizes_.protected_tokens += nodes_.tokens_of(entry.pages);
   }
-  if (nodes_[node].slot < 0) return false;
+  if (nodes_[node].slot < 0) {
+    nodes_[node].slot -= RadixNode::state_lock;
+    return;
+  }
   const SlotId slot{nodes_[node].slot};
   pool_.lock(slot);
   if (pool_.lock_count(slot) == 1) {
     --sizes_.evictable_states;
     ++sizes_.protected_states;
   }
-  return true;
 }
 
-void RadixTree::unlock(NodeId node, bool state) noexcept {
+void RadixTree::unlock(NodeId node) noexcept {
   if (!nodes_.contains(node)) return;  // forgotten by reset(): nothing else removes a locked node
-  if (state) {
+  if (nodes_[node.index].slot < 0) {
+    nodes_[node.index].slot += RadixNode::state_lock;
+  } else {
     const SlotId slot{nodes_[node.index].slot};
     pool_.unlock(slot);
     if (pool_.lock_count(slot) == 0) {

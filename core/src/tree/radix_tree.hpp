@@ -42,9 +42,9 @@ class RadixTree {
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
 
-  /// Pins the path and the state; true if there is a state.
-  bool lock(std::uint32_t node) noexcept;
-  void unlock(NodeId node, bool state) noexcept;
+  /// Pins the path, and the state that the node has or gets. Not the root.
+  void lock(std::uint32_t node) noexcept;
+  void unlock(NodeId node) noexcept;
   void touch(std::uint32_t node) noexcept;
   void touch(std::span<const NodeId> nodes) noexcept;
   void reset(Freed& freed);

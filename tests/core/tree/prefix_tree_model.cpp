@@ -92,7 +92,6 @@ int PrefixModel::split(int lower, std::size_t tokens) {
   below.kv.erase(below.kv.begin(), below.kv.begin() + cut);
   below.parent = upper;
   below.tick = ++clock;
-  if (below.slot >= 0) below.state_tick = ++clock;
   return upper;
 }
 
@@ -268,15 +267,14 @@ std::pair<std::int64_t, std::int64_t> PrefixModel::evict(std::int64_t tokens, st
 
 PrefixModel::Lock PrefixModel::lock(int i) {
   for (int up = i; up != 0; up = node(up).parent) ++at(up).full_lock;
-  const bool state = i != 0 && node(i).slot >= 0;
-  if (state) ++at(i).state_lock;
-  return {i, state};
+  if (i != 0) ++at(i).state_lock;
+  return {i};
 }
 
 void PrefixModel::unlock(const Lock& held) {
   if (!node(held.node).alive) return;
   for (int up = held.node; up != 0; up = node(up).parent) --at(up).full_lock;
-  if (held.state) --at(held.node).state_lock;
+  if (held.node != 0) --at(held.node).state_lock;
 }
 
 void PrefixModel::reset() {

@@ -57,7 +57,6 @@ class PrefixModel {
   };
   struct Lock {
     int node = 0;
-    bool state = false;
   };
   struct Sizes {
     std::int64_t evictable_tokens = 0, protected_tokens = 0, evictable_states = 0, protected_states = 0;

@@ -144,20 +144,78 @@ TEST_CASE("the id of an evicted node is refused, also when its place is taken ag
   CHECK(tree.check_restore(hit) == TagCheck::token_count);
 }
 
+TEST_CASE("a lock protects a state that its node gets later") {
+  PrefixTree tree({.slots = 4});
+  const NodeId node = insert(tree, {1, 2, 3}, 0, false).node;
+  insert(tree, {1, 2, 3, 4}, 10);
+  PrefixLock first = tree.lock(node);
+  PrefixLock second = tree.lock(node);
+  CHECK(tree.node(node).state_lock == 2);
+  CHECK(tree.sizes() == TreeSizes{1, 3, 1, 0});
+  insert(tree, {1, 2, 3}, 20);
+  CHECK(tree.sizes() == TreeSizes{1, 3, 1, 1});
+  CHECK(tree.node(node).state_lock == 2);
+  Freed freed;
+  CHECK(tree.evict({.tokens = 9, .states = 9}, freed) == EvictResult{1, 1});
+  first.release();
+  CHECK_THROWS_AS(tree.drop_state(node, freed), InvalidArgument);
+  CHECK(tree.evict({.states = 9}, freed) == EvictResult{});
+  tree.check_invariants();
+  second.release();
+  CHECK(tree.sizes() == TreeSizes{3, 0, 1, 0});
+  CHECK(tree.evict({.states = 9}, freed) == EvictResult{3, 1});
+  tree.check_invariants();
+}
+
+TEST_CASE("locks of a node without a state leave its lost state lost") {
+  PrefixTree tree({.slots = 4});
+  const NodeId node = insert(tree, {1, 2}, 0).node;
+  insert(tree, {1, 2, 3, 4}, 10, false);
+  const auto lost = [&] { return tree.match(Key{1, 2, 3, 4}).lost; };
+  Freed freed;
+  tree.drop_state(node, freed);
+  REQUIRE(lost() == LostHit::evicted);
+  std::vector<PrefixLock> locks;
+  for (int i = 0; i < 3; ++i) {
+    locks.push_back(tree.lock(node));
+    CHECK(lost() == LostHit::evicted);
+  }
+  CHECK(tree.match(Key{1}).node.is_root());  // the lower part of a split keeps the locks
+  CHECK(tree.node(node).state_lock == 3);
+  CHECK(tree.node(tree.node(node).parent).state_lock == 0);
+  tree.check_invariants();
+  locks.clear();
+  CHECK(tree.node(node).state_lock == 0);
+  CHECK(lost() == LostHit::evicted);
+  tree.check_invariants();
+}
+
+TEST_CASE("a split makes no state recent") {
+  PrefixTree tree({.slots = 4, .eviction = EvictionOrder::lru});
+  const NodeId oldest = insert(tree, {1, 2, 3, 4}, 0).node;
+  const NodeId newest = insert(tree, {5, 6}, 10).node;
+  CHECK(tree.match(Key{1, 2}).node.is_root());
+  CHECK(tree.node_count() == 3);
+  insert(tree, {1, 2, 3, 9}, 20, false);
+  CHECK(tree.node_count() == 5);
+  Freed freed;
+  CHECK(tree.evict({.states = 1}, freed) == EvictResult{1, 1});
+  CHECK_FALSE(tree.contains(oldest));
+  CHECK(tree.contains(newest));
+}
+
 TEST_CASE("a lock forgets what it may not unlock") {
   PrefixLock outlives;
   {
     PrefixTree tree({.slots = 2});
     const NodeId node = insert(tree, {1, 2, 3}, 0, false).node;
     PrefixLock lock = tree.lock(node);
-    CHECK_FALSE(lock.holds_state());
-    insert(tree, {1, 2, 3}, 10);  // revived: the handle holds no state
-    CHECK(tree.sizes().evictable_states == 1);
+    insert(tree, {1, 2, 3}, 10);
+    CHECK(tree.sizes().protected_states == 1);
     PrefixLock moved = std::move(lock);
     lock.release();
     CHECK(tree.sizes().protected_tokens == 3);
     moved = tree.lock(node);
-    CHECK(moved.holds_state());
     CHECK(tree.sizes() == TreeSizes{0, 3, 0, 1});
     Freed freed;
     tree.reset(freed);

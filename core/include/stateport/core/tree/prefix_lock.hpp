@@ -12,16 +12,14 @@ class RadixTree;
 }
 
 /// A pin on a path of a PrefixTree: while it lives, the KV of the path from the root to its node is not evicted, nor
-/// is the state of the node if the node had one when it was locked. (A state that comes later is not covered: the
-/// handle releases exactly what it locked.)
+/// is the state of the node, be it there when the node is locked or come later.
 ///
 /// Move-only: a double unlock cannot be written. A handle may outlive reset() and the tree itself; it then releases
 /// nothing. Not thread-safe, like its tree.
 class PrefixLock {
  public:
   PrefixLock() noexcept = default;
-  PrefixLock(PrefixLock&& other) noexcept
-      : tree_(std::move(other.tree_)), node_(other.node_), holds_state_(std::exchange(other.holds_state_, false)) {
+  PrefixLock(PrefixLock&& other) noexcept : tree_(std::move(other.tree_)), node_(std::exchange(other.node_, {})) {
     other.tree_.reset();
   }
   PrefixLock& operator=(PrefixLock&& other) noexcept {
@@ -29,8 +27,7 @@ class PrefixLock {
       release();
       tree_ = std::move(other.tree_);
       other.tree_.reset();
-      node_ = other.node_;
-      holds_state_ = std::exchange(other.holds_state_, false);
+      node_ = std::exchange(other.node_, {});
     }
     return *this;
   }
@@ -43,16 +40,13 @@ class PrefixLock {
 
   /// The locked node; the root, which needs no lock, for an empty handle too.
   [[nodiscard]] NodeId node() const noexcept { return node_; }
-  [[nodiscard]] bool holds_state() const noexcept { return holds_state_; }
 
  private:
   friend class PrefixTree;
-  PrefixLock(std::weak_ptr<detail::RadixTree> tree, NodeId node, bool holds_state) noexcept
-      : tree_(std::move(tree)), node_(node), holds_state_(holds_state) {}
+  PrefixLock(std::weak_ptr<detail::RadixTree> tree, NodeId node) noexcept : tree_(std::move(tree)), node_(node) {}
 
   std::weak_ptr<detail::RadixTree> tree_;
   NodeId node_;
-  bool holds_state_ = false;
 };
 
 }  // namespace stateport

@@ -91,8 +91,8 @@ class PrefixTree {
   /// node that has been evicted, has no state, or whose state is locked. O(nodes of the path).
   void drop_state(NodeId node, Freed& freed);
 
-  /// Pins the path to `node`, and its state if it has one. Refuses a node that has been evicted. The root is never
-  /// evicted: locking it locks nothing. O(nodes of the path).
+  /// Pins the path to `node`, and the state that it has or gets. Refuses a node that has been evicted. The root is
+  /// never evicted: locking it locks nothing. O(nodes of the path).
   [[nodiscard]] PrefixLock lock(NodeId node);
   [[nodiscard]] PrefixLock lock(const PrefixMatch& hit) { return lock(hit.node); }
 
