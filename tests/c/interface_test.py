@@ -365,7 +365,8 @@ def test_request_caches(stateport):
         stateport.refuses(NO_CAPACITY, "requests", "request_cache_start", cache, prompts, 1, started, byref(done))
         chunks = (c_int64 * 2)()
         stateport.request_cache_chunk(cache, int32s(*requests), (c_int64 * 2)(8, 8), 2, chunks)
-        assert chunks[:] == [8, 8]
+        # By blocks prefill also stops where the same prompt hits: its last token is computed anyway.
+        assert chunks[:] == ([4, 4] if index == ALIGN else [8, 8])
         starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))
         assert starts == [0, 0] and plan.read_slot[:2] == [NONE, NONE] and plan.write_slot[0] != plan.write_slot[1]
         starts, plan, _ = run_pass(stateport, cache, requests, (1, 1), (88, 89))

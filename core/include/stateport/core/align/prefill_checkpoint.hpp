@@ -26,11 +26,12 @@ struct PrefillCheckpointQuery {
   std::int64_t alignment = 0;    ///< distance that the kernel can stop at, from the start; 0: it cannot stop at all
 };
 
-/// The deepest useful position of n tokens: on the hash grid and before the last token (`inclusive`: or at it); one
-/// hash block earlier if the draft model drops a block.
+/// The deepest useful position of n tokens: on the hash grid and before the end (`inclusive`: or at it). If the draft
+/// model drops a block, a hit of all n tokens loses its last hash block: the position is the one before that.
 [[nodiscard]] constexpr std::int64_t prefill_checkpoint_position(std::int64_t tokens, std::int64_t hash_block,
                                                                  bool drops_block, bool inclusive = false) noexcept {
-  const std::int64_t position = floor_to(inclusive ? tokens : tokens - 1, hash_block) - (drops_block ? hash_block : 0);
+  const std::int64_t position =
+      drops_block ? floor_to(tokens, hash_block) - hash_block : floor_to(inclusive ? tokens : tokens - 1, hash_block);
   return position > 0 ? position : 0;
 }
 
