@@ -30,10 +30,9 @@ enum class Kind : std::uint8_t {
   request_cache,
   step_committer,
   state_tiers,
-  file_tier,
-  hasher
+  file_tier
 };
-inline constexpr Kind last_kind = Kind::hasher;
+inline constexpr Kind last_kind = Kind::file_tier;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

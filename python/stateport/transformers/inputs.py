@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `generate` may be asked for with a cache of prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stateport.errors import InvalidArgument
+
+# Of a generation configuration: whether the value asks for more than one sequence or a cache of another kind.
+_REFUSED_SETTINGS: dict[str, Callable[[Any], bool]] = {
+    "num_beams": lambda value: value not in (None, 1),
+    "num_return_sequences": lambda value: value not in (None, 1),
+    "prompt_lookup_num_tokens": lambda value: value is not None,
+    "assistant_early_exit": lambda value: value is not None,
+    "cache_implementation": lambda value: value not in (None, "dynamic"),
+    "use_cache": lambda value: value is False,
+}
+_REFUSED_INPUTS = ("assistant_model", "past_key_values", "inputs_embeds", "position_ids", "token_type_ids", "inputs",
+                   "pixel_values", "pixel_values_videos", "image_grid_thw", "input_features", "encoder_outputs",
+                   "streamer_timeout", "custom_generate")
+
+
+def check_ids(model: Any, input_ids: Any) -> None:
+    """Raises InvalidArgument unless input_ids is one prompt of token ids on the model's device."""
+    if not isinstance(input_ids, torch.Tensor):
+        raise InvalidArgument(f"input_ids is a {type(input_ids).__name__}, and must be a torch tensor")
+    if input_ids.ndim != 2 or input_ids.shape[0] != 1 or input_ids.shape[1] == 0:
+        raise InvalidArgument(f"input_ids has the shape {list(input_ids.shape)}, and must have [1, tokens]: one "
+                              "sequence that is not empty")
+    if input_ids.dtype not in (torch.int64, torch.int32):
+        raise InvalidArgument(f"input_ids has elements of {input_ids.dtype}, and must have torch.int64 or torch.int32")
+    device = next(model.parameters()).device
+    if input_ids.device != device:
+        raise InvalidArgument(f"input_ids lies on {input_ids.device}, and the model on {device}")
+    vocabulary = model.get_input_embeddings().num_embeddings
+    least, most = int(input_ids.min()), int(input_ids.max())
+    if least < 0 or most >= vocabulary:
+        raise InvalidArgument(f"input_ids has elements from {least} to {most}, and must have token ids below "
+                              f"{vocabulary}")
+
+
+def check_options(model: Any, input_ids: Any, options: dict[str, Any]) -> None:
+    """Raises InvalidArgument for options of generate that one DynamicCache of one sequence cannot serve."""
+    for name in _REFUSED_INPUTS:
+        if options.get(name) is not None:
+            raise InvalidArgument(f"{name} is not supported: a prompt is looked up by its token ids alone")
+    given = options.get("generation_config") or model.generation_config
+    for name, refuses in _REFUSED_SETTINGS.items():
+        value = options.get(name, getattr(given, name, None))
+        if refuses(value):
+            raise InvalidArgument(f"{name} is {value!r}, which needs another cache than a DynamicCache of one sequence")
+    mask = options.get("attention_mask")
+    if mask is not None and (tuple(mask.shape) != tuple(input_ids.shape) or not bool((mask == 1).all())):
+        raise InvalidArgument("attention_mask is not all ones in the shape of input_ids: a prompt must have no padding")

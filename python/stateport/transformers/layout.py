@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's DynamicCache holds for one sequence, found by running the model over a few tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from typing import Any
+
+import torch
+
+from stateport.spec import StateSpec, TensorSpec
+from stateport.transformers.errors import UnsupportedModel
+from transformers import DynamicCache
+
+_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+_STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec
+_PROBE_TOKENS = (1, 2, 3, 4, 5, 6)
+_PROBE_PART = 3  # tokens after which the probe goes on from a cache
+_SAME = 0.05  # of the largest logit: what another order of additions in 16 bits changes, and another state exceeds
+# Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.23, Mamba-1): behind
+# a cached prefix they run one token at a time.
+_STEPWISE = ("jamba",)
+
+
+@dataclasses.dataclass(frozen=True)
+class StateTensor:
+    """One recurrent tensor of a layer. kind "conv": shape (dim, window); "recurrent": as the layer has it, without the
+    batch."""
+
+    layer: int
+    kind: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class KvTensor:
+    """The keys or the values of one attention layer, [1, heads, tokens, dim]. which: "keys" or "values"."""
+
+    layer: int
+    which: str
+    heads: int
+    dim: int
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheLayout:
+    """All tensors of one sequence, in the order of the stores: by layer, conv before recurrent, keys before values.
+
+    stepwise: behind a cached prefix the model must run one token at a time."""
+
+    architecture: str
+    device: torch.device
+    stepwise: bool
+    states: tuple[StateTensor, ...]
+    kv: tuple[KvTensor, ...]
+
+    def state_spec(self) -> StateSpec:
+        """Of one state: the recurrent tensors of all layers."""
+        return StateSpec([_state_tensor(index, tensor) for index, tensor in _numbered(self.states)])
+
+    def page_spec(self, page_tokens: int) -> StateSpec:
+        """Of one page of KV: [page_tokens, heads, dim] of each tensor."""
+        return StateSpec([
+            TensorSpec("recurrent", _DTYPES[tensor.dtype], (page_tokens, tensor.heads, tensor.dim), layer=index)
+            for index, tensor in enumerate(self.kv)
+        ])
+
+
+def probe(model: Any) -> CacheLayout:
+    """Runs the model over a few tokens: at once, in two parts, and with the first part's cache restored.
+
+    Raises UnsupportedModel if the model does not keep everything that a sequence needs in the recurrent and attention
+    layers of a DynamicCache."""
+    architecture = type(model).__name__
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise UnsupportedModel(f"{architecture} takes no past_key_values, so that no DynamicCache can be handed to it")
+    ids = torch.tensor([_PROBE_TOKENS], device=next(model.parameters()).device)
+    whole = _run(model, ids, DynamicCache(config=model.config), [ids.shape[1]])
+    cache = DynamicCache(config=model.config)
+    _run(model, ids, cache, [_PROBE_PART])
+    layout = _read(architecture, cache, getattr(model.config, "model_type", "") in _STEPWISE)
+    ends = list(range(_PROBE_PART + 1, ids.shape[1] + 1)) if layout.stepwise else [ids.shape[1]]
+    restored = _run(model, ids, _copy(model.config, cache, layout), ends)
+    continued = _run(model, ids, cache, ends)
+    for logits, how in ((continued, "computed in parts"), (restored, "continued from a restored DynamicCache")):
+        if float((logits - whole).abs().max()) > _SAME * float(whole.abs().max()):
+            raise UnsupportedModel(f"{architecture} answers differently when a prompt is {how}: it keeps state "
+                                   "elsewhere")
+    return layout
+
+
+def run(model: Any, ids: torch.Tensor, cache: DynamicCache, begin: int, end: int) -> torch.Tensor:
+    """Runs the tokens [begin, end) of ids [1, tokens], which follow those that the cache holds. Answers logits
+    [1, tokens, vocabulary], of the last token at least."""
+    accepted = inspect.signature(model.forward).parameters
+    options: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+    if "position_ids" in accepted:  # some models count from 0 if they are not told
+        options["position_ids"] = torch.arange(begin, end, device=ids.device).unsqueeze(0)
+    with torch.no_grad():
+        out = model(input_ids=ids[:, begin:end], past_key_values=cache, use_cache=True, **options)
+    logits: torch.Tensor = out.logits
+    return logits
+
+
+def _run(model: Any, ids: torch.Tensor, cache: DynamicCache, ends: list[int]) -> torch.Tensor:
+    """The logits of the last token, after passes that end there."""
+    begin = 0
+    with contextlib.suppress(ValueError):  # nothing is in the cache
+        begin = cache.get_seq_length()
+    try:
+        for end in ends:
+            logits, begin = run(model, ids, cache, begin, end), end
+    except (TypeError, ValueError) as error:
+        raise UnsupportedModel(f"{type(model).__name__} does not run with a DynamicCache: {error}") from error
+    return logits[0, -1].float()
+
+
+def _read(architecture: str, cache: DynamicCache, stepwise: bool) -> CacheLayout:
+    states: list[StateTensor] = []
+    kv: list[KvTensor] = []
+    for index, layer in enumerate(cache.layers):
+        if getattr(layer, "is_sliding", False):
+            raise UnsupportedModel(f"{architecture} has sliding-window attention (layer {index}), whose KV is no "
+                                   "prefix")
+        if hasattr(layer, "conv_states"):
+            states += _states_of(architecture, index, layer)
+        for which in ("keys", "values"):
+            tensor = getattr(layer, which, None)
+            if tensor is not None:
+                kv.append(KvTensor(index, which, tensor.shape[1], tensor.shape[3], tensor.dtype))
+    if not states:
+        raise UnsupportedModel(f"{architecture} has no recurrent layers: its KV alone is cached by other means")
+    if not kv:
+        raise UnsupportedModel(f"{architecture} has no attention layers in its DynamicCache")
+    devices = {tensor.device for tensor in _tensors(cache)}
+    if len(devices) > 1:
+        raise UnsupportedModel(f"{architecture} lies on several devices ({', '.join(sorted(map(str, devices)))}), and "
+                               "must lie on one")
+    for dtype in {tensor.dtype for tensor in _tensors(cache)}:
+        if dtype not in _DTYPES:
+            raise UnsupportedModel(f"{architecture} has a cache of {dtype}, which no store holds")
+    return CacheLayout(architecture, devices.pop(), stepwise, tuple(states), tuple(kv))
+
+
+def _states_of(architecture: str, index: int, layer: Any) -> list[StateTensor]:
+    if layer.number_of_states != 1:
+        raise UnsupportedModel(f"{architecture} has {layer.number_of_states} states in layer {index}, and must have "
+                               "one")
+    found = []
+    for kind, tensor in (("conv", layer.conv_states[0]), ("recurrent", layer.recurrent_states[0])):
+        if tensor is not None:
+            found.append(StateTensor(index, kind, tuple(tensor.shape[1:]), tensor.dtype))
+    if not found:
+        raise UnsupportedModel(f"{architecture} leaves layer {index} of its DynamicCache empty: it keeps state "
+                               "elsewhere")
+    return found
+
+
+def _tensors(cache: DynamicCache) -> list[torch.Tensor]:
+    found = []
+    for layer in cache.layers:
+        found += [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values(),
+                  getattr(layer, "keys", None), getattr(layer, "values", None)]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def _copy(config: Any, cache: DynamicCache, layout: CacheLayout) -> DynamicCache:
+    def state(tensor: StateTensor) -> torch.Tensor:
+        layer = cache.layers[tensor.layer]
+        held: torch.Tensor = (layer.conv_states if tensor.kind == "conv" else layer.recurrent_states)[0]
+        return held.clone()
+
+    def kv(tensor: KvTensor) -> torch.Tensor:
+        held: torch.Tensor = getattr(cache.layers[tensor.layer], tensor.which)
+        return held.clone()
+
+    return fill(config, layout, [state(tensor) for tensor in layout.states], [kv(tensor) for tensor in layout.kv])
+
+
+def fill(config: Any, layout: CacheLayout, states: list[torch.Tensor], kv: list[torch.Tensor]) -> DynamicCache:
+    """A DynamicCache that goes on from these tensors, in the order of the layout, each with a batch of one.
+
+    They go in through the cache's own methods: a layer whose tensors are only set takes its next tokens for a prompt's
+    first."""
+    cache = DynamicCache(config=config)
+    for tensor, value in zip(layout.states, states, strict=True):
+        if tensor.kind == "conv":
+            cache.update_conv_state(value, tensor.layer)
+        else:
+            cache.update_recurrent_state(value, tensor.layer)
+    for i in range(0, len(layout.kv), 2):
+        cache.update(kv[i], kv[i + 1], layout.kv[i].layer)
+    return cache
+
+
+def _numbered(tensors: tuple[StateTensor, ...]) -> list[tuple[int, StateTensor]]:
+    """With the number of each tensor's layer among the layers that have states."""
+    layers = sorted({tensor.layer for tensor in tensors})
+    return [(layers.index(tensor.layer), tensor) for tensor in tensors]
+
+
+def _state_tensor(index: int, tensor: StateTensor) -> TensorSpec:
+    dtype = _DTYPES[tensor.dtype]
+    if tensor.kind == "conv":
+        dim, window = tensor.shape
+        return TensorSpec("conv", dtype, (window, dim), layer=index, conv_layout="ds")
+    shape = tensor.shape
+    while len(shape) > _STATE_EXTENTS_MAX:
+        shape = (shape[0] * shape[1], *shape[2:])
+    return TensorSpec("recurrent", dtype, shape, layer=index)

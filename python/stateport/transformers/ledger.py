@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bookkeeping of cached prefixes together with the memory it speaks of: what is decided here is moved here."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stateport import runtime
+from stateport._arrays import Int32s
+from stateport.cache_options import StartedRequest
+from stateport.errors import ClosedError, InternalError
+from stateport.eviction import Eviction, ReuseHint
+from stateport.hashing import Namespace
+from stateport.passes import PassPlan
+from stateport.request_cache import RequestCache
+from stateport.tier_options import TierOptions
+from stateport.tiers import StateTiers
+from stateport.transformers.budget import Cut, Tiers
+from stateport.transformers.fingerprint import model_name
+from stateport.transformers.layout import CacheLayout
+from stateport.transformers.stores import Stores, kv_bytes_per_token
+from transformers import DynamicCache
+
+_POLL_S = 0.0001  # between looks at a load that is under way
+
+Forward = Callable[[DynamicCache, int, int], None]  # runs the tokens [begin, end) of a request
+
+
+@dataclasses.dataclass
+class Running:
+    """A request that runs. cache: what the model goes on from; None: nothing is restored. position: tokens whose KV and
+    state are in the stores. live: the slot of its state."""
+
+    number: int
+    started: StartedRequest
+    cache: DynamicCache | None = None
+    position: int = 0
+    live: int = -1
+
+
+class Ledger:
+    """One RequestCache by tokens, its stores and its tiers. Any thread may call; calls run one after another.
+
+    A pass is planned, run and committed in one call, because a plan that another thread makes would replace it."""
+
+    def __init__(self, model: Any, layout: CacheLayout, sizes: Cut, *, requests: int, page_tokens: int,
+                 eviction: str, tiers: Tiers | None) -> None:
+        self.lock = threading.RLock()
+        self._layout = layout
+        state, page = layout.state_spec(), layout.page_spec(page_tokens)
+        tiers = tiers or Tiers()
+        below = TierOptions(*tiers.sizes, state_image_bytes=state.image_bytes, kv_image_bytes=page.image_bytes,
+                            write_through=tiers.write_through)
+        self.book = RequestCache(
+            "tree", max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
+            kv_tokens=sizes.pages * page_tokens, layout_fingerprint=state.fingerprint, checkpoints=sizes.checkpoints,
+            # Without saves on its way a pass is one forward.
+            scan_alignment_tokens=-1 if layout.stepwise else 0,
+            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, fast_hash=True, tiers=below,
+            eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
+        self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)
+        self.tiers: StateTiers | None = None
+        self._in_files = tiers.folder is not None
+        if any(tiers.sizes):
+            self.tiers = StateTiers(states=[self.stores.states], kv=self.stores.pages, host_bytes=below.host_bytes,
+                                    model=model_name(model) if self._in_files else "", folder=tiers.folder,
+                                    file_bytes=below.file_bytes)
+        if self.tiers is not None and self._in_files:
+            self.tiers.attach(self.book, self._stream())
+        self._clock = time.monotonic()
+
+    # --- The life of a request ---------------------------------------------------------------------------------------
+
+    def start(self, tokens: Int32s, namespace: Namespace | None, hint: ReuseHint | None) -> Running | None:
+        """Looks a prompt up, loads what tiers have of it, and restores it. None: there is no room."""
+        with self.lock:
+            started = self.book.start(tokens, namespace=namespace, hint=hint, now_s=time.monotonic() - self._clock)
+            if started is None:
+                return None
+            self._begin()
+        running = Running(started.request, started)
+        try:
+            while self._waits(running):
+                time.sleep(_POLL_S)
+            if started.reused_tokens or started.load_tokens:
+                self._restore(running)
+        except BaseException:
+            self.abort(running)
+            raise
+        return running
+
+    def _waits(self, running: Running) -> bool:
+        with self.lock:
+            if self.tiers is None or not self.book.loading([running.number])[0]:
+                return False
+            self.tiers.end_transfers(self.book, self._stream())
+            return True
+
+    def _restore(self, running: Running) -> None:
+        """A pass of one token says where the state and the KV lie; it does not run."""
+        with self.lock:
+            plan = self._plan(running, 1)
+            if plan is None:
+                return
+            start = int(plan.start[0])
+            if start > 0:
+                slot = int(plan.groups[0].read_slot[0])
+                running.cache = self.stores.restore(slot, plan.kv(0)[:start])
+                running.position = start
+            self.book.cancel(plan)
+
+    def run(self, running: Running, count: int, forward: Forward) -> bool:
+        """Runs `count` tokens by `forward`, in parts that end where the cache wants a state. False: there is no room
+        for their KV, and nothing ran."""
+        with self.lock:
+            plan = self._plan(running, count)
+            if plan is None:
+                return False
+            try:
+                self._run(running, plan, count, forward)
+            except BaseException:
+                self.book.cancel(plan)
+                raise
+            self._commit(running, plan, count, [])
+            return True
+
+    def _run(self, running: Running, plan: PassPlan, count: int, forward: Forward) -> None:
+        saves = {int(save["offset"]): int(save["slot"]) for save in plan.groups[0].saves}
+        cache = running.cache
+        assert cache is not None
+        done = 0
+        for end in sorted({*saves, count}):
+            forward(cache, running.position + done, running.position + end)
+            if end in saves:
+                self.stores.save_state(cache, saves[end])
+            done = end
+
+    def append(self, running: Running, tokens: list[int]) -> bool:
+        """The model ran one token after another and sampled these. False: there is no room for their KV."""
+        with self.lock:
+            for token in tokens:
+                plan = self._plan(running, 1)
+                if plan is None:
+                    return False
+                self._commit(running, plan, 1, [token])
+            return True
+
+    def finish(self, running: Running, hint: ReuseHint | None) -> None:
+        """The request is complete: what it computed stays, where there is a state for it."""
+        with self.lock:
+            if self.book.closed:
+                return
+            cache = running.cache
+            # A cache that went on without room is further than the KV that was told.
+            if cache is None or running.live < 0 or cache.get_seq_length() != running.position:
+                self.abort(running)
+                return
+            self.stores.save_state(cache, running.live)
+            self.book.finish([running.number], [hint] if hint else None)
+            self._begin()
+            self._end()
+
+    def abort(self, running: Running) -> None:
+        """Nothing more of the request is kept than what was published. Twice is fine, and after close, too."""
+        with self.lock:
+            if self.book.closed:
+                return
+            self.book.abort([running.number])
+            self._begin()
+
+    # --- Passes ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, running: Running, count: int) -> PassPlan | None:
+        plan = self.book.plan([running.number], [count])
+        self._begin()
+        if not plan.room[0]:
+            self.book.cancel(plan)
+            return None
+        group = plan.groups[0]
+        if len(group.clear):
+            self.stores.states.clear(group.clear, self._stream())
+        self._copy(group.copies)
+        return plan
+
+    def _commit(self, running: Running, plan: PassPlan, count: int, sampled: list[int]) -> None:
+        cache, first = running.cache, running.position
+        assert cache is not None and int(plan.start[0]) == first
+        running.live = int(plan.groups[0].write_slot[0])
+        self.stores.save_kv(cache, first, plan.kv(0, first)[:count])
+        commit = self.book.commit(plan, [len(sampled)], sampled)
+        self._begin()
+        if len(commit.groups[0].copies):
+            if cache.get_seq_length() != first + count:
+                raise InternalError(f"a state after {first + count} tokens is wanted, and the one that there is comes "
+                                    f"after {cache.get_seq_length()}")
+            self.stores.save_state(cache, running.live)
+            self._copy(commit.groups[0].copies)
+        running.position += count
+        self._end()
+
+    def _copy(self, copies: Any) -> None:
+        if len(copies):
+            self.stores.states.copy(copies, self._stream())
+            if self._layout.device.type == "cpu":
+                runtime.synchronize()
+
+    def _begin(self) -> None:
+        if self.tiers is not None:
+            self.tiers.begin_transfers(self.book, self._stream())
+
+    def _end(self) -> None:
+        if self.tiers is not None:
+            self.tiers.end_transfers(self.book, self._stream())
+
+    def _stream(self) -> Any:
+        return torch.cuda.current_stream(self._layout.device) if self._layout.device.type == "cuda" else None
+
+    # --- All of it ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Writes everything that is cached to files, as far as they have room. Waits for it."""
+        with self.lock:
+            written: float = -1
+            while self.tiers is not None and written != (now := self.tiers.info()["written_images"]):
+                written = now
+                self.book.drain()
+                self._begin()
+                self.settle()
+
+    def settle(self) -> None:
+        """Waits for all transfers that are under way."""
+        with self.lock:
+            while self.tiers is not None and self.book.transfers_under_way:
+                self._end()
+                time.sleep(_POLL_S)
+
+    def check_invariants(self) -> None:
+        with self.lock:
+            self.book.check_invariants()
+            if self.tiers is not None:
+                self.tiers.check_invariants()
+
+    def reset(self) -> None:
+        with self.lock:
+            self.settle()
+            self.book.reset()
+            self._begin()
+
+    def close(self) -> None:
+        """Writes what is cached to files. What runs is given up."""
+        with self.lock:
+            if self._in_files:
+                self.drain()
+            self.book.close()
+            if self.tiers is not None:
+                self.tiers.close()
+            self.stores.close()
+
+    def require_open(self) -> None:
+        if self.book.closed:
+            raise ClosedError("this PrefixCache is closed")
+        _ = self.book.handle  # refused after a fork

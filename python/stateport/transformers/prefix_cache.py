@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefix caching for hybrid models of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stateport import _library
+from stateport.cache_options import CacheStats, TierUsage
+from stateport.errors import BackendError, InvalidArgument
+from stateport.eviction import ReuseHint
+from stateport.hashing import Namespace
+from stateport.transformers.budget import Tiers, cut, parse_bytes
+from stateport.transformers.inputs import check_ids, check_options
+from stateport.transformers.layout import probe
+from stateport.transformers.ledger import Ledger
+from stateport.transformers.request import Request, Served, Speed
+from stateport.transformers.stores import kv_bytes_per_token, state_bytes
+from stateport.transformers.streaming import TokenStream
+from transformers import StoppingCriteriaList
+
+_DEVICES = {"OpenMP": "cpu", "CUDA": "cuda", "HIP": "cuda"}  # torch's name of the device of each build
+_PAGE_TOKENS = 16  # with tiers: an image of KV has a header of 4 KiB
+
+
+class PrefixCache:
+    """Keeps KV and recurrent states of earlier prompts and answers, so that a prompt that begins as one of them is
+    computed from where they part.
+
+        with PrefixCache(model, memory="2 GiB") as cache:
+            output = cache.generate(input_ids, max_new_tokens=100)   # in place of model.generate
+
+    memory: bytes for states and KV, on the model's device. state_share: the part of it for states. tiers: where both go
+    when it is full. page_tokens: KV is kept, and prompts are matched, in pages of so many tokens; None: 1, and 16 with
+    tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: what the model and memory
+    allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward pass.
+    eviction: one of stateport.eviction.ORDERS.
+
+    The model's weights must not change while the cache lives. Any thread may call. A forked process makes its own.
+    Raises UnsupportedModel, and InvalidArgument for what does not fit."""
+
+    def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
+                 state_share: float = 0.5, max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096,
+                 eviction: str = "hix") -> None:
+        _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
+        _require_device(model)
+        self.model = model
+        self.layout = probe(model)
+        self.page_tokens = page_tokens or (_PAGE_TOKENS if tiers else 1)
+        self.chunk_tokens = chunk_tokens
+        config = model.config.get_text_config(decoder=True)
+        sizes = cut(parse_bytes("memory", memory), state_bytes=state_bytes(self.layout),
+                    page_bytes=kv_bytes_per_token(self.layout) * self.page_tokens, page_tokens=self.page_tokens,
+                    requests=requests, state_share=state_share,
+                    tokens_max=max_tokens or getattr(config, "max_position_embeddings", None) or 2**30)
+        self.request_tokens = sizes.request_tokens
+        self.speed = Speed()
+        self.last: Served | None = None
+        self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
+                              eviction=eviction, tiers=tiers)
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def generate(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None, hint: ReuseHint | None = None,
+                 **options: Any) -> Any:
+        """What model.generate answers for these input_ids [1, tokens] and options. `last` says what was saved.
+
+        namespace: prompts of different ones share nothing. hint: what is known of the prompt's future. Raises
+        InvalidArgument for more than one sequence, for padding, and for options that need a cache of their own
+        (num_beams, assistant_model, …)."""
+        check_options(self.model, input_ids, options)
+        criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
+        options.pop("attention_mask", None)
+        with self.request(input_ids, namespace=namespace, hint=hint) as request:
+            request.prefill()
+            return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
+                                       past_key_values=request.past_key_values,
+                                       stopping_criteria=StoppingCriteriaList([request, *criteria]), **options)
+
+    def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,
+               hint: ReuseHint | None = None, timeout_s: float | None = None, **options: Any) -> TokenStream:
+        """As generate, but answers an iterator over what is sampled, while it is: token ids, or text with a tokenizer.
+
+        Closing it, or leaving its `with` statement, ends the generation early and keeps what was computed so far."""
+        check_options(self.model, input_ids, options)
+        check_ids(self.model, input_ids)
+        self._ledger.require_open()
+        return TokenStream(self, input_ids, tokenizer, timeout_s, {"namespace": namespace, "hint": hint, **options})
+
+    def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None,
+                hint: ReuseHint | None = None) -> Request:
+        """Starts a request for a loop of the caller's own: see Request."""
+        self._ledger.require_open()
+        check_ids(self.model, input_ids)
+        return Request(self, self._ledger, input_ids, {"namespace": namespace, "hint": hint})
+
+    def ended(self, request: Request) -> None:
+        """Called by a request that ends."""
+        self.last = request.served
+
+    # --- The cache ---------------------------------------------------------------------------------------------------
+
+    def stats(self) -> CacheStats:
+        """Hits, and why there were not more."""
+        self._ledger.require_open()
+        return self._ledger.book.stats()
+
+    def tier_usage(self, medium: str) -> TierUsage:
+        """What "host" or "file" holds and did."""
+        self._ledger.require_open()
+        return self._ledger.book.tier_usage(medium)
+
+    def prometheus(self, prefix: str = "stateport") -> str:
+        """The statistics in the text format of Prometheus."""
+        self._ledger.require_open()
+        return self._ledger.book.prometheus(prefix)
+
+    @property
+    def running_requests(self) -> int:
+        """That started and did not end."""
+        self._ledger.require_open()
+        return self._ledger.book.running_requests
+
+    def reset(self) -> None:
+        """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs."""
+        self._ledger.require_open()
+        self._ledger.reset()
+
+    def drain(self) -> None:
+        """Writes what is cached to files, so that another process, or the next run, finds it. Waits for it."""
+        self._ledger.require_open()
+        self._ledger.drain()
+
+    def check_invariants(self) -> None:
+        """Recounts everything; raises InternalError that names what is wrong."""
+        self._ledger.require_open()
+        self._ledger.check_invariants()
+
+    def close(self) -> None:
+        """Writes what is cached to files, if there are any, and gives all memory back. Requests that run are aborted:
+        what they do next raises ClosedError. Closing twice is fine."""
+        if not self._ledger.book.closed:
+            self._ledger.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._ledger.book.closed
+
+    def __enter__(self) -> PrefixCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<PrefixCache, closed>"
+        return f"<PrefixCache of a {self.layout.architecture}: {self._ledger.book!r}>"
+
+
+def _require_positive(**values: int | None) -> None:
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InvalidArgument(f"{name} is {value!r}, and must be a positive number")
+
+
+def _require_device(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "generate"):
+        raise InvalidArgument(f"model is a {type(model).__name__}, and must be a model of transformers that generates")
+    if model.training:
+        raise InvalidArgument("model is in training mode, where its answers are random: call model.eval() first")
+    backend, device = _library.backend(), next(model.parameters()).device
+    if backend is None:
+        raise BackendError("this build of stateport has no device: it is a core-only one")
+    if device.type != _DEVICES[backend]:
+        raise InvalidArgument(f"model lies on {device}, and this build of stateport for {backend} reaches "
+                              f"{_DEVICES[backend]} alone")

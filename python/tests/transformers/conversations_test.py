@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nine hybrid architectures: the answers of a cache of prefixes are those of a run without one."""
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+pytest.importorskip("transformers", reason="the adapter needs transformers (python/engines.toml)")
+
+from witness import Conversations, Witness, budget  # noqa: E402
+
+from conftest import seeds  # noqa: E402
+from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
+from stateport.transformers import PrefixCache, Served, Tiers, probe  # noqa: E402
+
+LONGEST = 120
+CONVERSATIONS = 26
+
+
+def converse(cache: PrefixCache, witness: Witness, source: Conversations, count: int) -> list[Served]:
+    served = []
+    for _ in range(count):
+        prompt, answer = source.next()
+        tokens, what = witness.serve(cache, prompt, answer)
+        source.keep(tokens)
+        served.append(what)
+    return served
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_answers_are_those_of_a_cold_run_while_memory_is_short(architecture: str) -> None:
+    for seed in seeds(1):
+        print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
+        model = tiny_model(architecture, seed)
+        witness, source = Witness(model), Conversations(seed, LONGEST)
+        with PrefixCache(model, **budget(probe(model), states=12, tokens=400)) as cache:
+            served = converse(cache, witness, source, CONVERSATIONS)
+            stats = cache.stats()
+        assert stats.requests == CONVERSATIONS
+        assert stats.hit_tokens == sum(what.reused_tokens for what in served) > 0
+        assert stats.evicted_states > 0
+        assert stats.evicted_kv_tokens > 0
+        assert all(what.cached for what in served)
+        assert witness.ties <= 1
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("page_tokens", [1, 4])
+def test_turns_give_the_same_bits_as_the_same_passes_without_a_cache(architecture: str, page_tokens: int) -> None:
+    for seed in seeds(1):
+        print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
+        model = tiny_model(architecture, seed)
+        witness, source = Witness(model), Conversations(seed, LONGEST)
+        with PrefixCache(model, memory="4 MiB", page_tokens=page_tokens) as cache:
+            tokens: tuple[int, ...] = ()
+            for turn in range(3):
+                asked = tokens + source.fresh(5, 30)
+                tokens, what = witness.serve(cache, asked, 7)
+                assert (what.reused_tokens > 0) == (turn > 0)
+                assert what.reused_tokens + what.computed_tokens == len(asked) - 1
+        # A page that the third turn computed again, because its state was not kept, has two histories.
+        assert witness.exact >= (2 if page_tokens == 1 else 1)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tiers_and_a_restart_give_the_same_answers(architecture: str, tmp_path: pathlib.Path) -> None:
+    for seed in seeds(1):
+        print(f"STATEPORT_TEST_FIRST_SEED={seed} STATEPORT_TEST_SEEDS=1")
+        folder = tmp_path / str(seed)
+        model = tiny_model(architecture, seed)
+        layout = probe(model)
+        witness, source = Witness(model), Conversations(seed, LONGEST)
+        tiers = Tiers(host_bytes=12 * layout.state_spec().image_bytes, folder=folder, file_bytes="16 MiB")
+        options = {"tiers": tiers, "page_tokens": 8, **budget(layout, states=5, tokens=200)}
+        with PrefixCache(model, **options) as cache:
+            converse(cache, witness, source, CONVERSATIONS)
+            stats, host, file = cache.stats(), cache.tier_usage("host"), cache.tier_usage("file")
+        assert stats.hit_tokens > 0
+        assert stats.evicted_states > 0
+        assert host.loads > 0
+        assert file.bytes_written > 0
+        assert host.lost_images == file.lost_images == 0
+        # The next process: all that it finds are the files.
+        with PrefixCache(model, **options) as cache:
+            served = converse(cache, witness, source, CONVERSATIONS // 3)
+            file = cache.tier_usage("file")
+        assert file.loads > 0
+        assert file.hit_tokens == sum(what.loaded_tokens for what in served if what.loaded_from == "file") > 0
+        assert witness.ties <= 1
+        others_hit_nothing(architecture, seed, source, options)
+
+
+def others_hit_nothing(architecture: str, seed: int, source: Conversations, options: dict[str, object]) -> None:
+    """A model with the same configuration and other weights, over the same folder."""
+    model = tiny_model(architecture, seed + 1000)
+    with PrefixCache(model, **options) as cache:  # type: ignore[arg-type]
+        prompt = max(source.answered, key=len)
+        _, what = Witness(model).serve(cache, prompt, 2)
+        assert what.reused_tokens == 0
+        assert cache.tier_usage("file").loads == 0

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a PrefixCache refuses, and that nothing leaks when a request does not end well."""
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="the adapter needs transformers (python/engines.toml)")
+
+import torch  # noqa: E402
+from witness import Witness, as_ids, budget  # noqa: E402
+
+import stateport as sp  # noqa: E402
+import transformers  # noqa: E402
+from stateport.demo.tiny import tiny_model  # noqa: E402
+from stateport.transformers import PrefixCache, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
+
+PROMPT = tuple(range(3, 40))
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model("lfm2")
+
+
+@pytest.fixture
+def cache(model: Any) -> Iterator[PrefixCache]:
+    with PrefixCache(model, memory="1 MiB") as cache:
+        yield cache
+        cache.check_invariants()
+        assert cache.running_requests == 0
+
+
+def test_a_prompt_that_parts_inside_a_page_hits_the_page_before(model: Any) -> None:
+    for page_tokens, hit in ((1, 21), (8, 16)):
+        with PrefixCache(model, memory="1 MiB", page_tokens=page_tokens) as cache:
+            witness = Witness(model)
+            witness.serve(cache, PROMPT, 3)
+            parted = PROMPT[:21]
+            _, first = witness.serve(cache, (*parted, 100, 101, 102), 3)
+            _, second = witness.serve(cache, (*parted, 103, 104, 105), 3)
+            # The first one finds KV and no state, computes it all, and leaves a state where it parted.
+            assert first.lost == "no_checkpoint"
+            assert (first.reused_tokens, second.reused_tokens) == (0, hit)
+
+
+def test_an_equal_prompt_computes_its_last_token_alone(cache: PrefixCache, model: Any) -> None:
+    witness = Witness(model)
+    for reused in (0, len(PROMPT) - 1):
+        _, what = witness.serve(cache, PROMPT, 4)
+        assert what.reused_tokens == reused
+        assert what.computed_tokens == len(PROMPT) - 1 - reused
+
+
+def test_chunks_of_a_prompt_give_the_same_answer(model: Any) -> None:
+    with PrefixCache(model, memory="1 MiB", chunk_tokens=5) as cache:
+        _, what = Witness(model).serve(cache, PROMPT, 4)
+        assert what.computed_tokens == len(PROMPT) - 1
+        assert cache.stats().states > len(PROMPT) // 5
+
+
+def test_sampling_draws_what_it_draws_without_a_cache(cache: PrefixCache, model: Any) -> None:
+    for _ in range(2):
+        outputs = []
+        for generate in (model.generate, cache.generate):
+            torch.manual_seed(7)
+            outputs.append(generate(as_ids(PROMPT), max_new_tokens=8, do_sample=True).tolist())
+        assert outputs[0] == outputs[1]
+
+
+def test_namespaces_share_nothing(cache: PrefixCache) -> None:
+    for tenant in (b"a", b"b"):
+        cache.generate(as_ids(PROMPT), max_new_tokens=1, namespace=sp.Namespace(salt=tenant))
+        assert cache.last is not None
+        assert cache.last.reused_tokens == 0
+
+
+@pytest.mark.parametrize("page_tokens", [1, 8])
+def test_an_answer_that_fills_the_room_goes_on_without_the_cache(model: Any, page_tokens: int) -> None:
+    witness = Witness(model)
+    with PrefixCache(model, memory="1 MiB", page_tokens=page_tokens, max_tokens=48) as cache:
+        _, what = witness.serve(cache, PROMPT, 30)
+        assert not what.cached
+        _, long = witness.serve(cache, tuple(range(3, 70)), 3)
+        assert not long.cached
+        assert long.reused_tokens == 0
+        _, again = witness.serve(cache, PROMPT, 2)
+        assert again.reused_tokens > 0
+
+
+def test_requests_beyond_those_that_may_run_do_without_the_cache(model: Any) -> None:
+    with PrefixCache(model, memory="1 MiB", requests=1) as cache, cache.request(as_ids(PROMPT)) as first:
+        assert first.served.cached
+        out = cache.generate(as_ids(PROMPT), max_new_tokens=3, do_sample=False)
+        assert cache.last is not None
+        assert not cache.last.cached
+        assert torch.equal(out, model.generate(as_ids(PROMPT), max_new_tokens=3, do_sample=False))
+
+
+def test_a_loop_of_the_callers_own(cache: PrefixCache, model: Any) -> None:
+    wanted = model.generate(as_ids(PROMPT), max_new_tokens=6, do_sample=False)[0].tolist()
+    for reused in (0, len(PROMPT) - 1):
+        tokens = list(PROMPT)
+        with cache.request(as_ids(PROMPT)) as request:
+            assert request.served.reused_tokens == reused
+            request.prefill()
+            for _ in range(6):
+                at = torch.tensor([[len(tokens) - 1]])
+                with torch.no_grad():
+                    out = model(as_ids(tuple(tokens[-1:])), position_ids=at, past_key_values=request.past_key_values)
+                tokens.append(int(out.logits[0, -1].argmax()))
+                request.append(tokens[-1])
+        assert tokens == wanted
+        with pytest.raises(sp.InvalidState, match="has ended"):
+            request.append(3)
+
+
+# --- Requests that do not end well -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("at", [0, 1, 2, 5])
+def test_an_exception_of_the_model_leaves_nothing_behind(model: Any, at: int) -> None:
+    """In any pass over the prompt, or while it decodes."""
+    left = [at]
+
+    def fail(*_: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ArithmeticError("the model failed")
+
+    witness = Witness(model)
+    with PrefixCache(model, memory="1 MiB", chunk_tokens=16) as cache:
+        hook = model.register_forward_pre_hook(fail)
+        with pytest.raises(ArithmeticError, match="the model failed"), witness.recording(list(PROMPT)):
+            cache.generate(as_ids(PROMPT), max_new_tokens=8)
+        hook.remove()
+        assert cache.running_requests == 0
+        cache.check_invariants()
+        witness.serve(cache, PROMPT, 4)
+        witness.serve(cache, (*PROMPT, 5, 6), 4)
+
+
+def test_streams_answer_while_they_run_and_can_be_left(cache: PrefixCache, model: Any) -> None:
+    wanted = model.generate(as_ids(PROMPT), max_new_tokens=9, do_sample=False)[0, len(PROMPT):].tolist()
+    with cache.stream(as_ids(PROMPT), max_new_tokens=9, do_sample=False) as stream:
+        assert list(stream) == wanted
+        assert list(stream) == []
+    with cache.stream(as_ids(PROMPT), max_new_tokens=2000, do_sample=False) as stream:
+        assert [next(stream) for _ in range(12)][:9] == wanted
+        assert cache.running_requests == 1
+    assert cache.running_requests == 0
+    stream.close()
+    # What it computed until then is kept.
+    assert len(PROMPT) + 11 <= cache.stats().kv_tokens < 1000
+    out = cache.generate(as_ids((*PROMPT, *wanted, 7)), max_new_tokens=3, do_sample=False)
+    assert cache.last is not None
+    assert torch.equal(out, model.generate(as_ids((*PROMPT, *wanted, 7)), max_new_tokens=3, do_sample=False))
+
+
+def test_a_stream_that_nobody_reads_any_more_ends(cache: PrefixCache) -> None:
+    stream: TokenStream | None = cache.stream(as_ids(PROMPT), max_new_tokens=2000, do_sample=False)
+    assert stream is not None
+    next(stream)
+    stream = None
+    for thread in threading.enumerate():
+        if thread.name == "stateport-stream":
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_a_stream_raises_what_the_model_raises(cache: PrefixCache, model: Any) -> None:
+    def fail(*_: Any) -> None:
+        raise ArithmeticError("the model failed")
+
+    with model.register_forward_pre_hook(fail), pytest.raises(ArithmeticError, match="the model failed"):
+        list(cache.stream(as_ids(PROMPT), max_new_tokens=3))
+
+
+def test_streams_with_a_tokenizer_answer_text(cache: PrefixCache) -> None:
+    class Letters:
+        def decode(self, tokens: Any, **_: Any) -> str:
+            return "".join(chr(65 + int(token) % 26) + " " for token in tokens)
+
+    text = "".join(cache.stream(as_ids(PROMPT), tokenizer=Letters(), max_new_tokens=5, do_sample=False))
+    assert len(text) == 10
+    assert text.endswith(" ")
+
+
+def test_streams_run_beside_each_other(model: Any) -> None:
+    prompts = [(*PROMPT[:20], 50 + i, *PROMPT[20:]) for i in range(3)]
+    wanted = [model.generate(as_ids(prompt), max_new_tokens=12, do_sample=False)[0, len(prompt):].tolist()
+              for prompt in prompts]
+    with PrefixCache(model, memory="1 MiB", requests=3) as cache:
+        for _ in range(2):
+            streams = [cache.stream(as_ids(prompt), max_new_tokens=12, do_sample=False) for prompt in prompts]
+            assert [list(stream) for stream in streams] == wanted
+            cache.check_invariants()
+        assert cache.stats().hit_tokens > 0
+
+
+def test_closing_ends_what_runs(model: Any) -> None:
+    cache = PrefixCache(model, memory="1 MiB")
+    stream = cache.stream(as_ids(PROMPT), max_new_tokens=2000, do_sample=False)
+    next(stream)
+    cache.close()
+    cache.close()
+    with pytest.raises(sp.ClosedError, match="PrefixCache is closed"):
+        list(stream)
+    assert repr(cache) == "<PrefixCache, closed>"
+    for call in (lambda: cache.generate(as_ids(PROMPT)), lambda: cache.stream(as_ids(PROMPT)), cache.stats,
+                 lambda: cache.request(as_ids(PROMPT)), cache.drain, cache.reset, cache.check_invariants):
+        with pytest.raises(sp.ClosedError, match="PrefixCache is closed"):
+            call()
+
+
+def test_a_child_of_a_fork_is_told_to_make_its_own(cache: PrefixCache) -> None:
+    def child(results: Any) -> None:
+        try:
+            cache.generate(as_ids(PROMPT), max_new_tokens=1)
+            results.put("no exception")
+        except sp.InvalidState as error:
+            results.put(str(error))
+        os._exit(0)
+
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    process = context.Process(target=child, args=(results,))
+    process.start()
+    assert "fork" in results.get(timeout=60)
+    process.join()
+
+
+# --- What is refused -------------------------------------------------------------------------------------------------
+
+REFUSED_IDS = {
+    "list": ([[3, 4]], "input_ids is a list"),
+    "batch": (torch.ones(2, 5, dtype=torch.int64), r"the shape \[2, 5\]"),
+    "one dimension": (torch.ones(5, dtype=torch.int64), r"the shape \[5\]"),
+    "empty": (torch.ones(1, 0, dtype=torch.int64), r"the shape \[1, 0\]"),
+    "floats": (torch.ones(1, 5), "torch.float32"),
+    "device": (torch.ones(1, 5, dtype=torch.int64, device="meta"), "lies on meta, and the model on cpu"),
+    "unknown token": (torch.tensor([[3, 128]]), "elements from 3 to 128"),
+    "negative token": (torch.tensor([[3, -1]]), "elements from -1 to 3"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_IDS)
+def test_ids_that_are_refused(cache: PrefixCache, name: str) -> None:
+    ids, why = REFUSED_IDS[name]
+    for call in (cache.generate, cache.stream, cache.request):
+        with pytest.raises(sp.InvalidArgument, match=why):
+            call(ids)  # type: ignore[operator]
+
+
+REFUSED_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "beams": ({"num_beams": 2}, "num_beams is 2"),
+    "beams of a configuration": ({"generation_config": transformers.GenerationConfig(num_beams=3)}, "num_beams is 3"),
+    "sequences": ({"num_return_sequences": 2}, "num_return_sequences is 2"),
+    "no cache": ({"use_cache": False}, "use_cache is False"),
+    "static cache": ({"cache_implementation": "static"}, "cache_implementation is 'static'"),
+    "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens is 3"),
+    "embeddings": ({"inputs_embeds": torch.zeros(1, 2, 32)}, "inputs_embeds is not supported"),
+    "another cache": ({"past_key_values": transformers.DynamicCache()}, "past_key_values is not supported"),
+    "padding": ({"attention_mask": torch.tensor([[0] + [1] * (len(PROMPT) - 1)])}, "attention_mask is not all ones"),
+    "mask of another shape": ({"attention_mask": torch.ones(1, 3)}, "attention_mask is not all ones"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_OPTIONS)
+def test_options_that_are_refused(cache: PrefixCache, name: str) -> None:
+    options, why = REFUSED_OPTIONS[name]
+    for call in (cache.generate, cache.stream):
+        with pytest.raises(sp.InvalidArgument, match=why):
+            call(as_ids(PROMPT), **options)
+
+
+def test_a_mask_of_ones_is_fine(cache: PrefixCache, model: Any) -> None:
+    ids = as_ids(PROMPT)
+    out = cache.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False)
+    assert torch.equal(out, model.generate(ids, max_new_tokens=3, do_sample=False))
+
+
+_SMALL = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+REFUSED_MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "MiniMax": ("MiniMax", {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 2,
+                            "layer_types": ["linear_attention", "full_attention"]}, "cache of its own"),
+    "RecurrentGemma": ("RecurrentGemma", {"num_hidden_layers": 3, "intermediate_size": 48, "lru_width": 32},
+                       "keeps state elsewhere"),
+    "mamba": ("Mamba", {"state_size": 8}, "takes no past_key_values"),
+    "mamba2": ("Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}, "takes no past_key_values"),
+    "attention alone": ("Llama", {"intermediate_size": 48}, "has no recurrent layers"),
+    "sliding windows": ("Mistral", {"intermediate_size": 48, "num_key_value_heads": 4, "sliding_window": 8},
+                        "has sliding-window attention"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_MODELS)
+def test_models_that_are_refused(name: str) -> None:
+    family, options, why = REFUSED_MODELS[name]
+    config = getattr(transformers, f"{family}Config")(**{**_SMALL, **options})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with pytest.raises(UnsupportedModel, match=f"{family}ForCausalLM .*{why}"):
+        PrefixCache(model, memory="16 MiB")
+
+
+def test_a_model_on_another_device_or_in_training_is_refused(model: Any) -> None:
+    with pytest.raises(sp.InvalidArgument, match="lies on meta, and this build of stateport for OpenMP reaches cpu"):
+        PrefixCache(tiny_model("lfm2").to("meta"), memory="1 MiB")
+    with pytest.raises(sp.InvalidArgument, match="training mode"):
+        PrefixCache(tiny_model("lfm2").train(), memory="1 MiB")
+    with pytest.raises(sp.InvalidArgument, match="model is a str"):
+        PrefixCache("lfm2", memory="1 MiB")
+
+
+REFUSED_SIZES: dict[str, tuple[dict[str, Any], str]] = {
+    "too little": ({"memory": 1000}, "memory is 1,000 bytes, and must be at least"),
+    "no number": ({"memory": "1 cup"}, "memory is '1 cup'"),
+    "negative": ({"memory": -1}, "memory is -1"),
+    "share": ({"memory": "1 MiB", "state_share": 1.0}, "state_share is 1.0"),
+    "pages": ({"memory": "1 MiB", "page_tokens": 0}, "page_tokens is 0"),
+    "requests": ({"memory": "1 MiB", "requests": -1}, "requests is -1"),
+    "order": ({"memory": "1 MiB", "eviction": "best"}, "order is 'best'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_SIZES)
+def test_sizes_that_are_refused(model: Any, name: str) -> None:
+    options, why = REFUSED_SIZES[name]
+    with pytest.raises(sp.InvalidArgument, match=why):
+        PrefixCache(model, **options)
+
+
+def test_tiers_that_are_refused() -> None:
+    with pytest.raises(sp.InvalidArgument, match="both or neither"):
+        Tiers(folder="images")
+    with pytest.raises(sp.InvalidArgument, match="both or neither"):
+        Tiers(file_bytes="1 GiB")
+    with pytest.raises(sp.InvalidArgument, match="host_bytes is '1 XB'"):
+        Tiers(host_bytes="1 XB")
+
+
+def test_the_least_memory_serves_one_checkpoint_and_one_page(model: Any) -> None:
+    layout = probe(model)
+    with pytest.raises(sp.InvalidArgument) as refused:
+        PrefixCache(model, memory=1, requests=1)
+    least = int(str(refused.value).split("at least ")[1].split(":")[0].replace(",", ""))
+    with pytest.raises(sp.InvalidArgument):
+        PrefixCache(model, memory=least - 1, requests=1)
+    with PrefixCache(model, memory=least, requests=1) as cache:
+        assert cache.request_tokens == 1
+        Witness(model).serve(cache, PROMPT, 2)
+    with PrefixCache(model, **budget(layout, states=3, tokens=100)) as cache:
+        assert cache.request_tokens == 100
+
+
+def test_16_bit_models_are_restored_as_they_are() -> None:
+    model = tiny_model("qwen3_5").to(torch.bfloat16)
+    witness = Witness(model)
+    with PrefixCache(model, memory="1 MiB") as cache:
+        with witness.recording(list(PROMPT)):
+            cache.generate(as_ids(PROMPT), max_new_tokens=1, do_sample=False)
+        dtypes = {tensor.dtype for tensor in (*cache.layout.states, *cache.layout.kv)}
+        assert torch.bfloat16 in dtypes
+        outs = [cache.generate(as_ids(PROMPT), max_new_tokens=4, do_sample=False, return_dict_in_generate=True,
+                               output_logits=True) for _ in range(2)]
+        assert cache.last is not None
+        assert cache.last.reused_tokens == len(PROMPT) - 1
+        assert torch.equal(torch.cat(outs[0].logits), torch.cat(outs[1].logits))

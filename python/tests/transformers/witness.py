@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random conversations with tiny models, and a witness that compares every answer with runs that know no cache."""
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from stateport.demo.tiny import VOCABULARY
+from stateport.transformers import PrefixCache, Served
+from stateport.transformers.layout import CacheLayout, run
+from stateport.transformers.stores import kv_bytes_per_token, state_bytes
+from transformers import DynamicCache
+
+CLOSE = 2e-3  # of logits up to 5: what another order of additions changes stays below 1e-4, another state exceeds it
+Tokens = tuple[int, ...]
+Part = tuple[int, int]  # the tokens [begin, end) of one forward pass
+
+
+def budget(layout: CacheLayout, *, states: int, tokens: int) -> dict[str, Any]:
+    """Options of a PrefixCache with room for so many states and tokens of KV."""
+    of_states = states * state_bytes(layout)
+    memory = of_states + tokens * kv_bytes_per_token(layout)
+    return {"memory": memory + 1, "state_share": (of_states + 0.5) / (memory + 1)}
+
+
+def as_ids(tokens: Tokens) -> torch.Tensor:
+    return torch.tensor([tokens])
+
+
+class Witness:
+    """Serves prompts by a cache.
+
+    Each answer is compared with that of model.generate, which computes the prompt in one pass: tokens are equal (unless
+    two logits are closer than rounding), logits close. Where all that a request reused was computed by one history of
+    passes, the same passes run without a cache must give the same logits bit by bit."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.exact, self.ties, self.compared = 0, 0, 0
+        self._parts: list[Part] = []
+        self._records = False
+        self._origins: dict[Tokens, set[Part]] = {}  # the passes that computed the last token of each prefix
+        model.register_forward_pre_hook(self._note, with_kwargs=True)
+
+    def _note(self, _: Any, arguments: Any, options: Any) -> None:
+        if self._records:
+            begin = options["past_key_values"].get_seq_length()
+            self._parts.append((begin, begin + options["input_ids"].shape[1]))
+
+    @contextlib.contextmanager
+    def recording(self, tokens: list[int]) -> Iterator[None]:
+        """What the model computes in the `with` statement are these tokens, which may get longer meanwhile."""
+        self._parts, self._records = [], True
+        try:
+            yield
+        finally:
+            self._records = False
+            for begin, end in self._parts:
+                for at in range(begin + 1, end + 1):
+                    self._origins.setdefault(tuple(tokens[:at]), set()).add((begin, end))
+
+    def serve(self, cache: PrefixCache, prompt: Tokens, answer: int) -> tuple[Tokens, Served]:
+        """Generates `answer` tokens. Returns all tokens, and what the cache did."""
+        tokens = list(prompt)
+        with self.recording(tokens):
+            out = cache.generate(as_ids(prompt), max_new_tokens=answer, do_sample=False, return_dict_in_generate=True,
+                                 output_logits=True)
+            tokens[:] = out.sequences[0].tolist()
+        cache.check_invariants()
+        assert cache.running_requests == 0
+        assert cache.last is not None
+        assert tokens[:len(prompt)] == list(prompt)
+        assert len(tokens) == len(prompt) + answer
+        logits = torch.cat([step.float() for step in out.logits])
+        self.compare(prompt, tokens[len(prompt):], logits)
+        self._compare_parts(tuple(tokens), cache.last.reused_tokens, logits)
+        return tuple(tokens), cache.last
+
+    def compare(self, prompt: Tokens, sampled: list[int], logits: torch.Tensor) -> None:
+        """With a run that computes the whole prompt in one pass."""
+        ids = as_ids(prompt)
+        cold = self.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(sampled),
+                                   do_sample=False, return_dict_in_generate=True, output_logits=True)
+        for step, (token, wanted) in enumerate(zip(sampled, cold.sequences[0, len(prompt):].tolist(), strict=True)):
+            expected = cold.logits[step][0].float()
+            apart = float((logits[step] - expected).abs().max())
+            assert apart < CLOSE, f"logits after {len(prompt) + step} tokens are {apart} apart"
+            self.compared += 1
+            if token != wanted:
+                assert float(expected[wanted] - expected[token]) < 2 * CLOSE
+                self.ties += 1
+                return
+
+    def _compare_parts(self, tokens: Tokens, reused: int, logits: torch.Tensor) -> None:
+        before = self._history(tokens, reused)
+        if before is None:
+            return
+        ids, cold, begins = as_ids(tokens), DynamicCache(config=self.model.config), 0
+        steps = []
+        for begin, end in (*before, *self._parts):
+            assert begin == begins
+            steps.append(run(self.model, ids, cold, begin, end)[0, -1].float())
+            begins = end
+        assert torch.equal(torch.stack(steps[-len(logits):]), logits), f"not the same bits after {reused} reused tokens"
+        self.exact += reused > 0
+
+    def _history(self, tokens: Tokens, reused: int) -> list[Part] | None:
+        """The only passes that ever computed the first `reused` tokens; None: there were others."""
+        parts: list[Part] = []
+        while (done := parts[-1][1] if parts else 0) < reused:
+            part = min(self._origins[tokens[:done + 1]])
+            begin, end = part
+            if begin != done or end > reused:
+                return None
+            if any(self._origins[tokens[:at]] != {part} for at in range(done + 1, end + 1)):
+                return None
+            parts.append(part)
+        return parts
+
+
+class Conversations:
+    """Prompts that go on from earlier answers, branch off inside them, repeat earlier ones, or are new."""
+
+    def __init__(self, seed: int, longest: int) -> None:
+        self._draw, self._longest = random.Random(seed), longest
+        self.asked: list[Tokens] = []
+        self.answered: list[Tokens] = []
+
+    def fresh(self, least: int, most: int) -> Tokens:
+        """From `least` to `most` random tokens."""
+        return tuple(self._draw.randrange(3, VOCABULARY) for _ in range(self._draw.randint(least, most)))
+
+    def next(self) -> tuple[Tokens, int]:
+        """A prompt, and how many tokens to answer."""
+        kind = self._draw.random()
+        prompt = self.fresh(1, 40)
+        if self.answered and kind < 0.4:
+            prompt = self._draw.choice(self.answered) + self.fresh(1, 12)
+        elif self.answered and kind < 0.65:
+            earlier = self._draw.choice(self.answered)
+            prompt = earlier[:self._draw.randint(1, len(earlier))] + self.fresh(1, 15)
+        elif self.asked and kind < 0.75:
+            prompt = self._draw.choice(self.asked)
+        prompt = prompt[:self._longest]
+        self.asked.append(prompt)
+        return prompt, self._draw.randint(1, 6)
+
+    def keep(self, tokens: Tokens) -> None:
+        self.answered.append(tokens)
