@@ -77,9 +77,6 @@ Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c
                 slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
-TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
-                   protected_states=c_int64, free_slots=c_int32)
-Namespace = struct("Namespace", extra_key=c_char_p, extra_key_bytes=c_size_t, salt=c_char_p, salt_bytes=c_size_t)
 Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
 TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
                    protected_states=c_int64, free_slots=c_int32)

@@ -47,6 +47,8 @@ std::string_view name(Kind kind) noexcept {
       return "state tiers";
     case Kind::file_tier:
       return "file tier";
+    case Kind::hasher:
+      return "hasher";
   }
   return "?";
 }

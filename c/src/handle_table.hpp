@@ -30,9 +30,10 @@ enum class Kind : std::uint8_t {
   request_cache,
   step_committer,
   state_tiers,
-  file_tier
+  file_tier,
+  hasher
 };
-inline constexpr Kind last_kind = Kind::file_tier;
+inline constexpr Kind last_kind = Kind::hasher;
 
 /// What a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of a slot allocator: checkpoints found by block hash.
 #include <stateport/c/slot_allocator.h>
-#include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 
 #include "allocator_object.hpp"
@@ -11,7 +10,6 @@
 #include "guard.hpp"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 using namespace stateport;
@@ -38,32 +36,7 @@ StateTag from_c(const stateport_tag* tag, const char* argument) {
   return {given.token_count, {{given.prefix[0], given.prefix[1]}}, given.layout_fingerprint};
 }
 
-std::string_view text(const void* data, std::size_t bytes, const char* argument) {
-  const auto characters = array(static_cast<const char*>(data), bytes, argument);
-  return {characters.data(), characters.size()};
-}
-
 }  // namespace
-
-stateport_status stateport_hash_blocks(const stateport_hash_options* options, const int32_t* tokens, size_t count,
-                                       int64_t* keys, uint64_t* prefixes) {
-  return guarded([&] {
-    const auto given = read_struct<stateport_hash_options>(options, "options");
-    BlockHasher hasher({.kind = given.fast != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
-                        .block_size_tokens = given.block_size_tokens});
-    std::vector<ExtraKey> extra;
-    if (given.salt != nullptr)
-      extra.push_back({ExtraKey::Kind::tenant_salt, text(given.salt, given.salt_bytes, "salt")});
-    if (given.adapter != nullptr)
-      extra.push_back({ExtraKey::Kind::adapter, text(given.adapter, given.adapter_bytes, "adapter")});
-    PromptHashes hashes;
-    hasher.hash_prompt(array(tokens, count, "tokens"), extra, hashes);
-    static_cast<void>(array(keys, hashes.keys.size(), "keys"));
-    std::ranges::copy(hashes.keys, keys);
-    if (prefixes == nullptr) return;
-    for (const PrefixHash& prefix : hashes.prefixes) prefixes = std::ranges::copy(prefix.words, prefixes).out;
-  });
-}
 
 stateport_status stateport_slot_allocator_create(const stateport_slot_allocator_options* options,
                                                  stateport_slot_allocator** out) {

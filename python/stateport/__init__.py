@@ -15,7 +15,7 @@ from stateport._arrays import (
     TRANSFER_RESULT,
 )
 from stateport._library import backend, has_device, library_path, version
-from stateport.cache_options import CacheOptions, CacheStats, MediaKey, StartedRequest, StateGroup, TierUsage
+from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, StateGroup, TierUsage
 from stateport.copier import SlotCopier
 from stateport.errors import (
     BackendError,
@@ -29,7 +29,7 @@ from stateport.errors import (
 )
 from stateport.eviction import Eviction, ReuseHint
 from stateport.file_tier import FileTier, ImageLayout, image_keys
-from stateport.hashing import Namespace, hash_blocks
+from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
 from stateport.request_cache import RequestCache
@@ -63,6 +63,7 @@ __all__ = [
     "FileTier",
     "GroupCommit",
     "GroupPlan",
+    "Hasher",
     "ImageLayout",
     "Inserted",
     "InternalError",

@@ -33,14 +33,6 @@ class StateGroup:
 
 
 @dataclasses.dataclass(frozen=True)
-class MediaKey:
-    """An image or another input at position `first_token` of a prompt; id: of its content, for example a hash."""
-
-    id: bytes
-    first_token: int
-
-
-@dataclasses.dataclass(frozen=True)
 class CacheOptions:
     """What a request cache is made of.
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import Int64s, UInt64s, address, int32s
+from stateport._library import HANDLE, POINTER, SIZE
 
-_hash_blocks = _library.function("hash_blocks", _library.POINTER, _library.POINTER, _library.SIZE, _library.POINTER,
-                                 _library.POINTER)
+_hash_blocks = _library.function("hash_blocks", POINTER, POINTER, SIZE, POINTER, POINTER)
+_create = _library.function("hasher_create", POINTER, POINTER)
+_destroy = _library.function("hasher_destroy", HANDLE)
+_append = _library.function("hasher_append", HANDLE, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE, POINTER)
+_reset = _library.function("hasher_reset", HANDLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,28 @@ class Namespace:
         return out
 
 
+@dataclasses.dataclass(frozen=True)
+class MediaKey:
+    """An image or another input at position `first_token` of a prompt; id: of its content, for example a hash."""
+
+    id: bytes
+    first_token: int
+
+
+def media_rows(media: Sequence[MediaKey]) -> Any:
+    """The array of the C interface; None without media. It holds on to their names."""
+    if not media:
+        return None
+    return (_c.MediaKey * len(media))(*(_c.MediaKey(id=key.id, id_bytes=len(key.id), first_token=key.first_token)
+                                        for key in media))
+
+
+def _name(options: Any, namespace: Namespace | None) -> list[Any]:
+    """Puts a namespace into hash options; the answer keeps its names alive."""
+    namespace = namespace or Namespace()
+    return [_bytes(options, "salt", namespace.salt), _bytes(options, "adapter", namespace.extra_key)]
+
+
 def _bytes(struct: Any, name: str, value: bytes | None) -> Any:
     if value is None:
         return None
@@ -47,10 +74,36 @@ def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | N
     SlotAllocator, prefixes [n, 2] for tags and images. fast: xxh3_128, for a single tenant, in place of sha256."""
     array = int32s("tokens", tokens)
     options = _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast)
-    namespace = namespace or Namespace()
-    keep = [_bytes(options, "salt", namespace.salt), _bytes(options, "adapter", namespace.extra_key)]
+    keep = _name(options, namespace)
     blocks = len(array) // block_size_tokens if block_size_tokens > 0 else 0
     keys, prefixes = np.empty(blocks, np.int64), np.empty((blocks, 2), np.uint64)
     _hash_blocks(ctypes.addressof(options), address(array), len(array), address(keys), address(prefixes))
     del keep
     return keys, prefixes
+
+
+class Hasher(_library.Object):
+    """The chained hashes of a request whose tokens come little by little: each token is hashed once."""
+
+    def __init__(self, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False) -> None:
+        options = _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast)
+        keep = _name(options, namespace)
+        super().__init__(_create, _destroy, ctypes.byref(options))
+        del keep
+        self.block_size_tokens = block_size_tokens
+
+    def append(self, tokens: Any, media: Sequence[MediaKey] = ()) -> tuple[Int64s, UInt64s]:
+        """Appends tokens, and answers keys [n] and prefixes [n, 2] of the blocks that they complete. media: those that
+        begin among these tokens; first_token counts from the start of the prompt. Raises InvalidArgument for media
+        elsewhere; nothing is appended then."""
+        array, rows = int32s("tokens", tokens), media_rows(media)
+        room = len(array) // self.block_size_tokens + 1
+        keys, prefixes = np.empty(room, np.int64), np.empty((room, 2), np.uint64)
+        blocks = ctypes.c_size_t()
+        _append(self.handle, address(array), len(array), rows, len(media), address(keys), address(prefixes), room,
+                ctypes.byref(blocks))
+        return keys[:blocks.value], prefixes[:blocks.value]
+
+    def reset(self) -> None:
+        """Begins another prompt, with the same options."""
+        _reset(self.handle)

@@ -13,11 +13,11 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arrays import CACHE_EVENT, SLOT_COPY, Int32s, Int64s, Records, address, copied, int32s, int64s
 from stateport._library import HANDLE, INT32, POINTER, SIZE, TEXT, UINT64
-from stateport.cache_options import CacheOptions, CacheStats, MediaKey, StartedRequest, plain, started
+from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, plain, started
 from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
-from stateport.hashing import Namespace
+from stateport.hashing import MediaKey, Namespace, media_rows
 from stateport.passes import PassCommit, PassPlan
 
 _create = _library.function("request_cache_create", POINTER, POINTER)
@@ -105,10 +105,7 @@ class RequestCache(CacheTiers):
             keep.append(namespace.struct())
             prompt.name_space = ctypes.addressof(keep[-1])
         if media:
-            rows = (_c.MediaKey * len(media))()
-            for row, key in zip(rows, media, strict=True):
-                row.__init__(id=key.id, id_bytes=len(key.id), first_token=key.first_token)
-            prompt.media, prompt.media_count = rows, len(media)
+            prompt.media, prompt.media_count = media_rows(media), len(media)
         if hint is not None:
             keep.append(hint.struct())
             prompt.hint = ctypes.pointer(keep[-1])

@@ -29,6 +29,8 @@ stateport_slot_allocator_info describe_allocator(stateport_slot_allocator* alloc
 
 void test_specs(void);
 void test_block_hashes(void);
+void test_hasher(void);
+void test_hasher_refusals(void);
 void test_slot_allocator(void);
 void test_slot_allocator_refusals(void);
 void test_external_blocks(void);

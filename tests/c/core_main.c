@@ -10,6 +10,8 @@ int main(void) {
   CHECK(strcmp(stateport_last_error(), "") == 0);
   test_specs();
   test_block_hashes();
+  test_hasher();
+  test_hasher_refusals();
   test_slot_allocator();
   test_slot_allocator_refusals();
   test_external_blocks();

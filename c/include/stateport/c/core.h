@@ -36,6 +36,7 @@
 #include <stateport/c/checkpoints.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export
+#include <stateport/c/hash.h>            // IWYU pragma: export
 #include <stateport/c/prefix_tree.h>     // IWYU pragma: export
 #include <stateport/c/request_cache.h>   // IWYU pragma: export
 #include <stateport/c/request_types.h>   // IWYU pragma: export

@@ -4,6 +4,7 @@
 
 #include <stateport/c/copies.h>
 #include <stateport/c/eviction.h>
+#include <stateport/c/hash.h>
 #include <stateport/c/prefix_tree.h>
 #include <stateport/c/statistics.h>
 #include <stateport/c/transfers.h>
@@ -12,15 +13,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/// An image or another input at a position of a prompt. Prompts that differ in it share nothing from its block on, and
-/// with STATEPORT_INDEX_TREE nothing at all.
-typedef struct stateport_media_key {
-  size_t size;
-  const void* id;  ///< of the content, for example its hash
-  size_t id_bytes;
-  int64_t first_token;  ///< position in the prompt; ascending
-} stateport_media_key;
 
 typedef struct stateport_prompt {
   size_t size;

@@ -4,6 +4,7 @@
 
 #include <stateport/c/copies.h>
 #include <stateport/c/eviction.h>
+#include <stateport/c/hash.h>
 #include <stateport/c/status.h>
 
 /// Checkpoints found by block hash: stateport::SlotAllocator over a stateport::BlockPool. The conventions are in
@@ -11,21 +12,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct stateport_hash_options {
-  size_t size;
-  int32_t block_size_tokens;
-  int32_t fast;      ///< not 0: xxh3_128, for a single tenant; 0: sha256
-  const void* salt;  ///< of the tenant
-  size_t salt_bytes;
-  const void* adapter;
-  size_t adapter_bytes;
-} stateport_hash_options;
-
-/// The chained hashes of the count / block_size_tokens full blocks of a prompt: keys [blocks] for the maps, prefixes
-/// [blocks, 2] for the tags (or null).
-stateport_status stateport_hash_blocks(const stateport_hash_options* options, const int32_t* tokens, size_t count,
-                                       int64_t* keys, uint64_t* prefixes);
 
 /// A pool of KV blocks, and the slots that some of them have for the state at their end. Calls that name a block or a
 /// slot refuse one out of range.

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hashes of blocks."""
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import stateport as sp
+from conftest import seeds
+
+
+def test_hashes_of_pieces_are_those_of_the_whole() -> None:
+    for seed in seeds(200):
+        print("seed", seed)
+        draw = random.Random(seed)
+        size, name = draw.choice([1, 4, 16]), draw.choice([None, sp.Namespace(salt=b"tenant", extra_key=b"a")])
+        fast = draw.random() < 0.5
+        tokens = [draw.randint(0, 2) for _ in range(draw.randint(0, 150))]
+        keys, prefixes = sp.hash_blocks(tokens, size, namespace=name, fast=fast)
+        with sp.Hasher(size, namespace=name, fast=fast) as hasher:
+            found = []
+            while tokens:
+                count = draw.randint(0, 40)
+                found.append(hasher.append(tokens[:count]))
+                tokens = tokens[count:]
+        assert np.array_equal(np.concatenate([np.empty(0, np.int64), *(row[0] for row in found)]), keys)
+        assert np.array_equal(np.concatenate([np.empty((0, 2), np.uint64), *(row[1] for row in found)]), prefixes)
+
+
+def test_names_and_media_keep_blocks_apart() -> None:
+    tokens = list(range(32))
+    keys = [tuple(sp.hash_blocks(tokens, 16, namespace=name)[0]) for name in
+            (None, sp.Namespace(salt=b""), sp.Namespace(salt=b"x"), sp.Namespace(extra_key=b"x"))]
+    for position in (3, 20):
+        with sp.Hasher(16) as hasher:
+            keys.append(tuple(hasher.append(tokens, [sp.MediaKey(b"picture", position)])[0]))
+    assert len(set(keys)) == 6
+    assert keys[0][0] == keys[5][0], "a picture in the second block leaves the first one as it is"
+
+
+def test_bad_hashes_are_refused() -> None:
+    with pytest.raises(sp.InvalidArgument, match="block_size_tokens = 0"):
+        sp.Hasher(0)
+    hasher = sp.Hasher(4)
+    with pytest.raises(sp.InvalidArgument, match="first_token = 9"):
+        hasher.append([1, 2, 3, 4], [sp.MediaKey(b"x", 9)])
+    assert len(hasher.append([1, 2, 3])[0]) == 0
+    assert list(hasher.append([4])[0]) == list(sp.hash_blocks([1, 2, 3, 4], 4)[0])
