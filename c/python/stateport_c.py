@@ -100,6 +100,13 @@ AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=c_void_p, row_stride=c_int64, columns=c_int32)
 AlignBatch = struct("AlignBatch", request=c_void_p, computed=c_void_p, scheduled=c_void_p, drafts=c_void_p,
                     rows=c_int32)
+AlignArrays = struct("AlignArrays", columns=c_void_p, accepted=c_void_p, src_columns=c_void_p, src_offsets=c_void_p)
+ChunkCheckpoint = struct("ChunkCheckpoint", start=c_int64, end=c_int64, position=c_int64, hash_block=c_int64,
+                         alignment=c_int64)
+StepScratch = struct("StepScratch", base=c_void_p, request_stride_bytes=c_int64, step_stride_bytes=c_int64,
+                     token_stride=c_int64, channel_stride=c_int64, type=c_int32)
+StepTargets = struct("StepTargets", last_step=c_void_p, live_slot=c_void_p, track_step=c_void_p, track_slot=c_void_p,
+                     rows=c_int32)
 
 
 class ImageKey(ctypes.Structure):

@@ -15,6 +15,7 @@ from stateport._arrays import (
     TRANSFER_RESULT,
 )
 from stateport._library import backend, has_device, library_path, version
+from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
 from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, StateGroup, TierUsage
 from stateport.copier import SlotCopier
 from stateport.errors import (
@@ -35,6 +36,7 @@ from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, 
 from stateport.request_cache import RequestCache
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
 from stateport.spec import StateSpec, TensorSpec, models
+from stateport.step_committer import StepCommitter
 from stateport.store import DeviceArray, StateStore
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
 from stateport.tiers import AttachedImages, Shard, StateTiers
@@ -52,6 +54,10 @@ __all__ = [
     "TRANSFER_KINDS",
     "TRANSFER_RESULT",
     "TRANSFER_STATUSES",
+    "AlignContext",
+    "AlignGroup",
+    "AlignPlanner",
+    "AlignStep",
     "AttachedImages",
     "BackendError",
     "CacheOptions",
@@ -88,6 +94,7 @@ __all__ = [
     "StateSpec",
     "StateStore",
     "StateTiers",
+    "StepCommitter",
     "TensorSpec",
     "TierOptions",
     "TierUsage",
