@@ -27,8 +27,8 @@ class StepCommitter(_library.Object):
 
     scratch: one tensor for each of the destination, in its order; kept alive. Of a recurrent state:
     [requests, steps, …], the rest as the spec says and dense. Of a conv state a strip of its inputs:
-    [requests, tokens, dim], or [requests, dim, tokens] if the spec's layout is "ds"; the window after step t begins at token t, so that it has at
-    least window + steps - 1 tokens. steps: states of a request."""
+    [requests, tokens, dim], or [requests, dim, tokens] if the spec's layout is "ds"; the window after step t begins at
+    token t, so that it has at least window + steps - 1 tokens. steps: states of a request."""
 
     def __init__(self, scratch: Sequence[Any], destination: StateStore, *, steps: int) -> None:
         specs = destination.spec.tensors
