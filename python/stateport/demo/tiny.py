@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
 import transformers
+
 from stateport.errors import InvalidArgument
 
 VOCABULARY = 128

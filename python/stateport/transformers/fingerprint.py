@@ -7,7 +7,6 @@ import hashlib
 from typing import Any
 
 import torch
-
 import transformers
 
 _UNREAD = ("_name_or_path", "transformers_version")  # of a configuration: where it came from, not what it computes

@@ -9,10 +9,10 @@ import inspect
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from stateport.spec import StateSpec, TensorSpec
 from stateport.transformers.errors import UnsupportedModel
-from transformers import DynamicCache
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 _STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec

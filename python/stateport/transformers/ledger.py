@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from stateport import runtime
 from stateport._arrays import Int32s
@@ -25,7 +26,6 @@ from stateport.transformers.budget import Cut, Tiers
 from stateport.transformers.fingerprint import model_name
 from stateport.transformers.layout import CacheLayout
 from stateport.transformers.stores import Stores, kv_bytes_per_token
-from transformers import DynamicCache
 
 _POLL_S = 0.0001  # between looks at a load that is under way
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from transformers import StoppingCriteriaList
 
 from stateport import _library
 from stateport.cache_options import CacheStats, TierUsage
@@ -19,7 +20,6 @@ from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served, Speed
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
 from stateport.transformers.streaming import TokenStream
-from transformers import StoppingCriteriaList
 
 _DEVICES = {"OpenMP": "cpu", "CUDA": "cuda", "HIP": "cuda"}  # torch's name of the device of each build
 _PAGE_TOKENS = 16  # with tiers: an image of KV has a header of 4 KiB

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache, StoppingCriteria
 
 from stateport.errors import InvalidState
 from stateport.transformers.layout import run
 from stateport.transformers.ledger import Ledger, Running
-from transformers import DynamicCache, StoppingCriteria
 
 _FLUSH_TOKENS = 64  # sampled tokens that wait to be told, without pages
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
 from stateport.store import StateStore
 from stateport.transformers.layout import CacheLayout, StateTensor, fill
-from transformers import DynamicCache
 
 
 class Stores:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers import StoppingCriteria
 from transformers.generation.streamers import BaseStreamer, TextStreamer
 
 from stateport.errors import NoCapacity
-from transformers import StoppingCriteria
 
 
 class TokenStream(Iterator[Any]):

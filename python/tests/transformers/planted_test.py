@@ -12,13 +12,13 @@ pytest.importorskip("transformers", reason="the adapter needs transformers (pyth
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from transformers import DynamicCache  # noqa: E402
 from witness import Conversations, Witness, as_ids  # noqa: E402
 
 from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Tiers, ledger  # noqa: E402
 from stateport.transformers.layout import run  # noqa: E402
 from stateport.transformers.stores import Stores  # noqa: E402
-from transformers import DynamicCache  # noqa: E402
 
 Restore = Callable[[Stores, int, Any], DynamicCache]
 _restore: Restore = Stores.restore

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("transformers", reason="the adapter needs transformers (python/engines.toml)")
 
 import torch  # noqa: E402
+import transformers  # noqa: E402
 from witness import Witness, as_ids, budget  # noqa: E402
 
 import stateport as sp  # noqa: E402
-import transformers  # noqa: E402
 from stateport.demo.tiny import tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers import DynamicCache
 
 from stateport.demo.tiny import VOCABULARY
 from stateport.transformers import PrefixCache, Served
 from stateport.transformers.layout import CacheLayout, run
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
-from transformers import DynamicCache
 
 CLOSE = 2e-3  # of logits up to 5: what another order of additions changes stays below 1e-4, another state exceeds it
 Tokens = tuple[int, ...]
