@@ -75,6 +75,8 @@ install_engines
 say "tests of the wheel"
 STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -P -m pytest python/tests \
   --ignore python/tests/core_only -p no:cacheprovider "$@"
+say "what Python adds to the library, as a smoke test"
+"$out/env-stateport/bin/python" -P perf/python_overhead.py --rounds 3
 wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON
 environment core
 say "tests of the core-only wheel"
