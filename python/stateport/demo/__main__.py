@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 import transformers
+
 from stateport.demo import chat, page
 from stateport.demo.tiny import ARCHITECTURES
 from stateport.errors import Error
