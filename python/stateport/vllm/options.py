@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator tells the connector."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stateport.errors import InvalidArgument
+from stateport.eviction import ORDERS
+
+_LEARNING = ("hix", "gdsf")  # orders that weigh memory against benefit
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectorOptions:
+    """The keys of vLLM's kv_connector_extra_config.
+
+    host_bytes: of host memory in each worker, for KV and states together.
+    folder, file_bytes: images in files, which later engines find, too; so many bytes of each worker. None: no files.
+    The folder above must be there.
+    checkpoint_tokens: a prompt leaves a state at its multiples (rounded up to whole blocks of vLLM), where later
+    prompts may branch off. Each one ends a chunk of the prefill. 0: only where the prompt leaves a prefix that is
+    cached, and where vLLM itself ends a chunk.
+    state_share: the part of host_bytes for states, above 0 and below 1. 0: as a prompt with checkpoint_tokens needs.
+    save_decode: also keep the states that decoding leaves at the ends of blocks.
+    eviction: "lru", "lfu", "fifo", "slru", "mru" or "filo".
+    model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
+    configuration and, of a local folder, the names, sizes and times of its files."""
+
+    host_bytes: int = 4 << 30
+    folder: str | None = None
+    file_bytes: int = 0
+    checkpoint_tokens: int = 1024
+    state_share: float = 0.0
+    save_decode: bool = True
+    eviction: str = "lru"
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.host_bytes < 1:
+            raise InvalidArgument(f"host_bytes is {self.host_bytes}, and must be at least 1")
+        if self.file_bytes < 0 or (self.file_bytes == 0) != (self.folder is None):
+            raise InvalidArgument(f"file_bytes is {self.file_bytes} and folder is {self.folder!r}: name both or none")
+        if self.checkpoint_tokens < 0:
+            raise InvalidArgument(f"checkpoint_tokens is {self.checkpoint_tokens}, and must not be negative")
+        if not 0 <= self.state_share < 1:
+            raise InvalidArgument(f"state_share is {self.state_share}, and must be from 0 to below 1")
+        if self.eviction not in ORDERS or self.eviction in _LEARNING:
+            allowed = ", ".join(order for order in ORDERS if order not in _LEARNING)
+            raise InvalidArgument(f"eviction is {self.eviction!r}, and must be one of {allowed}")
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> ConnectorOptions:
+        """From kv_connector_extra_config. Raises InvalidArgument for a key that is none, and a value of another
+        type."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name, value in values.items():
+            if name not in fields:
+                raise InvalidArgument(f"kv_connector_extra_config has the key {name!r}, and may have "
+                                      f"{', '.join(fields)}")
+            wanted = type(fields[name].default) if name != "folder" else str
+            if not isinstance(value, (int, float) if wanted is float else wanted) or (
+                    isinstance(value, bool) and wanted is not bool):
+                raise InvalidArgument(f"{name} is {value!r}, and must be {wanted.__name__}")
+        return cls(**values)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's side: what the pools on the host hold, what a prompt reuses of them, and what a step keeps.
+
+The pools of the workers are the "device" of a RequestCache: KV blocks and checkpoints in a store of their own; files
+lie below. vLLM's own cache lies above, and its pages take the place of live states."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stateport._arrays import Int32s, Records
+from stateport.cache_options import StartedRequest
+from stateport.errors import InvalidArgument
+from stateport.eviction import Eviction
+from stateport.request_cache import RequestCache
+from stateport.tier_options import TierOptions
+from stateport.vllm.layout import PageLayout
+from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
+from stateport.vllm.options import ConnectorOptions
+from stateport.vllm.prompts import media_of, namespace_of, tokens_of
+from stateport.vllm.statistics import Counters
+
+logger = logging.getLogger(__name__)
+
+NULL_BLOCK = 0  # vLLM's: of tokens whose block is not kept
+Offers = Mapping[str, Sequence[tuple[int, int, int]]]  # request: (group, vLLM's block, tokens)
+BlockIds = Callable[[str], Sequence[Sequence[int]] | None]
+
+
+@dataclasses.dataclass
+class Held:
+    """A prompt of vLLM that is a request of the cache, from its look-up to the end of its prefill.
+
+    reused: tokens whose KV (kv: places on the host) and state (slot) can be restored. local: tokens of vLLM's own hit.
+    junction: where vLLM wants to stop, 0: nowhere. branch: where the prompt leaves a prefix whose KV is cached.
+    known: reused, slot and kv are. admitted: vLLM has blocks for it."""
+
+    number: int
+    prompt_tokens: int
+    loading: bool
+    medium: str
+    lost: str
+    branch: int
+    reused: int = 0
+    slot: int = -1
+    kv: Int32s = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
+    local: int = 0
+    junction: int = 0
+    known: bool = False
+    admitted: bool = False
+
+
+class SchedulerSide:
+    """Decides for all workers, which carry out the same steps.
+
+        match → admit, for each prompt that vLLM schedules
+        plan_step, once a step → the workers → answered"""
+
+    def __init__(self, layout: PageLayout, options: ConnectorOptions, *, max_requests: int,
+                 max_request_tokens: int) -> None:
+        self.layout, self.options = layout, options
+        self.counters = Counters()
+        self._block = layout.block_size_tokens
+        self._grid = -(-options.checkpoint_tokens // self._block) * self._block
+        self._max_requests, self._max_request_tokens = max_requests, max_request_tokens
+        self._held: dict[str, Held] = {}
+        self._step = StepBuilder()
+        self._reset_wanted = False
+        self._cache: RequestCache | None = None
+
+    # --- The workers -------------------------------------------------------------------------------------------------
+
+    def open(self, infos: Sequence[WorkerInfo]) -> None:
+        """The workers have made their pools. Raises InvalidArgument if they cannot serve one cache."""
+        if not infos:
+            raise InvalidArgument("no worker told of its pools: the connector needs them before the first step")
+        first = infos[0]
+        blocks, states = min(info.kv_blocks for info in infos), min(info.states for info in infos)
+        tiers = None
+        if self.options.folder is not None:
+            tiers = TierOptions(file_bytes=self.options.file_bytes, write_through=True,
+                                state_image_bytes=max(info.state_image_bytes for info in infos),
+                                kv_image_bytes=max(info.kv_image_bytes for info in infos))
+        self._max_request_tokens = min(self._max_request_tokens, blocks * self._block)
+        self._cache = RequestCache(
+            "slots", max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
+            block_size_tokens=self._block, kv_tokens=blocks * self._block, checkpoints=states, placement="every",
+            scan_alignment_tokens=-1, separate_checkpoints=True, layout_fingerprint=first.fingerprint, tiers=tiers,
+            eviction=Eviction(self.options.eviction))
+        self._results = ResultCount(len(infos))
+        self._bytes = first.kv_block_bytes, first.state_bytes
+        if tiers is not None:
+            self._attach(infos)
+
+    def _attach(self, infos: Sequence[WorkerInfo]) -> None:
+        images, removed = agreed_images(infos, self._block)
+        kept = self.cache.attach("file", images)
+        self._step.removed = np.concatenate([images[~kept], removed])
+        logger.info("stateport: %d images found in files, %d of them are used", len(images) + len(removed),
+                    int(kept.sum()))
+
+    @property
+    def cache(self) -> RequestCache:
+        """Raises InvalidArgument before `open`."""
+        if self._cache is None:
+            raise InvalidArgument("the workers have not told of their pools yet")
+        return self._cache
+
+    def answered(self, results: Records) -> None:
+        """What workers told of transfers: TRANSFER_RESULT [n]."""
+        complete = self._results.add(results)
+        if len(complete):
+            self.counters.add("failed_transfers", int((complete["status"] != 0).sum()))
+            self.cache.settle(complete)
+            self._take_transfers()
+
+    def _take_transfers(self) -> None:
+        if self.options.folder is not None:
+            self._step.transfer(self.cache.take_transfers())
+
+    # --- Prompts -----------------------------------------------------------------------------------------------------
+
+    def match(self, request: Any, local_tokens: int) -> int | None:
+        """How many tokens behind vLLM's own hit can be restored; None: ask again in the next step."""
+        held = self._held.get(request.request_id)
+        if held is None:
+            held = self._look_up(request)
+        if held is None:
+            return 0
+        if held.loading and bool(self.cache.loading([held.number])[0]):
+            return None
+        if not held.known:
+            self._find_places(held)
+        held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
+        usable = 0 if request.skip_reading_prefix_cache else held.reused
+        request.shared_prefix_boundary = self._next_stop(held, max(local_tokens, usable))
+        return max(usable - local_tokens, 0)
+
+    def _look_up(self, request: Any) -> Held | None:
+        tokens = tokens_of(request)
+        started = self._start(request, tokens)
+        if tokens is None or started is None:
+            return None
+        held = Held(started.request, len(tokens), started.load_tokens > 0, "host", started.lost,
+                    started.reused_tokens + started.lost_tokens)
+        if held.loading:
+            held.medium = "file"
+            self.counters.add("loaded_bytes", started.load_bytes)
+        self._held[request.request_id] = held
+        return held
+
+    def _start(self, request: Any, tokens: Int32s | None) -> StartedRequest | None:
+        """Into the cache; None, with the reason counted: it does not take the request now."""
+        reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else (
+            "resetting" if self._reset_wanted else "")
+        if not reason:
+            started = self.cache.start(tokens, namespace=namespace_of(request), media=media_of(request))
+            self._take_transfers()
+            if started is not None:
+                return started
+            reason = "no_room"
+        self.counters.add("refused", 1, reason)
+        return None
+
+    def _find_places(self, held: Held) -> None:
+        """Where the reused KV and state lie: a pass of one token says it, which is not run. Without room for that token
+        nothing is reused."""
+        held.known = True
+        held.reused = self.cache.computed(held.number)
+        if held.reused == 0:
+            return
+        plan = self.cache.plan([held.number], [1])
+        room = bool(plan.room[0])
+        if room:
+            held.slot = int(plan.groups[0].copies["src"][0])
+            held.kv = plan.kv(0)[:held.reused // self._block]
+        self._take_transfers()
+        self.cache.cancel(plan)
+        self._take_transfers()
+        if not room:
+            held.reused, held.lost = 0, "locked_pool"
+
+    def admit(self, request: Any, block_ids: Sequence[Sequence[int]], external_tokens: int) -> None:
+        """vLLM has blocks for the prompt, and takes so many tokens from here. Called again, without any, when they are
+        there: a load is asynchronous for vLLM, which reads the state of a prompt that starts before it waits for
+        loads."""
+        held = self._held.get(request.request_id)
+        if held is None:
+            self.counters.add("prompts", 1)
+            return
+        if not held.admitted or external_tokens:
+            self._count(held, external_tokens)
+        held.admitted = True
+        if external_tokens == 0:
+            return
+        if held.local + external_tokens != held.reused:
+            raise RuntimeError(f"vLLM takes the tokens {held.local} to {held.local + external_tokens} of request "
+                               f"{request.request_id}, and stateport has a state after {held.reused}")
+        first, end = held.local // self._block, held.reused // self._block
+        for group in self.layout.kv_groups:
+            self._step.restore(group, block_ids[group][first:end], held.kv[first:end])
+        for group in self.layout.state_groups:
+            self._step.restore(group, block_ids[group][end - 1:end], [held.slot])
+        self._step.restored.append(request.request_id)
+        self.counters.add("restored_bytes", (end - first) * self._bytes[0] + self._bytes[1])
+
+    def _count(self, held: Held, external_tokens: int) -> None:
+        self.counters.add("prompts", 1)
+        if external_tokens:
+            self.counters.add("hits", 1, held.medium)
+            self.counters.add("hit_tokens", external_tokens, held.medium)
+        lost_tokens = held.branch - max(held.reused, held.local)
+        if held.lost != "nothing" and lost_tokens > 0:
+            self.counters.add("lost_hits", 1, held.lost)
+            self.counters.add("lost_tokens", lost_tokens, held.lost)
+
+    def failed(self, request_ids: Iterable[str]) -> None:
+        """The pages of these could not be restored: vLLM computes them, or gives them up."""
+        for name in request_ids:
+            held = self._held.get(name)
+            if held is not None:
+                held.reused, held.lost, held.admitted = 0, "tier_failed", False
+                self.counters.add("failed_restores", 1)
+
+    def medium(self, request_id: str) -> str:
+        """Where the tokens of an admitted prompt came from."""
+        held = self._held.get(request_id)
+        return held.medium if held else "host"
+
+    # --- Where the prefill stops -------------------------------------------------------------------------------------
+
+    def _next_stop(self, held: Held, start: int) -> int:
+        """Where vLLM shall end the next chunk, so that a state is there: where the prompt leaves what is cached, and at
+        multiples of checkpoint_tokens. 0: anywhere."""
+        stops = [held.junction, held.branch // self._block * self._block]
+        if self._grid:
+            stops.append((start // self._grid + 1) * self._grid)
+        return min((stop for stop in stops if start < stop < held.prompt_tokens), default=0)
+
+    # --- A step ------------------------------------------------------------------------------------------------------
+
+    def plan_step(self, requests: Mapping[str, Any], *, scheduled: Mapping[str, int], offers: Offers,
+                  block_ids: BlockIds, preempted: Iterable[str] = ()) -> StepPlan:
+        """scheduled: tokens of each request of this step. offers: the states that it leaves at the ends of blocks; they
+        are copied in this step, because vLLM does not keep their blocks."""
+        for name in preempted:
+            self.end(name, preempted=True)
+        for name, offered in offers.items():
+            if name in requests and name in scheduled:
+                self._keep_offers(requests[name], offered, block_ids(name))
+        for name, tokens in scheduled.items():
+            held, request = self._held.get(name), requests.get(name)
+            if held is None or request is None:
+                continue
+            done = request.num_computed_tokens + tokens
+            if done >= held.prompt_tokens:
+                self.end(name)
+            else:
+                request.shared_prefix_boundary = self._next_stop(held, done)
+        self._try_reset()
+        step, self._step = self._step, StepBuilder()
+        return step.build()
+
+    def _keep_offers(self, request: Any, offered: Sequence[tuple[int, int, int]],
+                     tables: Sequence[Sequence[int]] | None) -> None:
+        at: dict[int, dict[int, int]] = {}
+        for group, block, tokens in offered:
+            at.setdefault(tokens, {})[group] = block
+        for tokens, blocks in sorted(at.items()):
+            complete = set(blocks) == set(self.layout.state_groups) and NULL_BLOCK not in blocks.values()
+            if tables is None or tokens % self._block or not complete:
+                self.counters.add("unsaved", 1, "incomplete_offer")
+            elif any(NULL_BLOCK in tables[group][:tokens // self._block] for group in self.layout.kv_groups):
+                self.counters.add("unsaved", 1, "no_kv")
+            else:
+                self._keep(request, tokens, blocks, tables)
+
+    def _keep(self, request: Any, tokens: int, blocks: Mapping[int, int], tables: Sequence[Sequence[int]]) -> None:
+        held = self._held.get(request.request_id)
+        if held is not None and tokens <= held.prompt_tokens:
+            if self.cache.computed(held.number) < tokens:
+                self._save(held.number, tokens, blocks, tables)
+        elif tokens <= request.num_prompt_tokens or (self.options.save_decode and not self.layout.speculative):
+            self._keep_alone(request, tokens, blocks, tables)
+
+    def _keep_alone(self, request: Any, tokens: int, blocks: Mapping[int, int],
+                    tables: Sequence[Sequence[int]]) -> None:
+        """A state of decoding, or of a prompt that the cache did not take: a request of the cache that lives for it
+        alone."""
+        known = tokens_of(request)
+        if known is None or len(known) < tokens:
+            self.counters.add("unsaved", 1, "unknown_tokens")
+            return
+        started = self._start(request, known[:tokens])
+        if started is None:
+            return
+        if started.load_tokens:
+            self.counters.add("unsaved", 1, "loading")
+        else:
+            self._save(started.request, tokens, blocks, tables)
+        self.cache.finish(started.request)
+        self._take_transfers()
+
+    def _save(self, number: int, tokens: int, blocks: Mapping[int, int], tables: Sequence[Sequence[int]]) -> None:
+        """The request has computed these tokens. KV that is new to the request is copied, and the state unless the
+        cache has it or has no room."""
+        first = self.cache.computed(number) // self._block
+        plan = self.cache.plan([number], [tokens - first * self._block])
+        if not plan.room[0]:
+            self._take_transfers()
+            self.cache.cancel(plan)
+            self._take_transfers()
+            self.counters.add("unsaved", 1, "pool_in_use")
+            return
+        places = plan.kv(0, first)[:tokens // self._block - first]
+        self._take_transfers()
+        commit = self.cache.commit(plan, [0], [])
+        self._take_transfers()
+        for group in self.layout.kv_groups:
+            self._step.save(group, tables[group][first:tokens // self._block], places)
+        for copy in commit.groups[0].copies:
+            for group, block in blocks.items():
+                self._step.save(group, [block], [copy["dst"]])
+        states = len(commit.groups[0].copies)
+        self.counters.add("saved_states", states)
+        self.counters.add("saved_bytes", len(places) * self._bytes[0] + states * self._bytes[1])
+        self.counters.add("unsaved", commit.dropped_states, "pool_in_use")
+
+    # --- Ends --------------------------------------------------------------------------------------------------------
+
+    def end(self, request_id: str, *, preempted: bool = False) -> None:
+        """The prompt is computed, or vLLM has given it up. What was kept stays."""
+        held = self._held.pop(request_id, None)
+        if held is None:
+            return
+        if held.loading and not held.known:
+            self.cache.abort(held.number)
+        elif preempted:
+            self.cache.preempt(held.number)
+        else:
+            self.cache.finish(held.number)
+        self._take_transfers()
+
+    def reset(self) -> None:
+        """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
+        request is under way and no transfer either."""
+        self._reset_wanted = True
+        for name in list(self._held):
+            self.end(name)
+        self._try_reset()
+
+    def _try_reset(self) -> None:
+        if not self._reset_wanted or self.cache.running_requests or self.cache.transfers_under_way:
+            return
+        self.cache.reset()
+        self._take_transfers()
+        self._reset_wanted = False

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's side: pools on the host, copies between them and vLLM's pages, and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stateport import _library
+from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records
+from stateport.copier import SlotCopier
+from stateport.errors import Error
+from stateport.runtime import synchronize
+from stateport.spec import StateSpec
+from stateport.store import StateStore
+from stateport.tiers import StateTiers
+from stateport.vllm.layout import KV, STATE, PageGroup, PageLayout, Part, kv_parts, pool_sizes, state_parts
+from stateport.vllm.metadata import PageCopies, StepPlan, WorkerInfo
+from stateport.vllm.options import ConnectorOptions
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_S_MAX = 60.0  # for writes to files that are under way when the engine ends
+
+
+@dataclasses.dataclass
+class _Group:
+    """Copies of one of vLLM's groups, in both directions."""
+
+    to_host: SlotCopier
+    to_pages: SlotCopier
+
+
+class WorkerSide:
+    """Carries out what the scheduler's side decides. Made once vLLM has made its KV caches (`register`)."""
+
+    def __init__(self, layout: PageLayout, options: ConnectorOptions, *, model: str) -> None:
+        self.layout, self.options = layout, options
+        self._model = model
+        self._groups: dict[int, _Group] = {}
+        self._tiers: StateTiers | None = None
+        self.info: WorkerInfo | None = None
+
+    # --- The pools ---------------------------------------------------------------------------------------------------
+
+    def register(self, kv_caches: Mapping[str, torch.Tensor]) -> WorkerInfo:
+        """kv_caches: vLLM's, by layer. Raises InvalidArgument for tensors that hold no pages of the layout, and for
+        host_bytes without room."""
+        pages = {group.number: self._pages(group, kv_caches) for group in self.layout.groups}
+        kv, states = self._spec(KV, pages), self._spec(STATE, pages)
+        sizes = pool_sizes(self.options.host_bytes, kv.slot_bytes, states.slot_bytes,
+                           blocks_per_state=max(self.options.checkpoint_tokens // self.layout.block_size_tokens, 1),
+                           state_share=self.options.state_share)
+        device = next(iter(kv_caches.values())).device
+        stores = [self._pool(content, spec, slots, device, pages)
+                  for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
+        images = np.empty(0, IMAGE_KEY)
+        if self.options.folder is not None:
+            self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._model,
+                                     folder=self.options.folder, file_bytes=self.options.file_bytes)
+            images = self._tiers.keys("file")
+        self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
+                               states.image_bytes, states.fingerprint, images)
+        return self.info
+
+    def _pages(self, group: PageGroup, kv_caches: Mapping[str, torch.Tensor]) -> list[tuple[Part, torch.Tensor]]:
+        """The parts of all layers of a group, and what of vLLM's memory each of them is: [blocks, elements]."""
+        found = []
+        for i, layer in enumerate(group.layers):
+            tensor = kv_caches[layer]
+            if group.content == KV:
+                typed = tensor if tensor.dtype in _TYPED else tensor.view(torch.int8)
+                parts = kv_parts(tuple(typed.shape), typed.stride(), str(typed.dtype).removeprefix("torch."),
+                                 self.layout.blocks)
+            else:
+                typed = tensor.view(torch.int8)
+                parts = state_parts(group.states[i], typed.stride(0),
+                                    [getattr(torch, dtype).itemsize for _, dtype in group.states[i]])
+            found += [(part, _view(typed, part, self.layout.blocks)) for part in parts]
+        return found
+
+    def _spec(self, content: str, pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateSpec:
+        parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
+        return StateSpec([part.spec(i) for i, part in enumerate(parts)])
+
+    def _pool(self, content: str, spec: StateSpec, slots: int, device: torch.device,
+              pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateStore:
+        """Memory of the host for `slots` of a content. Each group of vLLM's sees its own tensors of it."""
+        parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
+        tensors = [torch.empty((slots, part.elements), dtype=getattr(torch, part.dtype),
+                               pin_memory=device.type != "cpu") for part in parts]
+        first = 0
+        for group in self.layout.of(content):
+            own = pages[group.number]
+            part_spec = StateSpec([part.spec(i) for i, (part, _) in enumerate(own)])
+            host = StateStore.view(part_spec, tensors[first:first + len(own)])
+            device_pages = StateStore.view(part_spec, [view for _, view in own])
+            self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages))
+            first += len(own)
+        return StateStore.view(spec, tensors)
+
+    # --- A step ------------------------------------------------------------------------------------------------------
+
+    def restore(self, plan: StepPlan) -> tuple[set[str], set[str]]:
+        """Answers the requests whose pages are there in the order of the stream, and those whose pages are not: all or
+        none of a step."""
+        names = set(plan.restored)
+        try:
+            for group, pairs in plan.restores.pages.items():
+                self._groups[group].to_pages.copy(pairs[:, ::-1], _stream())
+            _settle_copies()
+        except Error:
+            logger.exception("stateport: %d prompts could not be restored", len(names))
+            return set(), names
+        return names, set()
+
+    def save(self, plan: StepPlan) -> None:
+        """After the forward. When this returns (on a device: in the order of its stream) vLLM may reuse the pages."""
+        if self._tiers is not None and len(plan.removed):
+            self._tiers.remove(plan.removed, _stream())
+        for save in plan.saves:
+            if isinstance(save, PageCopies):
+                for group, pairs in save.pages.items():
+                    self._groups[group].to_host.copy(pairs, _stream())
+            elif self._tiers is not None:
+                self._tiers.execute(save, _stream())
+        _settle_copies()
+
+    def results(self) -> Records:
+        """Transfers with files that have ended: TRANSFER_RESULT [n]."""
+        if self._tiers is None:
+            return np.empty(0, TRANSFER_RESULT)
+        return self._tiers.poll(_stream())
+
+    def close(self) -> None:
+        """Waits for the files that are being written, at most a minute."""
+        tiers, self._tiers = self._tiers, None
+        if tiers is None:
+            return
+        end = time.monotonic() + _CLOSE_S_MAX
+        while tiers.info()["in_flight"] and time.monotonic() < end:
+            tiers.poll(_stream())
+            time.sleep(0.001)
+        tiers.close()
+
+
+_TYPED = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _view(tensor: torch.Tensor, part: Part, blocks: int) -> torch.Tensor:
+    """[blocks, elements] of a layer's tensor, or for a state of its bytes."""
+    dtype: torch.dtype = getattr(torch, part.dtype)
+    if tensor.dtype != dtype:  # bytes of pages
+        begin = part.first * dtype.itemsize
+        flat = tensor.as_strided((blocks, part.elements * dtype.itemsize), (tensor.stride(0), 1),
+                                 tensor.storage_offset() + begin)
+        return flat.view(dtype)
+    return tensor.as_strided((blocks, part.elements), (part.stride, 1), tensor.storage_offset() + part.first)
+
+
+def _stream() -> Any:
+    return torch.cuda.current_stream() if torch.cuda.is_available() else None
+
+
+def _settle_copies() -> None:
+    if _library.backend() == "OpenMP":
+        synchronize()

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two sides of the connector for vLLM, under a stand-in for vLLM whose pages tell what made them."""
+from __future__ import annotations
+
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stateport as sp
+from conftest import seeds
+from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT
+from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, WorkerInfo, agreed_images
+from stateport.vllm.options import ConnectorOptions
+
+pytest.importorskip("torch")
+from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+LARGE = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8)
+
+
+def request(name: str, tokens: list[int], output: int = 0, salt: str | None = None) -> Request:
+    return Request(f"{name} {output}", list(tokens), len(tokens), salt)
+
+
+def serve(engine: Engine, *requests: Request) -> list[int]:
+    """Tokens that each request restored."""
+    for one in requests:
+        engine.add(one)
+    engine.drain()
+    engine.side.cache.check_invariants()
+    return [one.restored for one in requests]
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(1000) for _ in range(length)]
+
+
+def engine_of(options: ConnectorOptions = LARGE, **more: Any) -> Engine:
+    return Engine(options, chance=random.Random(1), **more)
+
+
+def test_a_prompt_restores_what_the_same_prompt_left() -> None:
+    engine = engine_of()
+    tokens = prompt(42)
+    assert serve(engine, request("a", tokens)) == [0]
+    assert serve(engine, request("b", tokens)) == [40]
+    assert engine.side.counters.values["hit_tokens:host"] == 40
+    engine.close()
+
+
+def test_a_prompt_that_leaves_another_one_on_its_way_restores_a_checkpoint() -> None:
+    engine = engine_of()
+    tokens = prompt(60)
+    first = request("a", tokens)
+    serve(engine, first)
+    assert first.stops == [8, 16, 24, 32, 40, 48, 56, 60]
+    assert serve(engine, request("b", tokens[:30] + prompt(20, 1))) == [24]
+    engine.close()
+
+
+def test_without_checkpoints_a_branch_is_kept_once_a_prompt_took_it() -> None:
+    engine = engine_of(ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=0))
+    tokens = prompt(60)
+    second = request("b", tokens[:30] + prompt(20, 1))
+    assert serve(engine, request("a", tokens)) == [0]
+    assert serve(engine, second) == [0]
+    assert second.stops == [28, 48, 50]
+    assert engine.side.counters.values["lost_tokens:no_checkpoint"] == 28
+    assert serve(engine, request("c", tokens[:30] + prompt(20, 2))) == [28]
+    engine.close()
+
+
+def test_decoding_leaves_states_unless_that_is_switched_off() -> None:
+    for save, wanted in ((True, 36), (False, 20)):
+        engine = engine_of(ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, save_decode=save))
+        first = request("a", prompt(22), output=16)
+        serve(engine, first)
+        assert serve(engine, request("b", [*first.all_token_ids, 5])) == [wanted]
+        engine.close()
+
+
+def test_prompts_of_another_salt_share_nothing() -> None:
+    engine = engine_of()
+    tokens = prompt(42)
+    serve(engine, request("a", tokens, salt="x"))
+    assert serve(engine, request("b", tokens, salt="y"), request("c", tokens)) == [0, 0]
+    assert serve(engine, request("d", tokens, salt="x")) == [40]
+    engine.close()
+
+
+def test_a_prompt_that_must_not_read_the_cache_still_fills_it() -> None:
+    engine = engine_of()
+    first, second = request("a", prompt(42)), request("b", prompt(42))
+    first.skip_reading_prefix_cache = second.skip_reading_prefix_cache = True
+    assert serve(engine, first) == [0]
+    assert serve(engine, second) == [0]
+    assert serve(engine, request("c", prompt(42))) == [40]
+    engine.close()
+
+
+def test_a_reset_forgets_everything_though_a_request_runs() -> None:
+    engine = engine_of()
+    serve(engine, request("a", prompt(42)))
+    engine.budget = 8
+    engine.add(request("b", prompt(42, 1)))
+    engine.step()
+    engine.side.reset()
+    assert engine.side.cache.stats().states == 0
+    engine.drain()
+    assert serve(engine, request("c", prompt(42))) == [0]
+    engine.close()
+
+
+def test_failed_restores_are_computed_and_counted() -> None:
+    engine = engine_of()
+    serve(engine, request("a", prompt(42)))
+    again = request("b", prompt(42))
+    assert engine.side.match(again, 0) == 40
+    engine.side.admit(again, [[0] * 11] * 4, 40)
+    engine.side.failed({"b 0"})
+    assert engine.side.match(again, 0) == 0
+    assert engine.side.counters.values["failed_restores"] == 1
+    engine.side.end("b 0")
+    engine.close()
+
+
+def test_vllm_may_take_no_other_number_of_tokens() -> None:
+    engine = engine_of()
+    serve(engine, request("a", prompt(42)))
+    again = request("b", prompt(42))
+    assert engine.side.match(again, 8) == 32
+    with pytest.raises(RuntimeError, match="takes the tokens 8 to 36"):
+        engine.side.admit(again, [[0] * 11] * 4, 28)
+    engine.close()
+
+
+def test_offers_that_are_incomplete_are_not_kept() -> None:
+    engine = engine_of()
+    one = request("a", prompt(8))
+    for offer, tables, reason in (([(0, 5, 8)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
+                                  ([(0, 5, 6), (2, 6, 6)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
+                                  ([(0, 5, 8), (2, 0, 8)], [[0, 5], [1, 2], [0, 0], [3, 4]], "incomplete_offer"),
+                                  ([(0, 5, 8), (2, 6, 8)], [[0, 5], [0, 2], [0, 6], [3, 4]], "no_kv")):
+        engine.side.counters.take()
+        plan = engine.side.plan_step({"a 0": one}, scheduled={"a 0": 8}, offers={"a 0": offer},
+                                     block_ids=lambda name, tables=tables: tables)
+        assert not plan.saves and engine.side.counters.values == {f"unsaved:{reason}": 1}
+    engine.close()
+
+
+def test_a_second_engine_restores_from_files_what_the_first_one_left(tmp_path: pathlib.Path) -> None:
+    options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
+                               file_bytes=1 << 22)
+    first = engine_of(options, ranks=2)
+    serve(first, request("a", prompt(42)), request("b", prompt(42, 1)))
+    first.close()
+    second = engine_of(options, ranks=2)
+    third = request("c", prompt(42)[:26] + prompt(20, 3))
+    assert serve(second, request("a", prompt(42)), third) == [40, 24]
+    assert second.side.counters.values["hit_tokens:file"] == 64
+    second.side.reset()
+    assert serve(second, request("d", prompt(42))) == [0]
+    second.close()
+
+
+def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path) -> None:
+    options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
+                               file_bytes=1 << 22)
+    first = engine_of(options, ranks=1)
+    serve(first, request("a", prompt(42)))
+    first.close()
+    second = engine_of(options, ranks=2)
+    assert len(second.ranks[0].info.images) > 0 and len(second.ranks[1].info.images) == 0
+    assert serve(second, request("a", prompt(42))) == [0]
+    second.close()
+
+
+OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8),
+           ConnectorOptions(host_bytes=9_000, checkpoint_tokens=0),
+           ConnectorOptions(host_bytes=40_000, state_share=0.5),
+           ConnectorOptions(host_bytes=16_000, checkpoint_tokens=8, folder="images", file_bytes=1 << 19),
+           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=16, folder="images", file_bytes=1 << 22))
+
+
+@pytest.mark.parametrize("seed", seeds(8))
+def test_random_conversations_never_restore_a_wrong_page(seed: int, tmp_path: pathlib.Path) -> None:
+    chance = random.Random(seed)
+    options = OPTIONS[seed % len(OPTIONS)]
+    if options.folder is not None:
+        options = ConnectorOptions(**{**vars(options), "folder": str(tmp_path / "images")})
+    print(f"seed {seed}: {options}")
+    shared = [[chance.randrange(3) for _ in range(chance.randrange(4, 50))] for _ in range(3)]
+    restored = 0
+    for _ in range(3 if options.folder is not None else 1):  # engines one after the other over the same files
+        restored += converse(Engine(options, ranks=chance.choice((1, 2)), chance=chance,
+                                    budget=chance.choice((8, 20, 64))), chance, shared)
+    assert restored > 0 or options.host_bytes < 10_000
+
+
+def converse(engine: Engine, chance: random.Random, shared: list[list[int]]) -> int:
+    engine.local_hits = chance.random() < 0.5
+    for turn in range(40):
+        if len(engine.waiting) + len(engine.running) < 4:
+            tokens = chance.choice(shared)[:chance.randrange(2, 60)]
+            if chance.random() < 0.5 and engine.finished:
+                tokens = list(chance.choice(engine.finished).all_token_ids)[:chance.randrange(1, 70)]
+            tokens = tokens + [chance.randrange(3) for _ in range(chance.randrange(12))]
+            engine.add(request(f"r{turn}", tokens, chance.randrange(10), chance.choice((None, None, "salt"))))
+        preempt = chance.choice(engine.running) if engine.running and chance.random() < 0.1 else None
+        engine.step(preempt)
+        engine.side.cache.check_invariants()
+        ready = [one for one in engine.waiting + engine.running if not one.waits]
+        if ready and chance.random() < 0.08:
+            engine.finish(chance.choice(ready))
+        if chance.random() < 0.02:
+            engine.side.reset()
+    engine.drain()
+    restored = sum(one.restored for one in engine.finished)
+    engine.close()
+    return restored
+
+
+# --- Plain data ------------------------------------------------------------------------------------------------------
+
+
+def test_saves_keep_their_order_and_join_only_if_they_write_other_places() -> None:
+    step = StepBuilder()
+    transfers = np.zeros(1, sp.TRANSFER)
+    step.save(1, [4, 5], [0, 1])
+    step.save(2, [6], [0])
+    step.save(1, [7], [1])
+    step.transfer(transfers)
+    step.transfer(transfers[:0])
+    step.save(1, [8], [2])
+    step.save(1, [], [])
+    plan = step.build()
+    copies = [{group: pairs.tolist() for group, pairs in save.pages.items()} if isinstance(save, PageCopies)
+              else len(save) for save in plan.saves]
+    assert copies == [{1: [[4, 0], [5, 1]], 2: [[6, 0]]}, {1: [[7, 1]]}, 1, {1: [[8, 2]]}]
+
+
+def test_a_transfer_ended_when_all_workers_say_so_with_the_worst_of_their_answers() -> None:
+    def results(*rows: tuple[int, int]) -> Any:
+        return np.array([(*row, 0) for row in rows], TRANSFER_RESULT)
+
+    count = ResultCount(2)
+    assert len(count.add(results((1, 0), (2, 0)))) == 0
+    assert count.add(results((2, 3), (3, 0))).tolist() == [(2, 3, 0)]
+    assert count.add(results((1, 0), (3, 0))).tolist() == [(1, 0, 0), (3, 0, 0)]
+
+
+def test_images_are_used_that_all_workers_have_and_that_are_whole_blocks() -> None:
+    def info(*tokens: int) -> WorkerInfo:
+        images = np.zeros(len(tokens), IMAGE_KEY)
+        images["tokens"] = tokens
+        return WorkerInfo(1, 1, 1, 1, 1, 1, 1, images)
+
+    used, removed = agreed_images([info(12, 4, 6, 8), info(8, 6, 12)], BLOCK)
+    assert (used["tokens"].tolist(), sorted(removed["tokens"].tolist())) == ([8, 12], [4, 6])
+    assert [len(part) for part in agreed_images([info()], BLOCK)] == [0, 0]
