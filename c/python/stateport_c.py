@@ -56,6 +56,8 @@ OnSlotVictim = CFUNCTYPE(None, POINTER(SlotVictim), c_void_p)
 AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32,
                           eviction=POINTER(EvictionOptions), external_blocks=c_int32, on_victim=OnSlotVictim,
                           on_victim_context=c_void_p)
+AllocatorInfo = struct("AllocatorInfo", free_blocks=c_int32, cached_blocks=c_int32, free_slots=c_int32,
+                       registered_states=c_int32, evictions=c_int64, external_blocks=c_int32)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
 HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=c_int32, salt=c_void_p, salt_bytes=c_size_t,
@@ -91,6 +93,7 @@ PlannedCheckpoints = struct("PlannedCheckpoints", count=c_int32, offsets=c_int32
                             end_block=c_int32)
 CheckpointCommit = struct("CheckpointCommit", from_scratch=POINTER(SlotCopy), scratch_count=c_size_t,
                           from_live=POINTER(SlotCopy), live_count=c_size_t, dropped=c_int32)
+CheckpointArrays = struct("CheckpointArrays", offsets=INT32S, counts=INT32S)
 AlignGroup = struct("AlignGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
                     retention_tokens=c_int64)
 AlignOptions = struct("AlignOptions", drafts=c_int32, max_requests=c_int32, groups=POINTER(AlignGroup),

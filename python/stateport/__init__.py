@@ -17,6 +17,7 @@ from stateport._arrays import (
 from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
 from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, StateGroup, TierUsage
+from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.copier import SlotCopier
 from stateport.errors import (
     BackendError,
@@ -35,6 +36,7 @@ from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
 from stateport.request_cache import RequestCache
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
+from stateport.slot_allocator import AllocatorInfo, FoundState, SlotAllocator, SlotVictim, StateTag
 from stateport.spec import StateSpec, TensorSpec, models
 from stateport.step_committer import StepCommitter
 from stateport.store import DeviceArray, StateStore
@@ -58,15 +60,19 @@ __all__ = [
     "AlignGroup",
     "AlignPlanner",
     "AlignStep",
+    "AllocatorInfo",
     "AttachedImages",
     "BackendError",
     "CacheOptions",
     "CacheStats",
+    "CheckpointCommit",
+    "CheckpointPlanner",
     "ClosedError",
     "DeviceArray",
     "Error",
     "Eviction",
     "FileTier",
+    "FoundState",
     "GroupCommit",
     "GroupPlan",
     "Hasher",
@@ -83,16 +89,20 @@ __all__ = [
     "OutOfMemory",
     "PassCommit",
     "PassPlan",
+    "PlannedCheckpoints",
     "PrefixTree",
     "RequestCache",
     "ReuseHint",
     "Runtime",
     "Shard",
+    "SlotAllocator",
     "SlotCopier",
+    "SlotVictim",
     "StartedRequest",
     "StateGroup",
     "StateSpec",
     "StateStore",
+    "StateTag",
     "StateTiers",
     "StepCommitter",
     "TensorSpec",
@@ -107,6 +117,7 @@ __all__ = [
     "image_keys",
     "library_path",
     "models",
+    "scratch_slots_bound",
     "synchronize",
     "version",
 ]
