@@ -70,6 +70,7 @@ class PrefixCache:
         namespace: prompts of different ones share nothing. hint: what is known of the prompt's future. Raises
         InvalidArgument for more than one sequence, for padding, and for options that need a cache of their own
         (num_beams, assistant_model, …)."""
+        self._ledger.require_open()  # before torch does anything: in a child of a fork its threads are not there
         check_options(self.model, input_ids, options)
         criteria = StoppingCriteriaList(options.pop("stopping_criteria", None) or [])
         options.pop("attention_mask", None)
@@ -84,9 +85,9 @@ class PrefixCache:
         """As generate, but answers an iterator over what is sampled, while it is: token ids, or text with a tokenizer.
 
         Closing it, or leaving its `with` statement, ends the generation early and keeps what was computed so far."""
+        self._ledger.require_open()
         check_options(self.model, input_ids, options)
         check_ids(self.model, input_ids)
-        self._ledger.require_open()
         return TokenStream(self, input_ids, tokenizer, timeout_s, {"namespace": namespace, "hint": hint, **options})
 
     def request(self, input_ids: torch.Tensor, *, namespace: Namespace | None = None,
