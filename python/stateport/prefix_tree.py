@@ -192,8 +192,8 @@ class PrefixTree(_library.Object):
         _touch(self.handle, address(array), len(array))
 
     def lock(self, node: int) -> Lock:
-        """Pins the path to a node of a match or an insert. Use it in a `with` statement, or close it. Raises
-        InvalidArgument for a node that has been evicted."""
+        """Pins the path to a node of a match or an insert, and the state that it has or gets. Use it in a `with`
+        statement, or close it. Raises InvalidArgument for a node that has been evicted."""
         return Lock(_lock_node, _lock_destroy, self.handle, node)
 
     def evict(self, *, tokens: int = 0, states: int = 0, total_bytes: int = 0) -> tuple[int, int]:

@@ -195,7 +195,8 @@ stateport_status stateport_tree_drop_state(stateport_tree* tree, uint64_t node);
 /// They wait here until they are taken: ask after match_with_live_slot, insert, evict and reset.
 stateport_status stateport_tree_take_freed_kv(stateport_tree* tree, int32_t* out, size_t capacity, size_t* count);
 
-/// Pins the path to a node of a match or an insert. Refuses a node that has been evicted.
+/// Pins the path to a node of a match or an insert, and the state that it has or gets. Refuses a node that has been
+/// evicted.
 stateport_status stateport_tree_lock_node(stateport_tree* tree, uint64_t node, stateport_tree_lock** out);
 /// Unpins.
 stateport_status stateport_tree_lock_destroy(stateport_tree_lock* lock);

@@ -155,9 +155,10 @@ class RequestCache {
   /// not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
-  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget. After
-  /// the prompt: budget_tokens. With a pass outstanding: behind that. Throws for a request that does not run and a
-  /// budget < 0. O(1).
+  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget. By
+  /// blocks (index align) a pass ends on a boundary, also on the last one before the prompt's last token: the same
+  /// prompt hits there. After the prompt: budget_tokens. With a pass outstanding: behind that. Throws for a request
+  /// that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. What it points to is valid until the next plan(), cancel(), commit() or reset(), and
