@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import types
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,43 @@ def test_prompts_of_another_salt_share_nothing() -> None:
     serve(engine, request("a", tokens, salt="x"))
     assert serve(engine, request("b", tokens, salt="y"), request("c", tokens)) == [0, 0]
     assert serve(engine, request("d", tokens, salt="x")) == [40]
+    engine.close()
+
+
+def test_prompts_of_other_images_share_what_lies_before_them() -> None:
+    engine = engine_of()
+    tokens = prompt(42)
+
+    def with_image(name: str, identifier: str) -> Request:
+        feature = types.SimpleNamespace(identifier=identifier, mm_position=types.SimpleNamespace(offset=18))
+        one = request(name, tokens)
+        one.mm_features = [feature]
+        return one
+
+    serve(engine, with_image("a", "cat"))
+    assert serve(engine, with_image("b", "cat"), with_image("c", "dog")) == [40, 16]
+    engine.close()
+
+
+def test_a_state_before_an_image_is_kept_of_a_prompt_that_the_cache_did_not_take() -> None:
+    engine = engine_of()
+    one = request("a", prompt(42))
+    one.mm_features = [types.SimpleNamespace(identifier="cat", mm_position=types.SimpleNamespace(offset=18))]
+    engine.side.plan_step({"a 0": one}, scheduled={"a 0": 8}, offers={"a 0": [(0, 5, 8), (2, 6, 8)]},
+                          block_ids=lambda name: [[0, 5], [1, 2], [0, 6], [3, 4]])
+    assert engine.side.cache.stats().states == 1
+    engine.close()
+
+
+def test_prompts_with_embeddings_or_too_many_tokens_are_not_taken() -> None:
+    engine = engine_of()
+    embedded = request("a", prompt(42))
+    embedded.prompt_embeds = np.zeros(3)
+    assert serve(engine, embedded) == [0]
+    assert engine.side.match(request("b", prompt(201)), 0) == 0
+    values = engine.side.counters.values
+    assert values["refused:not_tokens"] > 0 and values["refused:too_long"] == 1
+    assert engine.side.cache.stats().states == 0
     engine.close()
 
 
@@ -250,8 +288,8 @@ def test_a_transfer_ended_when_all_workers_say_so_with_the_worst_of_their_answer
         return np.array([(*row, 0) for row in rows], TRANSFER_RESULT)
 
     count = ResultCount(2)
-    assert len(count.add(results((1, 0), (2, 0)))) == 0
-    assert count.add(results((2, 3), (3, 0))).tolist() == [(2, 3, 0)]
+    assert len(count.add(results((1, 0), (2, 0), (4, 5)))) == 0
+    assert count.add(results((2, 3), (3, 0), (4, 0))).tolist() == [(2, 3, 0), (4, 5, 0)]
     assert count.add(results((1, 0), (3, 0))).tolist() == [(1, 0, 0), (3, 0, 0)]
 
 

@@ -91,6 +91,8 @@ class Request:
     all_token_ids: list[int]
     num_prompt_tokens: int
     cache_salt: str | None = None
+    mm_features: list[Any] = dataclasses.field(default_factory=list)
+    prompt_embeds: Any = None
     num_computed_tokens: int = 0
     shared_prefix_boundary: int = 0
     skip_reading_prefix_cache: bool = False

@@ -27,8 +27,8 @@ def namespace_of(request: Any) -> Namespace | None:
     return Namespace(adapter, None if salt is None else str(salt).encode())
 
 
-def media_of(request: Any) -> list[MediaKey]:
-    """Images and other inputs, by where their placeholders begin."""
+def media_of(request: Any, tokens: int) -> list[MediaKey]:
+    """Images and other inputs of the first `tokens` tokens, by where their placeholders begin."""
     keys = [MediaKey(str(feature.identifier).encode(), int(feature.mm_position.offset))
             for feature in getattr(request, "mm_features", None) or ()]
-    return sorted(keys, key=lambda key: key.first_token)
+    return sorted((key for key in keys if key.first_token < tokens), key=lambda key: key.first_token)

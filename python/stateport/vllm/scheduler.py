@@ -158,8 +158,8 @@ class SchedulerSide:
         """Into the cache; None, with the reason counted: it does not take the request now."""
         reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else (
             "resetting" if self._reset_wanted else "")
-        if not reason:
-            started = self.cache.start(tokens, namespace=namespace_of(request), media=media_of(request))
+        if tokens is not None and not reason:
+            started = self.cache.start(tokens, namespace=namespace_of(request), media=media_of(request, len(tokens)))
             self._take_transfers()
             if started is not None:
                 return started

@@ -93,8 +93,7 @@ class WorkerSide:
               pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateStore:
         """Memory of the host for `slots` of a content. Each group of vLLM's sees its own tensors of it."""
         parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
-        tensors = [torch.empty((slots, part.elements), dtype=getattr(torch, part.dtype),
-                               pin_memory=device.type != "cpu") for part in parts]
+        tensors = [_host_memory(slots, part, device) for part in parts]
         first = 0
         for group in self.layout.of(content):
             own = pages[group.number]
@@ -162,6 +161,24 @@ def _view(tensor: torch.Tensor, part: Part, blocks: int) -> torch.Tensor:
                                  tensor.storage_offset() + begin)
         return flat.view(dtype)
     return tensor.as_strided((blocks, part.elements), (part.stride, 1), tensor.storage_offset() + part.first)
+
+
+class _Pinned:
+    """Pinned memory as kernels of a device see it. torch's DLPack calls it memory of the CPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        typestr = {torch.float32: "<f4", torch.float16: "<f2", torch.bfloat16: "<u2", torch.int8: "|i1"}[tensor.dtype]
+        self.__cuda_array_interface__ = {"data": (tensor.data_ptr(), False), "shape": tuple(tensor.shape),
+                                         "strides": None, "typestr": typestr, "version": 3}
+
+
+def _host_memory(slots: int, part: Part, device: torch.device) -> Any:
+    """[slots, elements] of the host, which kernels of the device reach."""
+    dtype: torch.dtype = getattr(torch, part.dtype)
+    if device.type == "cpu":
+        return torch.empty((slots, part.elements), dtype=dtype)
+    return _Pinned(torch.empty((slots, part.elements), dtype=dtype, pin_memory=True))
 
 
 def _stream() -> Any:
