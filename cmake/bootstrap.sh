@@ -170,6 +170,11 @@ provide_python() {
   if [ "$way" != root ]; then
     python3 -c 'import ensurepip, venv, pip' 2>/dev/null || fail "python3 has no pip or venv here" \
       "install python3-pip and python3-venv"
+    # Libraries that were unpacked beside the system are not found by themselves.
+    if [ "$way" = packages ]; then
+      LD_LIBRARY_PATH=$(echo "$prefix"/usr/lib/*-linux-gnu)
+      export LD_LIBRARY_PATH
+    fi
     return 0
   fi
   local recipe="$suite ${python_packages[*]}"

@@ -56,7 +56,11 @@ def match_questions():
                          ctypes.c_void_p)
     arguments = (tree.handle, prompt.ctypes.data, TOKENS, None, None, ctypes.addressof(out))
     assert tree.match(prompt).tokens == TOKENS
-    return lambda: function(*arguments), lambda: tree.match(prompt)
+
+    def bare():
+        assert function(*arguments) == 0 and out.tokens == TOKENS and len(prompt) == TOKENS
+
+    return bare, lambda: tree.match(prompt)
 
 
 def decoding_cache():
@@ -96,13 +100,12 @@ def bare_step(ones):
     batch = _c.PassBatch(rows=REQUESTS, request=ctypes.cast(requests.ctypes.data, _c.INT32S),
                          tokens=ctypes.cast(ones.ctypes.data, _c.INT32S))
     out, done = _c.PassPlan(groups=groups, group_count=1), _c.PassCommit(groups=kept, group_count=1)
-    handle, data = cache.handle, ones.ctypes.data
-    where = [ctypes.addressof(struct) for struct in (batch, out, done)]
+    data, kept_alive = ones.ctypes.data, (cache, requests, ones, groups, kept)
+    handle, where = cache.handle, [ctypes.addressof(struct) for struct in (batch, out, done)]
 
     def bare():
-        assert cache is not None
-        plan(handle, where[0], where[1])
-        commit(handle, out.pass_id, data, REQUESTS, data, REQUESTS, where[2])
+        assert plan(handle, where[0], where[1]) == 0 and out.rows == len(kept_alive[1]) and batch.rows == REQUESTS
+        assert commit(handle, out.pass_id, data, REQUESTS, data, REQUESTS, where[2]) == 0 and done.has_next == 0
 
     return bare
 

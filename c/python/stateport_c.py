@@ -5,6 +5,7 @@
     spec = library.make("spec_find", b"qwen3-next-80b-a3b", None)"""
 
 import ctypes
+import operator
 from ctypes import (CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64,
                     c_void_p, sizeof)
 
@@ -22,13 +23,33 @@ HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_evi
 INT32S = POINTER(c_int32)
 
 
+InvalidValue = ValueError  # raised for a number that does not fit into its member
+_RANGES = {c_int32: (-2**31, 2**31 - 1), c_int64: (-2**63, 2**63 - 1), c_uint64: (0, 2**64 - 1), c_size_t: (0, 2**64 - 1)}
+
+
 def struct(name, **members):
-    """A struct of stateport.h: `size` first, set by itself."""
+    """A struct of stateport.h: `size` first, set by itself. Numbers that do not fit are refused, not cut."""
+    ranges = {member: _RANGES[kind] for member, kind in members.items() if kind in _RANGES}
 
     def init(self, **values):
+        for member, value in values.items():
+            if member in ranges:
+                values[member] = _fitting(member, value, *ranges[member])
+            elif members.get(member) is c_double and not isinstance(value, (int, float)):
+                raise InvalidValue(f"{member} is {value!r}, and must be a number")
         ctypes.Structure.__init__(self, size=sizeof(type(self)), **values)
 
     return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *members.items()], "__init__": init})
+
+
+def _fitting(name, value, low, high):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidValue(f"{name} is {value!r}, and must be an integer") from None
+    if not low <= number <= high:
+        raise InvalidValue(f"{name} is {number}, and must be from {low} to {high}")
+    return number
 
 
 class SlotCopy(ctypes.Structure):

@@ -8,6 +8,7 @@
 #include "handle_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,9 @@ BlockHasher make_hasher(const stateport_hash_options& options) {
 /// Of the whole request; their names are the caller's.
 std::vector<ExtraKey> request_keys(const stateport_hash_options& options) {
   std::vector<ExtraKey> keys;
+  // A name that is null has no bytes; one of 0 bytes is a name.
+  static_cast<void>(text(options.salt, options.salt_bytes, "salt"));
+  static_cast<void>(text(options.adapter, options.adapter_bytes, "adapter"));
   if (options.salt != nullptr)
     keys.push_back({ExtraKey::Kind::tenant_salt, text(options.salt, options.salt_bytes, "salt")});
   if (options.adapter != nullptr)
@@ -54,7 +58,8 @@ struct HasherObject final : Object {
   }
 
   void reset() {
-    keys = whole;
+    std::vector<OwnedKey> begun = whole;
+    keys = std::move(begun);
     pending.clear();
     parent = {};
     hashed_tokens = 0;

@@ -30,13 +30,25 @@ CACHE_EVENT = np.dtype([("size", "u8"), ("sequence", "u8"), ("kind", "i4"), ("co
                         ("group", "i4"), ("prefix", "u8", 2), ("parent", "u8", 2), ("tokens", "i8")])
 
 
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Raises InvalidArgument for what numpy makes no array of."""
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InvalidArgument(f"{name} cannot be read as an array: {error}") from error
+
+
+def room(name: str, count: Any, dtype: Any) -> npt.NDArray[Any]:
+    """Zeros for `count` results. Raises InvalidArgument for a count that is negative or no integer."""
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count < 2**40:
+        raise InvalidArgument(f"{name} is {count!r}, and must be a number from 0 on")
+    return np.zeros(int(count), dtype)
+
+
 def ints(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
     """`values` as a contiguous vector of `dtype`, without a copy if it is one. Raises InvalidArgument for another
     shape, for values that are no integers and for those that do not fit."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(f"{name} cannot be read as an array: {error}") from error
+    array = as_array(name, values)
     if array.ndim != 1:
         raise InvalidArgument(f"{name} has {array.ndim} dimensions, and must have one")
     wanted = np.dtype(dtype)
@@ -45,7 +57,9 @@ def ints(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
     if array.size == 0:
         return np.empty(0, wanted)
     if array.dtype.kind not in "iu":
-        raise InvalidArgument(f"{name} has elements of type {array.dtype}, and must have integers")
+        shown = f"; the first one is {array[0]!r}" if array.dtype == object else ""
+        raise InvalidArgument(f"{name} has elements of type {array.dtype}, and must have integers of at most 64 bits"
+                              f"{shown}")
     limits = np.iinfo(wanted)
     for value in (int(array.min()), int(array.max())):
         if not limits.min <= value <= limits.max:
@@ -63,7 +77,7 @@ def int64s(name: str, values: Any) -> Int64s:
 
 def records(name: str, values: Any, dtype: np.dtype[Any]) -> Records:
     """`values` as a contiguous vector of a structured type. Raises InvalidArgument for anything else."""
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.dtype != dtype or array.ndim != 1:
         raise InvalidArgument(f"{name} has the type {array.dtype} and {array.ndim} dimensions, and must be a vector of "
                               f"{dtype}")
@@ -73,7 +87,7 @@ def records(name: str, values: Any, dtype: np.dtype[Any]) -> Records:
 def slot_copies(name: str, values: Any) -> Records:
     """Copies of states: a vector of SLOT_COPY, or integers [n, 2] (source, destination) or [n, 4] in the order of
     SLOT_COPY."""
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.dtype == SLOT_COPY:
         return records(name, array, SLOT_COPY)
     if array.size == 0:
@@ -94,7 +108,7 @@ def address(array: npt.NDArray[Any]) -> int | None:
 
 
 def copied(pointer: Any, count: int, dtype: Any) -> npt.NDArray[Any]:
-    """A copy of `count` elements at an address, or at a pointer of ctypes. Null is an array without elements."""
+    """A copy, not to be written, of `count` elements at an address, or at a pointer of ctypes. Null has none."""
     where = pointer if isinstance(pointer, int) else ctypes.cast(pointer, ctypes.c_void_p).value
     wanted = np.dtype(dtype)
     if not where or count <= 0:

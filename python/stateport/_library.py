@@ -8,19 +8,37 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import operator
 import os
 import pathlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from stateport.errors import BackendError, ClosedError, Error, InvalidState, error_of
+from stateport import _c
+from stateport.errors import BackendError, ClosedError, Error, InvalidArgument, InvalidState, error_of
+
+_c.InvalidValue = InvalidArgument
+
+
+def _checked(kind: Any, low: int, high: int) -> Any:
+    """An integer type of C that refuses numbers which do not fit; ctypes alone would cut them."""
+
+    def from_param(_: Any, value: Any) -> Any:
+        number = operator.index(value)
+        if not low <= number <= high:
+            raise OverflowError(f"{number} is not from {low} to {high}")
+        return kind(number)
+
+    return type(f"checked_{kind.__name__}", (kind,), {"from_param": classmethod(from_param)})
+
 
 HANDLE = STREAM = POINTER = ctypes.c_void_p
 TEXT = ctypes.c_char_p
-INT32 = ctypes.c_int32
-INT64 = ctypes.c_int64
-UINT64 = ctypes.c_uint64
-SIZE = ctypes.c_size_t
+INT32 = _checked(ctypes.c_int32, -(2**31), 2**31 - 1)
+INT64 = _checked(ctypes.c_int64, -(2**63), 2**63 - 1)
+UINT64 = _checked(ctypes.c_uint64, 0, 2**64 - 1)
+SIZE = _checked(ctypes.c_size_t, 0, 2**63 - 1)
 
 _NAMES = ("libstateport-c.so", "libstateport-c-core.so")
 
@@ -90,7 +108,10 @@ def function(name: str, *argument_types: Any) -> Callable[..., None]:
         nonlocal raw
         if raw is None:
             raw = _bind(name, argument_types)
-        status = raw(*arguments)
+        try:
+            status = raw(*arguments)
+        except ctypes.ArgumentError as error:
+            raise InvalidArgument(f"{name}: {error}") from None
         if status:
             raise error_of(status, last_error())
 
@@ -107,17 +128,27 @@ def _bind(name: str, argument_types: tuple[Any, ...]) -> Any:
     return raw
 
 
+def handle_of(name: str, value: Any, kind: type[Object]) -> int:
+    """The handle of an argument. Raises InvalidArgument for an object of another kind."""
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{name} is a {type(value).__name__}, and must be a {kind.__name__}")
+    return value.handle
+
+
 class Object:
     """Something of the library that has a handle. Use it in a `with` statement, or close it.
 
     Calls on one object run one after another, from whatever thread. After a fork the parent's objects are refused."""
 
     def __init__(self, make: Callable[..., None], destroy: Callable[..., None], *arguments: Any) -> None:
+        _destroy_leftovers()
         handle = ctypes.c_void_p()
         make(*arguments, ctypes.byref(handle))
         self._forks = forks
         self._destroy = destroy
         self._handle: int | None = handle.value
+        # Held by calls that copy what the library keeps until its next call.
+        self._turn = threading.RLock()
 
     @property
     def handle(self) -> int:
@@ -134,9 +165,10 @@ class Object:
 
     def close(self) -> None:
         """Ends the object; closing it twice is fine. What others need of it lives until they go."""
-        handle, self._handle = self._handle, None
+        handle = self._handle
         if handle is not None and self._forks == forks:
             self._destroy(handle)
+        self._handle = None
 
     def __enter__(self) -> Any:
         return self
@@ -147,5 +179,22 @@ class Object:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is None:
             return
-        with contextlib.suppress(Error, TypeError, AttributeError):  # at the end of the interpreter
+        try:
             self.close()
+        except Error:  # in a callback of its own
+            _leftovers.append((self._destroy, self._handle))
+        except (TypeError, AttributeError):  # at the end of the interpreter
+            pass
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled")
+
+
+_leftovers: list[tuple[Callable[..., None], int | None]] = []  # objects that went while they could not be destroyed
+
+
+def _destroy_leftovers() -> None:
+    while _leftovers:
+        destroy, handle = _leftovers.pop()
+        with contextlib.suppress(Error):
+            destroy(handle)

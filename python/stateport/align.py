@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import SLOT_COPY, Int32s, Records, address, copied, int32s, int64s
+from stateport._arrays import SLOT_COPY, Int32s, Records, address, copied, int32s, int64s, room
 from stateport._library import HANDLE, INT32, INT64, POINTER, SIZE, STREAM
-from stateport._tensors import describe, stream_handle
+from stateport._tensors import describe, device_int32s, stream_handle
 from stateport.cache_options import ALIGN_MODES
 from stateport.errors import InvalidArgument
 from stateport.runtime import ensure_started
@@ -42,7 +42,6 @@ _destroy = _library.function("align_destroy", HANDLE)
 _bind = _library.function("align_bind", HANDLE, POINTER, SIZE)
 _add_request = _library.function("align_add_request", HANDLE, STREAM, INT32, INT64)
 _forget = _library.function("align_forget", HANDLE, STREAM, INT32)
-_stage = _library.function("align_stage", HANDLE, STREAM, POINTER, POINTER)
 _pre_step = _library.function("align_pre_step", HANDLE, STREAM, POINTER)
 _post_step = _library.function("align_post_step", HANDLE, STREAM, POINTER)
 _advanced = _library.function("align_post_step_advanced", HANDLE, STREAM, POINTER)
@@ -88,6 +87,7 @@ class AlignPlanner(_library.Object):
     def __init__(self, groups: Sequence[AlignGroup], *, max_requests: int, drafts: int = 0,
                  mode: str = "boundaries") -> None:
         options = _options(groups, max_requests, drafts, mode)
+        self._max_requests = max_requests
         super().__init__(_planner_create, _planner_destroy, ctypes.byref(options))
 
     def add_requests(self, requests: Any, computed: Any) -> None:
@@ -130,20 +130,22 @@ class AlignPlanner(_library.Object):
             _c.BlockTable(ids=ctypes.cast(address(table) or 0, _c.INT32S), id_count=table.size,
                           row_stride=table.shape[1], columns=table.shape[1]) for table in ids))
         out = _c.AlignStep()
-        call(self.handle, ctypes.byref(given), rows, len(ids), ctypes.byref(out))
+        with self._turn:
+            call(self.handle, ctypes.byref(given), rows, len(ids), ctypes.byref(out))
         return AlignStep(out.copies, out.skipped_parts)
 
     def plan(self, group: int) -> Records:
         """SLOT_COPY [n] of the last step for one group, for SlotCopier.copy_shifted. Slots are block ids."""
         copies, count = ctypes.c_void_p(), ctypes.c_size_t()
-        _plan(self.handle, group, ctypes.byref(copies), ctypes.byref(count))
-        return copied(copies, count.value, SLOT_COPY)
+        with self._turn:
+            _plan(self.handle, group, ctypes.byref(copies), ctypes.byref(count))
+            return copied(copies, count.value, SLOT_COPY)
 
-    def columns(self, group: int, max_requests: int) -> Int32s:
+    def columns(self, group: int) -> Int32s:
         """[max_requests] the running column of each request slot of a group; -1: none."""
         out = _c.AlignArrays()
         _planner_arrays(self.handle, group, ctypes.byref(out))
-        return copied(out.columns, max_requests, np.int32)
+        return copied(out.columns, self._max_requests, np.int32)
 
     def gather_accepted(self, group: int, request: Any) -> Int32s:
         """[rows] accepted counts in batch order for the forward; 1 for rows that are skipped."""
@@ -156,7 +158,7 @@ class AlignPlanner(_library.Object):
                   boundaries: Any = ()) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """[columns] whether column start_column + i is kept: by the group's retention_tokens, or because it ends at or
         last before one of `boundaries` (tokens)."""
-        named, keep = int64s("boundaries", boundaries), np.zeros(max(columns, 0), np.uint8)
+        named, keep = int64s("boundaries", boundaries), room("columns", columns, np.uint8)
         _retention(self.handle, group, start_column, address(named), len(named), address(keep), len(keep))
         return keep.astype(np.bool_)
 
@@ -199,6 +201,7 @@ class AlignContext(_library.Object):
         ensure_started()
         options = _options(groups, max_requests, drafts, "boundaries")
         self._bound: tuple[object, ...] = ()
+        self._table_rows = 0
         super().__init__(_create, _destroy, ctypes.byref(options))
 
     def bind(self, stores: Sequence[StateStore], tables: Sequence[Any]) -> None:
@@ -206,15 +209,20 @@ class AlignContext(_library.Object):
         the engine moved its tensors. Waits for an upload; no other call does."""
         if len(stores) != len(tables):
             raise InvalidArgument(f"tables has {len(tables)} elements, and stores {len(stores)}")
-        memories = [describe(f"tables[{i}]", table) for i, table in enumerate(tables)]
+        handles = [_library.handle_of(f"stores[{i}]", store, StateStore) for i, store in enumerate(stores)]
+        memories = [describe(f"tables[{i}]", table, writes=False) for i, table in enumerate(tables)]
         for i, memory in enumerate(memories):
-            if memory.dtype != "int32" or len(memory.shape) != 2 or memory.strides_bytes[1] not in (4, 0):
+            dense = len(memory.shape) == 2 and (memory.strides_bytes[1] == 4 or memory.shape[1] == 1)
+            if memory.dtype != "int32" or not dense:
                 raise InvalidArgument(f"tables[{i}] has the shape {list(memory.shape)} and elements of type "
                                       f"{memory.dtype}, and must be int32 [rows, columns] with dense rows")
         rows = (_c.AlignBinding * len(stores))(*(
-            _c.AlignBinding(store=store.handle, block_table=memory.address, row_stride=memory.strides_bytes[0] // 4,
-                            columns=memory.shape[1]) for store, memory in zip(stores, memories, strict=True)))
+            # Of a single row the stride says nothing.
+            _c.AlignBinding(store=store, block_table=memory.address, columns=memory.shape[1],
+                            row_stride=memory.strides_bytes[0] // 4 if memory.shape[0] > 1 else memory.shape[1])
+            for store, memory in zip(handles, memories, strict=True)))
         _bind(self.handle, rows, len(rows))
+        self._table_rows = min((memory.shape[0] for memory in memories), default=0)
         self._bound = (tuple(stores), tuple(memory.owner for memory in memories))
 
     def add_request(self, request: int, computed: int, stream: Any = None) -> None:
@@ -239,23 +247,15 @@ class AlignContext(_library.Object):
 
     def scatter_accepted(self, request: Any, sampled: Any, stream: Any = None) -> None:
         """Tokens that each request sampled, before post_step."""
-        arrays = _device_arrays({"request": request, "sampled": sampled})
-        _scatter(self.handle, stream_handle(stream), arrays["request"], arrays["sampled"], arrays["rows"])
+        memories, rows = device_int32s(request=request, sampled=sampled)
+        _scatter(self.handle, stream_handle(stream), memories["request"].address, memories["sampled"].address, rows)
 
     def _step(self, call: Any, stream: Any, **arrays: Any) -> None:
-        batch = _c.AlignBatch(**_device_arrays(arrays))
+        memories, rows = device_int32s(**arrays)
+        if rows > self._table_rows:
+            raise InvalidArgument(f"request has {rows} elements, and the block tables {self._table_rows} rows")
+        batch = _c.AlignBatch(rows=rows, **{name: memory.address for name, memory in memories.items()})
         call(self.handle, stream_handle(stream), ctypes.byref(batch))
-
-
-def _device_arrays(arrays: dict[str, Any]) -> dict[str, int]:
-    """Addresses of dense int32 [rows], and rows."""
-    memories = {name: describe(name, tensor) for name, tensor in arrays.items() if tensor is not None}
-    rows = memories["request"].shape[0] if memories["request"].shape else 0
-    for name, memory in memories.items():
-        if memory.dtype != "int32" or memory.shape != (rows,) or (rows > 1 and memory.strides_bytes != (4,)):
-            raise InvalidArgument(f"{name} has the shape {list(memory.shape)} and elements of type {memory.dtype}, and "
-                                  f"must be dense int32 [{rows}]")
-    return {**{name: memory.address for name, memory in memories.items()}, "rows": rows}
 
 
 def _same(name: str, values: Any, rows: Any) -> None:

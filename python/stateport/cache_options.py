@@ -84,6 +84,9 @@ class CacheOptions:
             if values[name] not in allowed:
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be one of {', '.join(allowed)}")
             values[name] = allowed.index(values[name])
+        for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
+            if values[name] is not None and not isinstance(values[name], kind):
+                raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
         groups, eviction, tiers = values.pop("groups"), values.pop("eviction"), values.pop("tiers")
         rows = (_c.StateGroup * len(groups))()
         for row, group in zip(rows, groups, strict=True):

@@ -4,7 +4,9 @@ means. StateTiers does all of this by two calls."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from stateport import _c, _library
 from stateport._arrays import IMAGE_KEY, TRANSFER, TRANSFER_RESULT, Records, address, copied, int32s, records
 from stateport._library import HANDLE, INT32, POINTER, SIZE
 from stateport.cache_options import TierUsage, plain
+from stateport.errors import Error
 from stateport.tier_options import medium_number
 
 _take_transfers = _library.function("request_cache_take_transfers", HANDLE, POINTER)
@@ -24,6 +27,15 @@ _set_speeds = _library.function("request_cache_set_speeds", HANDLE, POINTER)
 _tier_usage = _library.function("request_cache_tier_usage", HANDLE, INT32, POINTER)
 
 
+@contextlib.contextmanager
+def _telling(done: ctypes.c_size_t) -> Iterator[None]:
+    try:
+        yield
+    except Error as error:
+        error.done = done.value
+        raise
+
+
 class CacheTiers(_library.Object):
     """The part of RequestCache that speaks of tiers. The order of calls is in stateport/c/cache_tiers.h."""
 
@@ -31,15 +43,18 @@ class CacheTiers(_library.Object):
         """What to move between the device and the tiers: TRANSFER [n]. After every plan and commit, before what they
         answered is enqueued."""
         out = _c.TransferPlan()
-        _take_transfers(self.handle, ctypes.byref(out))
-        return copied(out.transfers, out.count, TRANSFER)
+        with self._turn:
+            _take_transfers(self.handle, ctypes.byref(out))
+            return copied(out.transfers, out.count, TRANSFER)
 
     def settle(self, results: Any) -> int:
         """These transfers ended: TRANSFER_RESULT [n]. Answers how many requests have all that was loaded for them, or
-        will not get it. Raises InvalidArgument at the first one that is not under way; those before it count."""
+        will not get it. Raises InvalidArgument at the first one that is not under way; the `done` ones before it count
+        (a member of the exception)."""
         array = records("results", results, TRANSFER_RESULT)
         loaded, done = ctypes.c_int32(), ctypes.c_size_t()
-        _settle(self.handle, address(array), len(array), ctypes.byref(loaded), ctypes.byref(done))
+        with _telling(done):
+            _settle(self.handle, address(array), len(array), ctypes.byref(loaded), ctypes.byref(done))
         return loaded.value
 
     def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -57,10 +72,12 @@ class CacheTiers(_library.Object):
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no
-        number left for it, and it is to be removed."""
+        number left for it, and it is to be removed. Raises InvalidArgument at the first one that is nothing of this
+        cache; the `done` ones before it are attached (a member of the exception)."""
         array = records("images", images, IMAGE_KEY)
         out, done = np.zeros(len(array), np.uint8), ctypes.c_size_t()
-        _attach(self.handle, medium_number(medium), address(array), len(array), address(out), ctypes.byref(done))
+        with _telling(done):
+            _attach(self.handle, medium_number(medium), address(array), len(array), address(out), ctypes.byref(done))
         return out.astype(np.bool_)
 
     def set_speeds(self, *, host_bytes_per_s: float, file_bytes_per_s: float, tokens_per_s: float) -> None:

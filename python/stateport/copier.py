@@ -42,10 +42,13 @@ class SlotCopier(_library.Object):
     def __init__(self, source: StateStore, destination: StateStore, *, live: StateStore | None = None) -> None:
         # What the stores view must outlive the copier.
         self._stores = (source, destination, live)
+        handles = (_library.handle_of("source", source, StateStore),
+                   _library.handle_of("destination", destination, StateStore))
         if live is None:
-            super().__init__(_create, _destroy, source.handle, destination.handle)
+            super().__init__(_create, _destroy, *handles)
         else:
-            super().__init__(_create_scratch, _destroy, source.handle, live.handle, destination.handle)
+            super().__init__(_create_scratch, _destroy, handles[0], _library.handle_of("live", live, StateStore),
+                             handles[1])
 
     def copy(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """copies: SLOT_COPY without shifts, or integers [n, 2] (source, destination); negative slots are skipped.
@@ -54,7 +57,7 @@ class SlotCopier(_library.Object):
         if layers is None:
             _copy(self.handle, stream_handle(stream), address(array), len(array))
         else:
-            _copy_layers(self.handle, stream_handle(stream), address(array), len(array), *layers)
+            _copy_layers(self.handle, stream_handle(stream), address(array), len(array), *_range(layers))
 
     def copy_shifted(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """As `copy`, with conv_shift: the rest of the destination's window stays."""
@@ -62,12 +65,12 @@ class SlotCopier(_library.Object):
         if layers is None:
             _shifted(self.handle, stream_handle(stream), address(array), len(array))
         else:
-            _shifted_layers(self.handle, stream_handle(stream), address(array), len(array), *layers)
+            _shifted_layers(self.handle, stream_handle(stream), address(array), len(array), *_range(layers))
 
     def copy_on_device(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """As copy_shifted, of copies int32 [n, 4] in device memory, which are read when the kernel runs. Parts out of
         range are skipped. The tensor must live until then."""
-        memory = describe("copies", copies)
+        memory = describe("copies", copies, writes=False)
         dense = len(memory.shape) == 2 and memory.shape[1] == 4 and memory.strides_bytes[1] == 4
         if memory.dtype != "int32" or not dense or (memory.shape[0] > 1 and memory.strides_bytes[0] != 16):
             raise InvalidArgument(f"copies has the shape {list(memory.shape)}, strides of {list(memory.strides_bytes)} "
@@ -76,7 +79,7 @@ class SlotCopier(_library.Object):
         if layers is None:
             _on_device(*arguments)
         else:
-            _on_device_layers(*arguments, *layers)
+            _on_device_layers(*arguments, *_range(layers))
 
     def commit_scratch(self, intermediates: Any, ends: Any, stream: Any = None, *,
                        layers: Layers | None = None) -> None:
@@ -86,7 +89,13 @@ class SlotCopier(_library.Object):
         if layers is None:
             _commit(*arguments)
         else:
-            _commit_layers(*arguments, *layers)
+            _commit_layers(*arguments, *_range(layers))
 
     def __repr__(self) -> str:
         return f"<SlotCopier from {self._stores[0]!r} to {self._stores[1]!r}>"
+
+
+def _range(layers: Layers) -> Layers:
+    if not isinstance(layers, tuple) or len(layers) != 2:
+        raise InvalidArgument(f"layers is {layers!r}, and must be (begin, end)")
+    return layers

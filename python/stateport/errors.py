@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of the package: one class for each status of the C interface (stateport/c/status.h).
 
-The text of an exception names the argument, its value and the rule. A call that raises has changed nothing."""
+The text of an exception names the argument, its value and the rule. A call that raises has changed nothing, unless it
+takes several things one after the other and says how many were done."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """What every exception of this package is."""
+    """What every exception of this package is.
+
+    done: of a call that takes several things one after the other: how many of them count."""
+
+    done = 0
 
 
 class InvalidArgument(Error, ValueError):

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stateport import _c, _library
-from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, records
+from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, as_array, ints, records, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
 from stateport.errors import InvalidArgument
 from stateport.spec import StateSpec
 from stateport.tier_options import CONTENTS
-from stateport.tiers import Shard
+from stateport.tiers import Shard, folder_bytes
 
 _create = _library.function("file_tier_create", POINTER, POINTER)
 _destroy = _library.function("file_tier_destroy", HANDLE)
@@ -66,15 +66,13 @@ class FileTier(_library.Object):
     def __init__(self, folder: str | os.PathLike[str], *, states: Sequence[StateSpec] = (),
                  kv: StateSpec | None = None, model: str | bytes, file_bytes: int, shard: Shard | None = None,
                  free_floor_bytes: int = 0, queue_bytes: int = 0, lanes: int = 0) -> None:
-        for argument, value in (("file_bytes", file_bytes), ("free_floor_bytes", free_floor_bytes),
-                                ("queue_bytes", queue_bytes)):
-            if value < 0:
-                raise InvalidArgument(f"{argument} is {value}, and must not be negative")
-        handles = (ctypes.c_void_p * len(states))(*(spec.handle for spec in states))
+        handles = (ctypes.c_void_p * len(states))(*(
+            _library.handle_of(f"states[{i}]", spec, StateSpec) for i, spec in enumerate(states)))
         name = model.encode() if isinstance(model, str) else model
+        kv_handle = None if kv is None else _library.handle_of("kv", kv, StateSpec)
         options = _c.FileTierOptions(
-            folder=os.fsencode(folder), file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
-            queue_bytes=queue_bytes, states=handles, state_count=len(states), kv=kv.handle if kv else None, model=name,
+            folder=folder_bytes(folder), file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
+            queue_bytes=queue_bytes, states=handles, state_count=len(states), kv=kv_handle, model=name,
             model_bytes=len(name), **dataclasses.asdict(shard or Shard()), lanes=lanes)
         self._under_way: dict[int, Any] = {}  # number of a request: memory that its answer sets free
         self._lock = threading.Lock()
@@ -115,6 +113,8 @@ class FileTier(_library.Object):
         if len(named) != 1:
             raise InvalidArgument(f"key has {len(named)} elements, and must have one")
         self._require("image", named[0], image)
+        if not image.flags.writeable:
+            raise InvalidArgument("image is read-only, and must be writable")
         self._begin(number, image, _read, address(named), image.ctypes.data, image.nbytes)
 
     def _require(self, name: str, key: Any, image: Bytes) -> None:
@@ -122,11 +122,15 @@ class FileTier(_library.Object):
         if layout is None:
             raise InvalidArgument(f"{name} is of content {key['content']} and group {key['group']}, of which this tier "
                                   "has no images")
+        if not isinstance(image, np.ndarray):
+            raise InvalidArgument(f"{name} is a {type(image).__name__}, and must be an array of bytes")
         if image.dtype != np.uint8 or image.shape != (layout.image_bytes,) or not image.flags.c_contiguous:
             raise InvalidArgument(f"{name} has the type {image.dtype} and the shape {list(image.shape)}, and must be "
                                   f"{layout.image_bytes} contiguous bytes")
 
     def _begin(self, number: int, memory: Any, call: Any, *arguments: Any) -> None:
+        if not isinstance(number, int) or not 0 <= number < 2**64:
+            raise InvalidArgument(f"number is {number!r}, and must be from 0 to 2^64 - 1")
         with self._lock:
             if number in self._under_way:
                 raise InvalidArgument(f"number is {number}, which another request has that was not answered")
@@ -140,7 +144,7 @@ class FileTier(_library.Object):
 
     def poll(self, capacity: int = 4096) -> Records:
         """At most `capacity` answers, in the order in which requests ended: TRANSFER_RESULT [n]."""
-        out, count = np.zeros(capacity, TRANSFER_RESULT), ctypes.c_size_t()
+        out, count = room("capacity", capacity, TRANSFER_RESULT), ctypes.c_size_t()
         _poll(self.handle, address(out), capacity, ctypes.byref(count))
         answers = out[:count.value]
         with self._lock:
@@ -184,11 +188,6 @@ class FileTier(_library.Object):
         """Recounts everything; raises InternalError that names what is wrong."""
         _check(self.handle)
 
-    def close(self) -> None:
-        """Requests that were not answered are abandoned: their memory is not touched any more."""
-        super().close()
-        self._under_way.clear()
-
     def __repr__(self) -> str:
         if self.closed:
             return "<FileTier, closed>"
@@ -201,10 +200,17 @@ def image_keys(prefixes: Any, tokens: Any, content: str, group: int | Iterable[i
     namespace (see hash_blocks). content: "kv_block" or "state"."""
     if content not in CONTENTS:
         raise InvalidArgument(f"content is {content!r}, and must be one of {', '.join(CONTENTS)}")
-    words = np.asarray(prefixes, np.uint64)
+    words = as_array("prefixes", prefixes)
+    if words.ndim == 2:
+        words = ints("prefixes", words.reshape(-1), np.uint64).reshape(words.shape)
     if words.ndim != 2 or words.shape[1] != 2:
         raise InvalidArgument(f"prefixes has the shape {words.shape}, and must be [n, 2]")
     keys = np.zeros(len(words), IMAGE_KEY)
-    keys["prefix"], keys["tokens"], keys["group"] = words, tokens, group
+    for name, values in (("tokens", tokens), ("group", group)):
+        column = ints(name, np.atleast_1d(as_array(name, values)), IMAGE_KEY[name])
+        if len(column) not in (1, len(words)):
+            raise InvalidArgument(f"{name} has {len(column)} elements, and prefixes {len(words)}")
+        keys[name] = column
+    keys["prefix"] = words
     keys["content"] = CONTENTS.index(content)
     return keys

@@ -13,6 +13,7 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arrays import Int64s, UInt64s, address, int32s
 from stateport._library import HANDLE, POINTER, SIZE
+from stateport.errors import InvalidArgument
 
 _hash_blocks = _library.function("hash_blocks", POINTER, POINTER, SIZE, POINTER, POINTER)
 _create = _library.function("hasher_create", POINTER, POINTER)
@@ -44,6 +45,10 @@ class MediaKey:
     id: bytes
     first_token: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, bytes):
+            raise InvalidArgument(f"id is {self.id!r}, and must be bytes")
+
 
 def media_rows(media: Sequence[MediaKey]) -> Any:
     """The array of the C interface; None without media. It holds on to their names."""
@@ -62,6 +67,8 @@ def _name(options: Any, namespace: Namespace | None) -> list[Any]:
 def _bytes(struct: Any, name: str, value: bytes | None) -> Any:
     if value is None:
         return None
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"{name} is {value!r}, and must be bytes")
     buffer = ctypes.create_string_buffer(value, len(value) + 1)  # not null where there are no bytes
     setattr(struct, name, ctypes.addressof(buffer))
     setattr(struct, f"{name}_bytes", len(value))

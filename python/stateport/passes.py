@@ -15,14 +15,15 @@ import numpy as np
 
 from stateport import _c
 from stateport._arrays import SLOT_COPY, STATE_SAVE, STEP_COMMIT, Int32s, Int64s, Records, copied
-from stateport.errors import ClosedError
+from stateport.errors import ClosedError, InvalidArgument
 
 Check = Callable[[], None]
 
 
-def _array(struct: Any, member: str, count: int, dtype: Any, check: Check) -> Any:
-    check()
-    return copied(getattr(struct, member), count, dtype)
+def _array(plan: PassPlan | GroupPlan, member: str, count: int, dtype: Any) -> Any:
+    with plan._turn:  # of the cache: another thread's call would change what is read
+        plan._check()
+        return copied(getattr(plan._struct, member), count, dtype)
 
 
 class GroupPlan:
@@ -32,11 +33,11 @@ class GroupPlan:
     [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot (-1: it begins with the empty
     state), and writes the state at its end to write_slot. With drafts see stateport/c/request_types.h."""
 
-    def __init__(self, struct: Any, rows: int, check: Check) -> None:
-        self._struct, self._rows, self._check = struct, rows, check
+    def __init__(self, struct: Any, rows: int, check: Check, turn: Any) -> None:
+        self._struct, self._rows, self._check, self._turn = struct, rows, check, turn
 
     def _int32s(self, member: str) -> Int32s:
-        array: Int32s = _array(self._struct, member, self._rows, np.int32, self._check)
+        array: Int32s = _array(self, member, self._rows, np.int32)
         return array
 
     @functools.cached_property
@@ -77,26 +78,27 @@ class GroupPlan:
     @functools.cached_property
     def clear(self) -> Int32s:
         """[n] slots that begin with the empty state."""
-        array: Int32s = _array(self._struct, "clear", self._struct.clear_count, np.int32, self._check)
+        array: Int32s = _array(self, "clear", self._struct.clear_count, np.int32)
         return array
 
     @functools.cached_property
     def copies(self) -> Records:
         """[n] SLOT_COPY within the store, in any order."""
-        array: Records = _array(self._struct, "copies", self._struct.copy_count, SLOT_COPY, self._check)
+        array: Records = _array(self, "copies", self._struct.copy_count, SLOT_COPY)
         return array
 
     @functools.cached_property
     def saves(self) -> Records:
         """[n] STATE_SAVE: states that the pass writes on its way, ascending in row and offset."""
-        array: Records = _array(self._struct, "saves", self._struct.save_count, STATE_SAVE, self._check)
+        array: Records = _array(self, "saves", self._struct.save_count, STATE_SAVE)
         return array
 
     def slots(self, row: int) -> Int32s:
         """The row of the block table (align), or the live slot alone."""
         count = int(self.slot_count[row])
-        self._check()
-        return copied(self._struct.slots[row % self._rows], count, np.int32)
+        with self._turn:
+            self._check()
+            return copied(self._struct.slots[row % self._rows], count, np.int32)
 
 
 class PassPlan:
@@ -106,7 +108,8 @@ class PassPlan:
     rest is told by the commit of that pass. rows_without_room: how many rows do not run; preempt a request for them.
     kv_tokens_per_id: block ids: the block size; with a tree one KV index a token."""
 
-    def __init__(self, groups: int) -> None:
+    def __init__(self, owner: object, groups: int, turn: Any) -> None:
+        self.owner, self._turn = owner, turn
         self._groups = (_c.GroupPlan * groups)()
         for group in self._groups:
             group.__init__()
@@ -149,35 +152,38 @@ class PassPlan:
     @functools.cached_property
     def room(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """[rows] False: the row does not run, and nothing of it is planned."""
-        array: np.ndarray[Any, np.dtype[np.bool_]] = _array(self._struct, "room", self.rows, np.bool_, self._check)
+        array: np.ndarray[Any, np.dtype[np.bool_]] = _array(self, "room", self.rows, np.bool_)
         return array
 
     @functools.cached_property
     def start(self) -> Int64s:
         """[rows] the pass computes the tokens [start, start + tokens)."""
-        array: Int64s = _array(self._struct, "start", self.rows, np.int64, self._check)
+        array: Int64s = _array(self, "start", self.rows, np.int64)
         return array
 
     @functools.cached_property
     def kv_count(self) -> Int64s:
         """[rows] how many ids `kv` has."""
-        array: Int64s = _array(self._struct, "kv_count", self.rows, np.int64, self._check)
+        array: Int64s = _array(self, "kv_count", self.rows, np.int64)
         return array
 
     def kv(self, row: int, first: int = 0) -> Int32s:
         """The ids of a row from `first` on: id k holds the tokens [k, k + 1) * kv_tokens_per_id of the request."""
         count = int(self.kv_count[row]) - first
-        self._check()
-        if count <= 0:
-            return np.empty(0, np.int32)
-        begin = ctypes.cast(self._struct.kv[row % self.rows], ctypes.c_void_p).value or 0
-        return copied(begin + 4 * first, count, np.int32)
+        if first < 0:
+            raise InvalidArgument(f"first is {first}, and must not be negative")
+        with self._turn:
+            self._check()
+            if count <= 0:
+                return np.empty(0, np.int32)
+            begin = ctypes.cast(self._struct.kv[row % self.rows], ctypes.c_void_p).value or 0
+            return copied(begin + 4 * first, count, np.int32)
 
     @functools.cached_property
     def groups(self) -> tuple[GroupPlan, ...]:
         """What each group of layers needs; of slots and tree there is one."""
         self._check()
-        return tuple(GroupPlan(group, self.rows, self._check) for group in self._groups)
+        return tuple(GroupPlan(group, self.rows, self._check, self._turn) for group in self._groups)
 
     def __repr__(self) -> str:
         return f"<PassPlan {self.pass_id}: {self.rows} rows, {self.rows_without_room} without room, ready={self.ready}>"

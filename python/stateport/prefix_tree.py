@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import Int32s, address, copied, int32s, ints
+from stateport._arrays import Int32s, address, copied, int32s, ints, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
 from stateport.cache_options import LOST_REASONS
 from stateport.errors import InvalidArgument
@@ -117,8 +117,9 @@ class PrefixTree(_library.Object):
     page_size, chunk_size: in tokens. max_states_per_path: 0: no limit. layout_fingerprint: StateSpec.fingerprint.
     kv_indices: > 0: KV indices are below this, and one that the tree owns already is refused. hash_seed: a secret where
     tenants are not trusted. position_tokens: hix: the history of positions so many tokens apart is kept.
-    on_victim: called for every state or node that is about to leave the tree, before it goes; it may use other objects,
-    not this tree. True keeps the slot: it is then the caller's, who gives it back with release_slots."""
+    eviction: None: hix. on_victim: called for every state or node that is about to leave the tree, before it goes; it
+    may use other objects, not this tree. True keeps the slot: it is then the caller's, who gives it back with
+    release_slots."""
 
     def __init__(self, slots: int, *, page_size: int = 1, chunk_size: int = 1, max_states_per_path: int = 0,
                  eviction: Eviction | None = None, layout_fingerprint: int = 0, kv_indices: int = 0, hash_seed: int = 0,
@@ -210,21 +211,23 @@ class PrefixTree(_library.Object):
         """What it would give up next for a demand of one of VICTIM_KINDS, in order. Nothing changes."""
         if kind not in VICTIM_KINDS:
             raise InvalidArgument(f"kind is {kind!r}, and must be one of {', '.join(VICTIM_KINDS)}")
-        rows, count = (_c.Victim * capacity)(), ctypes.c_size_t()
+        rows, count = (_c.Victim * len(room("capacity", capacity, np.int8)))(), ctypes.c_size_t()
         for row in rows:
             row.__init__()
-        _peek(self.handle, VICTIM_KINDS.index(kind), rows, capacity, ctypes.byref(count))
-        return [_victim(rows[i]) for i in range(count.value)]
+        with self._turn:
+            _peek(self.handle, VICTIM_KINDS.index(kind), rows, capacity, ctypes.byref(count))
+            return [_victim(rows[i]) for i in range(count.value)]
 
     def take_freed_kv(self, capacity: int = 1 << 16) -> Int32s:
-        """KV indices that left the tree and are the caller's again, oldest first, each once."""
-        out, count = np.empty(capacity, np.int32), ctypes.c_size_t()
+        """KV indices that left the tree and are the caller's again, oldest first, each once: at most `capacity`, the
+        next call tells the rest."""
+        out, count = room("capacity", capacity, np.int32), ctypes.c_size_t()
         _take_freed_kv(self.handle, address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def allocate_slots(self, count: int) -> Int32s:
         """Free slots for the caller; all, or NoCapacity is raised."""
-        out = np.empty(count, np.int32)
+        out = room("count", count, np.int32)
         _allocate_slots(self.handle, address(out), count)
         return out
 

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import CACHE_EVENT, SLOT_COPY, Int32s, Int64s, Records, address, copied, int32s, int64s
+from stateport._arrays import (
+    CACHE_EVENT,
+    SLOT_COPY,
+    Int32s,
+    Int64s,
+    Records,
+    address,
+    as_array,
+    copied,
+    int32s,
+    int64s,
+    room,
+)
 from stateport._library import HANDLE, INT32, POINTER, SIZE, TEXT, UINT64
 from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, plain, started
 from stateport.cache_tiers import CacheTiers
@@ -138,36 +150,45 @@ class RequestCache(CacheTiers):
             proposed = int32s("drafts", drafts)
             _same_length("drafts", proposed, rows)
             batch.drafts = _pointer(proposed) if len(rows) else None
-        plan = PassPlan(self.groups)
-        _plan(self.handle, ctypes.byref(batch), plan.address)
-        self._forget_plans()
-        self._plans.append(plan)
+        plan = PassPlan(self, self.groups, self._turn)
+        with self._turn:
+            _plan(self.handle, ctypes.byref(batch), plan.address)
+            self._forget_plans()
+            self._plans.append(plan)
         return plan
 
     def cancel(self, plan: PassPlan) -> None:
         """The newest outstanding pass did not run. Raises InvalidState for another one."""
-        _cancel(self.handle, plan.pass_id)
-        self._forget_plans()
+        self._require_own(plan)
+        with self._turn:
+            _cancel(self.handle, plan.pass_id)
+            self._forget_plans()
+
+    def _require_own(self, plan: PassPlan) -> None:
+        if not isinstance(plan, PassPlan) or plan.owner is not self:
+            raise InvalidArgument(f"plan is {plan!r}, and must be one of this cache")
 
     def commit(self, plan: PassPlan, counts: Any, sampled: Any) -> PassCommit:
         """The pass ran (or is enqueued) and sampled counts[i] tokens for row i, all in `sampled` one after the other. A
         count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the prompt
         ends; else from 1 to the row's tokens. Raises InvalidArgument for counts that do not fit, and InvalidState for a
         pass that is not the oldest outstanding one."""
+        self._require_own(plan)
         numbers, tokens = int32s("counts", counts), int32s("sampled", sampled)
         groups = (_c.GroupCommit * self.groups)()
         for group in groups:
             group.__init__()
         out = _c.PassCommit(groups=groups, group_count=self.groups)
-        upcoming = PassPlan(self.groups) if self.options.overlap else None
+        upcoming = PassPlan(self, self.groups, self._turn) if self.options.overlap else None
         if upcoming is not None:
             out.next = ctypes.cast(upcoming.address, ctypes.POINTER(_c.PassPlan))
-        _commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens), len(tokens),
-                ctypes.byref(out))
-        self._forget_plans()
-        if upcoming is not None:
-            self._plans.append(upcoming)
-        return PassCommit(out, groups, upcoming)
+        with self._turn:
+            _commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens), len(tokens),
+                    ctypes.byref(out))
+            self._forget_plans()
+            if upcoming is not None:
+                self._plans.append(upcoming)
+            return PassCommit(out, groups, upcoming)
 
     def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
         """Requests are complete: what is computed is kept where there is a state for it. Answers copies (SLOT_COPY,
@@ -184,21 +205,24 @@ class RequestCache(CacheTiers):
         return self._ends(requests, _ABORTED, hints)
 
     def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> Records:
-        rows = int32s("requests", np.atleast_1d(np.asarray(requests)))
+        rows = int32s("requests", np.atleast_1d(as_array("requests", requests)))
         told = None
         if hints is not None:
             _same_length("hints", hints, rows)
             told = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
-        _end(self.handle, address(rows), len(rows), how, told)
-        self._forget_plans()
-        copies, count = ctypes.c_void_p(), ctypes.c_size_t()
-        _end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
-        return copied(copies, count.value, SLOT_COPY)
+        with self._turn:
+            _end(self.handle, address(rows), len(rows), how, told)
+            self._forget_plans()
+            copies, count = ctypes.c_void_p(), ctypes.c_size_t()
+            _end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
+            return copied(copies, count.value, SLOT_COPY)
 
     @contextlib.contextmanager
     def serving(self, tokens: Any, **options: Any) -> Iterator[StartedRequest]:
         """A request that starts now, is finished at the end of the `with` statement, and aborted when that raises.
         Raises NoCapacity if there is no room. Options are those of `start`."""
+        if self.options.separate_checkpoints and self.options.index == "tree":
+            raise InvalidArgument("separate_checkpoints is set: finish answers copies then; call start and finish")
         request = self.start(tokens, **options)
         if request is None:
             raise NoCapacity("there is no room for the request now: finish or preempt another one")
@@ -218,8 +242,9 @@ class RequestCache(CacheTiers):
 
     def tokens(self, request: int) -> Int32s:
         """Prompt and sampled tokens of a running request."""
-        running = self._running(request)
-        return copied(running.tokens, running.count, np.int32)
+        with self._turn:
+            running = self._running(request)
+            return copied(running.tokens, running.count, np.int32)
 
     def computed(self, request: int) -> int:
         """Tokens whose KV and state are there, of committed passes."""
@@ -227,16 +252,18 @@ class RequestCache(CacheTiers):
 
     def kv(self, request: int) -> Int32s:
         """The ids of the request's KV: see PassPlan.kv."""
-        running = self._running(request)
-        return copied(running.kv, running.kv_count, np.int32)
+        with self._turn:
+            running = self._running(request)
+            return copied(running.kv, running.kv_count, np.int32)
 
     # --- The whole cache ---------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
         """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs or a transfer is
         under way."""
-        _reset(self.handle)
-        self._forget_plans()
+        with self._turn:
+            _reset(self.handle)
+            self._forget_plans()
 
     def stats(self) -> CacheStats:
         out = _c.CacheStats()
@@ -246,6 +273,8 @@ class RequestCache(CacheTiers):
 
     def prometheus(self, prefix: str = "stateport") -> str:
         """The statistics in the text format of Prometheus."""
+        if "\0" in prefix:
+            raise InvalidArgument(f"prefix is {prefix!r}, and must have no zero character")
         needed = ctypes.c_size_t()
         _prometheus(self.handle, prefix.encode(), None, 0, ctypes.byref(needed))
         while True:
@@ -256,7 +285,7 @@ class RequestCache(CacheTiers):
 
     def take_events(self, capacity: int = 4096) -> Records:
         """Moves the oldest events, at most `capacity`: CACHE_EVENT, sequence numbers count up by one from 1."""
-        out = np.zeros(capacity, CACHE_EVENT)
+        out = room("capacity", capacity, CACHE_EVENT)
         out["size"] = CACHE_EVENT.itemsize
         count = ctypes.c_size_t()
         _take_events(self.handle, address(out), capacity, ctypes.byref(count))

@@ -59,9 +59,11 @@ def ensure_started() -> None:
 
 def synchronize(stream: Any = None) -> None:
     """Waits until everything enqueued on the stream is done."""
+    _refuse_after_fork()
     _synchronize(stream_handle(stream))
 
 
 def forget_stream(stream: Any) -> None:
     """Drops what is kept for an engine's stream: before it is destroyed."""
+    _refuse_after_fork()
     _forget(stream_handle(stream))

@@ -52,7 +52,8 @@ class TensorSpec:
         _one_of("kind", self.kind, _KINDS)
         _one_of("dtype", self.dtype, ELEMENT_TYPES)
         _one_of("conv_layout", self.conv_layout, _LAYOUTS)
-        if not 1 <= len(self.shape) <= 3 or (self.kind == "conv" and len(self.shape) != 2):
+        extents = len(self.shape) if isinstance(self.shape, tuple) else 0
+        if not 1 <= extents <= 3 or (self.kind == "conv" and extents != 2):
             raise InvalidArgument(f"shape is {self.shape}, and must be (window, dim) of a conv state, or one to three "
                                   "extents")
 
@@ -77,6 +78,12 @@ class TensorSpec:
         return tuple(reversed(dense))
 
 
+def _extent(value: int) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise InvalidArgument(f"shape has the extent {value!r}, and must have numbers from 1 on")
+    return value
+
+
 class StateSpec(_library.Object):
     """The tensors of one state, in layer order, conv before recurrent. Immutable.
 
@@ -88,8 +95,9 @@ class StateSpec(_library.Object):
             row.__init__(layer=tensor.layer, group=tensor.group, kind=_KINDS.index(tensor.kind),
                          type=ELEMENT_TYPES[tensor.dtype], conv_layout=_LAYOUTS.index(tensor.conv_layout),
                          token_stride=tensor.token_stride, channel_stride=tensor.channel_stride)
-            row.shape[:] = (*tensor.shape, 1, 1)[:3]
+            row.shape[:] = [_extent(extent) for extent in (*tensor.shape, 1, 1)[:3]]
         self._make(_create, rows, len(tensors))
+        self.tensors = tuple(tensors)  # with trailing extents of 1, as they were given
 
     def _make(self, create: object, *arguments: object) -> None:
         _library.Object.__init__(self, create, _destroy, *arguments)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 
 from stateport import _c, _library
 from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
-from stateport._tensors import Memory, describe, stream_handle
+from stateport._tensors import Memory, describe, device_int32s, stream_handle
 from stateport.errors import InvalidArgument
 from stateport.spec import ELEMENT_TYPES, TensorSpec
 from stateport.store import StateStore
@@ -31,28 +31,26 @@ class StepCommitter(_library.Object):
     token t, so that it has at least window + steps - 1 tokens. steps: states of a request."""
 
     def __init__(self, scratch: Sequence[Any], destination: StateStore, *, steps: int) -> None:
+        target = _library.handle_of("destination", destination, StateStore)
         specs = destination.spec.tensors
+        if not isinstance(steps, int) or not 1 <= steps < 2**31:
+            raise InvalidArgument(f"steps is {steps!r}, and must be from 1 to {2**31 - 1}")
         if len(scratch) != len(specs):
             raise InvalidArgument(f"scratch has {len(scratch)} elements, and the destination {len(specs)} tensors")
-        memories = [describe(f"scratch[{i}]", tensor) for i, tensor in enumerate(scratch)]
+        memories = [describe(f"scratch[{i}]", tensor, writes=False) for i, tensor in enumerate(scratch)]
         requests = memories[0].shape[0] if memories[0].shape else 0
         rows = (_c.StepScratch * len(memories))(*(
             (_strip if spec.kind == "conv" else _states)(f"scratch[{i}]", memory, spec, requests, steps)
             for i, (memory, spec) in enumerate(zip(memories, specs, strict=True))))
         self._keep = [memory.owner for memory in memories], destination
-        super().__init__(_create, _destroy, rows, len(rows), destination.handle, requests, steps)
+        super().__init__(_create, _destroy, rows, len(rows), target, requests, steps)
 
     def commit(self, last_step: Any, live_slot: Any, *, track_step: Any = None, track_slot: Any = None,
                stream: Any = None) -> None:
         """Device memory int32 [rows], read when the kernel runs: the step whose state goes to live_slot, and the one
         that goes to track_slot. Negative numbers and those out of range skip a part of a row."""
-        given = {"last_step": last_step, "live_slot": live_slot, "track_step": track_step, "track_slot": track_slot}
-        memories = {name: describe(name, tensor) for name, tensor in given.items() if tensor is not None}
-        rows = memories["last_step"].shape[0] if memories["last_step"].shape else 0
-        for name, memory in memories.items():
-            if memory.dtype != "int32" or memory.shape != (rows,) or (rows > 1 and memory.strides_bytes != (4,)):
-                raise InvalidArgument(f"{name} has the shape {list(memory.shape)} and elements of type {memory.dtype}, "
-                                      f"and must be dense int32 [{rows}]")
+        memories, rows = device_int32s(last_step=last_step, live_slot=live_slot, track_step=track_step,
+                                       track_slot=track_slot)
         targets = _c.StepTargets(rows=rows, **{name: memory.address for name, memory in memories.items()})
         _commit(self.handle, stream_handle(stream), ctypes.byref(targets))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import address, int32s, slot_copies
-from stateport._tensors import REACHED, Memory, describe, stream_handle
-from stateport.errors import BackendError, InvalidArgument
+from stateport._tensors import Memory, describe, stream_handle
+from stateport.errors import BackendError, Error, InvalidArgument
 from stateport.runtime import ensure_started
 from stateport.spec import ELEMENT_BYTES, StateSpec, TensorSpec
 
@@ -21,7 +22,8 @@ _LAYOUTS = ("layer_major", "slot_major")
 # numpy has neither bfloat16 nor float8: their bits are seen as integers.
 _NUMPY = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "float8": "u1", "int8": "i1",
           "int8_block32": "u1"}
-_SAME_BITS = {"bfloat16": ("bfloat16", "uint16"), "float8": ("float8", "uint8"), "int8_block32": ("int8", "uint8")}
+_ROW = ("int8", "uint8")  # how int8_block32 comes: [slots, bytes]
+_SAME_BITS = {"bfloat16": ("bfloat16", "uint16"), "float8": ("float8", "uint8"), "int8_block32": _ROW}
 
 _create = _library.function("store_create", _library.HANDLE, _library.POINTER, _library.STREAM, _library.POINTER)
 _view = _library.function("store_view", _library.HANDLE, _library.POINTER, _library.SIZE, _library.INT32,
@@ -32,12 +34,24 @@ _copy = _library.function("store_copy", _library.HANDLE, _library.STREAM, _libra
 _clear = _library.function("store_clear", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
 
 
+class _Owned:
+    """A store of the C interface. It goes when its StateStore is closed and no array shows its memory any more."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle, self._forks = handle, _library.forks
+
+    def __del__(self) -> None:
+        if self._forks == _library.forks:
+            with contextlib.suppress(Error, TypeError, AttributeError):  # at the end of the interpreter
+                _destroy(self._handle)
+
+
 class DeviceArray:
     """A tensor of a store on a device, for libraries that read __cuda_array_interface__ (torch.as_tensor,
     cupy.asarray). bfloat16 and float8 are seen as unsigned integers of their size."""
 
-    def __init__(self, store: StateStore, memory: dict[str, Any]) -> None:
-        self._store = store
+    def __init__(self, owner: object, memory: dict[str, Any]) -> None:
+        self._owner = owner
         self.__cuda_array_interface__ = memory
 
 
@@ -55,7 +69,9 @@ class StateStore(_library.Object):
         options = _c.StoreOptions(slots=slots, layout=_LAYOUTS.index(layout))
         self._keep: tuple[object, ...] = ()
         self.spec, self.slots = spec, slots
-        super().__init__(_create, _destroy, spec.handle, ctypes.byref(options), stream_handle(stream))
+        super().__init__(_create, _destroy, _library.handle_of("spec", spec, StateSpec), ctypes.byref(options),
+                         stream_handle(stream))
+        self._owned: _Owned | None = _Owned(self.handle)
 
     @classmethod
     def view(cls, spec: StateSpec, tensors: Sequence[Any]) -> StateStore:
@@ -64,40 +80,47 @@ class StateStore(_library.Object):
         store and everything made of it are gone.
 
         Raises InvalidArgument for a tensor on the wrong device, of the wrong type, shape or strides."""
+        _library.handle_of("spec", spec, StateSpec)
         if len(tensors) != len(spec.tensors):
             raise InvalidArgument(f"tensors has {len(tensors)} elements, and the spec has {len(spec.tensors)}")
         memories = [describe(f"tensors[{i}]", tensor) for i, tensor in enumerate(tensors)]
         slots = memories[0].shape[0] if memories and memories[0].shape else 0
         rows = (_c.TensorMemory * len(memories))()
         for i, (memory, wanted) in enumerate(zip(memories, spec.tensors, strict=True)):
-            _check(f"tensors[{i}]", memory, wanted, slots)
-            rows[i].__init__(base=memory.address, stride=memory.strides_bytes[0])
+            slot_bytes = _check(f"tensors[{i}]", memory, wanted, slots)
+            # Of a single slot the stride says nothing.
+            rows[i].__init__(base=memory.address, stride=memory.strides_bytes[0] if slots > 1 else slot_bytes)
         _require_slots(slots)
         ensure_started()
         store = cls.__new__(cls)
         store._keep = tuple(memory.owner for memory in memories)
         store.spec, store.slots = spec, slots
         _library.Object.__init__(store, _view, _destroy, spec.handle, rows, len(memories), slots)
+        store._owned = _Owned(store.handle)
         return store
+
+    def close(self) -> None:
+        """Ends the store; its memory stays as long as arrays of `tensor`, or objects that were made of it, use it."""
+        self._handle, self._owned = None, None
 
     def tensor(self, index: int) -> Any:
         """Tensor `index` of the spec, [slots, …] in the order of memory, without a copy: a numpy array if the library
         was built for CPUs, else a DeviceArray. bfloat16 and float8 are seen as unsigned integers of their size.
-        It keeps the store alive. Raises IndexError, and BackendError for int8_block32."""
+        It keeps the store's memory. Raises IndexError, and BackendError for int8_block32."""
         wanted = self.spec.tensors[index]
         if wanted.dtype == "int8_block32":
             raise BackendError(f"tensor {index} has elements of type int8_block32, which have no array")
-        memory = _c.TensorMemory()
+        owned, memory = self._owned, _c.TensorMemory()
         _tensor(self.handle, index % len(self.spec.tensors), ctypes.byref(memory))
         dtype = np.dtype(_NUMPY[wanted.dtype])
         shape = (self.slots, *wanted.memory_shape())
         strides = (memory.stride, *(stride * dtype.itemsize for stride in wanted.strides()))
         if _library.backend() != "OpenMP":
-            return DeviceArray(self, {"data": (memory.base, False), "shape": shape, "strides": strides,
+            return DeviceArray((owned, self._keep), {"data": (memory.base, False), "shape": shape, "strides": strides,
                                       "typestr": dtype.str, "version": 3})
         span = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + dtype.itemsize
         buffer = (ctypes.c_char * span).from_address(memory.base)
-        buffer._store = self
+        buffer._owner = (owned, self._keep)
         return np.ndarray(shape, dtype, buffer, 0, strides)
 
     def copy(self, copies: Any, stream: Any = None) -> None:
@@ -118,26 +141,27 @@ class StateStore(_library.Object):
 
 
 def _require_slots(slots: int) -> None:
-    if not 1 <= slots < 2**31:
+    if not isinstance(slots, int) or not 1 <= slots < 2**31:
         raise InvalidArgument(f"slots is {slots}, and must be from 1 to {2**31 - 1}")
 
 
-def _check(name: str, memory: Memory, wanted: TensorSpec, slots: int) -> None:
-    if memory.device_type not in REACHED[_library.backend() or "OpenMP"]:
-        raise InvalidArgument(f"{name} lies on a device of DLPack's type {memory.device_type}, which this build of "
-                              f"stateport for {_library.backend()} does not reach")
+def _check(name: str, memory: Memory, wanted: TensorSpec, slots: int) -> int:
+    """Answers the bytes from the first to the last element of a slot."""
     if memory.dtype not in _SAME_BITS.get(wanted.dtype, (wanted.dtype,)):
         raise InvalidArgument(f"{name} has elements of type {memory.dtype}, and must have {wanted.dtype}")
+    # A state quantised in blocks is a row of bytes.
+    rest, item = wanted.memory_shape(), ELEMENT_BYTES.get(wanted.dtype, 1)
+    strides = tuple(stride * item for stride in wanted.strides())
     if wanted.dtype == "int8_block32":
-        return
-    shape = (slots, *wanted.memory_shape())
+        rest, strides = (StateSpec([wanted]).slot_bytes,), (1,)
+    shape = (slots, *rest)
     if memory.shape != shape:
         raise InvalidArgument(f"{name} has the shape {list(memory.shape)}, and must have {list(shape)}")
-    item = ELEMENT_BYTES[wanted.dtype]
-    strides = tuple(stride * item for stride in wanted.strides())
-    for extent, stride, needed in zip(shape[1:], memory.strides_bytes[1:], strides, strict=True):
+    for extent, stride, needed in zip(rest, memory.strides_bytes[1:], strides, strict=True):
         if extent > 1 and stride != needed:
             raise InvalidArgument(f"{name} has strides of {list(memory.strides_bytes[1:])} bytes within a slot, and "
                                   f"the spec says {list(strides)}")
-    if slots > 1 and memory.strides_bytes[0] < math.prod(shape[1:]) * item:
+    slot_bytes = sum((extent - 1) * stride for extent, stride in zip(rest, strides, strict=True)) + item
+    if slots > 1 and memory.strides_bytes[0] < math.prod(rest) * item:
         raise InvalidArgument(f"{name} has {memory.strides_bytes[0]} bytes from slot to slot, less than a slot has")
+    return slot_bytes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records
+from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
@@ -59,6 +59,14 @@ class AttachedImages:
     skipped: int
 
 
+def folder_bytes(folder: str | os.PathLike[str]) -> bytes:
+    """Raises InvalidArgument for a name that the C interface would cut."""
+    name = os.fsencode(folder)
+    if b"\0" in name:
+        raise InvalidArgument(f"folder is {name!r}, and must have no zero byte")
+    return name
+
+
 class StateTiers(_library.Object):
     """Moves states and KV blocks between an engine's stores and the tiers below them. It decides nothing. Nothing waits
     for the device or a file but this constructor and close.
@@ -82,17 +90,16 @@ class StateTiers(_library.Object):
                  file_bytes: int = 0, free_floor_bytes: int = 0, file_queue_bytes: int = 0, staging_bytes: int = 0,
                  file_transfers_max: int = 0, file_lanes: int = 0) -> None:
         self._stores = (*states, kv)  # what they view must outlive this
-        handles = (ctypes.c_void_p * len(states))(*(store.handle for store in states))
+        handles = (ctypes.c_void_p * len(states))(*(
+            _library.handle_of(f"states[{i}]", store, StateStore) for i, store in enumerate(states)))
         name = model.encode() if isinstance(model, str) else model
-        for argument, value in (("host_bytes", host_bytes), ("file_bytes", file_bytes)):
-            if value < 0:
-                raise InvalidArgument(f"{argument} is {value}, and must not be negative")
+        kv_handle = None if kv is None else _library.handle_of("kv", kv, StateStore)
         options = _c.StateTiersOptions(
-            states=handles, state_count=len(states), kv=kv.handle if kv else None, model=name, model_bytes=len(name),
+            states=handles, state_count=len(states), kv=kv_handle, model=name, model_bytes=len(name),
             **dataclasses.asdict(shard or Shard()), host_bytes=host_bytes,
-            folder=os.fsencode(folder) if folder else None, file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
-            file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes, file_transfers_max=file_transfers_max,
-            file_lanes=file_lanes)
+            folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
+            free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
+            file_transfers_max=file_transfers_max, file_lanes=file_lanes)
         super().__init__(_create, _destroy, ctypes.byref(options))
 
     # --- Under a request cache ---------------------------------------------------------------------------------------
@@ -101,27 +108,30 @@ class StateTiers(_library.Object):
         """Takes the cache's transfers and begins them: after every plan and commit, before what they answered is
         enqueued on this stream. Answers how many."""
         begun = ctypes.c_size_t()
-        _begin(self.handle, stream_handle(stream), cache.handle, ctypes.byref(begun))
+        served = _library.handle_of("cache", cache, RequestCache)
+        _begin(self.handle, stream_handle(stream), served, ctypes.byref(begun))
         return begun.value
 
     def end_transfers(self, cache: RequestCache, stream: Any = None) -> int:
         """Tells the cache which transfers have ended, and begins what it names then: once a step, before the next
         chunk; also while requests wait for loads. Answers how many requests need not wait any more."""
         loaded = ctypes.c_int32()
-        _finish(self.handle, stream_handle(stream), cache.handle, ctypes.byref(loaded))
+        served = _library.handle_of("cache", cache, RequestCache)
+        _finish(self.handle, stream_handle(stream), served, ctypes.byref(loaded))
         return loaded.value
 
     def take_loads(self, capacity: int = 4096) -> Records:
         """Loads from "elsewhere" (TRANSFER [n]), each once: the engine carries them out, and tells the cache
         (settle)."""
-        out, count = np.zeros(capacity, TRANSFER), ctypes.c_size_t()
+        out, count = room("capacity", capacity, TRANSFER), ctypes.c_size_t()
         _take_loads(self.handle, address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def attach(self, cache: RequestCache, stream: Any = None) -> AttachedImages:
         """Tells a cache of all images in files, which are there from an earlier run."""
         out = _c.AttachedImages()
-        _attach(self.handle, stream_handle(stream), cache.handle, ctypes.byref(out))
+        served = _library.handle_of("cache", cache, RequestCache)
+        _attach(self.handle, stream_handle(stream), served, ctypes.byref(out))
         return AttachedImages(out.attached, out.removed, out.skipped)
 
     # --- Transfers of an engine's own --------------------------------------------------------------------------------
@@ -135,7 +145,7 @@ class StateTiers(_library.Object):
     def poll(self, stream: Any = None, capacity: int = 4096) -> Records:
         """At most `capacity` transfers that have ended, each once: TRANSFER_RESULT [n]. Lets what is under way go on:
         call it in every step, on the stream that reads what was loaded."""
-        out, count = np.zeros(capacity, TRANSFER_RESULT), ctypes.c_size_t()
+        out, count = room("capacity", capacity, TRANSFER_RESULT), ctypes.c_size_t()
         _poll(self.handle, stream_handle(stream), address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 

@@ -32,7 +32,8 @@ def test_random_matches_are_those_of_a_set_of_prefixes() -> None:
                 slot = int(tree.allocate_slots(1)[0])
                 tree.tag_slot(slot, prompt)
                 done = tree.insert(prompt, kv, slot=slot, prev_tokens=wanted, past=match.past)
-                assert tree.check_restore(match) == ("match" if match.slot >= 0 else "empty") or not match.tokens
+                if match.tokens:
+                    assert tree.check_restore(match) == "match"
             assert done.state_exists == (prompt in kept)
             if done.state_exists:
                 tree.release_slots([slot])

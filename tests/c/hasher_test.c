@@ -104,6 +104,10 @@ void test_hasher_refusals(void) {
   CHECK_REFUSED(stateport_hasher_reset(hasher), STATEPORT_INVALID_HANDLE, "hasher");
 
   stateport_hash_options bad = hash_options;
+  bad.salt = NULL;
+  CHECK_REFUSED(stateport_hasher_create(&bad, &hasher), STATEPORT_INVALID_ARGUMENT, "salt = null");
+  CHECK_REFUSED(stateport_hash_blocks(&bad, tokens, 8, keys, NULL), STATEPORT_INVALID_ARGUMENT, "salt = null");
+  bad = hash_options;
   bad.block_size_tokens = 0;
   CHECK_REFUSED(stateport_hasher_create(&bad, &hasher), STATEPORT_INVALID_ARGUMENT, "block_size_tokens = 0");
 }
