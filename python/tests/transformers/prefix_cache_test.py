@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +62,35 @@ def test_chunks_of_a_prompt_give_the_same_answer(model: Any) -> None:
         _, what = Witness(model).serve(cache, PROMPT, 4)
         assert what.computed_tokens == len(PROMPT) - 1
         assert cache.stats().states > len(PROMPT) // 5
+
+
+def test_what_is_forgotten_is_computed_again(model: Any, tmp_path: pathlib.Path) -> None:
+    tiers = Tiers(host_bytes="1 MiB", folder=tmp_path, file_bytes="8 MiB", write_through=True)
+    with PrefixCache(model, memory="1 MiB", tiers=tiers, page_tokens=4) as cache:
+        witness = Witness(model)
+        witness.serve(cache, PROMPT, 3)
+        cache.reset()
+        cache.check_invariants()
+        _, what = witness.serve(cache, PROMPT, 3)
+        assert what.reused_tokens == what.loaded_tokens == 0
+
+
+@pytest.mark.parametrize("write_through", [False, True])
+def test_a_cache_beside_finds_what_was_written(model: Any, tmp_path: pathlib.Path, write_through: bool) -> None:
+    tiers = Tiers(folder=tmp_path, file_bytes="8 MiB", write_through=write_through)
+    options: dict[str, Any] = {"memory": "1 MiB", "tiers": tiers, "page_tokens": 4}
+    witness = Witness(model)
+    with PrefixCache(model, **options) as first:
+        witness.serve(first, PROMPT, 3)
+        if not write_through:
+            assert first.tier_usage("file").bytes == 0
+        first.drain()
+        assert first.tier_usage("file").states > 0
+        with PrefixCache(model, **options) as second:
+            _, what = witness.serve(second, PROMPT, 3)
+            assert what.loaded_from == "file"
+            assert what.loaded_tokens == what.reused_tokens >= len(PROMPT) - 4
+            assert "stateport_hit_tokens" in second.prometheus()
 
 
 def test_sampling_draws_what_it_draws_without_a_cache(cache: PrefixCache, model: Any) -> None:

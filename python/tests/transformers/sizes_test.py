@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How memory is cut, what a model is called, and the example of python/README.md."""
+from __future__ import annotations
+
+import pathlib
+import random
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="the adapter needs transformers (python/engines.toml)")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import stateport as sp  # noqa: E402
+from conftest import seeds  # noqa: E402
+from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
+from stateport.transformers import probe  # noqa: E402
+from stateport.transformers.budget import cut, parse_bytes  # noqa: E402
+from stateport.transformers.fingerprint import model_name  # noqa: E402
+
+
+def test_sizes_are_bytes_or_text() -> None:
+    wanted = {0: 0, 17: 17, "17": 17, "2KiB": 2048, " 1.5 MiB ": 3 << 19, "1 gb": 10**9, "0.5 TiB": 1 << 39}
+    assert {value: parse_bytes("memory", value) for value in wanted} == wanted
+    for value in (-1, True, 1.5, None, "", "MiB", "1 PiB", "-1 MiB", "1 MiB more"):
+        with pytest.raises(sp.InvalidArgument, match="memory is"):
+            parse_bytes("memory", value)  # type: ignore[arg-type]
+
+
+def test_no_cut_takes_more_than_there_is() -> None:
+    for seed in seeds(200):
+        draw = random.Random(seed)
+        state, page, requests = draw.randint(1, 5000), draw.randint(1, 5000), draw.randint(1, 4)
+        page_tokens, tokens_max = draw.randint(1, 32), draw.randint(1, 400)
+        least = (requests + 1) * state + page
+        memory = least + draw.randint(0, 40_000)
+        options: dict[str, Any] = {
+            "state_bytes": state, "page_bytes": page, "page_tokens": page_tokens, "requests": requests,
+            "state_share": draw.uniform(0.01, 0.99), "tokens_max": tokens_max}
+        found = cut(memory, **options)
+        used = (found.checkpoints + requests) * state + found.pages * page
+        assert used <= memory < used + page, f"STATEPORT_TEST_FIRST_SEED={seed}"
+        assert min(found.checkpoints, found.pages) >= 1
+        assert 0 < found.request_tokens <= found.pages * page_tokens
+        assert found.request_tokens <= max(tokens_max, page_tokens)
+        with pytest.raises(sp.InvalidArgument, match=f"must be at least {least:,}"):
+            cut(least - 1, **options)
+
+
+def test_a_name_tells_configuration_weights_and_types_apart() -> None:
+    model = tiny_model("lfm2", seed=1)
+    name = model_name(model)
+    assert name == model_name(tiny_model("lfm2", seed=1))
+    model.config._name_or_path = "elsewhere"
+    assert name == model_name(model)
+    others = [tiny_model("lfm2", seed=2), tiny_model("lfm2", seed=1, norm_eps=1e-4), tiny_model("lfm2").bfloat16()]
+    with torch.no_grad():
+        model.lm_head.weight[-1, -1] += 1
+    names = {name, *map(model_name, [model, *others])}
+    assert len(names) == 5
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_layout_says_what_a_cache_holds(architecture: str) -> None:
+    model = tiny_model(architecture)
+    layout = probe(model)
+    assert layout.architecture == type(model).__name__
+    assert layout.stepwise == (architecture == "jamba")
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.tensor([[3, 4, 5]]), past_key_values=cache, use_cache=True)
+    held = sum(tensor.numel() * 4 for layer in cache.layers
+               for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
+               for tensor in states.values() if tensor is not None)
+    assert layout.state_spec().slot_bytes == held
+    kv = sum(tensor.numel() * 4 for layer in cache.layers
+             for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None)) if tensor is not None)
+    assert layout.page_spec(3).slot_bytes == kv
+
+
+def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    class Letters:
+        """A tokenizer whose tokens are characters."""
+
+        def __call__(self, text: str, return_tensors: str) -> Any:
+            ids = torch.tensor([[min(ord(letter), 127) for letter in text]])
+            return transformers.BatchEncoding({"input_ids": ids})
+
+        def decode(self, tokens: Any, **_: Any) -> str:
+            return "".join(map(chr, tokens))
+
+    text = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```py\n(from transformers .*?)```", text, re.DOTALL)
+    example = example.replace("8 GiB", "1 MiB").replace("100 GiB", "8 MiB").replace("4 GiB", "2 MiB")
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda _: tiny_model("lfm2"))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda _: Letters())
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), {})
+    first, second = map(int, re.findall(r"(\d+) tokens reused", capsys.readouterr().out))
+    assert first == 0
+    assert second == len("You answer in one sentence. What is a ") // 16 * 16
+    assert any(tmp_path.joinpath("states").iterdir())
