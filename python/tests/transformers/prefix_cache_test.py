@@ -173,6 +173,41 @@ def test_an_exception_of_the_model_leaves_nothing_behind(model: Any, at: int) ->
         witness.serve(cache, (*PROMPT, 5, 6), 4)
 
 
+def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, model: Any) -> None:
+    witness = Witness(model)
+    witness.serve(cache, PROMPT, 3)
+    before = cache.stats()
+
+    def fail(*_: Any) -> None:
+        raise ArithmeticError("the model failed")
+
+    # The pass is to leave a state inside of it, where the prompts part.
+    with model.register_forward_pre_hook(fail), pytest.raises(ArithmeticError, match="the model failed"):
+        cache.generate(as_ids((*PROMPT[:21], 100, 101, 102)), max_new_tokens=3)
+    after = cache.stats()
+    assert (after.states, after.kv_tokens) == (before.states, before.kv_tokens)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 4])
+def test_requests_that_find_no_more_room_leave_no_wrong_state(model: Any, page_tokens: int) -> None:
+    """Two answers grow beside each other, and memory is enough for one."""
+    witness = Witness(model)
+    prompts = [(*PROMPT[:20], 60 + i) for i in range(2)]
+    with PrefixCache(model, page_tokens=page_tokens, **budget(probe(model), states=8, tokens=64)) as cache:
+        streams = [cache.stream(as_ids(prompt), max_new_tokens=40, do_sample=False) for prompt in prompts]
+        answers = [list(stream) for stream in streams]
+        cache.check_invariants()
+        for prompt, answer in zip(prompts, answers, strict=True):
+            cold = model.generate(as_ids(prompt), max_new_tokens=40, do_sample=False)[0, len(prompt):].tolist()
+            assert answer == cold
+            for end in range(1, 40, 6):
+                ids = as_ids((*prompt, *answer[:end], 7))
+                out = cache.generate(ids, max_new_tokens=3, do_sample=False, return_dict_in_generate=True,
+                                     output_logits=True)
+                witness.compare(tuple(ids[0].tolist()), out.sequences[0, ids.shape[1]:].tolist(), torch.cat(out.logits))
+        assert cache.stats().evicted_kv_tokens > 0
+
+
 def test_streams_answer_while_they_run_and_can_be_left(cache: PrefixCache, model: Any) -> None:
     wanted = model.generate(as_ids(PROMPT), max_new_tokens=9, do_sample=False)[0, len(PROMPT):].tolist()
     with cache.stream(as_ids(PROMPT), max_new_tokens=9, do_sample=False) as stream:
@@ -199,6 +234,8 @@ def test_a_stream_that_nobody_reads_any_more_ends(cache: PrefixCache) -> None:
         if thread.name == "stateport-stream":
             thread.join(60)
             assert not thread.is_alive()
+    assert cache.last is not None
+    assert cache.last.sampled_tokens < 2000
 
 
 def test_a_stream_raises_what_the_model_raises(cache: PrefixCache, model: Any) -> None:
