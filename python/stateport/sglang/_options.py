@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator says in SGLang's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stateport.errors import InvalidArgument
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """folder: for images in files; the folder above it must be. file_bytes: of this process (each tensor-parallel rank)
+    there. host_bytes: of pinned memory, for the linker alone. free_floor_bytes: left free in the file system. lanes:
+    files at a time, 0: 2. revision: of the weights, if the model's path does not say it."""
+
+    folder: str = ""
+    file_bytes: int = 0
+    host_bytes: int = 0
+    free_floor_bytes: int = 0
+    lanes: int = 0
+    revision: str = ""
+
+    @classmethod
+    def read(cls, where: str, given: Mapping[str, Any]) -> Options:
+        """Raises InvalidArgument for unknown names, other types, negative numbers, and files without both of folder and
+        file_bytes."""
+        fields = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        for name, value in given.items():
+            if name not in fields:
+                raise InvalidArgument(f"{where} has {name!r}, and knows {', '.join(fields)}")
+            if type(value) is not fields[name] or (isinstance(value, int) and value < 0):
+                wanted = "text" if fields[name] is str else "a number of at least 0"
+                raise InvalidArgument(f"{where}: {name} is {value!r}, and must be {wanted}")
+        options = cls(**given)
+        if bool(options.folder) != bool(options.file_bytes):
+            raise InvalidArgument(f"{where}: folder is {options.folder!r} and file_bytes is {options.file_bytes}, and "
+                                  "files need both")
+        return options

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linker under SGLang's own tree and pools. The engine checks every byte that was hit or loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sglang.srt.mem_cache", reason="tests/engines/sglang/run.sh installs SGLang")
+
+from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang_engine import Engine, LoadFailed
+
+import stateport as sp
+from conftest import seeds
+from stateport.sglang import StateportLinker
+
+MEBIBYTE = 1 << 20
+TIERS = ("host", "files", "both")
+PROMPT = list(range(100, 116))
+
+
+def config(folder: pathlib.Path, tiers: str = "files", room: int = 64 * MEBIBYTE, **more: Any) -> dict[str, Any]:
+    host = {"host_bytes": room} if tiers != "files" else {}
+    files = {"folder": str(folder / "images"), "file_bytes": room} if tiers != "host" else {}
+    return {**host, **files, **more}
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest) -> Iterator[Any]:
+    engines: list[Engine] = []
+
+    def new(*arguments: Any, **named: Any) -> Engine:
+        engines.append(Engine(*arguments, **named))
+        return engines[-1]
+
+    yield new
+    for engine in engines:
+        engine.close()
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize("tiers", TIERS)
+def test_what_left_the_device_is_loaded(make: Any, tmp_path: pathlib.Path, tiers: str, core: str) -> None:
+    engine = make(config(tmp_path, tiers), core=core)
+    assert engine.request(PROMPT) == (0, 0)
+    engine.settle()
+    assert engine.request(PROMPT + [7] * 4) == (16, 0)
+    engine.settle()
+    engine.reset()
+    assert engine.request(PROMPT + [7] * 4 + [8] * 8) == (0, 20)
+    assert engine.request(PROMPT + [9] * 8) == (0, 16)
+    assert engine.linker.counts()["load: done"] == 5 + 1 + 4 + 1
+
+
+@pytest.mark.parametrize("page", [1, 16])
+def test_pages_of_any_size(make: Any, tmp_path: pathlib.Path, page: int) -> None:
+    engine = make(config(tmp_path, "both"), page=page, kv=16 * page)
+    prompt = list(range(3 * page))
+    engine.request(prompt)
+    engine.settle()
+    engine.reset()
+    assert engine.request(prompt + [5] * page) == (0, 3 * page)
+
+
+def test_a_partial_hit_ends_at_the_last_state(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    engine.request(PROMPT[:8])
+    engine.request(PROMPT)
+    engine.settle()
+    engine.reset()
+    assert engine.request(PROMPT[:12] + [1] * 8) == (0, 8)
+    assert engine.request(PROMPT[:4] + [2] * 8) == (0, 0)
+    assert engine.request(PROMPT) == (0, 16)
+
+
+def test_the_next_process_finds_what_is_in_files(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = Engine(config(tmp_path, "both"))
+    engine.request(PROMPT)
+    engine.close()
+    assert make(config(tmp_path, "both")).request(PROMPT + [3] * 4) == (0, 16)
+    other = make(config(tmp_path, "both", revision="another"))
+    assert other.request(PROMPT) == (0, 0)
+
+
+def test_namespaces_share_nothing(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    engine.request(PROMPT, ("adapter", None))
+    engine.settle()
+    engine.reset()
+    for space in ((None, None), (None, "salt"), ("adapter", "salt")):
+        assert engine.request(PROMPT, space) == (0, 0)
+    assert engine.request(PROMPT, ("adapter", None)) == (0, 16)
+
+
+@pytest.mark.parametrize("tiers", TIERS)
+def test_a_full_tier_gives_up_the_longest_unused(make: Any, tmp_path: pathlib.Path, tiers: str) -> None:
+    engine = make(config(tmp_path, tiers, room=MEBIBYTE))  # some 12 prompts
+    prompts = [[1000 + i] * 16 for i in range(40)]
+    for prompt in prompts:
+        engine.request(prompt)
+        engine.settle()
+        engine.linker._mover.wait_for_files()  # what waits for a file is not given up, and newer images are refused
+    engine.reset()
+    hits = [engine.request(prompt)[1] for prompt in reversed(prompts)]
+    assert hits[0] == 16 and hits[-1] == 0
+    counts = engine.linker.counts()
+    assert all(counts.get(f"dropped {where}", 0) > 0 for where in
+               {"host": ("on the host",), "files": ("in files",), "both": ("on the host", "in files")}[tiers])
+    info = engine.linker._mover.tiers.info()
+    assert info["file_bytes"] <= MEBIBYTE and info["host_image_bytes"] <= info["host_bytes"]
+
+
+def test_a_damaged_image_is_never_used(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    engine.request(PROMPT)
+    engine.settle()
+    engine.reset()
+    for file in (tmp_path / "images").rglob("*.img"):
+        data = bytearray(file.read_bytes())
+        for at in range(4096 + 5, len(data), 4096):  # behind the header
+            data[at] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(LoadFailed):
+        engine.request(PROMPT)
+    assert engine.linker.counts()["load: damaged"] == 5
+    engine.reset()
+    assert engine.request(PROMPT) == (0, 0)  # it is not offered again
+    engine.settle()
+    engine.reset()
+    assert engine.request(PROMPT) == (0, 16)
+
+
+def hashes_of(pages: range) -> list[str]:
+    return [hashlib.sha256(str(page).encode()).hexdigest() for page in pages]
+
+
+def transfers(engine: Engine, hashes: list[str], slots: bool = True) -> list[PoolTransfer]:
+    import torch
+    page = engine.shape.page
+    rows = torch.arange(page, page + page * len(hashes))
+    return [PoolTransfer(PoolName.KV, device_indices=rows if slots else None, keys=hashes),
+            PoolTransfer(PoolName.MAMBA, device_indices=torch.tensor([1]) if slots else None, keys=hashes[-1:])]
+
+
+def test_a_load_is_refused_once_an_image_is_gone_and_can_be_cancelled(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    hashes = hashes_of(range(3))
+    assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == []
+    assert not engine.linker.load("a", transfers(engine, hashes))
+    assert engine.linker.offload(transfers(engine, hashes))
+    while engine.linker.num_completed_offloads() == 0:
+        pass
+    assert engine.linker.pop_completed_offload() and engine.linker.num_completed_offloads() == 0
+    assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == [3]
+    assert engine.linker.load("a", transfers(engine, hashes))
+    with pytest.raises(sp.InvalidArgument, match="rid is 'a'"):
+        engine.linker.load("a", transfers(engine, hashes))
+    assert engine.linker.cancel_queued_load("a") and not engine.linker.cancel_queued_load("a")
+    assert engine.linker.start_layer_wise_loading() == -1
+    with pytest.raises(sp.InvalidArgument, match="no offload"):
+        engine.linker.pop_completed_offload()
+    with pytest.raises(sp.InvalidArgument, match="keys has the element 'xyz'"):
+        engine.linker.lookup("a", transfers(engine, ["xyz"], slots=False))
+
+
+def test_offloads_are_answered_in_their_order(make: Any, tmp_path: pathlib.Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(config(tmp_path))
+    jobs: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.linker._mover, "start", jobs.append)
+        for page in range(3):
+            assert engine.linker.offload(transfers(engine, hashes_of(range(page, page + 1))))
+    jobs[2].done(True)
+    assert engine.linker.num_completed_offloads() == 0
+    jobs[0].done(True)
+    assert engine.linker.num_completed_offloads() == 1
+    jobs[1].done(False)
+    assert engine.linker.num_completed_offloads() == 3
+    assert [engine.linker.pop_completed_offload() for _ in range(3)] == [True, False, True]
+
+
+def test_random_requests_never_get_a_wrong_byte(make: Any, tmp_path: pathlib.Path) -> None:
+    loaded = 0
+    for seed in seeds(6):
+        rng = random.Random(seed)
+        print("seed", seed)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        page, tiers = rng.choice([1, 4]), rng.choice(TIERS)
+        options = config(folder, tiers, room=rng.choice([512 * 1024, 8 * MEBIBYTE]))
+        engine = Engine(options, rng.choice(["rust", "python"]), page=page, kv=48 * page, slots=rng.choice([4, 8]))
+        known: list[list[int]] = [[]]
+        for _ in range(150):
+            known = known[-20:]
+            base = rng.choice(known)
+            base = base[:rng.randrange(len(base) // page + 1) * page]
+            tokens = (base + [rng.randrange(3) for _ in range(rng.randint(1, 4) * page)])[:16 * page]
+            loaded += engine.request(tokens, rng.choice([(None, None), (None, None), ("a", None)]))[1]
+            known.append(tokens)
+            draw = rng.random()
+            if draw < 0.05:
+                engine.settle()
+                engine.reset()
+            elif draw < 0.08:
+                engine.close()
+                engine = Engine(options, page=page, kv=48 * page, slots=8)
+            elif draw < 0.5:
+                engine.cache.check_hicache_events()
+        engine.linker._mover.tiers.check_invariants()
+        engine.close()
+        print("loaded", loaded, tiers, page, options, engine.linker.counts())
+    assert loaded > 0
+
+
+@pytest.mark.parametrize(("given", "text"), [
+    ({}, "neither host_bytes nor folder"),
+    ({"host_byte": 1}, "host_byte"),
+    ({"host_bytes": -1}, "host_bytes is -1"),
+    ({"host_bytes": "1"}, "host_bytes is '1'"),
+    ({"host_bytes": True}, "host_bytes is True"),
+    ({"folder": "x"}, "file_bytes is 0"),
+    ({"file_bytes": 5}, "folder is ''"),
+])
+def test_a_mistaken_configuration_is_named(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(sp.InvalidArgument, match=text):
+        Engine(given)
+
+
+def test_what_cannot_be_kept_is_refused(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    params = engine.cache_params()
+    with pytest.raises(sp.InvalidArgument, match="SWA"):
+        StateportLinker(None, params, components={ComponentType.FULL, ComponentType.SWA},
+                        extra_config=config(tmp_path))
+    params.sidecar_draft_device_pools = (object(),)
+    with pytest.raises(sp.InvalidArgument, match="draft"):
+        StateportLinker(None, params, components={ComponentType.FULL}, extra_config=config(tmp_path))
