@@ -21,7 +21,7 @@ from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
-LARGE = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8)
+LARGE = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, decode_checkpoint_tokens=4)
 
 
 def request(name: str, tokens: list[int], output: int = 0, salt: str | None = None) -> Request:
@@ -78,8 +78,8 @@ def test_without_checkpoints_a_branch_is_kept_once_a_prompt_took_it() -> None:
 
 
 def test_decoding_leaves_states_unless_that_is_switched_off() -> None:
-    for save, wanted in ((True, 36), (False, 20)):
-        engine = engine_of(ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, save_decode=save))
+    for grid, wanted in ((7, 32), (4, 36), (0, 20)):
+        engine = engine_of(ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, decode_checkpoint_tokens=grid))
         first = request("a", prompt(22), output=16)
         serve(engine, first)
         assert serve(engine, request("b", [*first.all_token_ids, 5])) == [wanted]
@@ -219,7 +219,7 @@ def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path)
     second.close()
 
 
-OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8),
+OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8, decode_checkpoint_tokens=8),
            ConnectorOptions(host_bytes=9_000, checkpoint_tokens=0),
            ConnectorOptions(host_bytes=40_000, state_share=0.5),
            ConnectorOptions(host_bytes=16_000, checkpoint_tokens=8, folder="images", file_bytes=1 << 19),

@@ -115,6 +115,7 @@ def test_pools_have_a_state_for_so_many_blocks() -> None:
     ({"file_bytes": 1}, "name both or none"),
     ({"folder": 1, "file_bytes": 1}, "folder is 1, and must be str"),
     ({"checkpoint_tokens": -1}, "checkpoint_tokens is -1"),
+    ({"decode_checkpoint_tokens": -1}, "decode_checkpoint_tokens is -1"),
     ({"state_share": 1.0}, "state_share is 1.0"),
     ({"eviction": "hix"}, "eviction is 'hix'"),
 ])

@@ -246,7 +246,8 @@ class Engine:
             request = self.requests[name]
             end = request.num_computed_tokens + tokens
             self.allocate(request, end)
-            if end % BLOCK == 0:
+            kept = {(request.num_prompt_tokens - 1) // BLOCK * BLOCK, request.shared_prefix_boundary // BLOCK * BLOCK}
+            if end % BLOCK == 0 and end in kept:  # vLLM's sparse retention
                 offers[name] = [(group, request.blocks[group][end // BLOCK - 1], end) for group in STATE_GROUPS]
         return offers
 

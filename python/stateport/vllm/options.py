@@ -24,7 +24,8 @@ class ConnectorOptions:
     prompts may branch off. Each one ends a chunk of the prefill. 0: only where the prompt leaves a prefix that is
     cached, and where vLLM itself ends a chunk.
     state_share: the part of host_bytes for states, above 0 and below 1. 0: as a prompt with checkpoint_tokens needs.
-    save_decode: also keep the states that decoding leaves at the ends of blocks.
+    decode_checkpoint_tokens: decoding leaves a state at its multiples (rounded up to whole blocks), for prompts that
+    go on from an answer. 0: none.
     eviction: "lru", "lfu", "fifo", "slru", "mru" or "filo".
     model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
     configuration and, of a local folder, the names, sizes and times of its files."""
@@ -34,7 +35,7 @@ class ConnectorOptions:
     file_bytes: int = 0
     checkpoint_tokens: int = 1024
     state_share: float = 0.0
-    save_decode: bool = True
+    decode_checkpoint_tokens: int = 512
     eviction: str = "lru"
     model: str = ""
 
@@ -43,8 +44,9 @@ class ConnectorOptions:
             raise InvalidArgument(f"host_bytes is {self.host_bytes}, and must be at least 1")
         if self.file_bytes < 0 or (self.file_bytes == 0) != (self.folder is None):
             raise InvalidArgument(f"file_bytes is {self.file_bytes} and folder is {self.folder!r}: name both or none")
-        if self.checkpoint_tokens < 0:
-            raise InvalidArgument(f"checkpoint_tokens is {self.checkpoint_tokens}, and must not be negative")
+        for name in ("checkpoint_tokens", "decode_checkpoint_tokens"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}, and must not be negative")
         if not 0 <= self.state_share < 1:
             raise InvalidArgument(f"state_share is {self.state_share}, and must be from 0 to below 1")
         if self.eviction not in ORDERS or self.eviction in _LEARNING:

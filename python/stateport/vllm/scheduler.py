@@ -66,7 +66,8 @@ class SchedulerSide:
         self.layout, self.options = layout, options
         self.counters = Counters()
         self._block = layout.block_size_tokens
-        self._grid = -(-options.checkpoint_tokens // self._block) * self._block
+        self._grid, self._decode_grid = (-(-tokens // self._block) * self._block for tokens in (
+            options.checkpoint_tokens, 0 if layout.speculative else options.decode_checkpoint_tokens))
         self._max_requests, self._max_request_tokens = max_requests, max_request_tokens
         self._held: dict[str, Held] = {}
         self._step = StepBuilder()
@@ -242,6 +243,17 @@ class SchedulerSide:
             stops.append((start // self._grid + 1) * self._grid)
         return min((stop for stop in stops if start < stop < held.prompt_tokens), default=0)
 
+    def _move_stop(self, request: Any, done: int) -> None:
+        """So many tokens are computed when this step is. What is named here vLLM also keeps, of prompts and of
+        decoding, and offers; by itself it keeps a state at the end of a prompt alone."""
+        held = self._held.get(request.request_id)
+        if held is not None and done < held.prompt_tokens:
+            request.shared_prefix_boundary = self._next_stop(held, done)
+            return
+        self.end(request.request_id)
+        if self._decode_grid and done >= request.num_prompt_tokens:
+            request.shared_prefix_boundary = (done // self._decode_grid + 1) * self._decode_grid
+
     # --- A step ------------------------------------------------------------------------------------------------------
 
     def plan_step(self, requests: Mapping[str, Any], *, scheduled: Mapping[str, int], offers: Offers,
@@ -254,14 +266,8 @@ class SchedulerSide:
             if name in requests and name in scheduled:
                 self._keep_offers(requests[name], offered, block_ids(name))
         for name, tokens in scheduled.items():
-            held, request = self._held.get(name), requests.get(name)
-            if held is None or request is None:
-                continue
-            done = request.num_computed_tokens + tokens
-            if done >= held.prompt_tokens:
-                self.end(name)
-            else:
-                request.shared_prefix_boundary = self._next_stop(held, done)
+            if name in requests:
+                self._move_stop(requests[name], requests[name].num_computed_tokens + tokens)
         self._try_reset()
         step, self._step = self._step, StepBuilder()
         return step.build()
@@ -285,7 +291,7 @@ class SchedulerSide:
         if held is not None and tokens <= held.prompt_tokens:
             if self.cache.computed(held.number) < tokens:
                 self._save(held.number, tokens, blocks, tables)
-        elif tokens <= request.num_prompt_tokens or (self.options.save_decode and not self.layout.speculative):
+        elif tokens <= request.num_prompt_tokens or not self.layout.speculative:
             self._keep_alone(request, tokens, blocks, tables)
 
     def _keep_alone(self, request: Any, tokens: int, blocks: Mapping[int, int],
