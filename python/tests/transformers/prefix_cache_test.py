@@ -18,7 +18,7 @@ from witness import Witness, as_ids, budget  # noqa: E402
 
 import stateport as sp  # noqa: E402
 from stateport.demo.tiny import tiny_model  # noqa: E402
-from stateport.transformers import PrefixCache, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
+from stateport.transformers import PrefixCache, Request, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
 
 PROMPT = tuple(range(3, 40))
 
@@ -131,6 +131,15 @@ def test_requests_beyond_those_that_may_run_do_without_the_cache(model: Any) -> 
         assert torch.equal(out, model.generate(as_ids(PROMPT), max_new_tokens=3, do_sample=False))
 
 
+def step(model: Any, request: Request, tokens: list[int]) -> None:
+    """Runs the last of the tokens, samples the next one, and tells it."""
+    at = torch.tensor([[len(tokens) - 1]])
+    with torch.no_grad():
+        out = model(as_ids(tuple(tokens[-1:])), position_ids=at, past_key_values=request.past_key_values)
+    tokens.append(int(out.logits[0, -1].argmax()))
+    request.append(tokens[-1])
+
+
 def test_a_loop_of_the_callers_own(cache: PrefixCache, model: Any) -> None:
     wanted = model.generate(as_ids(PROMPT), max_new_tokens=6, do_sample=False)[0].tolist()
     for reused in (0, len(PROMPT) - 1):
@@ -139,11 +148,7 @@ def test_a_loop_of_the_callers_own(cache: PrefixCache, model: Any) -> None:
             assert request.served.reused_tokens == reused
             request.prefill()
             for _ in range(6):
-                at = torch.tensor([[len(tokens) - 1]])
-                with torch.no_grad():
-                    out = model(as_ids(tuple(tokens[-1:])), position_ids=at, past_key_values=request.past_key_values)
-                tokens.append(int(out.logits[0, -1].argmax()))
-                request.append(tokens[-1])
+                step(model, request, tokens)
         assert tokens == wanted
         with pytest.raises(sp.InvalidState, match="has ended"):
             request.append(3)
@@ -189,23 +194,30 @@ def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, mod
 
 
 @pytest.mark.parametrize("page_tokens", [1, 4])
-def test_requests_that_find_no_more_room_leave_no_wrong_state(model: Any, page_tokens: int) -> None:
+def test_requests_that_find_no_more_room_leave_no_wrong_state(page_tokens: int) -> None:
     """Two answers grow beside each other, and memory is enough for one."""
+    model = tiny_model("qwen3_5")  # its states remember for long
     witness = Witness(model)
-    prompts = [(*PROMPT[:20], 60 + i) for i in range(2)]
-    with PrefixCache(model, page_tokens=page_tokens, **budget(probe(model), states=8, tokens=64)) as cache:
-        streams = [cache.stream(as_ids(prompt), max_new_tokens=40, do_sample=False) for prompt in prompts]
-        answers = [list(stream) for stream in streams]
+    answers = [[*PROMPT[:20], 60 + i] for i in range(2)]
+    with PrefixCache(model, page_tokens=page_tokens, **budget(probe(model), states=8, tokens=96)) as cache:
+        with cache.request(as_ids(tuple(answers[0]))) as first, cache.request(as_ids(tuple(answers[1]))) as second:
+            requests = (first, second)
+            for request in requests:
+                request.prefill()
+            while first.served.cached and second.served.cached:
+                for request, tokens in zip(requests, answers, strict=True):
+                    step(model, request, tokens)
         cache.check_invariants()
-        for prompt, answer in zip(prompts, answers, strict=True):
-            cold = model.generate(as_ids(prompt), max_new_tokens=40, do_sample=False)[0, len(prompt):].tolist()
-            assert answer == cold
-            for end in range(1, 40, 6):
-                ids = as_ids((*prompt, *answer[:end], 7))
-                out = cache.generate(ids, max_new_tokens=3, do_sample=False, return_dict_in_generate=True,
-                                     output_logits=True)
-                witness.compare(tuple(ids[0].tolist()), out.sequences[0, ids.shape[1]:].tolist(), torch.cat(out.logits))
-        assert cache.stats().evicted_kv_tokens > 0
+        left = next(tokens for request, tokens in zip(requests, answers, strict=True) if not request.served.cached)
+        # The deepest state that is kept of it, and a prompt that goes on right behind it.
+        request = cache.request(as_ids(tuple(left)))
+        request.abort()
+        further = (*left[:request.served.reused_tokens], 7)
+        out = cache.generate(as_ids(further), max_new_tokens=3, do_sample=False, return_dict_in_generate=True,
+                             output_logits=True)
+        assert cache.last is not None
+        assert cache.last.reused_tokens == len(further) - 1 >= 20
+        witness.compare(further, out.sequences[0, len(further):].tolist(), torch.cat(out.logits))
 
 
 def test_streams_answer_while_they_run_and_can_be_left(cache: PrefixCache, model: Any) -> None:
