@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine: serve.py JOB.json. It serves the job's requests, one call of vLLM after the other, and writes what came
+out of each: tokens, their log-probabilities, reused tokens, and those of them that stateport restored, by tier."""
+import json
+import pathlib
+import sys
+from typing import Any
+
+from vllm import LLM, SamplingParams
+
+OURS = "vllm:stateport_"
+RESTORED = OURS + "hit_tokens"
+
+
+def engine(job: dict[str, Any]) -> LLM:
+    transfer = None
+    if job["stateport"] is not None:
+        transfer = {"kv_connector": "StateportConnector", "kv_connector_module_path": "stateport.vllm",
+                    "kv_role": "kv_both", "kv_connector_extra_config": job["stateport"]}
+    return LLM(job["model"], dtype=job["dtype"], skip_tokenizer_init=True, enforce_eager=True, seed=16,
+               enable_prefix_caching=True, mamba_cache_mode="align", max_model_len=4096, max_num_seqs=4,
+               max_num_batched_tokens=job["batched_tokens"], prefix_cache_retention_interval=job["retention"],
+               disable_log_stats=False, kv_transfer_config=transfer)
+
+
+def restored(llm: LLM) -> dict[str, int]:
+    """Since the engine started, by tier, from vLLM's own metrics."""
+    return {metric.labels["tier"]: int(metric.value) for metric in llm.get_metrics() if metric.name == RESTORED}
+
+
+def counted(llm: LLM) -> dict[str, int]:
+    """All of stateport's counters that are not 0, by name and label."""
+    return {":".join([metric.name.removeprefix(OURS), *(metric.labels[name] for name in ("tier", "reason")
+                                                        if name in metric.labels)]): int(metric.value)
+            for metric in llm.get_metrics() if metric.name.startswith(OURS) and metric.value}
+
+
+def serve(llm: LLM, call: dict[str, Any], earlier: dict[str, list[int]]) -> list[dict[str, Any]]:
+    prompts = []
+    for request in call["requests"]:
+        tokens = earlier.get(request.get("after"), []) + request["tokens"]
+        prompts.append({"prompt_token_ids": tokens})
+    sampling = SamplingParams(temperature=0, max_tokens=call["output_tokens"], logprobs=0, detokenize=False,
+                              ignore_eos=True)
+    before = restored(llm)
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    after = restored(llm)
+    rows = []
+    for request, prompt, output in zip(call["requests"], prompts, outputs, strict=True):
+        sampled = list(output.outputs[0].token_ids)
+        earlier[request["name"]] = prompt["prompt_token_ids"] + sampled
+        chosen = [step[token].logprob for step, token in zip(output.outputs[0].logprobs, sampled, strict=True)]
+        rows.append({"name": request["name"], "prompt_tokens": len(prompt["prompt_token_ids"]), "tokens": sampled,
+                     "logprobs": chosen, "reused": output.num_cached_tokens,
+                     "restored": {tier: count - before.get(tier, 0) for tier, count in after.items()}})
+    return rows
+
+
+def main() -> None:
+    job = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    llm = engine(job)
+    rows, earlier = [], {}
+    for call in job["calls"]:
+        if call["reset"] and not llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not reset its cache")
+        rows += serve(llm, call, earlier)
+    counters = counted(llm)
+    llm.llm_engine.engine_core.shutdown()  # also ends the writes to files
+    pathlib.Path(job["out"]).write_text(json.dumps({"rows": rows, "counters": counters}))
+
+
+if __name__ == "__main__":
+    main()
