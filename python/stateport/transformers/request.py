@@ -95,7 +95,8 @@ class Request(StoppingCriteria):  # type: ignore[misc]
                 self._forward(self.past_key_values, at, at + count)
         self.served.computed_tokens = end - first
         self.served.prefill_s = time.perf_counter() - begin
-        self._owner.speed.note(self.served.computed_tokens, self.served.prefill_s)
+        if first == 0 or not self._owner.layout.stepwise:
+            self._owner.speed.note(self.served.computed_tokens, self.served.prefill_s)
 
     def _part(self, at: int, left: int) -> int:
         """How many of the tokens that are left to run in one pass."""
@@ -190,15 +191,32 @@ class Request(StoppingCriteria):  # type: ignore[misc]
 
 
 class Speed:
-    """How fast the model computes prompts, by the requests seen so far."""
+    """How fast the model computes prompts: seconds = a + b * tokens, fitted to the requests seen so far, of which later
+    ones count more."""
+
+    _KEPT = 0.9  # of the weight of a request, when the next one is seen
 
     def __init__(self) -> None:
-        self._tokens, self._seconds = 0, 0.0
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
 
     def note(self, tokens: int, seconds: float) -> None:
-        self._tokens += tokens
-        self._seconds += seconds if tokens else 0.0
+        """So many tokens of a prompt took so long."""
+        if tokens == 0:
+            return
+        seen = {"_n": 1.0, "_x": tokens, "_y": seconds, "_xx": tokens**2, "_xy": tokens * seconds}
+        for name, value in seen.items():
+            setattr(self, name, self._KEPT * getattr(self, name) + value)
+
+    def seconds_per_token(self) -> float:
+        """b; 0: nothing was seen."""
+        if self._x == 0:
+            return 0.0
+        spread = self._n * self._xx - self._x**2
+        if spread < 1e-6 * self._n * self._xx:  # prompts of one length: all of it is b
+            return self._y / self._x
+        return max((self._n * self._xy - self._x * self._y) / spread, 0.0)
 
     def saved(self, tokens: int, spent_s: float) -> float:
-        """Seconds that computing so many tokens takes, less those spent in place of it. 0: no speed is known."""
-        return tokens * self._seconds / self._tokens - spent_s if self._tokens and tokens else 0.0
+        """Seconds that computing so many tokens more takes, less those spent in place of it. 0: nothing was seen."""
+        per_token = self.seconds_per_token()
+        return tokens * per_token - spent_s if tokens and per_token else 0.0
