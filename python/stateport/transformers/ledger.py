@@ -62,7 +62,7 @@ class Ledger:
             kv_tokens=sizes.pages * page_tokens, layout_fingerprint=state.fingerprint, checkpoints=sizes.checkpoints,
             # Without saves on its way a pass is one forward.
             scan_alignment_tokens=-1 if layout.stepwise else 0,
-            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, fast_hash=True, tiers=below,
+            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, tiers=below,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)
         self.tiers: StateTiers | None = None
