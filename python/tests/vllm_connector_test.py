@@ -13,7 +13,7 @@ import pytest
 import stateport as sp
 from conftest import seeds
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT
-from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, WorkerInfo, agreed_images
+from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 
 pytest.importorskip("torch")
@@ -84,6 +84,20 @@ def test_decoding_leaves_states_unless_that_is_switched_off() -> None:
         serve(engine, first)
         assert serve(engine, request("b", [*first.all_token_ids, 5])) == [wanted]
         engine.close()
+
+
+def test_states_of_decoding_with_drafts_are_not_kept() -> None:
+    engine = engine_of(drafts=2)
+    first = request("a", prompt(22), output=16)
+    serve(engine, first)
+    assert serve(engine, request("b", [*first.all_token_ids, 5])) == [20]
+    # Nor those that vLLM offers by itself.
+    saved = engine.side.counters.values["saved_states"]
+    first.num_computed_tokens = 35
+    engine.side.plan_step({"a 16": first}, scheduled={"a 16": 1}, offers={"a 16": [(0, 5, 36), (2, 6, 36)]},
+                          block_ids=lambda name: [[5] * 9, [7] * 9, [6] * 9, [8] * 9])
+    assert engine.side.counters.values["saved_states"] == saved
+    engine.close()
 
 
 def test_prompts_of_another_salt_share_nothing() -> None:
@@ -165,6 +179,16 @@ def test_failed_restores_are_computed_and_counted() -> None:
     assert engine.side.match(again, 0) == 0
     assert engine.side.counters.values["failed_restores"] == 1
     engine.side.end("b 0")
+    engine.close()
+
+
+def test_a_worker_names_the_requests_whose_pages_it_could_not_restore() -> None:
+    engine = engine_of()
+    good, bad = (PageCopies({1: np.array([[5, place]], np.int32)}) for place in (0, 1 << 20))
+    side = engine.ranks[0].side
+    assert side.restore(StepPlan(good, ["x"])) == ({"x"}, set())
+    assert side.restore(StepPlan(bad, ["x", "y"])) == (set(), {"x", "y"})
+    assert side.restore(StepPlan()) == (set(), set())
     engine.close()
 
 

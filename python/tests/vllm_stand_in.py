@@ -33,11 +33,13 @@ class FullAttentionSpec:
     block_size = BLOCK
 
 
-def kv_cache_config() -> Any:
+def kv_cache_config(drafts: int = 0) -> Any:
     """Two groups of attention and two of states, two layers each."""
     groups = [types.SimpleNamespace(layer_names=[f"g{number}.{i}" for i in range(2)],
                                     kv_cache_spec=MambaSpec() if number in STATE_GROUPS else FullAttentionSpec())
               for number in range(4)]
+    for number in STATE_GROUPS:
+        groups[number].kv_cache_spec.num_speculative_blocks = drafts
     return types.SimpleNamespace(kv_cache_groups=groups, num_blocks=BLOCKS)
 
 
@@ -105,8 +107,9 @@ class Request:
 class Engine:
     """Steps: admits requests, runs a chunk of each, and hands what vLLM hands to the connector."""
 
-    def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, chance: random.Random) -> None:
-        layout = read_layout(kv_cache_config())
+    def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, drafts: int = 0,
+                 chance: random.Random) -> None:
+        layout = read_layout(kv_cache_config(drafts))
         self.side = SchedulerSide(layout, options, max_requests=9, max_request_tokens=200)
         self.ranks = [Rank(i, layout, options) for i in range(ranks)]
         self.side.open([pickle.loads(pickle.dumps(rank.info)) for rank in self.ranks])

@@ -261,7 +261,7 @@ class SchedulerSide:
         """scheduled: tokens of each request of this step. offers: the states that it leaves at the ends of blocks; they
         are copied in this step, because vLLM does not keep their blocks."""
         for name in preempted:
-            self.end(name, preempted=True)
+            self.end(name)
         for name, offered in offers.items():
             if name in requests and name in scheduled:
                 self._keep_offers(requests[name], offered, block_ids(name))
@@ -339,18 +339,12 @@ class SchedulerSide:
 
     # --- Ends --------------------------------------------------------------------------------------------------------
 
-    def end(self, request_id: str, *, preempted: bool = False) -> None:
-        """The prompt is computed, or vLLM has given it up. What was kept stays."""
+    def end(self, request_id: str) -> None:
+        """The prompt is computed, or vLLM has preempted or dropped it. What was kept stays."""
         held = self._held.pop(request_id, None)
-        if held is None:
-            return
-        if held.loading and not held.known:
-            self.cache.abort(held.number)
-        elif preempted:
-            self.cache.preempt(held.number)
-        else:
+        if held is not None:
             self.cache.finish(held.number)
-        self._take_transfers()
+            self._take_transfers()
 
     def reset(self) -> None:
         """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no

@@ -12,6 +12,15 @@ OURS = "vllm:stateport_"
 RESTORED = OURS + "hit_tokens"
 
 
+def mend_mamba2() -> None:
+    """vLLM 0.32 reserves blocks for checkpoints within a chunk, which its Mamba-2 layers do not write on a CPU: prompts
+    of one chunk fail (IndexError in conv_ssm_forward), stateport or not."""
+    from vllm.model_executor.layers.mamba.abstract import MambaBase
+    from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
+
+    MambaMixer2.get_kv_cache_spec = MambaBase.get_kv_cache_spec
+
+
 def engine(job: dict[str, Any]) -> LLM:
     transfer = None
     if job["stateport"] is not None:
@@ -58,6 +67,7 @@ def serve(llm: LLM, call: dict[str, Any], earlier: dict[str, list[int]]) -> list
 
 def main() -> None:
     job = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    mend_mamba2()
     llm = engine(job)
     rows, earlier = [], {}
     for call in job["calls"]:
