@@ -2,6 +2,7 @@
 """The two sides of the connector for vLLM, under a stand-in for vLLM whose pages tell what made them."""
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import random
 import types
@@ -15,6 +16,7 @@ from conftest import seeds
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT
 from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
+from stateport.vllm.scheduler import SchedulerSide
 
 pytest.importorskip("torch")
 from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
@@ -216,6 +218,17 @@ def test_offers_that_are_incomplete_are_not_kept() -> None:
     engine.close()
 
 
+def test_offers_of_requests_that_do_not_run_are_not_kept() -> None:
+    """vLLM may have given their blocks to others in the same step."""
+    engine = engine_of()
+    one, offers = request("a", prompt(8)), {"a 0": [(0, 5, 8), (2, 6, 8)]}
+    for requests, scheduled, saves in (({"a 0": one}, {}, 0), ({}, {"a 0": 8}, 0), ({"a 0": one}, {"a 0": 8}, 1)):
+        plan = engine.side.plan_step(requests, scheduled=scheduled, offers=offers,
+                                     block_ids=lambda name: [[0, 5], [1, 2], [0, 6], [3, 4]])
+        assert len(plan.saves) == saves
+    engine.close()
+
+
 def test_a_second_engine_restores_from_files_what_the_first_one_left(tmp_path: pathlib.Path) -> None:
     options = ConnectorOptions(host_bytes=1 << 20, checkpoint_tokens=8, folder=str(tmp_path / "images"),
                                file_bytes=1 << 22)
@@ -239,8 +252,23 @@ def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path)
     first.close()
     second = engine_of(options, ranks=2)
     assert len(second.ranks[0].info.images) > 0 and len(second.ranks[1].info.images) == 0
+    second.step()
+    assert len(second.ranks[0].side.images()) == 0  # what one worker alone has is of no use
     assert serve(second, request("a", prompt(42))) == [0]
     second.close()
+
+
+def test_the_smallest_pool_of_the_workers_is_that_of_all() -> None:
+    engine = engine_of()
+    side = SchedulerSide(engine.side.layout, LARGE, max_requests=1, max_request_tokens=1000)
+    info = engine.ranks[0].info
+    side.open([dataclasses.replace(info, kv_blocks=9), dataclasses.replace(info, kv_blocks=7, states=3)])
+    assert (side.cache.kv_blocks, side.cache.checkpoint_slots()) == (7, 3)  # as stores must have them
+    assert side.match(request("a", prompt(25)), 0) == 0 and side.counters.values == {"refused:too_long": 1}
+    with pytest.raises(sp.InvalidArgument, match="no worker told"):
+        side.open([])
+    side.cache.close()
+    engine.close()
 
 
 OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8, decode_checkpoint_tokens=8),

@@ -101,9 +101,9 @@ def test_pools_have_a_state_for_so_many_blocks() -> None:
     assert pool_sizes(1000, 10, 50, blocks_per_state=5) == pool_sizes(1000, 10, 50, blocks_per_state=9, state_share=0.5)
     sizes = pool_sizes(1000, 10, 50, blocks_per_state=5)
     assert (sizes.states, sizes.kv_blocks) == (10, 50)
-    assert pool_sizes(60, 10, 50, blocks_per_state=100).states == 1
-    with pytest.raises(sp.InvalidArgument, match="host_bytes is 59"):
-        pool_sizes(59, 10, 50, blocks_per_state=100)
+    assert pool_sizes(70, 10, 50, blocks_per_state=100).states == 1
+    with pytest.raises(sp.InvalidArgument, match="host_bytes is 69"):
+        pool_sizes(69, 10, 50, blocks_per_state=100)
 
 
 @pytest.mark.parametrize(("values", "part"), [

@@ -161,12 +161,12 @@ class PoolSizes:
 def pool_sizes(host_bytes: int, kv_block_bytes: int, state_bytes: int, *, blocks_per_state: int,
                state_share: float = 0.0) -> PoolSizes:
     """Without a share: as many states as KV has multiples of blocks_per_state. Raises InvalidArgument if there is no
-    room for one of each."""
+    room for a state and two blocks, one of which a cache does not use."""
     states = int(host_bytes * state_share // state_bytes) if state_share else (
         host_bytes // (state_bytes + blocks_per_state * kv_block_bytes))
     states = max(states, 1)
     blocks = (host_bytes - states * state_bytes) // kv_block_bytes
-    if blocks < 1:
+    if blocks < 2:
         raise InvalidArgument(f"host_bytes is {host_bytes:,}, and must have room for a state of {state_bytes:,} bytes "
-                              f"and a block of KV of {kv_block_bytes:,} bytes")
+                              f"and two blocks of KV of {kv_block_bytes:,} bytes")
     return PoolSizes(min(blocks, 2**31 - 1), min(states, 2**31 - 1))

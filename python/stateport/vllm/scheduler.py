@@ -81,7 +81,8 @@ class SchedulerSide:
         if not infos:
             raise InvalidArgument("no worker told of its pools: the connector needs them before the first step")
         first = infos[0]
-        blocks, states = min(info.kv_blocks for info in infos), min(info.states for info in infos)
+        # One block of the pools is the cache's own.
+        blocks, states = min(info.kv_blocks for info in infos) - 1, min(info.states for info in infos)
         tiers = None
         if self.options.folder is not None:
             tiers = TierOptions(file_bytes=self.options.file_bytes, write_through=True,

@@ -60,13 +60,11 @@ class WorkerSide:
         device = next(iter(kv_caches.values())).device
         stores = [self._pool(content, spec, slots, device, pages)
                   for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
-        images = np.empty(0, IMAGE_KEY)
         if self.options.folder is not None:
             self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._model,
                                      folder=self.options.folder, file_bytes=self.options.file_bytes)
-            images = self._tiers.keys("file")
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
-                               states.image_bytes, states.fingerprint, images)
+                               states.image_bytes, states.fingerprint, self.images())
         return self.info
 
     def _pages(self, group: PageGroup, kv_caches: Mapping[str, torch.Tensor]) -> list[tuple[Part, torch.Tensor]]:
@@ -136,6 +134,10 @@ class WorkerSide:
         if self._tiers is None:
             return np.empty(0, TRANSFER_RESULT)
         return self._tiers.poll(_stream())
+
+    def images(self) -> Records:
+        """What lies in files: IMAGE_KEY [n]."""
+        return np.empty(0, IMAGE_KEY) if self._tiers is None else self._tiers.keys("file")
 
     def close(self) -> None:
         """Waits for the files that are being written, at most a minute."""
