@@ -2,6 +2,7 @@
 """The table: compare.py FOLDER. Exit code 1 if an engine with stateport answers otherwise than the cold one, or does
 not reuse what it must."""
 import json
+import math
 import pathlib
 import sys
 from typing import Any
@@ -9,30 +10,39 @@ from typing import Any
 ROW = "{:<28} {:>6} {:>6} {:>8} | {:>6} {:>6} {:<11} {:<9} {:>8} | {:>6} {:>6} {:<11} {:<9} {:>8}"
 
 
+BATCH_DIFFERENCE_MAX = 1e-3  # of a log-probability, in kernels that serve several prompts at a time
+
+
 def differs(row: dict[str, Any], cold: dict[str, Any]) -> tuple[str, float]:
+    """0 only if all log-probabilities are equal; one that is no number makes it infinite."""
     text = "equal" if row["tokens"] == cold["tokens"] else "DIFFERENT"
-    return text, max(abs(a - b) for a, b in zip(row["logprobs"], cold["logprobs"], strict=True))
+    if row["logprobs"] == cold["logprobs"]:
+        return text, 0.0
+    worst = [abs(a - b) for a, b in zip(row["logprobs"], cold["logprobs"], strict=True)]
+    return text, max(worst) if not any(map(math.isnan, worst)) else math.inf
 
 
-def together(row: dict[str, Any]) -> bool:
-    """Of several prompts at a time vLLM's own kernels for CPUs make something else than of one, stateport or not: the
-    column of plain vLLM says how much. Nothing is compared then."""
-    return bool(row["name"].startswith("4 at a time"))
+def allowed(cold: dict[str, Any], plain: dict[str, Any]) -> float:
+    """How much a log-probability may differ: of one prompt at a time not at all. Of several at a time kernels round
+    otherwise, and those for short convolutions on a CPU do more than that: where plain vLLM is that far from its own
+    answer to one prompt, nothing is compared."""
+    if not cold["name"].startswith("4 at a time"):
+        return 0.0
+    return BATCH_DIFFERENCE_MAX if differs(plain, cold)[1] <= BATCH_DIFFERENCE_MAX else math.inf
 
 
-def cells(row: dict[str, Any], cold: dict[str, Any]) -> list[Any]:
+def cells(row: dict[str, Any], cold: dict[str, Any], most: float) -> list[Any]:
     text, worst = differs(row, cold)
-    if together(row):
-        text = "-"
     tiers = "+".join(tier for tier, count in sorted(row["restored"].items()) if count)
-    return [row["reused"], sum(row["restored"].values()), tiers or "-", text, "equal" if worst == 0 else f"{worst:.1e}"]
+    return [row["reused"], sum(row["restored"].values()), tiers or "-", text if most < math.inf else "-",
+            "equal" if worst == 0 else f"{worst:.1e}"]
 
 
 def problems(cold: dict[str, Any], plain: dict[str, Any], engines: dict[str, dict[str, Any]]) -> list[str]:
-    name, found = cold["name"], []
+    name, most, found = cold["name"], allowed(cold, plain), []
     for engine, row in engines.items():
         text, worst = differs(row, cold)
-        if not together(row) and (text != "equal" or worst > 0):
+        if most < math.inf and (text != "equal" or worst > most):
             found.append(f"{engine} engine, {name}: text {text}, log-probabilities differ by {worst:.1e}")
         if row["reused"] < plain["reused"]:
             found.append(f"{engine} engine, {name}: {row['reused']} tokens reused, plain vLLM reuses {plain['reused']}")
@@ -54,8 +64,9 @@ def main() -> int:
     print(" " * 52 + "| first engine" + " " * 37 + "| second engine, the same files")
     print(ROW.format("request", "tokens", "plain", "logprobs", *("reused", "ours", "tier", "text", "logprobs") * 2))
     for cold, plain, first, second in zip(*(engine["rows"] for engine in out.values()), strict=True):
+        most = allowed(cold, plain)
         print(ROW.format(cold["name"], cold["prompt_tokens"], plain["reused"], f"{differs(plain, cold)[1]:.1e}",
-                         *cells(first, cold), *cells(second, cold)))
+                         *cells(first, cold, most), *cells(second, cold, most)))
         found += problems(cold, plain, {"first": first, "second": second})
     for name in ("first", "second"):
         print(f"vLLM's metrics of the {name} engine: " +
