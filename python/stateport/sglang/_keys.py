@@ -8,9 +8,9 @@ from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
-from stateport._arrays import IMAGE_KEY, Records
+from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, Records
 from stateport.errors import InvalidArgument
-from stateport.tier_options import CONTENTS
+from stateport.tier_options import CONTENTS, TRANSFER_KINDS
 
 _DIGITS = 48  # of a SHA-256 in hexadecimal: three words
 
@@ -48,6 +48,23 @@ def names_of(keys: Records) -> list[bytes]:
 def keys_of(names: Iterable[bytes]) -> Records:
     """The reverse of names_of."""
     return np.frombuffer(b"".join(names), IMAGE_KEY)
+
+
+def slot_images(names: Sequence[bytes], slots: Sequence[int]) -> Records:
+    """SLOT_IMAGE [n]."""
+    images = np.zeros(len(names), SLOT_IMAGE)
+    images["key"], images["slot"] = keys_of(names), slots
+    return images
+
+
+def transfers(names: Sequence[bytes], kind: str, source: int, destination: int, first: int) -> Records:
+    """TRANSFER [n] between tiers, numbered from `first` on; 0: drops, which have no answer."""
+    plan = np.zeros(len(names), TRANSFER)
+    plan["id"] = np.arange(first, first + len(names)) if first else 0
+    plan["kind"], plan["from"], plan["to"] = TRANSFER_KINDS.index(kind), source, destination
+    plan["place"] = plan["request"] = -1
+    plan["image"] = keys_of(names)
+    return plan
 
 
 class Recency:

@@ -12,13 +12,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER
-from stateport.sglang._keys import Recency, keys_of, names_of
+from stateport.sglang._keys import Recency, keys_of, names_of, slot_images, transfers
 from stateport.sglang._options import Options
-from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES
+from stateport.tier_options import MEDIA, TRANSFER_STATUSES
 from stateport.tiers import StateTiers
 
 logger = logging.getLogger(__name__)
@@ -73,7 +71,9 @@ class Mover:
         self._under_way: dict[int, tuple[Job | None, Place, str]] = {}  # by number: job, image, what happens to it
         self._to_file: collections.deque[tuple[Job | None, Place]] = collections.deque()
         self._copying: set[bytes] = set()  # on the host, on their way to a file or waiting for it
-        self._storing: set[bytes] = set()
+        self._storing: set[bytes] = set()  # for a job
+        self._writing: set[bytes] = set()  # into a file
+        self._pieces = 0  # that files gave up in vain
         self._file_bytes_under_way = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open_jobs = 0
@@ -181,7 +181,7 @@ class Mover:
 
     def _begin_loads(self, job: Job, places: list[Place]) -> None:
         job.left += len(places)
-        self._try(job, places, "load", lambda: self.tiers.get(_slot_images(places), self._stream))
+        self._try(job, places, "load", lambda: self.tiers.get(_images(places), self._stream))
 
     def _begin_stores(self, job: Job, places: list[Place]) -> None:
         with self._lock:
@@ -205,12 +205,11 @@ class Mover:
 
     def _put(self, places: Sequence[Place], medium: int, victims: Sequence[bytes]) -> int:
         self._drop(victims, medium)
-        return self.tiers.put(_slot_images(places), MEDIA[medium], self._stream)
+        return self.tiers.put(_images(places), MEDIA[medium], self._stream)
 
-    def _copy(self, place: Place, victims: Sequence[bytes]) -> int:
-        self._drop(victims, _FILE)
+    def _copy(self, place: Place) -> int:
         self._number += 1
-        self.tiers.execute(_transfers([place.name], "copy", _HOST, _FILE, self._number), self._stream)
+        self.tiers.execute(transfers([place.name], "copy", _HOST, _FILE, self._number), self._stream)
         return self._number
 
     def _try(self, job: Job | None, places: Sequence[Place], what: str, begin: Callable[[], int]) -> None:
@@ -227,25 +226,48 @@ class Mover:
             self._under_way.update({first + i: (job, place, what) for i, place in enumerate(places)})
 
     def _begin_files(self) -> None:
-        """From the device or the host to files, as much as there is staging memory for."""
-        while self._to_file and (not self._file_bytes_under_way
-                                 or self._file_bytes_under_way + self._to_file[0][1].size <= _FILE_BYTES_UNDER_WAY):
-            job, place = self._to_file.popleft()
+        """From the device or the host to files, as much as there is staging memory and room for."""
+        while self._to_file:
+            job, place = self._to_file[0]
+            if self._file_bytes_under_way and self._file_bytes_under_way + place.size > _FILE_BYTES_UNDER_WAY:
+                return
+            room = self._room_in_files(place.size)
+            if room == "later":
+                return
+            self._to_file.popleft()
             self._file_bytes_under_way += place.size
-            with self._lock:
-                victims = self._files.take_victims(place.size, self._kept())
-                if victims is not None:
-                    self._files.add(place.name, place.size)
-            if victims is None:
-                self._end(job, place, "to file", "no_room")
+            if room == "no_room":
+                self._end(job, place, "to file", room)
                 continue
-            self._try(job, [place], "to file", lambda job=job, place=place, victims=victims:  # type: ignore[misc]
-                      self._copy(place, victims) if job is None else self._put([place], _FILE, victims))
+            with self._lock:
+                self._files.add(place.name, place.size)
+                self._writing.add(place.name)
+            self._try(job, [place], "to file", lambda job=job, place=place:  # type: ignore[misc]
+                      self._copy(place) if job is None else self._put([place], _FILE, ()))
+
+    def _room_in_files(self, size: int) -> str:
+        """Gives up images until `size` bytes fit: "done", "later" or "no_room". What was given up is gone a little
+        later, and leaves its header until the last image of its file goes; so more may have to go than `size` bytes."""
+        capacity = self._files.capacity_bytes
+        with self._lock:
+            victims = self._files.take_victims(size + capacity * self._pieces // _PIECES, self._kept())
+            settled = len(self._files) - len(self._writing)
+        if victims is None:
+            self._pieces = 0
+            return "no_room"
+        self._drop(victims, _FILE)
+        info = self.tiers.info()
+        if info["file_bytes"] + self._file_bytes_under_way + size <= capacity:  # some of these it counts itself
+            self._pieces = 0
+            return "done"
+        if not self._writing and info["file_images"] <= settled:  # nothing more is about to go
+            self._pieces += 1
+        return "later"
 
     def _drop(self, names: Sequence[bytes], medium: int) -> None:
         if names:
             self.counts["dropped on the host" if medium == _HOST else "dropped in files"] += len(names)
-            self.tiers.execute(_transfers(names, "drop", medium, medium, 0), self._stream)
+            self.tiers.execute(transfers(names, "drop", medium, medium, 0), self._stream)
 
     def _end(self, job: Job | None, place: Place, what: str, status: str) -> None:
         """A transfer has ended, or could not begin."""
@@ -257,13 +279,14 @@ class Mover:
             if what == "to file":
                 self._file_bytes_under_way -= place.size
                 self._copying.discard(name)
+                self._writing.discard(name)
             if job is not None and job.store:
                 self._storing.discard(name)
             if not good and what != "to file":
                 self._host.drop(name)
             if not good and what != "to host":
                 self._files.drop(name)
-            if status == "no_room":  # memory is in pieces, files keep headers of removed images, or the disk is full
+            if status == "no_room":  # memory is in pieces, or the disk is full
                 victims = tier.take_victims(tier.capacity_bytes - tier.held_bytes + tier.held_bytes // _PIECES,
                                             self._kept()) or []
             if what == "to host" and good and self._files.capacity_bytes:
@@ -290,17 +313,5 @@ class Mover:
             self._idle.notify_all()
 
 
-def _slot_images(places: Sequence[Place]) -> Any:
-    images = np.zeros(len(places), SLOT_IMAGE)
-    images["key"] = keys_of(place.name for place in places)
-    images["slot"] = [place.slot for place in places]
-    return images
-
-
-def _transfers(names: Sequence[bytes], kind: str, source: int, destination: int, first: int) -> Any:
-    transfers = np.zeros(len(names), TRANSFER)
-    transfers["id"] = np.arange(first, first + len(names)) if first else 0
-    transfers["kind"], transfers["from"], transfers["to"] = TRANSFER_KINDS.index(kind), source, destination
-    transfers["place"] = transfers["request"] = -1
-    transfers["image"] = np.frombuffer(b"".join(names), IMAGE_KEY)
-    return transfers
+def _images(places: Sequence[Place]) -> Any:
+    return slot_images([place.name for place in places], [place.slot for place in places])

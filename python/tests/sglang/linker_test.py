@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sglang.srt.mem_cache", reason="tests/engines/sglang/run.sh installs SGLang")
@@ -22,6 +23,7 @@ from conftest import seeds
 from stateport.sglang import StateportLinker
 
 MEBIBYTE = 1 << 20
+IMAGE = 20480  # bytes of a page of KV or a state here
 TIERS = ("host", "files", "both")
 PROMPT = list(range(100, 116))
 
@@ -168,6 +170,58 @@ def test_a_load_is_refused_once_an_image_is_gone_and_can_be_cancelled(make: Any,
         engine.linker.pop_completed_offload()
     with pytest.raises(sp.InvalidArgument, match="keys has the element 'xyz'"):
         engine.linker.lookup("a", transfers(engine, ["xyz"], slots=False))
+
+
+def offload(engine: Engine, hashes: list[str]) -> None:
+    assert engine.linker.offload(transfers(engine, hashes))
+    engine.linker._mover.wait()
+    assert engine.linker.pop_completed_offload()
+
+
+def test_an_image_is_offered_once_it_is_there(make: Any, tmp_path: pathlib.Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(config(tmp_path))
+    hashes, mover = hashes_of(range(3)), engine.linker._mover
+    with monkeypatch.context() as patch:
+        patch.setattr(mover.tiers, "poll", lambda stream: np.empty(0, sp.TRANSFER_RESULT))
+        assert engine.linker.offload(transfers(engine, hashes))
+        while not mover._storing:
+            pass
+        assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == []
+        assert not engine.linker.load("a", transfers(engine, hashes))
+    mover.wait()
+    assert engine.linker.lookup("a", transfers(engine, hashes, slots=False)) == [3]
+
+
+@pytest.mark.parametrize("tiers", ["host", "files"])
+def test_what_a_load_was_promised_is_kept(make: Any, tmp_path: pathlib.Path, tiers: str) -> None:
+    engine = make(config(tmp_path, tiers, room=12 * IMAGE))
+    offload(engine, hashes_of(range(3)))
+    assert engine.linker.load("a", transfers(engine, hashes_of(range(3))))
+    for first in range(10, 100, 10):
+        offload(engine, hashes_of(range(first, first + 5)))
+    index = engine.linker.start_layer_wise_loading()
+    assert engine.linker.finish_layer_wise_loading(index)
+    for first in range(100, 140, 10):
+        offload(engine, hashes_of(range(first, first + 5)))
+    assert engine.linker.lookup("a", transfers(engine, hashes_of(range(3)), slots=False)) == []
+
+
+@pytest.mark.parametrize("used_again", [False, True])
+def test_the_last_pages_go_first(make: Any, tmp_path: pathlib.Path, used_again: bool) -> None:
+    engine = make(config(tmp_path, "host", room=16 * IMAGE))
+    pages = hashes_of(range(6))
+    names = engine.linker._names(transfers(engine, pages)[0])
+    offload(engine, pages)
+    if used_again:
+        assert engine.linker.lookup("a", transfers(engine, pages, slots=False)) == [6]
+    more = 0
+    while all(engine.linker._mover.held(names)):
+        assert more < 30
+        more += 1
+        offload(engine, hashes_of(range(100 * more, 100 * more + 1)))
+    held = engine.linker._mover.held(names)
+    assert held.index(False) == 6 - held.count(False) > 0
 
 
 def test_offloads_are_answered_in_their_order(make: Any, tmp_path: pathlib.Path,

@@ -150,15 +150,15 @@ def test_the_older_calls_of_kv_alone(tmp_path: pathlib.Path) -> None:
     storage.close()
 
 
-@pytest.mark.parametrize("more", [{"model_name": "another"}, {"tp_rank": 1, "tp_size": 2}])
+@pytest.mark.parametrize("more", [{"model_name": "another"}, {"tp_rank": 1}])
 def test_another_model_or_rank_finds_nothing(tmp_path: pathlib.Path, more: dict[str, Any]) -> None:
     pools = Pools()
-    first, other = open_storage(tmp_path, pools), open_storage(tmp_path, pools, **more)
+    first = open_storage(tmp_path, pools, tp_size=2)
     store(first, pools, range(3), [2])
-    other.close()
-    other = open_storage(tmp_path, pools, **more)
+    other = open_storage(tmp_path, pools, tp_size=2, **more)
     assert other.batch_exists(hashes_of(0)) == 0 and other.files.tier.info()["foreign_images"] == 4
-    assert open_storage(tmp_path, Pools("layer_first")).batch_exists(hashes_of(0)) == 0
+    assert open_storage(tmp_path, Pools("layer_first"), tp_size=2).batch_exists(hashes_of(0)) == 0
+    assert open_storage(tmp_path, pools, tp_size=2).batch_exists(hashes_of(0)) == 1
 
 
 def test_a_damaged_page_is_missing(tmp_path: pathlib.Path) -> None:
