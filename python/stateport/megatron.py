@@ -222,8 +222,10 @@ class MambaSlotAllocator(MegatronBooks):
         self._tell()
         nameless = named[(hashes <= 0) & (self.block_to_slot.numpy()[named] < 0)]
         self._blocks.hide(nameless)
-        commit = self._planner.commit()
-        self._blocks.show(nameless)
+        try:
+            commit = self._planner.commit()
+        finally:
+            self._blocks.show(nameless)
         try:
             self._copy_intermediate(commit.from_scratch)
             self._copy_live(commit.from_live)

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from stateport import runtime
 from stateport._arrays import Int32s
 from stateport.cache_options import StartedRequest
-from stateport.errors import ClosedError, InternalError
+from stateport.errors import ClosedError, InternalError, InvalidState
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import Namespace
 from stateport.passes import PassPlan
@@ -119,6 +119,9 @@ class Ledger:
         """Runs `count` tokens by `forward`, in parts that end where the cache wants a state. False: there is no room
         for their KV, and nothing ran."""
         with self.lock:
+            if running.cache is not None and running.cache.get_seq_length() != running.position:
+                raise InvalidState(f"the model's cache has {running.cache.get_seq_length()} tokens, and must have "
+                                   f"{running.position}: a pass was broken off; abort this request")
             plan = self._plan(running, count)
             if plan is None:
                 return False

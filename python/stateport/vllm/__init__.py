@@ -3,7 +3,7 @@
 
     vllm serve MODEL --enable-prefix-caching --mamba-cache-mode align --kv-transfer-config \\
       '{"kv_connector": "StateportConnector", "kv_connector_module_path": "stateport.vllm", "kv_role": "kv_both",
-        "kv_connector_extra_config": {"host_bytes": 17179869184}}'
+        "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"host_bytes": 17179869184}}'
 
 Keys of kv_connector_extra_config are the members of ConnectorOptions. vLLM is imported with StateportConnector."""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from stateport.vllm.worker import WorkerSide
 
 _SOURCES = {"host": CacheHitSource.HOST, "file": CacheHitSource.DISK}
 
+logger = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass
 class StepMetadata(KVConnectorMetadata):  # type: ignore[misc]
@@ -49,12 +52,23 @@ class PoolMetadata(KVConnectorHandshakeMetadata):  # type: ignore[misc]
     info: WorkerInfo
 
 
+def _check_engine(vllm_config: Any, transfer_config: Any) -> None:
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        size = getattr(vllm_config.parallel_config, name, 1)
+        if size > 1:
+            raise InvalidArgument(f"{name} is {size}, and must be 1: a rank would have a part of each block")
+    if getattr(transfer_config, "kv_load_failure_policy", "recompute") != "recompute":
+        logger.warning('stateport: kv_load_failure_policy is not "recompute": a prompt whose restore fails ends with '
+                       "an error, though it could be computed")
+
+
 class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """See stateport.vllm. Raises InvalidArgument for a model or an engine that it cannot serve."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         options = ConnectorOptions.read(self._kv_transfer_config.kv_connector_extra_config or {})
+        _check_engine(vllm_config, self._kv_transfer_config)
         layout = read_layout(kv_cache_config)
         self._requests: dict[str, Any] = {}
         self._restored: tuple[set[str], set[str]] = set(), set()
@@ -67,7 +81,8 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                                             max_request_tokens=int(vllm_config.model_config.max_model_len))
         else:
             self._worker = WorkerSide(layout, options, model=model_name(
-                vllm_config, layout.block_size_tokens, named=options.model, rank=_rank(vllm_config)))
+                vllm_config, layout.block_size_tokens, named=options.model, rank=_rank(vllm_config),
+                in_files=options.folder is not None))
 
     @property
     def requires_kv_delivery(self) -> bool:

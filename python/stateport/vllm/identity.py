@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import sys
 from typing import Any
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf", ".json")
+from stateport._weights import files_of
+from stateport.errors import InvalidArgument
 
 
-def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", rank: str = "") -> str:
+def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", rank: str = "",
+               in_files: bool = True) -> str:
     """Of the weights (`named`, or what is known of them) and of everything in the configuration that changes what a
-    prompt leaves in memory. rank: which part of the model."""
+    prompt leaves in memory. rank: which part of the model. in_files: what has the name outlives the process. Raises
+    InvalidArgument where equal names can then be of other weights."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
     facts = {
-        "weights": named or _weights(vllm_config),
+        "weights": named or _weights(vllm_config, in_files),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
         "config": model.hf_config.to_dict(),
@@ -25,19 +28,20 @@ def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", ran
                         str(getattr(cache, "mamba_ssm_cache_dtype", None))],
         "block_size_tokens": block_size_tokens,
         "rank": rank,
+        "vllm": str(getattr(sys.modules.get("vllm"), "__version__", "")),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return f"{model.model} {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _weights(vllm_config: Any) -> list[Any]:
+def _weights(vllm_config: Any, in_files: bool) -> list[Any]:
     model, load = vllm_config.model_config, vllm_config.load_config
-    known: list[Any] = [model.model, str(model.revision), str(load.load_format)]
+    commit = getattr(model.hf_config, "_commit_hash", None)  # not in to_dict
+    known: list[Any] = [model.model, str(model.revision), str(load.load_format), str(commit)]
     if str(load.load_format).endswith("dummy"):
-        known.append(model.seed)
-    if os.path.isdir(model.model):
-        for name in sorted(os.listdir(model.model)):
-            if name.endswith(_WEIGHTS):
-                status = os.stat(os.path.join(model.model, name))
-                known.append([name, status.st_size, status.st_mtime_ns])
-    return known
+        return [*known, model.seed]
+    files = files_of(model.model)
+    if in_files and files is None and commit is None:
+        raise InvalidArgument(f"model is {model.model!r}, of which neither files nor a commit are known: name the "
+                              "weights by 'model' in kv_connector_extra_config")
+    return [*known, files]

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import numpy as np
 
 from stateport._arrays import Int32s
+from stateport._weights import files_of
 from stateport.hashing import MediaKey, Namespace
+
+_PROCESS = uuid.uuid4().hex
 
 
 def tokens_of(request: Any) -> Int32s | None:
@@ -23,8 +27,14 @@ def namespace_of(request: Any) -> Namespace | None:
     lora, salt = getattr(request, "lora_request", None), getattr(request, "cache_salt", None)
     if lora is None and salt is None:
         return None
-    adapter = None if lora is None else f"{lora.lora_name}\0{lora.lora_int_id}\0{lora.lora_path}".encode()
-    return Namespace(adapter, None if salt is None else str(salt).encode())
+    return Namespace(None if lora is None else _adapter(lora), None if salt is None else str(salt).encode())
+
+
+def _adapter(lora: Any) -> bytes:
+    """With what is known of its files, since an adapter may be trained again at the same place. Where none are known,
+    it is kept apart from those of other processes."""
+    known = files_of(str(lora.lora_path))
+    return repr((lora.lora_name, lora.lora_int_id, lora.lora_path, _PROCESS if known is None else known)).encode()
 
 
 def media_of(request: Any, tokens: int) -> list[MediaKey]:

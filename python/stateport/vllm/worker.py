@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +28,7 @@ from stateport.vllm.options import ConnectorOptions
 
 logger = logging.getLogger(__name__)
 
+_LAYOUT_NAMES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_ATTENTION_BACKEND")
 _CLOSE_S_MAX = 60.0  # for writes to files that are under way when the engine ends
 
 
@@ -61,11 +64,19 @@ class WorkerSide:
         stores = [self._pool(content, spec, slots, device, pages)
                   for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
         if self.options.folder is not None:
-            self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._model,
+            self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._name(kv_caches),
                                      folder=self.options.folder, file_bytes=self.options.file_bytes)
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
                                states.image_bytes, states.fingerprint, self.images())
         return self.info
+
+    def _name(self, kv_caches: Mapping[str, torch.Tensor]) -> str:
+        """The model, and how the values of a page lie in it: an image has the bytes of a page as they are."""
+        facts = [repr(self.layout.groups), *(os.environ.get(name, "") for name in _LAYOUT_NAMES)]
+        for layer in (layer for group in self.layout.groups for layer in group.layers):
+            tensor = kv_caches[layer]
+            facts.append(f"{layer} {tuple(tensor.shape[1:])} {tensor.stride()[1:]} {tensor.dtype}")
+        return f"{self._model} {hashlib.sha256(chr(10).join(facts).encode()).hexdigest()}"
 
     def _pages(self, group: PageGroup, kv_caches: Mapping[str, torch.Tensor]) -> list[tuple[Part, torch.Tensor]]:
         """The parts of all layers of a group, and what of vLLM's memory each of them is: [blocks, elements]."""

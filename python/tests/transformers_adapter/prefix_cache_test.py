@@ -205,6 +205,22 @@ def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, mod
     assert (after.states, after.kv_tokens) == (before.states, before.kv_tokens)
 
 
+def test_a_prefill_that_was_broken_off_does_not_go_on(cache: PrefixCache, model: Any) -> None:
+    """The model has taken tokens into its state that the cache does not know of."""
+    request = cache.request(as_ids(PROMPT))
+
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with model.register_forward_hook(fail), pytest.raises(KeyboardInterrupt):
+        request.prefill()
+    assert request.past_key_values.get_seq_length() > 0
+    with pytest.raises(sp.InvalidState, match="abort this request"):
+        request.prefill()
+    request.abort()
+    Witness(model).serve(cache, PROMPT, 3)
+
+
 @pytest.mark.parametrize("page_tokens", [1, 4])
 def test_requests_that_find_no_more_room_leave_no_wrong_state(page_tokens: int) -> None:
     """Two answers grow beside each other, and memory is enough for one."""

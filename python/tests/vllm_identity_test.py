@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tells the states of two models apart in files."""
+from __future__ import annotations
+
+import os
+import pathlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import stateport as sp
+from stateport.vllm.identity import model_name
+from stateport.vllm.prompts import namespace_of
+
+
+class Config(types.SimpleNamespace):
+    """A configuration of transformers: the commit is not in to_dict."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"hidden_size": self.hidden_size}
+
+
+def engine(model: str = "org/model", commit: str | None = "c1", **changes: Any) -> Any:
+    values = {"dtype": "bfloat16", "quantization": None, "revision": None, "seed": 0, "hf_overrides": None, **changes}
+    hf_config = Config(hidden_size=values.pop("hidden_size", 64), _commit_hash=commit)
+    return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(model=model, hf_config=hf_config, **values),
+        load_config=types.SimpleNamespace(load_format="auto"),
+        cache_config=types.SimpleNamespace(cache_dtype="auto", mamba_cache_dtype="auto", mamba_ssm_cache_dtype="auto"))
+
+
+def test_what_changes_a_state_changes_the_name() -> None:
+    names = [model_name(made, 16) for made in (engine(), engine(commit="c2"), engine(model="org/other"),
+                                              engine(dtype="float16"), engine(hidden_size=65),
+                                              engine(revision="v2"), engine(quantization="fp8"))]
+    names += [model_name(engine(), 32), model_name(engine(), 16, rank="1/2"), model_name(engine(), 16, named="mine")]
+    assert len(set(names)) == len(names)
+    assert model_name(engine(), 16) == names[0]
+
+
+def test_weights_of_which_nothing_is_known_are_not_written_to_files() -> None:
+    with pytest.raises(sp.InvalidArgument, match="model is 'org/model', of which neither files nor a commit"):
+        model_name(engine(commit=None), 16)
+    model_name(engine(commit=None), 16, in_files=False)
+    model_name(engine(commit=None), 16, named="revision 3")
+
+
+@pytest.mark.parametrize("place", [lambda folder: folder, lambda folder: folder / "model.gguf"])
+def test_weights_that_were_trained_again_have_another_name(tmp_path: pathlib.Path,
+                                                           place: Callable[[pathlib.Path], pathlib.Path]) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"1234")
+    before = model_name(engine(str(place(tmp_path)), None), 16)
+    assert model_name(engine(str(place(tmp_path)), None), 16) == before
+    os.utime(weights, ns=(1, 1))
+    assert model_name(engine(str(place(tmp_path)), None), 16) != before
+
+
+def request(path: str, salt: str | None = None) -> Any:
+    return types.SimpleNamespace(cache_salt=salt, lora_request=types.SimpleNamespace(
+        lora_name="adapter", lora_int_id=1, lora_path=path))
+
+
+def test_an_adapter_that_was_trained_again_shares_nothing(tmp_path: pathlib.Path) -> None:
+    weights = tmp_path / "adapter_model.safetensors"
+    weights.write_bytes(b"1234")
+    before = namespace_of(request(str(tmp_path)))
+    assert namespace_of(request(str(tmp_path))) == before
+    weights.write_bytes(b"12345")
+    assert namespace_of(request(str(tmp_path))) != before
+    assert namespace_of(request("org/adapter")) == namespace_of(request("org/adapter"))
+    assert namespace_of(request("org/adapter", "tenant")) != namespace_of(request("org/adapter"))
