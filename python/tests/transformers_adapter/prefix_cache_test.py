@@ -205,20 +205,22 @@ def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, mod
     assert (after.states, after.kv_tokens) == (before.states, before.kv_tokens)
 
 
-def test_a_prefill_that_was_broken_off_does_not_go_on(cache: PrefixCache, model: Any) -> None:
+def test_a_prefill_that_was_broken_off_does_not_go_on(model: Any) -> None:
     """The model has taken tokens into its state that the cache does not know of."""
-    request = cache.request(as_ids(PROMPT))
 
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with model.register_forward_hook(fail), pytest.raises(KeyboardInterrupt):
-        request.prefill()
-    assert request.past_key_values.get_seq_length() > 0
-    with pytest.raises(sp.InvalidState, match="abort this request"):
-        request.prefill()
-    request.abort()
-    Witness(model).serve(cache, PROMPT, 3)
+    with PrefixCache(model, memory="1 MiB", chunk_tokens=8) as cache:
+        request = cache.request(as_ids(PROMPT))
+        with model.register_forward_hook(fail), pytest.raises(KeyboardInterrupt):
+            request.prefill()
+        assert request.past_key_values.get_seq_length() == 8
+        with pytest.raises(sp.InvalidState, match="abort this request"):
+            request.prefill()
+        request.abort()
+        cache.check_invariants()
+        Witness(model).serve(cache, PROMPT, 3)
 
 
 @pytest.mark.parametrize("page_tokens", [1, 4])
