@@ -16,6 +16,7 @@ pytest.importorskip("sglang.srt.mem_cache", reason="tests/engines/sglang/run.sh 
 
 from sglang.srt.mem_cache.hicache_storage import PoolName, PoolTransfer
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.linker_factory import create_unified_cache_linker
 from sglang_engine import Engine, LoadFailed
 
 import stateport as sp
@@ -286,6 +287,27 @@ def test_random_requests_never_get_a_wrong_byte(make: Any, tmp_path: pathlib.Pat
 def test_a_mistaken_configuration_is_named(given: dict[str, Any], text: str) -> None:
     with pytest.raises(sp.InvalidArgument, match=text):
         Engine(given)
+
+
+def test_a_model_without_states(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path))
+    linker = StateportLinker(None, engine.cache_params(), components={ComponentType.FULL},
+                             extra_config=config(tmp_path, "host"))
+    pages = transfers(engine, hashes_of(range(3)))[:1]
+    assert linker.offload(pages)
+    linker._mover.wait()
+    assert linker.pop_completed_offload() and linker.lookup("a", pages) == [1, 2, 3]
+    linker.close()
+
+
+def test_the_dynamic_door_makes_the_linker(make: Any, tmp_path: pathlib.Path) -> None:
+    params = make(config(tmp_path)).cache_params()
+    given = {"linker": "StateportLinker", "linker_module_path": "stateport.sglang",
+             "linker_extra_config": config(tmp_path, "both")}
+    linker = create_unified_cache_linker(None, params, backend="dynamic", config=given,
+                                         components={ComponentType.FULL, ComponentType.MAMBA})
+    assert isinstance(linker, StateportLinker) and set(linker.pools) == {PoolName.KV, PoolName.MAMBA}
+    linker.close()
 
 
 def test_what_cannot_be_kept_is_refused(make: Any, tmp_path: pathlib.Path) -> None:
