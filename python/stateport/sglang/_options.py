@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from stateport._weights import files_of
 from stateport.errors import InvalidArgument
 
 
@@ -14,7 +15,8 @@ from stateport.errors import InvalidArgument
 class Options:
     """folder: for images in files; the folder above it must be. file_bytes: of this process (each tensor-parallel rank)
     there. host_bytes: of pinned memory, for the linker alone. free_floor_bytes: left free in the file system. lanes:
-    files at a time, 0: 2. revision: of the weights, if the model's path does not say it."""
+    files at a time, 0: 2. revision: names the weights, where the model's path is no folder of theirs; weights that are
+    replaced while SGLang runs need another folder."""
 
     folder: str = ""
     file_bytes: int = 0
@@ -39,3 +41,11 @@ class Options:
             raise InvalidArgument(f"{where}: folder is {options.folder!r} and file_bytes is {options.file_bytes}, and "
                                   "files need both")
         return options
+
+    def weights(self, model: str) -> str:
+        """What is known of the weights. Raises InvalidArgument where files would have nothing to tell them by."""
+        files = files_of(model)
+        if self.folder and files is None and not self.revision:
+            raise InvalidArgument(f"revision is empty, and must name the weights of {model!r}, which is no folder of "
+                                  "them")
+        return repr((model, self.revision, files))

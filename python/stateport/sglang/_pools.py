@@ -37,18 +37,24 @@ class DevicePools:
         _refuse(bool(get_memory().enable_unified_memory), "--enable-unified-memory")
         _refuse(get_parallel().attn_dcp_size > 1, "decode context parallelism")
         self.page_size = int(params.page_size)
+        self._types: list[str] = []
         cache = params.token_to_kv_pool_allocator.get_kvcache()
         pool = getattr(cache, "full_kv_pool", cache)
         self.device = torch.device(pool.device)
-        self.kv = _kv_store(pool, self.page_size)
+        self.kv = self._store(_kv_tensors(pool, self.page_size))
         self.states: StateStore | None = None
         layers = set(getattr(cache, "full_attention_layer_id_mapping", range(pool.layer_num)))
         if ComponentType.MAMBA in components:
-            self.states = _state_store(params.req_to_token_pool)
+            self.states = self._store(_state_tensors(params.req_to_token_pool))
             layers |= set(params.req_to_token_pool.mamba_map)
         # The counter of layers is asked for layer - start_layer.
         self.layers = max(layers) - int(getattr(cache, "start_layer", 0) or 0) + 1
         self.names = {PoolName.KV, *([PoolName.MAMBA] if self.states else [])}
+
+    def _store(self, tensors: Sequence[torch.Tensor]) -> StateStore:
+        # An element of a store has a size alone: what its bits mean is in the model's name.
+        self._types += [f"{tensor.dtype} {tuple(tensor.shape[1:])}" for tensor in tensors]
+        return _store(tensors)
 
     def image_bytes(self, name: PoolName) -> int:
         store = self.kv if name == PoolName.KV else self.states
@@ -71,7 +77,8 @@ class DevicePools:
 
     def make_tiers(self, options: Options, params: Any, rank: int, ranks: int) -> StateTiers:
         """rank: of `ranks` tensor-parallel ones, each of which keeps its own part."""
-        model = "; ".join(["SGLang linker", str(get_model().model_path), options.revision, f"page {self.page_size}",
+        weights = options.weights(str(get_model().model_path))
+        model = "; ".join(["SGLang linker", weights, *self._types, f"page {self.page_size}",
                            f"pp {params.pp_rank}/{params.pp_size}", f"cp {params.attn_cp_rank}/{params.attn_cp_size}"])
         staging = max(_STAGING_BYTES, 4 * max(self.image_bytes(name) for name in self.names))
         return StateTiers(states=[self.states] if self.states else [], kv=self.kv, model=model,
@@ -86,7 +93,7 @@ def _refuse(bad: bool, what: str) -> None:
         raise InvalidArgument(f"stateport's linker does not keep {what}")
 
 
-def _kv_store(pool: Any, page_size: int) -> StateStore:
+def _kv_tensors(pool: Any, page_size: int) -> list[torch.Tensor]:
     _refuse(getattr(pool, "k_scale_buffer", None) is not None
             or getattr(pool, "native_k_scale_buffer", None) is not None, "scaled KV")
     buffers = [*pool.k_buffer, *pool.v_buffer] if hasattr(pool, "k_buffer") else list(pool.kv_buffer)
@@ -94,17 +101,17 @@ def _kv_store(pool: Any, page_size: int) -> StateStore:
     for buffer in buffers:
         _refuse(buffer.shape[0] % page_size != 0 or not buffer.is_contiguous(), "KV that does not lie in whole pages")
         tensors.append(buffer.view(-1, page_size, *buffer.shape[1:]))
-    return _store(tensors)
+    return tensors
 
 
-def _state_store(requests: Any) -> StateStore:
+def _state_tensors(requests: Any) -> list[torch.Tensor]:
     pool = requests.mamba_pool
     cache = pool.mamba_cache
     _refuse(requests.mamba_ckpt_pool is not None, "int8 Mamba checkpoints")
     _refuse(bool(pool._slot_siblings), "Mamba side states")
     _refuse(cache.replayssm_d is not None, "the ring buffers of --enable-linear-replayssm")
     kinds = [state for state in (*cache.conv, cache.temporal) if state.numel() > 0]  # some have conv states alone
-    return _store([state[layer] for layer in range(pool.num_mamba_layers) for state in kinds])
+    return [state[layer] for layer in range(pool.num_mamba_layers) for state in kinds]
 
 
 def _store(tensors: Sequence[torch.Tensor]) -> StateStore:

@@ -60,6 +60,8 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         if PoolName.MAMBA in self.pools:
             params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
         self._queued: dict[str, list[PoolTransfer]] = {}
+        self._lost: set[str] = set()  # of these: images that were given up
+        self._alone = ranks == 1
         self._offloads: collections.deque[_Offload] = collections.deque()
         self._lock = threading.Lock()  # of _offloads
         logger.info("stateport linker, rank %d of %d: %s", rank, ranks, tiers)
@@ -102,7 +104,10 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         if not wanted or not {transfer.name for transfer in wanted} <= self.pools.keys():
             return False
         if not self._mover.promise(self._all_names(wanted)):  # given up since the lookup
-            return False
+            if self._alone:
+                return False
+            # Every rank must answer alike, and only this one knows: the load will fail, for all of them.
+            self._lost.add(rid)
         self._queued[rid] = wanted
         return True
 
@@ -110,19 +115,25 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
         transfers = self._queued.pop(rid, None)
         if transfers is None:
             return False
-        self._mover.release(self._all_names(transfers))
+        if rid in self._lost:
+            self._lost.discard(rid)
+        else:
+            self._mover.release(self._all_names(transfers))
         return True
 
     def start_layer_wise_loading(self) -> int:
         if not self._queued:
             return -1
-        queued = [transfer for transfers in self._queued.values() for transfer in transfers]
+        queued = [transfer for rid, transfers in self._queued.items() if rid not in self._lost
+                  for transfer in transfers]
+        lost = bool(self._lost)
         self._queued.clear()
+        self._lost.clear()
         index, names = self.layer_done_counter.update_producer(), self._all_names(queued)
 
         def done(good: bool) -> None:
             self._mover.release(names)
-            if good:
+            if good and not lost:
                 for layer in range(self._pools.layers):
                     self.layer_done_counter.complete(index, layer)
             else:

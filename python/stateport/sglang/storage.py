@@ -107,10 +107,11 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         """Whatever makes equal hashes name other bytes."""
         config = self._config
         pools = [f"{name} {type(pool.pool).__name__} {getattr(pool.pool, 'layout', '')} {pool.dtype} "
+                 f"{getattr(pool.pool, 'dtype', '')} "
                  f"{getattr(pool.pool, 'page_size', 1)}" for name, pool in self._pools.items()]
         ranks = (config.tp_rank, config.tp_size, config.pp_rank, config.pp_size, config.attn_cp_rank,
                  config.attn_cp_size, config.dcp_rank, config.dcp_size)
-        return "; ".join(["SGLang storage", str(config.model_name), self._options.revision, str(ranks), *pools])
+        return "; ".join(["SGLang storage", self._options.weights(str(config.model_name)), str(ranks), *pools])
 
     def _pool(self, name: Any) -> _Pool | None:
         """None, and said once: a pool that was registered after the folder was opened."""

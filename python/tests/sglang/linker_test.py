@@ -32,7 +32,7 @@ PROMPT = list(range(100, 116))
 def config(folder: pathlib.Path, tiers: str = "files", room: int = 64 * MEBIBYTE, **more: Any) -> dict[str, Any]:
     host = {"host_bytes": room} if tiers != "files" else {}
     files = {"folder": str(folder / "images"), "file_bytes": room} if tiers != "host" else {}
-    return {**host, **files, **more}
+    return {**host, **files, "revision": "r1", **more}
 
 
 @pytest.fixture
@@ -171,6 +171,18 @@ def test_a_load_is_refused_once_an_image_is_gone_and_can_be_cancelled(make: Any,
         engine.linker.pop_completed_offload()
     with pytest.raises(sp.InvalidArgument, match="keys has the element 'xyz'"):
         engine.linker.lookup("a", transfers(engine, ["xyz"], slots=False))
+
+
+def test_ranks_take_the_same_branch_when_one_has_lost_an_image(make: Any, tmp_path: pathlib.Path) -> None:
+    """Another rank cannot know what this one gave up: all begin the load, and it fails."""
+    engine = make(config(tmp_path))
+    engine.linker._alone = False
+    hashes = hashes_of(range(3))
+    assert engine.linker.load("a", transfers(engine, hashes)) and engine.linker.load("b", transfers(engine, hashes))
+    assert engine.linker.cancel_queued_load("b")
+    index = engine.linker.start_layer_wise_loading()
+    assert index >= 0 and not engine.linker.finish_layer_wise_loading(index)
+    assert engine.linker.start_layer_wise_loading() == -1
 
 
 def offload(engine: Engine, hashes: list[str]) -> None:

@@ -55,13 +55,15 @@ class Pools:
         return torch.equal(page, bytes_of((seed, str(name)), dummy.shape, dummy.dtype).view(torch.uint8))
 
 
-def storage_config(folder: pathlib.Path, room: int = 64 * MEBIBYTE, **more: Any) -> HiCacheStorageConfig:
+def storage_config(folder: pathlib.Path, room: int = 64 * MEBIBYTE, revision: str = "r1",
+                   **more: Any) -> HiCacheStorageConfig:
     named = {"model_name": "a model", "tp_rank": 0, "tp_size": 1, "is_mla_model": False, **more}
     return HiCacheStorageConfig(
         pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, enable_storage_metrics=False, is_page_first_layout=True,
         extra_config={"backend_name": "stateport", "module_path": "stateport.sglang", "interface_v1": 1,
                       "class_name": "StateportStorage",
-                      "stateport": {"folder": str(folder / "images"), "file_bytes": room}}, **named)
+                      "stateport": {"folder": str(folder / "images"), "file_bytes": room, "revision": revision}},
+        **named)
 
 
 def open_storage(folder: pathlib.Path, pools: Pools, **more: Any) -> StateportStorage:
@@ -150,7 +152,7 @@ def test_the_older_calls_of_kv_alone(tmp_path: pathlib.Path) -> None:
     storage.close()
 
 
-@pytest.mark.parametrize("more", [{"model_name": "another"}, {"tp_rank": 1}])
+@pytest.mark.parametrize("more", [{"model_name": "another"}, {"tp_rank": 1}, {"revision": "r2"}])
 def test_another_model_or_rank_finds_nothing(tmp_path: pathlib.Path, more: dict[str, Any]) -> None:
     pools = Pools()
     first = open_storage(tmp_path, pools, tp_size=2)
@@ -159,6 +161,11 @@ def test_another_model_or_rank_finds_nothing(tmp_path: pathlib.Path, more: dict[
     assert other.batch_exists(hashes_of(0)) == 0 and other.files.tier.info()["foreign_images"] == 4
     assert open_storage(tmp_path, Pools("layer_first"), tp_size=2).batch_exists(hashes_of(0)) == 0
     assert open_storage(tmp_path, pools, tp_size=2).batch_exists(hashes_of(0)) == 1
+
+
+def test_weights_of_which_nothing_is_known_are_not_written_to_files(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(sp.InvalidArgument, match="revision is empty, and must name the weights of 'a model'"):
+        open_storage(tmp_path, Pools(), revision="")
 
 
 def test_a_damaged_page_is_missing(tmp_path: pathlib.Path) -> None:
