@@ -9,11 +9,12 @@ import dataclasses
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stateport.errors import BackendError
 from stateport.sglang._keys import Recency, keys_of, names_of, slot_images, transfers
 from stateport.sglang._options import Options
 from stateport.tier_options import MEDIA, TRANSFER_STATUSES
@@ -73,6 +74,7 @@ class Mover:
         self._copying: set[bytes] = set()  # on the host, on their way to a file or waiting for it
         self._storing: set[bytes] = set()  # for a job
         self._writing: set[bytes] = set()  # into a file
+        self._dead = False  # the tiers failed: nothing is moved any more
         self._pieces = 0  # that files gave up in vain
         self._file_bytes_under_way = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -153,22 +155,37 @@ class Mover:
 
     def _go_on(self) -> None:
         try:
-            self._begin_files()
-            for number, status, _ in self.tiers.poll(self._stream).tolist():
-                if number in self._under_way:
-                    self._end(*self._under_way.pop(number), TRANSFER_STATUSES[status])
+            if not self._dead:
+                self._begin_files()
+                for number, status, _ in self.tiers.poll(self._stream).tolist():
+                    if number in self._under_way:
+                        self._end(*self._under_way.pop(number), TRANSFER_STATUSES[status])
         except Exception:
-            logger.exception("stateport: the tiers failed; %d transfers are given up", len(self._under_way))
-            for job, place, what in self._take_under_way():
-                self._end(job, place, what, "failed")
+            logger.exception("stateport: the tiers failed; nothing is kept or loaded any more")
+            self._dead = True
+        if self._dead:
+            self._give_up()
 
-    def _take_under_way(self) -> Iterator[tuple[Job | None, Place, str]]:
-        given_up, self._under_way = self._under_way, {}
-        yield from given_up.values()
+    def _give_up(self) -> None:
+        """Ends what is under way. The tiers are not called again, so that nothing that ended here is written later."""
+        if self._stream:
+            with contextlib.suppress(Exception):
+                self._stream.synchronize()
+        under_way, self._under_way = list(self._under_way.values()), {}
+        waiting, self._to_file = [(job, place, "to file") for job, place in self._to_file], collections.deque()
+        for job, place, what in under_way + waiting:
+            self._end(job, place, what, "failed")
+        with self._idle:
+            self._host.clear()
+            self._files.clear()
+            self._copying.clear()
+            self._idle.notify_all()
 
     def _begin(self, job: Job) -> None:
         job.left = 1  # this call
         try:
+            if self._dead:
+                raise BackendError("the tiers failed")
             with torch.cuda.stream(self._stream) if self._stream else contextlib.nullcontext():
                 for event in job.ready:
                     self._stream.wait_event(event)
@@ -286,10 +303,10 @@ class Mover:
                 self._host.drop(name)
             if not good and what != "to host":
                 self._files.drop(name)
-            if status == "no_room":  # memory is in pieces, or the disk is full
+            if status == "no_room" and not self._dead:  # memory is in pieces, or the disk is full
                 victims = tier.take_victims(tier.capacity_bytes - tier.held_bytes + tier.held_bytes // _PIECES,
                                             self._kept()) or []
-            if what == "to host" and good and self._files.capacity_bytes:
+            if what == "to host" and good and not self._dead and self._files.capacity_bytes:
                 self._copying.add(name)
                 self._to_file.append((None, place))
             self._idle.notify_all()
@@ -297,7 +314,7 @@ class Mover:
             job.good &= good
             self._job_part_done(job)
         self._drop(victims, medium)
-        if what == "load" and not good:
+        if what == "load" and not good and not self._dead:
             logger.warning("stateport: an image was not loaded: %s", status)
             self.tiers.remove(keys_of([name]), self._stream)
 
@@ -305,12 +322,19 @@ class Mover:
         job.left -= 1
         if job.left:
             return
-        if self._stream and not job.store:
-            self._stream.synchronize()  # what was loaded is there
-        job.done(job.good)
-        with self._idle:
-            self._open_jobs -= 1
-            self._idle.notify_all()
+        try:
+            if self._stream and not job.store:
+                self._stream.synchronize()  # what was loaded is there
+            job.done(job.good)
+        except Exception:
+            logger.exception("stateport: the device failed; nothing is kept or loaded any more")
+            self._dead = True
+            with contextlib.suppress(Exception):
+                job.done(False)
+        finally:
+            with self._idle:
+                self._open_jobs -= 1
+                self._idle.notify_all()
 
 
 def _images(places: Sequence[Place]) -> Any:

@@ -173,6 +173,29 @@ def test_a_load_is_refused_once_an_image_is_gone_and_can_be_cancelled(make: Any,
         engine.linker.lookup("a", transfers(engine, ["xyz"], slots=False))
 
 
+@pytest.mark.parametrize("call", ["poll", "get"])
+def test_tiers_that_fail_end_what_is_under_way_and_keep_nothing(make: Any, tmp_path: pathlib.Path,
+                                                                monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    engine, hashes = make(config(tmp_path, "both")), hashes_of(range(3))
+    assert engine.linker.offload(transfers(engine, hashes))
+    engine.linker._mover.wait_for_files()
+    assert engine.linker.pop_completed_offload()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise sp.BackendError("the device is gone")
+
+    monkeypatch.setattr(engine.linker._mover.tiers, call, fail)
+    assert engine.linker.load("a", transfers(engine, hashes))
+    index = engine.linker.start_layer_wise_loading()
+    assert not engine.linker.finish_layer_wise_loading(index)
+    engine.linker._mover.wait()
+    if call == "poll":
+        assert engine.linker.lookup("b", transfers(engine, hashes, slots=False)) == []
+        assert engine.linker.offload(transfers(engine, hashes))
+        engine.linker._mover.wait()
+        assert not engine.linker.pop_completed_offload()
+
+
 def test_ranks_take_the_same_branch_when_one_has_lost_an_image(make: Any, tmp_path: pathlib.Path) -> None:
     """Another rank cannot know what this one gave up: all begin the load, and it fails."""
     engine = make(config(tmp_path))
