@@ -59,8 +59,8 @@ def main() -> int:
     names = ("cold", "plain", "first", "second")
     out = {name: json.loads((folder / f"{name}.out.json").read_text()) for name in names}
     found = []
-    print(f"{folder.name}: tokens reused in all, and those restored by stateport (4 at a time: of all four), from which "
-          "tier; text and log-probabilities against a cold run")
+    print(f"{folder.name}: tokens reused in all, and those restored by stateport (4 at a time: of all four), from "
+          "which tier; text and log-probabilities against a cold run")
     print(" " * 52 + "| first engine" + " " * 37 + "| second engine, the same files")
     print(ROW.format("request", "tokens", "plain", "logprobs", *("reused", "ours", "tier", "text", "logprobs") * 2))
     for cold, plain, first, second in zip(*(engine["rows"] for engine in out.values()), strict=True):
