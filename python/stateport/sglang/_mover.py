@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.0003  # how long the thread sleeps while something is under way
 _FILE_BYTES_UNDER_WAY = 128 << 20
+_VAIN_MAX = 200  # looks, _POLL_S apart
 _PIECES = 16  # a tier without room for what should fit gives up such a part of what it holds
 _HOST, _FILE = MEDIA.index("host"), MEDIA.index("file")
 
@@ -76,6 +77,7 @@ class Mover:
         self._writing: set[bytes] = set()  # into a file
         self._dead = False  # the tiers failed: nothing is moved any more
         self._pieces = 0  # that files gave up in vain
+        self._vain = 0  # looks at what is about to go
         self._file_bytes_under_way = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._open_jobs = 0
@@ -270,15 +272,16 @@ class Mover:
             victims = self._files.take_victims(size + capacity * self._pieces // _PIECES, self._kept())
             settled = len(self._files) - len(self._writing)
         if victims is None:
-            self._pieces = 0
+            self._pieces = self._vain = 0
             return "no_room"
         self._drop(victims, _FILE)
         info = self.tiers.info()
         if info["file_bytes"] + self._file_bytes_under_way + size <= capacity:  # some of these it counts itself
-            self._pieces = 0
+            self._pieces = self._vain = 0
             return "done"
-        if not self._writing and info["file_images"] <= settled:  # nothing more is about to go
-            self._pieces += 1
+        self._vain += not self._writing
+        if not self._writing and (info["file_images"] <= settled or self._vain > _VAIN_MAX):
+            self._pieces, self._vain = self._pieces + 1, 0  # nothing more is about to go, or it takes too long
         return "later"
 
     def _drop(self, names: Sequence[bytes], medium: int) -> None:

@@ -324,6 +324,15 @@ def test_a_mistaken_configuration_is_named(given: dict[str, Any], text: str) -> 
         Engine(given)
 
 
+def test_an_offload_ends_where_files_hold_what_nobody_gives_up(make: Any, tmp_path: pathlib.Path) -> None:
+    engine = make(config(tmp_path, room=12 * IMAGE))
+    offload(engine, hashes_of(range(9)))
+    engine.linker._mover._files.clear()
+    assert engine.linker.offload(transfers(engine, hashes_of(range(100, 103))))
+    engine.linker._mover.wait()
+    assert engine.linker.num_completed_offloads() == 1
+
+
 def test_a_model_without_states(make: Any, tmp_path: pathlib.Path) -> None:
     engine = make(config(tmp_path))
     linker = StateportLinker(None, engine.cache_params(), components={ComponentType.FULL},
