@@ -185,33 +185,66 @@ void scratch_bound(const Json& rows, Report& report) {
     });
 }
 
+/// The recorded function knows one model for both sides, and lets no two ranks hold one group.
+ModelLayout layout_of(const Json& row) {
+  const Json& dims = row.at("dst").at(0).at("dims");
+  std::int32_t layers = 0;
+  for (const char* side : {"src", "dst"})
+    for (const Json& rank : row.at(side)) {
+      if (rank.at("dims") != dims) throw std::invalid_argument("ranks of different models");
+      layers = std::max(layers, rank.at("layer_start").get<std::int32_t>() + rank.at("num_layers").get<std::int32_t>());
+    }
+  const auto heads = dims.at("nheads").get<std::int32_t>();
+  const auto head_dim = dims.at("headdim").get<std::int64_t>();
+  const auto state_dim = dims.at("d_state").get<std::int64_t>();
+  const auto groups = dims.at("ngroups").get<std::int32_t>();
+  const SplitBand x{.extent = heads * head_dim, .parts = heads, .replicable = false};
+  const SplitBand group{.extent = groups * state_dim, .parts = groups, .replicable = false};
+  return ModelLayout(StateSpec::uniform(layers, {.window = 3, .dim = x.extent + 2 * group.extent},
+                                        {.shape = {heads, head_dim, state_dim}}),
+                     {.axis = 1, .bands = {x, group, group}},
+                     {.axis = 0, .bands = {{.extent = heads, .parts = heads, .replicable = false}}});
+}
+
 std::vector<ReshardRank> ranks_of(const Json& list) {
   std::vector<ReshardRank> ranks;
   for (const Json& rank : list) {
-    const Json& dims = rank.at("dims");
+    const auto first = rank.at("layer_start").get<std::int32_t>();
     ranks.push_back({.global_rank = rank.at("global_rank").get<std::int32_t>(),
-                     .tp_size = rank.at("tp_size").get<std::int32_t>(),
-                     .tp_rank = rank.at("tp_rank").get<std::int32_t>(),
-                     .first_layer = rank.at("layer_start").get<std::int32_t>(),
-                     .layers = rank.at("num_layers").get<std::int32_t>(),
-                     .shape = {.heads = dims.at("nheads").get<std::int32_t>(),
-                               .head_dim = dims.at("headdim").get<std::int32_t>(),
-                               .state_dim = dims.at("d_state").get<std::int32_t>(),
-                               .groups = dims.at("ngroups").get<std::int32_t>()}});
+                     .shard = {.layer_begin = first,
+                               .layer_end = first + rank.at("num_layers").get<std::int32_t>(),
+                               .head_group = rank.at("tp_rank").get<std::int32_t>(),
+                               .head_groups = rank.at("tp_size").get<std::int32_t>()}});
   }
   return ranks;
 }
 
+/// As the recorded function writes a slice: its band by name, its layer by its number in the model and on both ranks.
+Json slice_row(const ModelLayout& layout, const ReshardSlice& slice) {
+  static constexpr const char* conv_bands[] = {"x", "B", "C"};
+  constexpr std::int32_t tensors_per_layer = 2;
+  const StateTensorSpec& tensor = layout.whole().tensors()[static_cast<std::size_t>(slice.tensor)];
+  const char* band = tensor.kind == StateKind::conv ? conv_bands[slice.band] : "recurrent";
+  return {slice.src_rank,
+          slice.dst_rank,
+          band,
+          tensor.layer,
+          slice.src_tensor / tensors_per_layer,
+          slice.dst_tensor / tensors_per_layer,
+          slice.src_begin,
+          slice.src_end,
+          slice.dst_begin,
+          slice.dst_end};
+}
+
 void ssm_reshard(const Json& rows, Report& report) {
-  static constexpr const char* band_names[] = {"x", "B", "C", "recurrent"};
   for (std::size_t i = 0; i < rows.size(); ++i)
     report.run_case(case_name(rows[i], i), [&] {
       expect_value_or_error(rows[i].at("expect"), [&] {
+        const ModelLayout layout = layout_of(rows[i]);
         Json table = Json::array();
-        for (const ReshardSlice& slice : plan_reshard(ranks_of(rows[i].at("src")), ranks_of(rows[i].at("dst"))))
-          table.push_back({slice.src_rank, slice.dst_rank, band_names[static_cast<std::size_t>(slice.band)],
-                           slice.layer, slice.src_layer, slice.dst_layer, slice.src_begin, slice.src_end,
-                           slice.dst_begin, slice.dst_end});
+        for (const ReshardSlice& slice : plan_reshard(layout, ranks_of(rows[i].at("src")), ranks_of(rows[i].at("dst"))))
+          table.push_back(slice_row(layout, slice));
         return table;
       });
     });

@@ -117,8 +117,8 @@ void validate(const StateSpec& spec, const ImageLayoutOptions& options) {
           static_cast<int>(options.content), "is no content of an image");
   require(options.group >= 0 && (options.group == 0 || options.content == CacheContent::state), "group", options.group,
           "must not be negative, and KV has group 0");
-  const ImageShard& shard = options.shard;
-  if (shard == ImageShard{}) return;
+  const ModelShard& shard = options.shard;
+  if (shard == ModelShard{}) return;
   require(shard.layer_begin >= 0, "shard.layer_begin", shard.layer_begin, "must not be negative");
   require(shard.layer_end > shard.layer_begin, "shard.layer_end", shard.layer_end, "must lie behind layer_begin");
   require(shard.head_groups >= 1, "shard.head_groups", shard.head_groups, "must be at least 1");

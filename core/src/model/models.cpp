@@ -145,6 +145,24 @@ bool equal_without_case(std::string_view a, std::string_view b) {
   return std::ranges::equal(a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
+/// `heads` heads of the recurrent state, in channels of the conv state.
+SplitBand heads_of(const ModelInfo& model, std::int64_t channels) {
+  return {.extent = channels, .parts = static_cast<std::int32_t>(model.recurrent.shape[0])};
+}
+
+/// The bands of the conv state, in memory order; see the formulas of the catalogue.
+std::vector<SplitBand> conv_bands(const ModelInfo& model) {
+  const auto [heads, head_dim, state_dim] = model.recurrent.shape;
+  const std::int64_t rest = model.conv.dim - heads * head_dim;
+  const auto groups = static_cast<std::int32_t>(state_dim > 0 ? rest / (2 * state_dim) : 0);
+  const SplitBand per_group{.extent = rest / 2, .parts = groups};
+  const SplitBand per_head = heads_of(model, heads * head_dim);
+  if (model.kind == "mamba2") return {per_head, per_group, per_group};                // x, B, C
+  if (model.kind == "gdn") return {per_group, per_group, per_head};                   // q, k, v
+  if (model.kind == "kda") return std::vector(3, heads_of(model, heads * head_dim));  // q, k, v
+  return {{.extent = model.conv.dim, .parts = static_cast<std::int32_t>(model.conv.dim)}};
+}
+
 }  // namespace
 
 std::span<const ModelInfo> all() noexcept {
@@ -169,6 +187,12 @@ StateSpec find(std::string_view name, const SpecOptions& options) {
   RecurrentShape recurrent = model.recurrent;
   if (options.recurrent_type) recurrent.type = *options.recurrent_type;
   return StateSpec::uniform(model.state_layers, conv, recurrent);
+}
+
+ModelLayout layout(std::string_view name, const SpecOptions& options) {
+  const ModelInfo& model = info(name);
+  return ModelLayout(find(name, options), {.axis = 1, .bands = conv_bands(model)},
+                     {.axis = 0, .bands = {heads_of(model, model.recurrent.shape[0])}});
 }
 
 }  // namespace stateport::models

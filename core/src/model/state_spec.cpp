@@ -3,7 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include <xxhash.h>
+#include "model/field_hash.hpp"
 
 namespace stateport {
 namespace {
@@ -49,28 +49,21 @@ std::int64_t layout_number(const StateTensorSpec& tensor) {
   return tensor.is(ConvLayout::ds) ? 1 : 2;
 }
 
-/// Hashes field by field, so that neither padding nor byte order reaches the result.
 std::uint64_t fingerprint_of(std::span<const StateTensorSpec> tensors) {
-  std::uint64_t hash = tensors.size();
-  const auto mix = [&hash](std::int64_t field) {
-    unsigned char bytes[8];
-    for (unsigned i = 0; i < 8; ++i)
-      bytes[i] = static_cast<unsigned char>(static_cast<std::uint64_t>(field) >> (8 * i));
-    hash = XXH3_64bits_withSeed(bytes, sizeof bytes, hash);
-  };
+  detail::FieldHash hash(tensors.size());
   for (const StateTensorSpec& tensor : tensors) {
-    mix(tensor.layer);
-    mix(tensor.group);
-    mix(static_cast<int>(tensor.kind));
-    mix(static_cast<int>(tensor.type));
-    mix(layout_number(tensor));
+    hash.mix(tensor.layer);
+    hash.mix(tensor.group);
+    hash.mix(static_cast<int>(tensor.kind));
+    hash.mix(static_cast<int>(tensor.type));
+    hash.mix(layout_number(tensor));
     if (layout_number(tensor) == 2) {
-      mix(tensor.strides.token);
-      mix(tensor.strides.channel);
+      hash.mix(tensor.strides.token);
+      hash.mix(tensor.strides.channel);
     }
-    for (const std::int64_t extent : tensor.shape) mix(extent);
+    for (const std::int64_t extent : tensor.shape) hash.mix(extent);
   }
-  return hash;
+  return hash.value();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "random.hpp"
+#include "random_layout.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,107 +16,105 @@ using namespace stateport;
 
 namespace {
 
-/// Elements of a rank's conv state (channel) and recurrent state (head) of one layer, each named by what it is in the
-/// whole model.
-struct LayerImage {
-  std::vector<std::int64_t> channels;
-  std::vector<std::int64_t> heads;
-};
-using Images = std::map<std::pair<std::int32_t, std::int32_t>, LayerImage>;  // (rank, local layer)
+/// The elements of one tensor of a rank along the extent that is split, each named by what it is in the whole model.
+using Elements = std::vector<std::int64_t>;
+using Ranks = std::map<std::pair<std::int32_t, std::int32_t>, Elements>;  // (rank, tensor of the rank)
 
-LayerImage image_of(const ReshardRank& rank, std::int32_t layer) {
-  LayerImage image;
-  const std::int64_t base = (layer + 1) * 1'000'000ll;
-  const std::int64_t heads = rank.shape.heads / rank.tp_size;
-  const std::int64_t x = heads * rank.shape.head_dim;
-  const std::int64_t bc = std::int64_t{rank.shape.groups / rank.tp_size} * rank.shape.state_dim;
-  for (std::int64_t i = 0; i < x; ++i) image.channels.push_back(base + rank.tp_rank * x + i);
-  for (std::int64_t i = 0; i < bc; ++i) image.channels.push_back(base + 100'000 + rank.tp_rank * bc + i);
-  for (std::int64_t i = 0; i < bc; ++i) image.channels.push_back(base + 200'000 + rank.tp_rank * bc + i);
-  for (std::int64_t i = 0; i < heads; ++i) image.heads.push_back(base + 300'000 + rank.tp_rank * heads + i);
-  return image;
+/// By the definition: each rank takes its run of parts of every band.
+Elements elements_of(const ModelLayout& layout, const ModelShard& shard, std::size_t tensor) {
+  Elements elements;
+  std::int64_t base = static_cast<std::int64_t>(tensor + 1) * 1'000'000;
+  for (const SplitBand& band : layout.splits()[tensor].bands) {
+    for (std::int32_t part = 0; part < band.parts; ++part) {
+      const bool mine = band.parts >= shard.head_groups ? part / (band.parts / shard.head_groups) == shard.head_group
+                                                        : shard.head_group / (shard.head_groups / band.parts) == part;
+      for (std::int64_t i = 0; mine && i < band.extent / band.parts; ++i)
+        elements.push_back(base + part * (band.extent / band.parts) + i);
+    }
+    base += 100'000;
+  }
+  return elements;
 }
 
-std::vector<ReshardRank> grid(std::int32_t first_rank, std::int32_t tp, std::int32_t pp, std::int32_t layers,
-                              const ReshardShape& shape) {
-  std::vector<ReshardRank> ranks;
-  for (std::int32_t stage = 0; stage < pp; ++stage)
-    for (std::int32_t shard = 0; shard < tp; ++shard)
-      ranks.push_back(
-          {first_rank++, tp, shard, stage * layers / pp, (stage + 1) * layers / pp - stage * layers / pp, shape});
-  return ranks;
+Ranks content_of(const ModelLayout& layout, const std::vector<ReshardRank>& ranks) {
+  Ranks content;
+  for (const ReshardRank& rank : ranks) {
+    const auto [first, end] = layout.tensors_of(rank.shard);
+    for (std::size_t i = first; i < end; ++i)
+      content[{rank.global_rank, static_cast<std::int32_t>(i - first)}] = elements_of(layout, rank.shard, i);
+  }
+  return content;
 }
 
-constexpr ReshardShape small{.heads = 8, .head_dim = 4, .state_dim = 2, .groups = 2};
+/// Mamba-2 with 8 heads of 4 channels and 2 groups of 2.
+ModelLayout small(std::int32_t layers) {
+  const SplitBand group{.extent = 4, .parts = 2};
+  return ModelLayout(StateSpec::uniform(layers, {.window = 3, .dim = 40}, {.shape = {8, 4, 2}}),
+                     {.axis = 1, .bands = {{.extent = 32, .parts = 8}, group, group}},
+                     {.axis = 0, .bands = {{.extent = 8, .parts = 8}}});
+}
 
 }  // namespace
 
 TEST_CASE("random reshards move every element to its place exactly once") {
-  test::for_each_seed(500, [](test::Random& random, std::uint64_t) {
-    const std::int32_t sizes[] = {1, 2, 4};
-    const ReshardShape shape{.heads = 4 * random.between32(1, 3),
-                             .head_dim = random.between32(1, 3),
-                             .state_dim = random.between32(1, 3),
-                             .groups = 4 * random.between32(1, 2)};
-    const std::int32_t layers = random.between32(1, 6);
-    auto sources = grid(0, sizes[random.between(0, 2)], random.between32(1, layers), layers, shape);
+  test::for_each_seed(2000, [](test::Random& random, std::uint64_t) {
+    const ModelLayout layout = test::random_layout(random);
+    const auto grid = [&](std::int32_t first) { return test::random_ranks(random, layout, first); };
+    auto sources = grid(0);
+    const auto own = sources.size();
     if (random.chance(40)) {
-      const auto replicas = grid(50, sizes[random.between(0, 2)], random.between32(1, layers), layers, shape);
+      const auto replicas = grid(1000);
       sources.insert(sources.begin(), replicas.begin(), replicas.end());
     }
-    const auto destinations = grid(100, sizes[random.between(0, 2)], random.between32(1, layers), layers, shape);
-    Images held;
-    for (const ReshardRank& rank : sources)
-      for (std::int32_t i = 0; i < rank.layers; ++i) held[{rank.global_rank, i}] = image_of(rank, rank.first_layer + i);
-    Images got;
-    for (const ReshardRank& rank : destinations)
-      for (std::int32_t i = 0; i < rank.layers; ++i) {
-        LayerImage empty = image_of(rank, rank.first_layer + i);
-        for (auto& element : empty.channels) element = -1;
-        for (auto& element : empty.heads) element = -1;
-        got[{rank.global_rank, i}] = empty;
-      }
-    for (const ReshardSlice& slice : plan_reshard(sources, destinations)) {
-      REQUIRE(slice.src_rank < 50);  // replicas are read from the smallest rank
+    const auto destinations = grid(2000);
+    const Ranks held = content_of(layout, sources);
+    const Ranks wanted = content_of(layout, destinations);
+    Ranks got = wanted;
+    for (auto& [place, elements] : got) elements.assign(elements.size(), -1);
+    for (const ReshardSlice& slice : plan_reshard(layout, sources, destinations)) {
+      REQUIRE(slice.src_rank < static_cast<std::int32_t>(own));  // replicas are read from the smallest rank
       REQUIRE(slice.src_end - slice.src_begin == slice.dst_end - slice.dst_begin);
-      const bool recurrent = slice.band == ReshardBand::recurrent;
-      const LayerImage& from = held.at({slice.src_rank, slice.src_layer});
-      LayerImage& to = got.at({slice.dst_rank, slice.dst_layer});
-      for (std::int32_t i = 0; i < slice.src_end - slice.src_begin; ++i) {
-        const auto src = static_cast<std::size_t>(slice.src_begin + i);
-        const auto dst = static_cast<std::size_t>(slice.dst_begin + i);
-        std::int64_t& element = recurrent ? to.heads.at(dst) : to.channels.at(dst);
+      const Elements& from = held.at({slice.src_rank, slice.src_tensor});
+      Elements& to = got.at({slice.dst_rank, slice.dst_tensor});
+      for (std::int64_t i = 0; i < slice.src_end - slice.src_begin; ++i) {
+        std::int64_t& element = to.at(static_cast<std::size_t>(slice.dst_begin + i));
         REQUIRE(element == -1);
-        element = recurrent ? from.heads.at(src) : from.channels.at(src);
+        element = from.at(static_cast<std::size_t>(slice.src_begin + i));
       }
     }
-    for (const ReshardRank& rank : destinations)
-      for (std::int32_t i = 0; i < rank.layers; ++i) {
-        const LayerImage expected = image_of(rank, rank.first_layer + i);
-        REQUIRE(got[{rank.global_rank, i}].channels == expected.channels);
-        REQUIRE(got[{rank.global_rank, i}].heads == expected.heads);
-      }
+    REQUIRE(got == wanted);
   });
 }
 
+TEST_CASE("what all ranks hold of a replicated group is read from the smallest of them") {
+  const ModelLayout layout = small(1);
+  std::vector<ReshardRank> four;
+  for (std::int32_t rank = 0; rank < 4; ++rank) four.push_back({rank, {0, 1, rank, 4}});
+  const auto slices = plan_reshard(layout, four, std::vector<ReshardRank>{{100, {0, 1, 0, 1}}});
+  std::vector<std::int32_t> group_sources;
+  for (const ReshardSlice& slice : slices)
+    if (slice.tensor == 0 && slice.band == 1) group_sources.push_back(slice.src_rank);
+  CHECK(group_sources == std::vector<std::int32_t>{0, 2});
+}
+
 TEST_CASE("a reshard refuses bad ranks") {
-  const auto good = grid(0, 1, 1, 4, small);
+  const ModelLayout layout = small(4);
+  const std::vector<ReshardRank> good = {{0, {0, 4, 0, 1}}};
   const auto refused = [&](auto&& change) {
-    auto ranks = grid(100, 2, 1, 4, small);
+    std::vector<ReshardRank> ranks = {{100, {0, 4, 0, 2}}, {101, {0, 4, 1, 2}}};
     change(ranks);
-    CHECK_THROWS_AS(static_cast<void>(plan_reshard(good, ranks)), InvalidArgument);
+    CHECK_THROWS_AS(static_cast<void>(plan_reshard(layout, good, ranks)), InvalidArgument);
   };
-  refused([](auto& ranks) { ranks[1].tp_rank = 2; });
-  refused([](auto& ranks) { ranks[1].tp_rank = -1; });
-  refused([](auto& ranks) { ranks[0].tp_size = 0; });
-  refused([](auto& ranks) { ranks[0].tp_size = 4; });  // two groups over four ranks
-  refused([](auto& ranks) { ranks[0].tp_size = 3; });
-  refused([](auto& ranks) { ranks[0].layers = 5; });  // nobody holds layer 4
-  refused([](auto& ranks) { ranks[0].layers = -1; });
-  refused([](auto& ranks) { ranks[0].first_layer = -1; });
-  refused([](auto& ranks) { ranks[1].shape.head_dim = 5; });
+  refused([](auto& ranks) { ranks[1].shard.head_group = 2; });
+  refused([](auto& ranks) { ranks[1].shard.head_group = -1; });
+  refused([](auto& ranks) { ranks[0].shard.head_groups = 0; });
+  refused([](auto& ranks) { ranks[0].shard.head_groups = 3; });
+  refused([](auto& ranks) { ranks[0].shard.layer_end = 5; });
+  refused([](auto& ranks) { ranks[0].shard.layer_end = 0; });
+  refused([](auto& ranks) { ranks[0].shard.layer_begin = -1; });
   refused([](auto& ranks) { ranks[1].global_rank = ranks[0].global_rank; });
-  refused([](auto& ranks) { ranks[0].shape.heads = 0; });
-  CHECK_THROWS_AS(static_cast<void>(plan_reshard({}, good)), InvalidArgument);
-  CHECK(plan_reshard(good, {}).empty());
+  CHECK_THROWS_AS(static_cast<void>(plan_reshard(layout, {}, good)), InvalidArgument);
+  const std::vector<ReshardRank> first_layers = {{0, {0, 3, 0, 1}}};
+  CHECK_THROWS_AS(static_cast<void>(plan_reshard(layout, first_layers, good)), InvalidArgument);
+  CHECK(plan_reshard(layout, good, {}).empty());
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/model/model_layout.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/checksum.hpp>
@@ -66,22 +67,11 @@ struct ModelId {
   friend constexpr bool operator==(const ModelId&, const ModelId&) noexcept = default;
 };
 
-/// Which part of a model's states an image holds: layers [layer_begin, layer_end) of part `head_group` of
-/// `head_groups` equal parts of the heads. All zero: the whole. Ranks of a tensor-parallel group have equal layouts,
-/// but their images are of different shards.
-struct ImageShard {
-  std::int32_t layer_begin = 0;
-  std::int32_t layer_end = 0;
-  std::int32_t head_group = 0;
-  std::int32_t head_groups = 0;
-  friend constexpr bool operator==(const ImageShard&, const ImageShard&) noexcept = default;
-};
-
 struct ImageLayoutOptions {
   ModelId model;
   CacheContent content = CacheContent::state;
   std::int32_t group = 0;  ///< of a state: ImageKey::group. 0 for KV
-  ImageShard shard;
+  ModelShard shard;
 };
 
 /// What lies where in the images of one content of one model. Immutable: any number of threads may use it.

@@ -30,7 +30,7 @@ struct StateTiersOptions {
   /// The engine's KV, a block in a slot: each KV tensor of a layer is a tensor of kind recurrent. Or nullptr.
   const StateStore* kv = nullptr;
   ModelId model;
-  ImageShard shard;
+  ModelShard shard;
   /// Of the images that stay in host memory; HostTierOptions. 0: none do.
   std::size_t host_budget_bytes = 0;
   /// The folder of the file tier, if there is one.

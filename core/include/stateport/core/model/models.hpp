@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/model_layout.hpp>
 #include <stateport/core/model/state_spec.hpp>
 
 #include <cstddef>
@@ -39,5 +40,9 @@ struct SpecOptions {
 
 /// The state spec of one model. Throws as info(), and for negative drafts.
 [[nodiscard]] StateSpec find(std::string_view name, const SpecOptions& options = {});
+
+/// The same, with how tensor-parallel ranks share it: heads are split; groups (Mamba-2) and key heads (GDN) too, and
+/// where there are fewer of them than ranks, neighbouring ranks hold the same one. Throws as find.
+[[nodiscard]] ModelLayout layout(std::string_view name, const SpecOptions& options = {});
 
 }  // namespace stateport::models
