@@ -83,6 +83,9 @@ void TransferExecutor::check(const Transfer& transfer) const {
       break;
     case Transfer::Kind::drop:
       break;
+    case Transfer::Kind::find:
+      require(false, "from", medium(transfer.from), "is no tier that is here");
+      break;
     default:
       require(false, "kind", static_cast<int>(transfer.kind), "is no kind of transfer");
   }
@@ -104,6 +107,8 @@ void TransferExecutor::start(const Stream& stream, const Transfer& transfer) {
       return start_copy(transfer);
     case Transfer::Kind::drop:
       return start_drop(stream, transfer);
+    case Transfer::Kind::find:
+      return;  // refused
   }
 }
 

@@ -16,7 +16,9 @@ namespace {
 TierSpeeds speeds_of(const TierOptions& options) {
   return {.host_bytes_per_s = options.host_bytes_per_s,
           .file_bytes_per_s = options.file_bytes_per_s,
-          .tokens_per_s = options.tokens_per_s};
+          .tokens_per_s = options.tokens_per_s,
+          .remote_bytes_per_s = options.remote_bytes_per_s,
+          .remote_latency_s = options.remote_latency_s};
 }
 
 }  // namespace
@@ -29,22 +31,26 @@ void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument) {
   check_number("host_bytes_per_s", speeds.host_bytes_per_s);
   check_number("file_bytes_per_s", speeds.file_bytes_per_s);
   check_number("tokens_per_s", speeds.tokens_per_s);
+  check_number("remote_bytes_per_s", speeds.remote_bytes_per_s);
+  check_number("remote_latency_s", speeds.remote_latency_s);
 }
 
 void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes) {
-  require(options.host_bytes >= 0, "tiers.host_bytes", options.host_bytes, "must not be negative");
-  require(options.file_bytes >= 0, "tiers.file_bytes", options.file_bytes, "must not be negative");
   require(options.state_image_bytes >= 0, "tiers.state_image_bytes", options.state_image_bytes, "must not be negative");
   require(options.kv_image_bytes >= 0, "tiers.kv_image_bytes", options.kv_image_bytes, "must not be negative");
   require(options.queue_bytes >= 0, "tiers.queue_bytes", options.queue_bytes, "must not be negative");
   check_tier_speeds(speeds_of(options), "tiers");
-  require(!options.write_through || options.file_bytes > 0, "tiers.write_through", options.write_through,
-          "needs a file tier");
-  const std::int64_t least = state_bytes + kv_bytes;
-  require(options.host_bytes == 0 || options.host_bytes >= least, "tiers.host_bytes", options.host_bytes,
-          "is less than a state and a block of KV take");
-  require(options.file_bytes == 0 || options.file_bytes >= least, "tiers.file_bytes", options.file_bytes,
-          "is less than a state and a block of KV take");
+  require(options.max_finds >= 0, "tiers.max_finds", options.max_finds, "must not be negative");
+  require(!options.write_through || options.file_bytes > 0 || options.remote_bytes > 0, "tiers.write_through",
+          options.write_through, "needs a file tier or a remote tier");
+  const auto check_room = [&](const char* argument, std::int64_t bytes) {
+    require(bytes >= 0, argument, bytes, "must not be negative");
+    require(bytes == 0 || bytes >= state_bytes + kv_bytes, argument, bytes,
+            "is less than a state and a block of KV take");
+  };
+  check_room("tiers.host_bytes", options.host_bytes);
+  check_room("tiers.file_bytes", options.file_bytes);
+  check_room("tiers.remote_bytes", options.remote_bytes);
 }
 
 namespace detail {

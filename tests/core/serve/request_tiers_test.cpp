@@ -485,6 +485,11 @@ TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   refused({.host_bytes = 104, .file_bytes = 103}, "tiers.file_bytes");
   refused({.host_bytes = 4000, .file_bytes = -1}, "tiers.file_bytes");
   refused({.host_bytes = 4000, .write_through = true}, "tiers.write_through");
+  refused({.remote_bytes = 103}, "tiers.remote_bytes");
+  refused({.host_bytes = 4000, .remote_bytes = -1}, "tiers.remote_bytes");
+  refused({.remote_bytes = 4000, .max_finds = -1}, "tiers.max_finds");
+  refused({.remote_bytes = 4000, .remote_bytes_per_s = -1}, "tiers.remote_bytes_per_s");
+  refused({.remote_bytes = 4000, .remote_latency_s = -1}, "tiers.remote_latency_s");
   refused({.host_bytes = 4000, .state_image_bytes = -1}, "tiers.state_image_bytes");
   refused({.host_bytes = 4000, .kv_image_bytes = -1}, "tiers.kv_image_bytes");
   refused({.host_bytes = 4000, .queue_bytes = -1}, "tiers.queue_bytes");

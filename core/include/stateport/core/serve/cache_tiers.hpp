@@ -21,7 +21,11 @@ namespace stateport {
 /// answered before may read or write. So transfers are taken after every plan() and commit(), whether there are any or
 /// not, and enqueued before what that call answered. What a commit answered is enqueued before any later call; what a
 /// plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled. An end() that answers
-/// copies is as a commit().
+/// copies is as a commit(). A settle() that ends the last find of a request is as a start(): it may begin a load.
+///
+/// Ranks. Everything is decided from what is given to these calls. The caches of a tensor-parallel group decide alike
+/// if all are given the same, answers included: a store, a load or a find is `done` for one of them only if it is for
+/// all.
 ///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {
@@ -35,21 +39,24 @@ class CacheTiers {
   /// settle() add to it; where nothing runs, it is called after these, too. Valid until the next call of anything.
   [[nodiscard]] virtual TransferPlan take_transfers() = 0;
   /// These transfers ended, in any order. A load that is `done` was written, or is enqueued before all that is enqueued
-  /// from now on. Returns how many requests have all that was loaded for them, or will not get it. Throws
+  /// from now on. Returns how many requests have all that was loaded for them, or will not get it: they wait no
+  /// longer. When all finds of a request have ended, it is looked up again with what they found: more finds, a load or
+  /// nothing follow. Throws
   /// InvalidArgument for a number that is not under way, and has settled those before it.
   virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
-  /// Something is being loaded for the request, or was when it ended. Throws for one that does not run.
+  /// Something is being asked or loaded for the request, or was when it ended. Throws for one that does not run.
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
   [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
-  /// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it
-  /// is, too. Only what files alone have makes room for it. Ends where there is no room or no place in the queue: once
-  /// what was named has settled, another call goes on, until nothing is named, or nothing more is written: what failed
-  /// is named again. O(all). Throws InvalidState without a file tier.
+  /// Names stores of all checkpoints and copies of all that is on the host, to files or, without a file tier, to the
+  /// remote tier; what is written stays where it is, too. Only what that tier alone has makes room for it. Ends where
+  /// there is no room or no place in the queue: once what was named has settled, another call goes on, until nothing is
+  /// named, or nothing more is written: what failed is named again. O(all). Throws InvalidState without a tier of files
+  /// or a remote one.
   virtual void drain() = 0;
-  /// The tier has this image, from before the cache was made. False: there is no number left for it, or no room in the
-  /// tier: it is to be removed. Throws InvalidArgument for a medium that is no tier of this cache, tokens that are not
-  /// whole blocks (of states too, in every group of index align), a group that the cache does not have, and KV with
-  /// TierOptions::kv_elsewhere.
+  /// The tier has this image, from before the cache was made, or from another cache. False: there is no number left for
+  /// it, or no room in the tier: it is to be removed, or for the remote tier not remembered. Throws InvalidArgument for
+  /// a medium that is no tier of this cache, tokens that are not whole blocks (of states too, in every group of index
+  /// align), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
   /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
   /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.

@@ -34,9 +34,10 @@ struct Prompt {
   double now_s = 0;  ///< the caller's clock in seconds; never goes back
 };
 
-/// What a request that starts gets from a tier.
+/// What a request that starts gets from a tier. Without tokens the remote tier is being asked what it has
+/// (Transfer::Kind::find); what can be loaded then is loaded while the request goes on waiting.
 struct TierLoad {
-  std::int64_t tokens = 0;       ///< the first pass begins behind these
+  std::int64_t tokens = 0;       ///< the first pass begins behind these; 0: not known yet, nor are the bytes
   std::int64_t bytes = 0;        ///< to load from tiers: what the engine has elsewhere is not counted
   Medium medium = Medium::host;  ///< the slowest tier that something is loaded from
 };
@@ -46,7 +47,7 @@ struct StartedRequest {
   std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
   std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
   std::optional<LostHit> lost;     ///< why
-  /// More is on its way from a tier. Until that has ended (CacheTiers::settle) no pass can run the request:
+  /// More is on its way from a tier, or may be. Until that has ended (CacheTiers::settle) no pass can run the request:
   /// chunk() answers 0. What does not arrive is computed.
   std::optional<TierLoad> load;
 };

@@ -27,38 +27,54 @@ struct TierSpeeds {
   double host_bytes_per_s = 0;
   double file_bytes_per_s = 0;
   double tokens_per_s = 0;
+  double remote_bytes_per_s = 0;
+  double remote_latency_s = 0;  ///< of one round trip: a load from the remote tier takes it once. 0: none
 };
 
-/// What a RequestCache keeps below the device. Without room on the host and in files there are no tiers.
+/// What a RequestCache keeps below the device. Without room on the host, in files and in the remote tier there are no
+/// tiers.
+///
+/// The remote tier is shared: other caches store there, too, and its capacity and its eviction are its own. So a cache
+/// does not know all that it has, and start() asks: see Transfer::Kind::find and TierLoad. What the cache forgets stays
+/// there: no drop is named. What it believes to be there may be gone.
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
   std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
+  /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. It limits what the cache
+  /// itself needs for an image, some 200 bytes.
+  std::int64_t remote_bytes = 0;
+  /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; 0: for nothing.
+  /// KV is asked for only up to the deepest state that is known or found.
+  std::int32_t max_finds = 4096;
   /// What the image of one state takes in a tier, all groups together, and that of the KV of one block. 0: what
   /// RequestCacheOptions::memory says. With kv_elsewhere that of KV has no meaning.
   std::int64_t state_image_bytes = 0;
   std::int64_t kv_image_bytes = 0;
   /// Stores and moves that are under way may have so many bytes. What does not fit is dropped and counted.
   std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
-  /// Every checkpoint goes to the file tier as soon as it is made; false: when the device gives it up.
+  /// Every checkpoint goes to the slowest tier as soon as it is made; false: when the device gives it up, to the
+  /// fastest, and further down when that gives it up.
   bool write_through = false;
   /// See TierSpeeds. A hit below the device is taken if loading it takes less time than computing it; every such hit is
   /// taken unless all that it needs is known.
   double host_bytes_per_s = 0;
   double file_bytes_per_s = 0;
   double tokens_per_s = 0;
+  double remote_bytes_per_s = 0;
+  double remote_latency_s = 0;
 
   /// If set, the engine keeps the KV that leaves the device by its own means, and tiers hold states alone: start() asks
   /// for KV where a state is below the device, and the request loads it with Medium::elsewhere. Must outlive the cache.
   KvDirectory* kv_elsewhere = nullptr;
 
-  [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0; }
+  [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0 || remote_bytes > 0; }
 };
 
 /// Throws InvalidArgument for a number that is negative or not finite, and names it as a member of `argument`.
 void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument);
 
-/// Throws InvalidArgument: a negative number, one that is not finite, write_through without a file tier, or a tier with
-/// less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
+/// Throws InvalidArgument: a negative number, one that is not finite, write_through without a tier of files or a remote
+/// one, or a tier with less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
 void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes);
 
 /// What one tier holds and did. Counters count from construction.
@@ -78,6 +94,8 @@ struct TierUsage {
   std::int64_t dropped_states = 0;  ///< came to the tier and were not worth their place
   std::int64_t refused_images = 0;  ///< found no room or no place in the queue, or were not written
   std::int64_t lost_images = 0;     ///< that a load did not find as they should be
+  std::int64_t asked_images = 0;    ///< finds that were answered
+  std::int64_t found_images = 0;    ///< finds that were `done`
   friend constexpr bool operator==(const TierUsage&, const TierUsage&) noexcept = default;
 };
 

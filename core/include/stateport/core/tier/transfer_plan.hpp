@@ -37,15 +37,16 @@ struct Transfer {
     load,   ///< a tier to the device. `place` is written in the order of the engine's stream. From elsewhere: by the
             ///< engine itself, which settles it like any other
     copy,   ///< a tier to a lower one; both have it then
-    drop    ///< a tier forgets the image, as soon as nobody reads it any more. Not answered
+    drop,   ///< a tier forgets the image, as soon as nobody reads it any more. Not answered. Never of the remote tier
+    find  ///< asks whether the tier `from` has the image: `done`, it has; `gone`, it has not; anything else, not known
   };
   TransferId id = 0;
   Kind kind = Kind::store;
   ImageKey image;
   Medium from = Medium::device;
-  Medium to = Medium::host;  ///< of a drop: the same as `from`
+  Medium to = Medium::host;  ///< of a drop and a find: the same as `from`
   std::int32_t place = -1;   ///< store, load: the state's slot in the store of its group, or the number of the KV block
-  std::int32_t request = -1;  ///< load: the request that waits for it
+  std::int32_t request = -1;  ///< load, find: the request that waits for it
 
   friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
 };
@@ -55,7 +56,8 @@ struct TransferPlan {
   std::span<const Transfer> transfers;
 };
 
-/// How a transfer ended. Everything but `done` leaves the destination without the image.
+/// How a transfer ended. Everything but `done` leaves the destination without the image. A store or a copy of what the
+/// destination has already is `done`.
 enum class TransferStatus : std::uint8_t {
   done,            ///< store: readers may be sent there; load: enqueued, or written, before all that is enqueued later
   no_room,         ///< the tier is full, or its queue is
