@@ -5,6 +5,7 @@
 
 #include "random.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,23 @@ inline ModelLayout random_layout(Random& random, ElementType recurrent_type = El
   if (conv.window > 0 && random.chance(15)) recurrent.shape = {0, 0, 0};
   return ModelLayout(StateSpec::uniform(random.between32(1, 5), conv, recurrent), {.axis = 1, .bands = bands},
                      {.axis = axis, .bands = {{.extent = heads, .parts = heads}}});
+}
+
+/// The elements of one tensor of a shard along the extent that is split, each named by what it is in the whole model.
+/// By the definition: each rank takes its run of parts of every band.
+inline std::vector<std::int64_t> elements_of(const ModelLayout& layout, const ModelShard& shard, std::size_t tensor) {
+  std::vector<std::int64_t> elements;
+  std::int64_t base = static_cast<std::int64_t>(tensor + 1) * 1'000'000;
+  for (const SplitBand& band : layout.splits()[tensor].bands) {
+    for (std::int32_t part = 0; part < band.parts; ++part) {
+      const bool mine = band.parts >= shard.head_groups ? part / (band.parts / shard.head_groups) == shard.head_group
+                                                        : shard.head_group / (shard.head_groups / band.parts) == part;
+      for (std::int64_t i = 0; mine && i < band.extent / band.parts; ++i)
+        elements.push_back(base + part * (band.extent / band.parts) + i);
+    }
+    base += 100'000;
+  }
+  return elements;
 }
 
 /// All ranks of a random number of pipeline stages and of head groups, numbered from `first` on.

@@ -16,32 +16,14 @@ using namespace stateport;
 
 namespace {
 
-/// The elements of one tensor of a rank along the extent that is split, each named by what it is in the whole model.
-using Elements = std::vector<std::int64_t>;
-using Ranks = std::map<std::pair<std::int32_t, std::int32_t>, Elements>;  // (rank, tensor of the rank)
-
-/// By the definition: each rank takes its run of parts of every band.
-Elements elements_of(const ModelLayout& layout, const ModelShard& shard, std::size_t tensor) {
-  Elements elements;
-  std::int64_t base = static_cast<std::int64_t>(tensor + 1) * 1'000'000;
-  for (const SplitBand& band : layout.splits()[tensor].bands) {
-    for (std::int32_t part = 0; part < band.parts; ++part) {
-      const bool mine = band.parts >= shard.head_groups ? part / (band.parts / shard.head_groups) == shard.head_group
-                                                        : shard.head_group / (shard.head_groups / band.parts) == part;
-      for (std::int64_t i = 0; mine && i < band.extent / band.parts; ++i)
-        elements.push_back(base + part * (band.extent / band.parts) + i);
-    }
-    base += 100'000;
-  }
-  return elements;
-}
+using Ranks = std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>>;  // (rank, tensor of the rank)
 
 Ranks content_of(const ModelLayout& layout, const std::vector<ReshardRank>& ranks) {
   Ranks content;
   for (const ReshardRank& rank : ranks) {
     const auto [first, end] = layout.tensors_of(rank.shard);
     for (std::size_t i = first; i < end; ++i)
-      content[{rank.global_rank, static_cast<std::int32_t>(i - first)}] = elements_of(layout, rank.shard, i);
+      content[{rank.global_rank, static_cast<std::int32_t>(i - first)}] = test::elements_of(layout, rank.shard, i);
   }
   return content;
 }
@@ -74,8 +56,8 @@ TEST_CASE("random reshards move every element to its place exactly once") {
     for (const ReshardSlice& slice : plan_reshard(layout, sources, destinations)) {
       REQUIRE(slice.src_rank < static_cast<std::int32_t>(own));  // replicas are read from the smallest rank
       REQUIRE(slice.src_end - slice.src_begin == slice.dst_end - slice.dst_begin);
-      const Elements& from = held.at({slice.src_rank, slice.src_tensor});
-      Elements& to = got.at({slice.dst_rank, slice.dst_tensor});
+      const auto& from = held.at({slice.src_rank, slice.src_tensor});
+      auto& to = got.at({slice.dst_rank, slice.dst_tensor});
       for (std::int64_t i = 0; i < slice.src_end - slice.src_begin; ++i) {
         std::int64_t& element = to.at(static_cast<std::size_t>(slice.dst_begin + i));
         REQUIRE(element == -1);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/reshard.hpp>
+#include <stateport/kernels/shard_store.hpp>
+
+#include <span>
+#include <vector>
+
+namespace stateport::kernels {
+
+/// Pieces of states as tensors of two stores: what lies in source[i] goes to destination[i]. They have equal kinds and
+/// shapes, and mean nothing but the elements that they span.
+struct ReshardPieces {
+  std::vector<StateTensorView> source;
+  std::vector<StateTensorView> destination;
+};
+
+/// Cuts what Resharder copies. Throws as its constructor.
+[[nodiscard]] ReshardPieces cut_pieces(const ModelLayout& layout, std::span<const ShardStore> sources,
+                                       std::span<const ShardStore> destinations);
+
+}  // namespace stateport::kernels
