@@ -40,6 +40,9 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
+  [[nodiscard]] std::int64_t cached_now(RequestId request) override {
+    return static_cast<std::int64_t>(kv_.cached_blocks(request)) * options_.block_size_tokens;
+  }
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
   void end_load(RequestId request, std::int64_t tokens, bool done) override;

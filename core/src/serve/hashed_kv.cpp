@@ -43,6 +43,16 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   row.registered = blocks.size();
 }
 
+std::size_t HashedKv::cached_blocks(RequestId request) const {
+  const Row& row = rows_[request.index()];
+  std::size_t blocks = row.blocks.size();
+  for (; blocks < row.hashes.size(); ++blocks) {
+    const BlockId found = pool_.find(row.hashes.keys()[blocks]);
+    if (!found.valid() || prefix_of_[found.index()] != row.hashes.prefixes()[blocks]) break;
+  }
+  return blocks;
+}
+
 void HashedKv::hold_cached(RequestId request, std::size_t blocks) {
   Row& row = rows_[request.index()];
   for (std::size_t i = row.blocks.size(); i < blocks; ++i) {

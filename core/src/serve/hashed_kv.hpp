@@ -29,6 +29,8 @@ class HashedKv final : private BlockListener {
                                                const PromptNames& names);
   /// The request begins with these blocks.
   void begin(RequestId request, std::span<const BlockId> blocks);
+  /// How many leading blocks the request holds, or can hold because they are cached.
+  [[nodiscard]] std::size_t cached_blocks(RequestId request) const;
   /// The request holds the cached blocks of its first `blocks` blocks, too.
   void hold_cached(RequestId request, std::size_t blocks);
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);

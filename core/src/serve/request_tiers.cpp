@@ -9,15 +9,17 @@ namespace stateport::detail {
 namespace {
 
 TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
-  TierSetup setup{.tiers = options.tiers,
-                  .block_size_tokens = options.block_size_tokens,
-                  .groups = group_count(options),
-                  .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
-                  .states = static_cast<std::size_t>(checkpoint_slots(options)),
-                  .eviction = options.eviction,
-                  .eviction_options = options.eviction_options,
-                  .memory = options.memory,
-                  .listener = listener};
+  TierSetup setup{
+      .tiers = options.tiers,
+      .block_size_tokens = options.block_size_tokens,
+      .state_grid_tokens = options.groups.empty() ? options.block_size_tokens : options.groups.back().block_size_tokens,
+      .groups = group_count(options),
+      .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
+      .states = static_cast<std::size_t>(checkpoint_slots(options)),
+      .eviction = options.eviction,
+      .eviction_options = options.eviction_options,
+      .memory = options.memory,
+      .listener = listener};
   TierOptions& tiers = setup.tiers;
   if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
   if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
@@ -40,20 +42,50 @@ RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<Re
       load_slots_(group_count(cache.options())) {}
 
 void RequestTiers::start(RequestId id, const OpenedPrompt& opened, StartedRequest& started) {
-  const std::int64_t prompt = records_[id.index()].prompt_tokens;
-  Request& request = requests_[id.index()] = {.device_tokens = opened.reused_tokens, .lost = opened.lost};
   const std::int64_t cached = std::max(opened.cached_tokens, opened.reused_tokens);
-  request.hit = index_.find(target_.hashes_of(id, prompt).prefixes(), opened.reused_tokens, cached, prompt - 1);
-  request.cached_tokens = std::max(cached, request.hit.walked_tokens);
-  if (request.cached_tokens > cached) target_.note_cached(id, request.cached_tokens);
-  if (begin_load(id, cached)) {
+  Request& request =
+      requests_[id.index()] = {.device_tokens = opened.reused_tokens, .opened_tokens = cached, .lost = opened.lost};
+  look(id, cached);
+  if (request.wait == Wait::answers) started.load = TierLoad{.medium = Medium::remote};
+  if (request.wait == Wait::load)
     started.load = TierLoad{.tokens = request.hit.tokens, .bytes = request.hit.bytes, .medium = request.hit.medium};
-    started.lost.reset();
-    return;
-  }
+  if (request.wait != Wait::nothing) return;
   started.lost = request.lost;
   if (request.lost) started.lost_tokens = request.cached_tokens - opened.reused_tokens;
-  stats_.count_lookup(prompt, opened.reused_tokens, request.cached_tokens, request.lost);
+  count(id);
+}
+
+/// What lies below the device of the request's prompt, of which the device has `cached` tokens. Names finds or a load
+/// that the request waits for, or neither.
+void RequestTiers::look(RequestId id, std::int64_t cached) {
+  Request& request = requests_[id.index()];
+  const std::int64_t prompt = records_[id.index()].prompt_tokens;
+  const auto prefixes = target_.hashes_of(id, prompt).prefixes();
+  request.hit = index_.find(prefixes, request.device_tokens, cached, prompt - 1);
+  request.cached_tokens = std::max(cached, request.hit.walked_tokens);
+  const PromptReach reach{.prefixes = prefixes,
+                          .device_tokens = request.device_tokens,
+                          .walked_tokens = request.cached_tokens,
+                          .usable_tokens = prompt - 1,
+                          .saved_s = request.hit.saved_s};
+  request.wait = Wait::nothing;
+  if (ask(id, reach)) {
+    request.wait = Wait::answers;
+    return end_call(false);
+  }
+  if (request.cached_tokens > request.opened_tokens) target_.note_cached(id, request.cached_tokens);
+  if (begin_load(id, cached)) request.wait = Wait::load;
+}
+
+/// One round of finds at most: the next one follows when this one was answered.
+bool RequestTiers::ask(RequestId id, const PromptReach& reach) {
+  Stage& stage = requests_[id.index()].stage;
+  while (stage != Stage::loads) {
+    const bool states = stage == Stage::states;
+    stage = states ? Stage::kv : Stage::loads;
+    if (states ? index_.ask_states(id.value(), reach) : index_.ask_kv(id.value(), reach)) return true;
+  }
+  return false;
 }
 
 /// False: the request says why not, if more than the device's own hit is cached.
@@ -61,7 +93,7 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   Request& request = requests_[id.index()];
   const TierHit& hit = request.hit;
   if (hit.costs_more) request.lost = LostHit::tier_costs_more;
-  if (!request.lost && request.cached_tokens > cached) request.lost = LostHit::no_checkpoint;
+  if (!request.lost && request.cached_tokens > request.opened_tokens) request.lost = LostHit::no_checkpoint;
   if (hit.tokens == 0) {
     end_call(false);
     return false;
@@ -77,29 +109,47 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   }
   end_call(false);  // the places of the load may hold what is to be stored first
   index_.load(id.value(), hit, prefixes, cached, load_blocks_, load_slots_);
-  request.loading = true;
+  return true;
+}
+
+/// The request has its answers. False: it waits for more.
+bool RequestTiers::look_again(RequestId id) {
+  const Request& request = requests_[id.index()];
+  if (!request.ended) look(id, target_.cached_now(id));
+  target_.note_memory(id);
+  if (!request.ended && request.wait != Wait::nothing) return false;
+  go_on(id);
   return true;
 }
 
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
-  RequestRecord& record = records_[id.index()];
-  request.loading = false;
   target_.end_load(id, request.hit.tokens, done);
+  target_.note_memory(id);
   if (done)
-    request.device_tokens = record.computed = request.hit.tokens;
+    request.device_tokens = records_[id.index()].computed = request.hit.tokens;
   else
     request.lost = LostHit::tier_failed;
-  target_.note_memory(id);
   if (request.device_tokens == request.cached_tokens) request.lost.reset();
-  stats_.count_lookup(record.prompt_tokens, record.computed, request.cached_tokens, request.lost);
+  go_on(id);
+}
+
+void RequestTiers::go_on(RequestId id) {
+  Request& request = requests_[id.index()];
+  request.wait = Wait::nothing;
+  count(id);
   if (std::exchange(request.ended, false)) cache_.end(id, RequestEnd::aborted);
+}
+
+void RequestTiers::count(RequestId id) {
+  const Request& request = requests_[id.index()];
+  stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost);
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {
   Request& request = requests_[id.index()];
-  request.ended = request.loading;
-  return request.loading;
+  request.ended = waits(id);
+  return request.ended;
 }
 
 void RequestTiers::tell_prompt(RequestId id, double now_s) {
@@ -151,30 +201,31 @@ TransferPlan RequestTiers::take_transfers() {
 
 std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
   check_taken("settle");
-  std::int32_t loads = 0;
+  std::int32_t ready = 0;
   for (const TransferResult& result : results) {
-    const auto ended = index_.settle(result);
-    if (!ended) continue;
-    finish_load(RequestId{ended->request}, ended->done);
-    ++loads;
+    const auto end = index_.settle(result);
+    if (!end) continue;
+    const RequestId id{end->request};
+    if (!end->asked) finish_load(id, end->done);
+    ready += !end->asked || look_again(id);
   }
   end_call(false);
-  return loads;
+  return ready;
 }
 
 bool RequestTiers::is_loading(RequestId request) const {
   check_running(records_, request);
-  return requests_[request.index()].loading;
+  return waits(request);
 }
 
 void RequestTiers::drain() {
   check_taken("drain");
-  require_state(index_.has(Medium::file), "drain", "there is no file tier");
+  require_state(index_.has(index_.durable_tier()), "drain", "there is no tier of files and no remote one");
   index_.drain();
 }
 
 bool RequestTiers::attach(Medium medium, const ImageKey& image) {
-  require(medium != Medium::device && medium <= Medium::file && index_.has(medium), "medium", static_cast<int>(medium),
+  require(medium > Medium::device && medium <= Medium::remote && index_.has(medium), "medium", static_cast<int>(medium),
           "is no tier of this cache");
   require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
   require(image.content == CacheContent::state || cache_.options().tiers.kv_elsewhere == nullptr, "image.content",
@@ -194,7 +245,7 @@ void RequestTiers::set_speeds(const TierSpeeds& speeds) {
 }
 
 TierUsage RequestTiers::usage(Medium medium) const {
-  return medium == Medium::device || medium > Medium::file ? TierUsage{} : index_.usage(medium);
+  return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.usage(medium);
 }
 
 void RequestTiers::check_reset() const {

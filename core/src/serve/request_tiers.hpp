@@ -26,6 +26,9 @@ class LoadTarget {
  public:
   /// The hashes of the whole blocks of the request's first `tokens` tokens, or of more.
   [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
+  /// How many leading tokens of the prompt have KV on the device that the request holds, or could hold now: others may
+  /// have stored and evicted some since it was opened. What reserve_load() takes as `cached_tokens`.
+  [[nodiscard]] virtual std::int64_t cached_now(RequestId request) = 0;
   /// So much of the prompt is cached, on the device or below: where it leaves that is a branch point.
   virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
   /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
@@ -62,11 +65,13 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] TierIndex& index() noexcept { return index_; }
   /// Throws InvalidState unless the transfers of the last plan or commit were taken.
   void check_taken(const char* call) const;
-  /// A request was opened. If more of its prompt is below the device, and worth it, a load for it begins. Fills in
-  /// `started`, and counts the request unless it waits.
+  /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
+  /// the device, and worth it, a load for it begins. Fills in `started`, and counts the request unless it waits.
   void start(RequestId request, const OpenedPrompt& opened, StartedRequest& started);
-  [[nodiscard]] bool waits(RequestId request) const noexcept { return requests_[request.index()].loading; }
-  /// True: the request waits, and ends when its load does, as aborted.
+  [[nodiscard]] bool waits(RequestId request) const noexcept {
+    return requests_[request.index()].wait != Wait::nothing;
+  }
+  /// True: the request waits, and ends when its finds or its load do, as aborted.
   [[nodiscard]] bool end_later(RequestId request) noexcept;
   [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
   /// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
@@ -78,18 +83,28 @@ class RequestTiers final : public CacheTiers {
   void check_invariants() const { index_.check_invariants(); }
 
  private:
+  /// What is named next for a request.
+  enum class Stage : std::uint8_t { states, kv, loads };
+  enum class Wait : std::uint8_t { nothing, answers, load };
   struct Request {
     TierHit hit;                     ///< of a load that is under way
     std::int64_t device_tokens = 0;  ///< that are reused, now
     std::int64_t cached_tokens = 0;  ///< whose KV was on the device or below
+    std::int64_t opened_tokens = 0;  ///< whose KV was on the device when it began
     std::optional<LostHit> lost;
-    bool loading = false;
-    bool ended = false;  ///< while it was loading
+    Stage stage = Stage::states;
+    Wait wait = Wait::nothing;
+    bool ended = false;  ///< while it waited
     bool told = false;   ///< the index was told of its prompt
     PromptPast past;
   };
+  void look(RequestId request, std::int64_t cached_tokens);
+  [[nodiscard]] bool ask(RequestId request, const PromptReach& reach);
   [[nodiscard]] bool begin_load(RequestId request, std::int64_t cached_tokens);
+  [[nodiscard]] bool look_again(RequestId request);
   void finish_load(RequestId request, bool done);
+  void go_on(RequestId request);
+  void count(RequestId request);
 
   RequestCache& cache_;
   LoadTarget& target_;

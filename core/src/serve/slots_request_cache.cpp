@@ -231,7 +231,8 @@ void SlotsRequestCache::publish(Pass&) {
     blocks_.clear();
     ++commit_;
   }
-  tell_policy();
+  for (const RequestId id : to_tell_) tell_prompt(id);
+  to_tell_.clear();
 }
 
 /// The last ones, of a row the deepest; those whose block has a slot need none.
@@ -347,11 +348,6 @@ void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, 
     lost_with_blocks_ += published_slot_[block.index()].valid();
     lose_state(block);
   }
-}
-
-void SlotsRequestCache::tell_policy() {
-  for (const RequestId id : to_tell_) tell_prompt(id);
-  to_tell_.clear();
 }
 
 /// The request runs on behind its prompt.

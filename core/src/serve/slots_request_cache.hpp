@@ -39,6 +39,9 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   void note_cached(RequestId request, std::int64_t tokens) override;
+  [[nodiscard]] std::int64_t cached_now(RequestId request) override {
+    return std::ssize(kv_.blocks(request)) * options_.block_size_tokens;
+  }
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
   void end_load(RequestId request, std::int64_t tokens, bool done) override;
@@ -87,7 +90,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void make_findable(BlockId block, const StateTag& tag, SlotId slot);
   void drop_displaced();
   void lose_state(BlockId block);
-  void tell_policy();
   void tell_prompt(RequestId request);
   void tell_end(RequestId request, const ReuseHint& hint);
   void order_uses(RequestId request);

@@ -399,6 +399,10 @@ void TreeRequestCache::note_cached(RequestId id, std::int64_t tokens) {
   if (branching > request.hit.tokens) request.hit.branching_position = branching;
 }
 
+std::int64_t TreeRequestCache::cached_now(RequestId id) {
+  return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), name_space(id)).walked_tokens;
+}
+
 /// The pages that the tree has, but not for the state of the hit, are taken twice until the load has ended.
 bool TreeRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
@@ -478,7 +482,13 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   if (options_.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > request.protected_tokens)
     hold_path(id, kept);
   request.kept = {};
-  end_row(request, kept);
+  kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept)));
+  request.row.clear();
+  if (spares_last_request(options_.eviction)) keep_to_budget();
+  request.lock.release();
+  if (!spares_last_request(options_.eviction)) keep_to_budget();
+  request.live = -1;
+  request.protected_tokens = 0;
 }
 
 /// Donates a copy of the live state, which the request ends with. False: there is no slot.
@@ -506,16 +516,6 @@ void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
                 .prev_tokens = request.protected_tokens,
                 .prompt = {.past = request.hit.past, .hint = hint}},
                freed_);
-}
-
-void TreeRequestCache::end_row(Request& request, std::int64_t kept_tokens) {
-  kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept_tokens)));
-  request.row.clear();
-  if (spares_last_request(options_.eviction)) keep_to_budget();
-  request.lock.release();
-  if (!spares_last_request(options_.eviction)) keep_to_budget();
-  request.live = -1;
-  request.protected_tokens = 0;
 }
 
 void TreeRequestCache::keep_to_budget() {

@@ -42,6 +42,7 @@ class TreeRequestCache final : public RequestBook {
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override;
   void note_cached(RequestId request, std::int64_t tokens) override;
+  [[nodiscard]] std::int64_t cached_now(RequestId request) override;
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
   void end_load(RequestId request, std::int64_t tokens, bool done) override;
@@ -92,7 +93,6 @@ class TreeRequestCache final : public RequestBook {
   void tell_end(RequestId request, const ReuseHint& hint);
   void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
-  void end_row(Request& request, std::int64_t kept_tokens);
   void keep_to_budget();
 
   BlockHasher hasher_;

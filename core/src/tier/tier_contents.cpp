@@ -58,7 +58,7 @@ namespace {
 
 constexpr double average_weight = 0.9;   // of what the moving average of the ranks of victims was before
 constexpr double full_enough = 0.98;     // from here on a tier takes only what is worth more than its victims
-constexpr std::int64_t room_parts = 50;  // a host tier above files keeps 1 part of so many free
+constexpr std::int64_t room_parts = 50;  // a tier above another one keeps 1 part of so many free
 
 /// A tier may hold what the device holds, and its own. Nodes without content are few.
 std::size_t node_capacity(const TierSetup& setup) {
@@ -67,8 +67,14 @@ std::size_t node_capacity(const TierSetup& setup) {
   const auto images = [&](std::int64_t bytes) {
     return static_cast<std::size_t>(bytes / std::max<std::int64_t>(image_bytes, 1));
   };
-  const std::size_t nodes = setup.device_blocks + images(tiers.host_bytes) + images(tiers.file_bytes) + setup.states;
+  const std::size_t nodes = setup.device_blocks + images(tiers.host_bytes) + images(tiers.file_bytes) +
+                            images(tiers.remote_bytes) + setup.states;
   return std::min<std::size_t>(nodes + nodes / 8 + 64, INT32_MAX);
+}
+
+double load_speed(const TierSpeeds& speeds, Medium tier) noexcept {
+  if (tier == Medium::remote) return speeds.remote_bytes_per_s;
+  return tier == Medium::host ? speeds.host_bytes_per_s : speeds.file_bytes_per_s;
 }
 
 std::shared_ptr<EvictionPolicy> tier_policy(const TierSetup& setup) {
@@ -89,12 +95,36 @@ TierContents::TierContents(const TierSetup& setup)
       nodes_(node_capacity(setup), setup.groups),
       forest_(policy_, nodes_, setup.states, true) {
   require(setup.groups <= 32, "groups", setup.groups, "at most 32 with tiers");
-  for (const Medium medium : {Medium::host, Medium::file}) {
+  level(Medium::host).capacity = options_.host_bytes;
+  level(Medium::file).capacity = options_.file_bytes;
+  level(Medium::remote).capacity = options_.remote_bytes;
+  for (const Medium medium : {Medium::host, Medium::file, Medium::remote})
+    if (has(medium)) tiers_.push_back(medium);
+  for (const Medium medium : tiers_) {
     Level& tier = level(medium);
-    tier.capacity = medium == Medium::host ? options_.host_bytes : options_.file_bytes;
     tier.order = VictimOrder<>(policy_->traits());
     tier.order.reserve(nodes_.capacity());
   }
+}
+
+std::optional<double> TierContents::time_saved(std::int64_t tokens, const MediumBytes& bytes) const noexcept {
+  if (speeds_.tokens_per_s <= 0) return std::nullopt;
+  double saved_s = static_cast<double>(tokens) / speeds_.tokens_per_s;
+  for (const Medium medium : tiers_) {
+    const std::int64_t wanted = bytes[static_cast<std::size_t>(medium)];
+    if (wanted == 0) continue;
+    const double bytes_per_s = load_speed(speeds_, medium);
+    if (bytes_per_s <= 0) return std::nullopt;
+    saved_s -= static_cast<double>(wanted) / bytes_per_s;
+    if (medium == Medium::remote) saved_s -= speeds_.remote_latency_s;
+  }
+  return saved_s;
+}
+
+std::optional<Medium> TierContents::needing_tier(std::uint32_t node) const noexcept {
+  for (const Medium tier : tiers_)
+    if (nodes_[node].is_needed_in(tier)) return tier;
+  return std::nullopt;
 }
 
 ImageKey TierContents::key_of(std::uint32_t node, CacheContent content, std::size_t group) const noexcept {
@@ -114,7 +144,7 @@ void TierContents::tell(Medium medium, bool stored, std::uint32_t node, CacheCon
   for (std::size_t group = 0; group < groups; ++group) listener_->on_tier(medium, stored, key_of(node, content, group));
 }
 
-/// The host gives up what is on the device; files keep it.
+/// The host gives up what is on the device; slower tiers keep it.
 void TierContents::on_device_again(std::uint32_t node, CacheContent content) {
   TierItem& item = this->item(node, content);
   if ((item.in & on_device) == 0 || (item.in & bit(Medium::host)) == 0 || item.readers > 0 || item.going) return;
@@ -123,16 +153,20 @@ void TierContents::on_device_again(std::uint32_t node, CacheContent content) {
 }
 
 void TierContents::unpin(std::uint32_t node, CacheContent content) {
-  TierItem& item = this->item(node, content);
-  if (--item.readers > 0) return;
+  let_go(node, content);
+  if (item(node, content).readers > 0) return;
   on_device_again(node, content);
-  if (content == CacheContent::state) offer(node);
   prune(node);
+}
+
+/// One reader less. While there was one, the orders may have passed over the state.
+void TierContents::let_go(std::uint32_t node, CacheContent content) {
+  if (--item(node, content).readers == 0 && content == CacheContent::state) offer(node);
 }
 
 /// The state may be evicted again from the tiers that have it.
 void TierContents::offer(std::uint32_t node) {
-  for (const Medium medium : {Medium::host, Medium::file})
+  for (const Medium medium : tiers_)
     if ((nodes_[node].state.in & bit(medium)) != 0) level(medium).order.offer(source(medium), node);
 }
 
@@ -190,11 +224,7 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
     ++tier.usage.refused_images;
     if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
     // Some of its groups may have arrived.
-    for (std::size_t group = 0; content == CacheContent::state && groups_ > 1 && group < groups_; ++group)
-      plan_.push_back({.kind = Transfer::Kind::drop,
-                       .image = key_of(node, content, group),
-                       .from = transfer.to,
-                       .to = transfer.to});
+    if (content == CacheContent::state && groups_ > 1) drop(node, content, transfer.to);
   }
   if (copied && (item.in & bit(transfer.from)) != 0) {
     // What could not be moved must go all the same: else nothing makes room again.
@@ -237,8 +267,8 @@ bool TierContents::is_worth_it(Medium medium, std::uint32_t node) const noexcept
   return !ranks_ || !full || rank(node) >= tier.victim_rank;
 }
 
-/// Evicts states until so many bytes are free. A victim of the host that has to be moved to a file first makes no room
-/// yet. False: there is too little.
+/// Evicts states until so many bytes are free. A victim that has to be moved down first makes no room yet. False: there
+/// is too little.
 bool TierContents::make_room(Medium medium, std::int64_t bytes) {
   Level& tier = level(medium);
   if (bytes > tier.capacity) return false;
@@ -251,10 +281,7 @@ bool TierContents::make_room(Medium medium, std::int64_t bytes) {
     LearningPolicy* const learning = policy_->learning();
     if (learning != nullptr && !learning->is_worthless(*victim)) learning->chosen(forest_.facts(*victim));
     if (ranks_) tier.victim_rank = average_weight * tier.victim_rank + (1 - average_weight) * rank(*victim);
-    if (medium == Medium::host && has(Medium::file) && !nodes_[*victim].state.is_at(Medium::file))
-      move_state(*victim);
-    else
-      evict_state(*victim, medium);
+    move_state(*victim, medium);
   }
   return true;
 }
@@ -262,9 +289,10 @@ bool TierContents::make_room(Medium medium, std::int64_t bytes) {
 /// KV that the tier had before the cache was made, and that no prompt has asked for: no state is known to need it.
 /// False: there is none.
 bool TierContents::drop_unclaimed(Medium medium) {
-  while (!unclaimed_.empty()) {
-    const std::uint32_t node = unclaimed_.back();
-    unclaimed_.pop_back();
+  std::vector<std::uint32_t>& unclaimed = level(medium).unclaimed;
+  while (!unclaimed.empty()) {
+    const std::uint32_t node = unclaimed.back();
+    unclaimed.pop_back();
     const TierItem& kv = nodes_[node].kv;
     if (!nodes_[node].used || (kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) continue;
     if (nodes_[node].is_needed_in(medium)) continue;
@@ -275,25 +303,57 @@ bool TierContents::drop_unclaimed(Medium medium) {
   return false;
 }
 
-/// Moves are not done at once: above files the host keeps some room for what comes next.
-void TierContents::trim_host() {
-  if (!has(Medium::host) || !has(Medium::file)) return;
-  Level& host = level(Medium::host);
-  const std::int64_t room = std::max(host.capacity / room_parts, options_.state_image_bytes + options_.kv_image_bytes);
-  static_cast<void>(make_room(Medium::host, std::min(room, host.capacity)));
+/// Moves are not done at once: above another tier a tier keeps some room for what comes next. The slower ones first,
+/// because they take what the faster ones give up.
+void TierContents::trim() {
+  for (std::size_t i = tiers_.size() - 1; i-- > 0;) {
+    const Medium medium = tiers_[i];
+    const std::int64_t capacity = level(medium).capacity;
+    const std::int64_t room = std::max(capacity / room_parts, options_.state_image_bytes + options_.kv_image_bytes);
+    static_cast<void>(make_room(medium, std::min(room, capacity)));
+  }
 }
 
-/// From the host to a file, or away.
-void TierContents::move_state(std::uint32_t node) {
-  level(Medium::host).order.erase(source(Medium::host), node);
-  TierUsage& file = level(Medium::file).usage;
-  const bool worth = is_worth_it(Medium::file, node);
-  ++nodes_[node].state.readers;  // what goes to make room may have KV that this state needs
-  const bool room = worth && make_room(Medium::file, options_.state_image_bytes);
-  --nodes_[node].state.readers;
-  if (room && begin(Transfer::Kind::copy, node, CacheContent::state, Medium::host, Medium::file)) return;
-  ++(worth ? file.refused_images : file.dropped_states);
-  evict_state(node, Medium::host);
+/// To the next tier that has room for it, or away. What the next one has already, or what is on its way into any, just
+/// goes.
+void TierContents::move_state(std::uint32_t node, Medium from) {
+  TierItem& state = nodes_[node].state;
+  const std::optional<Medium> next = tier_below(from);
+  if (!next || state.is_at(*next) || state.coming != 0) return evict_state(node, from);
+  level(from).order.erase(source(from), node);
+  const bool worth = is_worth_it(*next, node);
+  ++state.readers;  // what goes to make room may have KV that this state needs
+  std::optional<Medium> to = next;
+  for (; to && !state.is_at(*to); to = tier_below(*to))
+    if (is_worth_it(*to, node) && make_room(*to, options_.state_image_bytes)) break;
+  let_go(node, CacheContent::state);
+  const bool moves = to && !state.is_at(*to);
+  if (moves && begin(Transfer::Kind::copy, node, CacheContent::state, from, *to)) return;
+  TierUsage& usage = level(*next).usage;
+  ++(worth ? usage.refused_images : usage.dropped_states);
+  evict_state(node, from);
+}
+
+/// The tier has this image, as somebody stored it before.
+void TierContents::enter_tier(std::uint32_t node, CacheContent content, Medium medium) {
+  Level& tier = level(medium);
+  item(node, content).in |= bit(medium);
+  tier.usage.bytes += bytes_of(content);
+  ++(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
+  tell(medium, true, node, content);
+  if (content != CacheContent::state) return;
+  nodes_.add_need(node, medium);
+  if (!forest_.has_state(node)) forest_.store(BlockId{static_cast<std::int32_t>(node)});
+  tier.order.offer(source(medium), node);
+}
+
+/// The remote tier is shared, and gives up its contents itself.
+void TierContents::drop(std::uint32_t node, CacheContent content, Medium medium) {
+  if (medium == Medium::remote) return;
+  const std::size_t groups = content == CacheContent::state ? groups_ : 1;
+  for (std::size_t group = 0; group < groups; ++group)
+    plan_.push_back(
+        {.kind = Transfer::Kind::drop, .image = key_of(node, content, group), .from = medium, .to = medium});
 }
 
 void TierContents::leave_tier(std::uint32_t node, CacheContent content, Medium medium) {
@@ -302,10 +362,7 @@ void TierContents::leave_tier(std::uint32_t node, CacheContent content, Medium m
   item.in &= static_cast<MediumSet>(~bit(medium));
   tier.usage.bytes -= bytes_of(content);
   --(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
-  const std::size_t groups = content == CacheContent::state ? groups_ : 1;
-  for (std::size_t group = 0; group < groups; ++group)
-    plan_.push_back(
-        {.kind = Transfer::Kind::drop, .image = key_of(node, content, group), .from = medium, .to = medium});
+  drop(node, content, medium);
   tell(medium, false, node, content);
   if (content != CacheContent::state) return;
   tier.order.erase(source(medium), node);
@@ -320,7 +377,7 @@ void TierContents::evict_state(std::uint32_t node, Medium medium) {
 }
 
 void TierContents::prune(std::uint32_t node) {
-  for (const Medium medium : {Medium::host, Medium::file})
+  for (const Medium medium : tiers_)
     for (std::uint32_t at = node; at != none && nodes_[at].used && !nodes_[at].is_needed_in(medium);) {
       const std::uint32_t parent = nodes_[at].parent;
       prune_block(at, medium);
@@ -330,17 +387,17 @@ void TierContents::prune(std::uint32_t node) {
   release(node);
 }
 
-/// No state needs this KV there. From the host it goes to a file if one there needs it. What makes room for that may
-/// come here again.
+/// No state needs this KV there. It goes to the tier where one does. What makes room for that may come here again.
 void TierContents::prune_block(std::uint32_t node, Medium medium) {
   TierItem& kv = nodes_[node].kv;
   if ((kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) return;
   const bool only_here = (kv.in & ~bit(medium)) == 0 && kv.coming == 0;
-  if (only_here && nodes_[node].is_needed() && medium == Medium::host) {
+  const bool stays = (kv.in & on_device) != 0 || kv.coming != 0;
+  if (const auto to = needing_tier(node); to && !stays && !kv.is_at(*to)) {
     ++kv.readers;
-    const bool room = make_room(Medium::file, options_.kv_image_bytes);
-    --kv.readers;
-    if (room && begin(Transfer::Kind::copy, node, CacheContent::kv_block, Medium::host, Medium::file)) return;
+    const bool room = make_room(*to, options_.kv_image_bytes);
+    let_go(node, CacheContent::kv_block);
+    if (room && begin(Transfer::Kind::copy, node, CacheContent::kv_block, medium, *to)) return;
   }
   leave_tier(node, CacheContent::kv_block, medium);
   if (only_here) kv_is_gone(node);
@@ -352,7 +409,7 @@ void TierContents::state_is_gone(std::uint32_t node) {
   if ((state.in | state.coming) != 0 || !forest_.has_state(node)) return;
   const std::uint32_t heir = forest_.lose(BlockId{static_cast<std::int32_t>(node)});
   if (heir == StateForest::none) return;
-  for (const Medium medium : {Medium::host, Medium::file}) level(medium).order.rank_again(source(medium), heir);
+  for (const Medium medium : tiers_) level(medium).order.rank_again(source(medium), heir);
 }
 
 /// If no tier and not the device has the KV of a block any more, nobody can load what lies behind it.
@@ -365,7 +422,7 @@ void TierContents::kv_is_gone(std::uint32_t node) {
       if (nodes_[child].is_needed()) scratch_.push_back(child);
   const std::vector<std::uint32_t> behind = std::exchange(scratch_, {});
   for (std::size_t i = behind.size(); i-- > 0;)
-    for (const Medium medium : {Medium::host, Medium::file}) {
+    for (const Medium medium : tiers_) {
       const TierItem& state = nodes_[behind[i]].state;
       if (!nodes_[behind[i]].used || (state.in & bit(medium)) == 0 || state.readers > 0 || state.going) continue;
       evict_state(behind[i], medium);

@@ -8,9 +8,11 @@
 #include "slots/state_forest.hpp"
 #include "tier/tier_nodes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace stateport::detail {
@@ -27,6 +29,7 @@ class TierListener {
 struct TierSetup {
   TierOptions tiers;  ///< checked, with the bytes of images filled in
   std::int64_t block_size_tokens = 1;
+  std::int64_t state_grid_tokens = 1;  ///< all groups can have a state at multiples of it; whole blocks
   std::size_t groups = 1;
   std::size_t device_blocks = 0;  ///< of KV, at most
   std::size_t states = 0;         ///< on the device, at most
@@ -39,29 +42,34 @@ struct TierSetup {
 /// What lies in the tiers and on the device, what is on its way there, and what goes to make room. A TierIndex decides
 /// by it.
 ///
-/// Every tier evicts states by the policy of the device. KV goes with the last state in its tier that needs it; from
-/// the host to a file, if one there does.
+/// Every tier evicts states by the policy of the device: to the next slower tier that is here. KV goes with the last
+/// state in its tier that needs it, to the fastest where one does.
+///
+/// The remote tier is the one whose contents are not this cache's own. What is forgotten stays there, so no drop is
+/// named.
 class TierContents {
  protected:
   explicit TierContents(const TierSetup& setup);
   ~TierContents() = default;
 
   static constexpr std::uint32_t none = TierNode::none;
+  using MediumBytes = std::array<std::int64_t, medium_count>;  ///< by medium
   struct Level {
     std::int64_t capacity = 0;
     std::int64_t going_bytes = 0;  ///< of images that are moved down, and still here
     TierUsage usage;
     VictimOrder<> order;
-    double victim_rank = 0;  ///< moving average
+    double victim_rank = 0;                ///< moving average
+    std::vector<std::uint32_t> unclaimed;  ///< attached KV
   };
   struct UnderWay {
     Transfer::Kind kind = Transfer::Kind::store;
     Medium from = Medium::device;
     Medium to = Medium::host;
     CacheContent content = CacheContent::state;
-    std::uint32_t node = none;
+    std::uint32_t node = none;  ///< find: the image that is asked for, of those of the request
     std::int32_t request = -1;
-    bool stays = false;  ///< copy: the upper tier keeps it
+    bool stays = false;  ///< copy: the faster tier keeps it
   };
   /// What a VictimOrder asks of the states in one tier.
   struct Source {
@@ -69,7 +77,8 @@ class TierContents {
     Medium medium;
     [[nodiscard]] bool eligible(std::uint32_t node) const {
       const TierItem& state = contents.nodes_[node].state;
-      const bool kept = contents.draining_ && medium == Medium::file && (state.in & ~bit(Medium::file)) != 0;
+      const bool drained = contents.draining_ && medium == contents.durable_tier();
+      const bool kept = drained && (state.in & down_to(medium) & ~bit(medium)) != 0;
       return (state.in & bit(medium)) != 0 && state.readers == 0 && !state.going && !kept;
     }
     [[nodiscard]] VictimKey key(std::uint32_t node) const { return contents.forest_.key(node); }
@@ -81,8 +90,19 @@ class TierContents {
   [[nodiscard]] Level& level(Medium medium) noexcept { return levels_[static_cast<std::size_t>(medium)]; }
   [[nodiscard]] const Level& level(Medium medium) const noexcept { return levels_[static_cast<std::size_t>(medium)]; }
   [[nodiscard]] bool has(Medium medium) const noexcept { return level(medium).capacity > 0; }
-  [[nodiscard]] Medium first_tier() const noexcept { return has(Medium::host) ? Medium::host : Medium::file; }
-  [[nodiscard]] Medium last_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::host; }
+  /// The next slower tier that is here.
+  [[nodiscard]] std::optional<Medium> tier_below(Medium medium) const noexcept {
+    const auto below = std::ranges::upper_bound(tiers_, medium);
+    return below == tiers_.end() ? std::nullopt : std::optional(*below);
+  }
+  [[nodiscard]] Medium first_tier() const noexcept { return tiers_.front(); }
+  [[nodiscard]] Medium last_tier() const noexcept { return tiers_.back(); }
+  /// The slowest tier that outlives the process, if there is one.
+  [[nodiscard]] Medium durable_tier() const noexcept { return has(Medium::file) ? Medium::file : Medium::remote; }
+  /// The fastest tier where a state needs this KV, if any does.
+  [[nodiscard]] std::optional<Medium> needing_tier(std::uint32_t node) const noexcept;
+  /// What computing the tokens takes less what a load of so many bytes takes; none if not all of that is known.
+  [[nodiscard]] std::optional<double> time_saved(std::int64_t tokens, const MediumBytes& bytes) const noexcept;
   /// KV is none of our business below the device.
   [[nodiscard]] bool states_alone() const noexcept { return options_.kv_elsewhere != nullptr; }
   [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
@@ -99,15 +119,17 @@ class TierContents {
   [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
   [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
   [[nodiscard]] bool drop_unclaimed(Medium medium);
-  void trim_host();
+  void trim();
   /// Names a store or a copy. False: the queue is full.
   bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to, bool stays = false);
   void name(const Transfer& transfer, const UnderWay& under_way);
   /// All images of a store or a copy have been answered.
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
+  void enter_tier(std::uint32_t node, CacheContent content, Medium medium);
   void leave_tier(std::uint32_t node, CacheContent content, Medium medium);
+  void drop(std::uint32_t node, CacheContent content, Medium medium);
   void evict_state(std::uint32_t node, Medium medium);
-  void move_state(std::uint32_t node);
+  void move_state(std::uint32_t node, Medium from);
   /// Gives up the KV of the block, and of those before it, where no state needs it any more; and the node, if that
   /// holds nothing.
   void prune(std::uint32_t node);
@@ -117,6 +139,7 @@ class TierContents {
   void kv_is_gone(std::uint32_t node);
   void lost(std::uint32_t node, CacheContent content, Medium medium);
   void unpin(std::uint32_t node, CacheContent content);
+  void let_go(std::uint32_t node, CacheContent content);
   void offer(std::uint32_t node);
   /// Removes the node and those before it as far as they hold nothing; returns the first that stays.
   std::uint32_t release(std::uint32_t node);
@@ -132,15 +155,15 @@ class TierContents {
   TierNodes nodes_;
   StateForest forest_;
   std::array<Level, medium_count> levels_;
+  std::vector<Medium> tiers_;  ///< that are here, from the fastest on; at least one
   std::vector<Transfer> plan_;
   FlatMap<TransferId, UnderWay> under_way_;
   TransferId last_transfer_ = 0;
-  std::int64_t queued_bytes_ = 0;         ///< stores and moves
-  std::vector<std::uint32_t> unclaimed_;  ///< attached KV
+  std::int64_t queued_bytes_ = 0;  ///< stores and moves
   std::vector<std::uint32_t> scratch_;
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;
-  bool draining_ = false;  ///< files keep what is above them, too: it would be written again
+  bool draining_ = false;  ///< the durable tier keeps what is above it, too: it would be written again
 };
 
 }  // namespace stateport::detail

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 namespace stateport::detail {
@@ -66,7 +67,7 @@ PromptPast TierIndex::served(std::span<const BlockHash> keys, std::span<const Pr
   };
   const PromptPast past = forest_.serve(keys, prompt, now_s, find);
   for (const std::uint32_t node : forest_.served())
-    for (const Medium medium : {Medium::host, Medium::file}) level(medium).order.rank_again(source(medium), node);
+    for (const Medium medium : tiers_) level(medium).order.rank_again(source(medium), node);
   return past;
 }
 
@@ -82,9 +83,8 @@ std::size_t TierIndex::deepest_state(std::span<const PrefixHash> prefixes) const
 TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t device_tokens, std::int64_t cached_tokens,
                         std::int64_t usable_tokens) {
   TierHit best{.walked_tokens = cached_tokens};
-  double best_gain_s = 0;
   bool found = false;
-  std::array<std::int64_t, medium_count> kv_bytes = {};
+  MediumBytes kv_bytes = {};
   const auto first = static_cast<std::size_t>(device_tokens / block_size_);
   std::uint32_t before = first > 0 && !states_alone() ? nodes_.find(prefixes[first - 1]) : none;
   const auto cached = static_cast<std::size_t>(cached_tokens / block_size_);
@@ -105,27 +105,15 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
     if (node == none || (nodes_[node].state.in & below_device) == 0 || tokens > usable_tokens) continue;
     auto bytes = kv_bytes;
     bytes[static_cast<std::size_t>(fastest(nodes_[node].state.in))] += options_.state_image_bytes;
-    double load_s = 0;
-    bool known = speeds_.tokens_per_s > 0;
-    for (const Medium medium : {Medium::host, Medium::file}) {
-      const std::int64_t wanted = bytes[static_cast<std::size_t>(medium)];
-      const double speed = medium == Medium::host ? speeds_.host_bytes_per_s : speeds_.file_bytes_per_s;
-      if (wanted > 0 && speed > 0) load_s += static_cast<double>(wanted) / speed;
-      known &= wanted == 0 || speed > 0;
-    }
     found = true;
-    const auto gained = static_cast<double>(tokens - device_tokens);
-    const double gain_s = known ? gained / speeds_.tokens_per_s - load_s : gained;
-    if (gain_s <= 0 || (known && gain_s <= best_gain_s)) continue;
-    best_gain_s = gain_s;
+    const std::optional<double> saved_s = time_saved(tokens - device_tokens, bytes);
+    if (saved_s && *saved_s <= best.saved_s) continue;
     best.tokens = tokens;
     best.gained_tokens = tokens - device_tokens;
-    best.saved_s = known ? gain_s : 0;
-    best.bytes = 0;
-    for (const Medium medium : {Medium::host, Medium::file}) {
-      best.bytes += bytes[static_cast<std::size_t>(medium)];
+    best.saved_s = saved_s.value_or(0);
+    best.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    for (const Medium medium : tiers_)
       if (bytes[static_cast<std::size_t>(medium)] > 0) best.medium = medium;
-    }
   }
   best.costs_more = found && best.tokens == 0;
   return best;
@@ -210,19 +198,22 @@ TransferPlan TierIndex::take_transfers() {
   return {taken_};
 }
 
-std::optional<TierIndex::LoadEnd> TierIndex::settle(const TransferResult& result) {
+std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result) {
   const auto found = under_way_.find(result.id);
   require(found != under_way_.end(), "result.id", result.id, "is not under way");
   const UnderWay part = found->second;
   under_way_.erase(found);
   if (part.kind == Transfer::Kind::load) return end_part(part, result.status);
+  if (part.kind == Transfer::Kind::find)
+    return answered(part, result.status) ? std::optional(WaitEnd{.request = part.request, .asked = true})
+                                         : std::nullopt;
   TierItem& item = this->item(part.node, part.content);
   item.failed |= result.status != TransferStatus::done;
   if (--item.parts_coming == 0) arrived(part.node, part.content, part, !item.failed);
   return std::nullopt;
 }
 
-std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, TransferStatus status) {
+std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, TransferStatus status) {
   const auto found = loads_.find(part.request);
   require_invariant(found != loads_.end(), "TierIndex", "a load has no request");
   Load& load = found.value();
@@ -246,13 +237,13 @@ std::optional<TierIndex::LoadEnd> TierIndex::end_part(const UnderWay& part, Tran
   }
   for (std::size_t i = 0; i < ended.nodes.size(); ++i)
     unpin(ended.nodes[i], i + 1 == ended.nodes.size() ? CacheContent::state : CacheContent::kv_block);
-  return LoadEnd{.request = part.request, .done = !ended.failed};
+  return WaitEnd{.request = part.request, .done = !ended.failed};
 }
 
 // What the device gives up.
 
-/// Names a store into the tier. While what has to go from the host is still being moved to files, what comes goes there
-/// at once: a long prompt needs more room than the host keeps free. False: there is no room, or no place in the queue.
+/// Names a store into the tier. While what has to go from it is still being moved down, what comes goes down at once: a
+/// long prompt needs more room than a tier keeps free. False: there is no room, or no place in the queue.
 bool TierIndex::store(std::uint32_t node, CacheContent content, Medium to) {
   if (queued_bytes_ + bytes_of(content) > options_.queue_bytes) return false;
   const auto store_in = [&](Medium medium) {
@@ -261,21 +252,23 @@ bool TierIndex::store(std::uint32_t node, CacheContent content, Medium to) {
     return make_room(medium, bytes_of(content)) && nodes_[node].is_needed() &&
            begin(Transfer::Kind::store, node, content, Medium::device, medium);
   };
-  return store_in(to) || (to != last_tier() && store_in(last_tier()));
+  for (std::optional<Medium> medium = to; medium; medium = tier_below(*medium))
+    if (item(node, content).is_at(*medium) || store_in(*medium)) return true;
+  return false;
 }
 
 void TierIndex::store_state(std::uint32_t node) {
-  const TierItem& state = nodes_[node].state;
-  if (state.is_below()) return;
-  const Medium to = is_worth_it(first_tier(), node) ? first_tier() : last_tier();
+  const auto worthy = std::ranges::find_if(tiers_, [&](Medium tier) { return is_worth_it(tier, node); });
+  const Medium to = worthy == tiers_.end() ? last_tier() : *worthy;
+  if (nodes_[node].state.is_kept(to)) return;
   Level& tier = level(to);
   if (nodes_[node].made_in == call_) {  // the copy that makes it is not enqueued yet
     ++tier.usage.refused_images;
-  } else if (!is_worth_it(to, node)) {
+  } else if (worthy == tiers_.end()) {
     ++tier.usage.dropped_states;
   } else {
     const auto is_needed = [&](const Leaving& leaving) {
-      return leaving.tokens <= nodes_[node].tokens && !nodes_[leaving.node].kv.is_below();
+      return leaving.tokens <= nodes_[node].tokens && !nodes_[leaving.node].kv.is_kept(to);
     };
     const std::int64_t kv_bytes = std::ranges::count_if(leaving_kv_, is_needed) * options_.kv_image_bytes;
     static_cast<void>(make_room(to, options_.state_image_bytes + kv_bytes));
@@ -288,31 +281,29 @@ void TierIndex::store_state(std::uint32_t node) {
 /// KV is worth a place where a state behind it is, or will be.
 void TierIndex::store_kv(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
-  if (!entry.is_needed() || entry.kv.is_below()) return;
+  const std::optional<Medium> to = needing_tier(node);
+  if (!to || entry.kv.is_kept(*to)) return;
   if (entry.parent != none && (nodes_[entry.parent].kv.in | nodes_[entry.parent].kv.coming) == 0) {
     ++level(first_tier()).usage.refused_images;  // nobody could load it without the block before
     return;
   }
-  const bool for_files = !entry.is_needed_in(Medium::host);
-  const Medium to = for_files ? last_tier() : first_tier();
-  if (store(node, CacheContent::kv_block, to)) return;
-  ++level(to).usage.refused_images;
+  if (store(node, CacheContent::kv_block, *to)) return;
+  ++level(*to).usage.refused_images;
   kv_is_gone(node);
 }
 
 void TierIndex::flush() {
   for (const std::uint32_t node : leaving_states_) {
     if ((nodes_[node].state.in & on_device) == 0) store_state(node);
-    if (--nodes_[node].state.readers == 0) offer(node);
+    let_go(node, CacheContent::state);
     nodes_.drop_need(node, Medium::device);
   }
   std::ranges::sort(leaving_kv_, {}, &Leaving::tokens);
   for (const Leaving& leaving : leaving_kv_) {
     if ((nodes_[leaving.node].kv.in & on_device) == 0 && !states_alone()) store_kv(leaving.node);
-    --nodes_[leaving.node].kv.readers;
+    let_go(leaving.node, CacheContent::kv_block);
   }
-  for (const std::uint32_t node : incomplete_)
-    if (--nodes_[node].state.readers == 0) offer(node);
+  for (const std::uint32_t node : incomplete_) let_go(node, CacheContent::state);
   for (const std::uint32_t node : incomplete_) release(node);
   for (const std::uint32_t node : leaving_states_) {
     if (nodes_[node].used) prune(node);
@@ -324,32 +315,39 @@ void TierIndex::flush() {
   for (const std::uint32_t node : to_write_) write_through(node);
   std::swap(to_write_, fresh_);
   fresh_.clear();
-  trim_host();
+  trim();
   ++call_;
 }
 
-/// The state and its KV, as far as the device has them and files do not.
+/// The state and its KV, to the slowest tier, as far as that does not have them.
 void TierIndex::write_through(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if (!entry.used || (entry.state.in & on_device) == 0 || entry.made_in == call_) return;
-  if (!write(node, CacheContent::state)) return;
-  for (std::uint32_t at = node; at != none; at = nodes_[at].parent)
-    if (!write(at, CacheContent::kv_block)) return;
+  static_cast<void>(write_all_of(node, last_tier()));
 }
 
-/// To a file, from the fastest medium that has it, which keeps it. False: there is no room, or no place in the queue.
-bool TierIndex::write(std::uint32_t node, CacheContent content) {
+/// False: there is no room, or no place in the queue.
+bool TierIndex::write_all_of(std::uint32_t node, Medium to) {
+  if (!write(node, CacheContent::state, to)) return false;
+  for (std::uint32_t at = node; at != none; at = nodes_[at].parent)
+    if (!write(at, CacheContent::kv_block, to)) return false;
+  return true;
+}
+
+/// From the fastest medium that has it, which keeps it. False: there is no room, or no place in the queue.
+bool TierIndex::write(std::uint32_t node, CacheContent content, Medium to) {
   if (content == CacheContent::kv_block && states_alone()) return true;
-  const TierItem& item = this->item(node, content);
-  if (item.is_at(Medium::file) || item.coming != 0 || item.in == 0) return true;
+  TierItem& item = this->item(node, content);
+  const MediumSet sources = item.in & down_to(to);
+  if (item.is_at(to) || item.coming != 0 || sources == 0) return true;
   const bool stored = (item.in & on_device) != 0;
-  const Medium from = stored ? Medium::device : Medium::host;
+  const Medium from = stored ? Medium::device : fastest(sources);
   const Transfer::Kind kind = stored ? Transfer::Kind::store : Transfer::Kind::copy;
-  ++this->item(node, content).readers;
-  const bool room = make_room(Medium::file, bytes_of(content));
-  --this->item(node, content).readers;
-  if (room && begin(kind, node, content, from, Medium::file, true)) return true;
-  ++level(Medium::file).usage.refused_images;
+  ++item.readers;
+  const bool room = make_room(to, bytes_of(content));
+  let_go(node, content);
+  if (room && begin(kind, node, content, from, to, true)) return true;
+  ++level(to).usage.refused_images;
   return false;
 }
 
@@ -364,9 +362,7 @@ void TierIndex::drain() {
 void TierIndex::write_all() {
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     if (!nodes_[node].used || nodes_[node].state.in == 0) continue;
-    if (!write(node, CacheContent::state)) return;
-    for (std::uint32_t at = node; at != none; at = nodes_[at].parent)
-      if (!write(at, CacheContent::kv_block)) return;
+    if (!write_all_of(node, durable_tier())) return;
   }
 }
 
@@ -375,19 +371,9 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);
   if (node == none) return false;
-  TierItem& item = this->item(node, image.content);
-  if (item.is_at(medium)) return true;
-  item.in |= bit(medium);
-  tier.usage.bytes += bytes_of(image.content);
-  ++(image.content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
-  tell(medium, true, node, image.content);
-  if (image.content != CacheContent::state) {
-    unclaimed_.push_back(node);
-    return true;
-  }
-  nodes_.add_need(node, medium);
-  if (!forest_.has_state(node)) forest_.store(BlockId{static_cast<std::int32_t>(node)});
-  tier.order.offer(source(medium), node);
+  if (item(node, image.content).is_at(medium)) return true;
+  enter_tier(node, image.content, medium);
+  if (image.content == CacheContent::kv_block) tier.unclaimed.push_back(node);
   return true;
 }
 
@@ -396,7 +382,7 @@ void TierIndex::reset() {
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     if (!nodes_[node].used) continue;
     for (const CacheContent content : {CacheContent::state, CacheContent::kv_block})
-      for (const Medium medium : {Medium::host, Medium::file})
+      for (const Medium medium : tiers_)
         if ((item(node, content).in & bit(medium)) != 0) leave_tier(node, content, medium);
   }
   incomplete_.clear();
@@ -404,7 +390,7 @@ void TierIndex::reset() {
   leaving_kv_.clear();
   to_write_.clear();
   fresh_.clear();
-  unclaimed_.clear();
+  for (const Medium medium : tiers_) level(medium).unclaimed.clear();
   forest_.clear();
   nodes_.clear();
 }
@@ -433,18 +419,20 @@ void TierIndex::check_invariants() const {
         if ((item.in & bit(static_cast<Medium>(m))) != 0) ++(content == CacheContent::state ? states : blocks)[at];
       }
     }
-    for (const Medium medium : {Medium::host, Medium::file})
+    for (const Medium medium : tiers_)
       check(!source(medium).eligible(node) || level(medium).order.contains(source(medium), node),
             "a state in a tier is no candidate");
   }
   for (const auto& [request, load] : loads_) parts += static_cast<std::size_t>(load.left);
+  for (const auto& [request, ask] : asks()) parts += static_cast<std::size_t>(ask.left);
   check(parts == under_way_.size(), "a transfer is lost");
-  for (const Medium medium : {Medium::host, Medium::file}) {
+  for (int m = 1; m < medium_count; ++m) {
+    const auto medium = static_cast<Medium>(m);
     const auto at = static_cast<std::size_t>(medium);
     const TierUsage& usage = level(medium).usage;
     check(usage.bytes == bytes[at] && usage.states == states[at] && usage.kv_blocks == blocks[at],
           "what a tier holds is counted wrong");
-    check(usage.bytes <= level(medium).capacity || level(medium).capacity == 0, "a tier holds too much");
+    check(usage.bytes <= level(medium).capacity, "a tier holds too much");
   }
 }
 

@@ -4,7 +4,7 @@
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
-#include "tier/tier_contents.hpp"
+#include "tier/tier_finds.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -26,8 +26,8 @@ struct TierHit {
 
 /// Decides what lies below the device: what an index of the device gives up is stored in the fastest tier if it is
 /// worth its place, moved down when that tier needs room, and named for a load when a prompt can use it. An image
-/// leaves the host when its content is on the device again; files keep theirs. Moves no byte: what it decides is taken
-/// as a TransferPlan, and settle() must be told how each transfer ended.
+/// leaves the host when its content is on the device again; slower tiers keep theirs. Moves no byte: what it decides is
+/// taken as a TransferPlan, and settle() must be told how each transfer ended.
 ///
 /// It is told of all that comes to the device and leaves it, so that it knows for each state which shorter prefix has
 /// one: every tier evicts its states by the same policy as the device, and KV goes with the last state that needs it.
@@ -38,10 +38,10 @@ struct TierHit {
 /// find(), served() and load() are O(blocks of the prompt), drain() and reset() O(all). The others are O(1) for each
 /// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
 /// thread-safe.
-class TierIndex : private TierContents {
+class TierIndex : private TierFinds {
  public:
   using Setup = TierSetup;
-  explicit TierIndex(const Setup& setup) : TierContents(setup) {}
+  explicit TierIndex(const Setup& setup) : TierFinds(setup) {}
 
   // What the device has.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
@@ -68,17 +68,18 @@ class TierIndex : private TierContents {
   void pin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
   void unpin_hit(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
 
-  struct LoadEnd {
+  /// A request has the last answer that it waits for.
+  struct WaitEnd {
     std::int32_t request = -1;
-    bool done = false;
+    bool asked = false;  ///< to its finds; false: to its load
+    bool done = false;   ///< the load brought all that it was to bring
   };
-  /// A transfer ended. Returns the load that ended with it, if one did. Throws InvalidArgument for a number that is not
-  /// under way.
-  std::optional<LoadEnd> settle(const TransferResult& result);
+  /// A transfer ended. Throws InvalidArgument for a number that is not under way.
+  std::optional<WaitEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.
   void flush();
-  /// Writes all states of the device and the host to files, with their KV, as far as there is room; they stay where
-  /// they are. What makes room is what files alone have, so that it comes to an end.
+  /// Writes all states of faster media to the durable tier, with their KV, as far as there is room; they stay where
+  /// they are. What makes room is what that tier alone has, so that it comes to an end.
   void drain();
   /// A tier has this image, from before. False: too many.
   bool attach(Medium medium, const ImageKey& image);
@@ -88,9 +89,12 @@ class TierIndex : private TierContents {
   [[nodiscard]] TransferPlan take_transfers();
   [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
+  using TierContents::durable_tier;
   using TierContents::has;
+  using TierFinds::ask_kv;
+  using TierFinds::ask_states;
   void set_speeds(const TierSpeeds& speeds) noexcept { speeds_ = speeds; }
-  /// Forgets everything, in files too. Throws InvalidState while transfers are under way.
+  /// Forgets everything, in all tiers. Throws InvalidState while transfers are under way.
   void reset();
   /// Throws std::logic_error naming the first violation. O(all).
   void check_invariants() const;
@@ -112,8 +116,9 @@ class TierIndex : private TierContents {
   void store_kv(std::uint32_t node);
   void write_through(std::uint32_t node);
   void write_all();
-  [[nodiscard]] bool write(std::uint32_t node, CacheContent content);
-  std::optional<LoadEnd> end_part(const UnderWay& part, TransferStatus status);
+  [[nodiscard]] bool write_all_of(std::uint32_t node, Medium to);
+  [[nodiscard]] bool write(std::uint32_t node, CacheContent content, Medium to);
+  std::optional<WaitEnd> end_part(const UnderWay& part, TransferStatus status);
   [[nodiscard]] std::size_t kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,
                                        std::int64_t usable_tokens) const;
   template <class Visit>

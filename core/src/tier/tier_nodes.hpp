@@ -19,19 +19,25 @@ using MediumSet = std::uint8_t;
 [[nodiscard]] constexpr MediumSet bit(Medium medium) noexcept {
   return static_cast<MediumSet>(1U << static_cast<unsigned>(medium));
 }
+/// The medium, and all that are faster.
+[[nodiscard]] constexpr MediumSet down_to(Medium medium) noexcept {
+  return static_cast<MediumSet>(2 * bit(medium) - 1);
+}
 inline constexpr MediumSet on_device = bit(Medium::device);
 inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
 
 /// Where the images of one content are. For each tier:
 ///
 ///     absent ── store, copy ──► coming ── done ──► in ── drop, evict, moved down ──► absent
-///                                 └── failed ──► absent
+///        │                        └── failed ──► absent
+///        └── attached, found ──► in
 ///
-/// `going` and `readers` hold an image that is in a tier: while it is moved down, and while it is loaded.
+/// One image comes at a time. `going` and `readers` hold an image that is in a tier: while it is moved down, and while
+/// it is loaded.
 struct TierItem {
   MediumSet in = 0;
   MediumSet coming = 0;
-  bool going = false;             ///< from the host to a file
+  bool going = false;             ///< from one tier to a slower one
   bool failed = false;            ///< a part of what is coming did not arrive
   std::uint8_t parts_coming = 0;  ///< images that are not answered yet
   std::int32_t readers = 0;
@@ -39,6 +45,10 @@ struct TierItem {
   [[nodiscard]] constexpr bool is_nowhere() const noexcept { return (in | coming) == 0 && readers == 0; }
   [[nodiscard]] constexpr bool is_below() const noexcept { return ((in | coming) & below_device) != 0; }
   [[nodiscard]] constexpr bool is_at(Medium medium) const noexcept { return ((in | coming) & bit(medium)) != 0; }
+  /// In this tier or in a faster one, or on its way into any.
+  [[nodiscard]] constexpr bool is_kept(Medium tier) const noexcept {
+    return coming != 0 || (in & below_device & down_to(tier)) != 0;
+  }
 };
 
 /// A block of a prompt, with everything before it: where its KV is, and the state at its end.

@@ -59,15 +59,19 @@ TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
   const std::int64_t block = options.memory.kv_bytes_per_token * options.block_size_tokens;
   const auto room = [&] { return random.between(1, 8) * state + random.between(1, 40) * block; };
   TierOptions tiers;
-  const std::int64_t kind = random.between(0, 2);
-  if (kind != 1) tiers.host_bytes = room();
-  if (kind != 0) tiers.file_bytes = 2 * room();
-  tiers.write_through = tiers.file_bytes > 0 && random.chance(30);
+  const std::int64_t kinds = random.between(1, 7);
+  if ((kinds & 1) != 0) tiers.host_bytes = room();
+  if ((kinds & 2) != 0) tiers.file_bytes = 2 * room();
+  if ((kinds & 4) != 0) tiers.remote_bytes = 3 * room();
+  tiers.write_through = kinds > 1 && random.chance(30);
+  if (random.chance(20)) tiers.max_finds = random.between32(0, 8);
   if (random.chance(20)) tiers.queue_bytes = room();
   if (random.chance(30)) {
     tiers.host_bytes_per_s = 100;
     tiers.file_bytes_per_s = static_cast<double>(random.between(1, 100));
     tiers.tokens_per_s = static_cast<double>(random.between(1, 100));
+    tiers.remote_bytes_per_s = static_cast<double>(random.between(1, 100));
+    tiers.remote_latency_s = static_cast<double>(random.between(0, 5)) / 10;
   }
   return tiers;
 }
@@ -81,6 +85,11 @@ RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, b
   cache_ = make_request_cache(options_);
 }
 
+void RandomEngine::join(const RandomEngine& other) {
+  world_.share_remote(other.world_);
+  old_ = other.old_;
+}
+
 void RandomEngine::step() {
   const std::int64_t dice = random_.between(0, 19);
   if (dice < 4) start();
@@ -91,9 +100,11 @@ void RandomEngine::step() {
   if (pass_ && random_.chance(70)) commit();
   if (!pass_) run();
   if (!options_.overlap && pass_) commit();
-  if (dice == 8 && options_.tiers.file_bytes > 0) cache_->tiers()->drain();
+  if (dice == 8 && options_.tiers.file_bytes + options_.tiers.remote_bytes > 0) cache_->tiers()->drain();
   if (dice == 9 && random_.chance(10)) world_.forget_kv();
-  if (!under_way_.empty() && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
+  if (dice == 10) world_.change_remote(random_);
+  const bool may_settle = options_.tiers.remote_bytes == 0 || may_begin();
+  if (!under_way_.empty() && may_settle && random_.chance(60)) settle(static_cast<std::size_t>(random_.between(1, 20)));
   cache_->check_invariants();
   follow_events();
 }
@@ -154,8 +165,8 @@ ReuseHint RandomEngine::random_hint() {
 /// Often the beginning of an older one, most often with its names.
 RandomEngine::Old RandomEngine::random_prompt() {
   Old prompt;
-  if (!old_.empty() && random_.chance(70)) {
-    prompt = old_[static_cast<std::size_t>(random_.between(0, std::ssize(old_) - 1))];
+  if (!old_->empty() && random_.chance(70)) {
+    prompt = (*old_)[static_cast<std::size_t>(random_.between(0, std::ssize(*old_) - 1))];
     prompt.tokens.resize(static_cast<std::size_t>(random_.between(1, std::ssize(prompt.tokens))));
   }
   if (prompt.tokens.empty() && random_.chance(30))
@@ -186,8 +197,7 @@ RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, st
 }
 
 void RandomEngine::start() {
-  // With tiers a plan has to be enqueued before another request starts.
-  if (options_.tiers.enabled() && planned_ && planned_->ready) return;
+  if (options_.tiers.enabled() && !may_begin()) return;
   const auto& [prompt, names] = random_prompt();
   Namespace tenant;
   if (names.tenant == 1) tenant.salt = "one";
@@ -206,14 +216,14 @@ void RandomEngine::start() {
                                 .names = names,
                                 .told = prompt.size(),
                                 .prompt = std::ssize(prompt),
-                                .loading_tokens = started->load ? started->load->tokens : 0,
+                                .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens};
 }
 
 void RandomEngine::end(RequestId id) {
   Live& live = running_.at(id);
   live.tokens.resize(live.told);
-  old_.push_back({live.tokens, live.names});
+  old_->push_back({live.tokens, live.names});
   for (auto* batch : {&pass_, &planned_})
     if (*batch)
       for (RunRow& row : (*batch)->rows) row.live &= row.request != id;
@@ -353,7 +363,8 @@ void RandomEngine::settle(std::size_t most) {
   std::vector<TransferResult> results;
   for (; most > 0 && !under_way_.empty(); --most) {
     const auto at = under_way_.begin() + random_.between(0, std::ssize(under_way_) - 1);
-    const bool fails = random_.chance(fail_per_cent_) || world_.is_gone(*at);
+    const bool is_find = at->kind == Transfer::Kind::find;
+    const bool fails = random_.chance(fail_per_cent_) || (is_find ? !world_.has(*at) : world_.is_gone(*at));
     const auto reason = reasons[static_cast<std::size_t>(random_.between(0, std::ssize(reasons) - 1))];
     world_.end(*at, !fails);
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
@@ -367,25 +378,31 @@ void RandomEngine::settle(std::size_t most) {
 /// A load brings all that was announced, or nothing.
 void RandomEngine::follow_loads() {
   for (auto& [id, live] : running_) {
-    if (live.loading_tokens == 0 || cache_->tiers()->is_loading(id)) continue;
+    if (!live.loading_tokens || cache_->tiers()->is_loading(id)) continue;
     const std::int64_t computed = cache_->computed(id);
-    REQUIRE((computed == live.loading_tokens || computed == live.reused_tokens));
-    ++(computed == live.loading_tokens ? loads : failed_loads);
-    live.loading_tokens = 0;
+    if (*live.loading_tokens == 0) {
+      REQUIRE(computed >= live.reused_tokens);
+      found_loads += computed > live.reused_tokens;
+    } else {
+      REQUIRE((computed == *live.loading_tokens || computed == live.reused_tokens));
+      ++(computed == *live.loading_tokens ? loads : failed_loads);
+    }
+    live.loading_tokens.reset();
   }
 }
 
 /// Nothing is under way: a tier holds what the cache believes.
 void RandomEngine::check_tiers() const {
   if (!options_.tiers.enabled()) return;
-  for (const Medium medium : {Medium::host, Medium::file}) {
+  for (const Medium medium : {Medium::host, Medium::file, Medium::remote}) {
     const TierUsage usage = cache_->tiers()->usage(medium);
     const auto groups = static_cast<std::int64_t>(group_count(options_));
+    const std::int64_t images = usage.states * groups + usage.kv_blocks;
     REQUIRE((options_.tiers.kv_elsewhere == nullptr || usage.kv_blocks == 0));
-    REQUIRE(world_.images(medium) == usage.states * groups + usage.kv_blocks);
+    REQUIRE((medium == Medium::remote || world_.images(medium) == images));
     if (options_.events)
       REQUIRE(std::ranges::count_if(stored_, [&](const auto& stored) { return std::get<Medium>(stored) == medium; }) ==
-              world_.images(medium));
+              images);
   }
 }
 
@@ -398,6 +415,9 @@ void RandomEngine::follow_events() {
       const auto key = std::tuple(event.medium, event.content, event.group, event.prefix.words);
       if (event.kind == CacheEvent::Kind::cleared) stored_.clear();
       if (event.kind == CacheEvent::Kind::stored) REQUIRE(stored_.insert(key).second);
+      if (event.kind == CacheEvent::Kind::stored && event.medium == Medium::remote)
+        REQUIRE(world_.was_remote(
+            {.prefix = event.prefix, .tokens = event.tokens, .content = event.content, .group = event.group}));
       if (event.kind == CacheEvent::Kind::removed) REQUIRE(stored_.erase(key) == 1);
     }
   }

@@ -36,6 +36,8 @@ class RandomEngine {
   /// `keeps_kv`: it keeps KV elsewhere, and tiers hold states alone.
   RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv = false);
 
+  /// Shares its remote tier and the prompts that it serves, from now on.
+  void join(const RandomEngine& other);
   void step();
   /// Ends everything and forgets it.
   void finish();
@@ -46,6 +48,7 @@ class RandomEngine {
   std::int64_t end_copies = 0;
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
+  std::int64_t found_loads = 0;   ///< that ended well, of what the remote tier was asked for
 
  private:
   /// What a prompt has beside its tokens. To the world, they are other tokens with other names.
@@ -62,7 +65,7 @@ class RandomEngine {
     Names names;
     std::size_t told = 0;
     std::int64_t prompt = 0;
-    std::int64_t loading_tokens = 0;
+    std::optional<std::int64_t> loading_tokens;  ///< 0: the remote tier was asked first
     std::int64_t reused_tokens = 0;
   };
   struct RunRow {
@@ -80,6 +83,8 @@ class RandomEngine {
     std::vector<RunRow> rows;
   };
 
+  /// A plan has to be enqueued before another request starts, or a settle() begins a load.
+  [[nodiscard]] bool may_begin() const { return !planned_ || !planned_->ready; }
   void check_usage() const;
   void check_tiers() const;
   RequestId pick();
@@ -105,7 +110,7 @@ class RandomEngine {
   StateWorld world_;
   std::unique_ptr<RequestCache> cache_;
   std::map<RequestId, Live> running_;
-  std::vector<Old> old_;
+  std::shared_ptr<std::vector<Old>> old_ = std::make_shared<std::vector<Old>>();
   std::optional<Batch> pass_;     ///< that ran and is not read back
   std::optional<Batch> planned_;  ///< the next one
   bool second_ = false;           ///< it ran, too

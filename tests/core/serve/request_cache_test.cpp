@@ -589,6 +589,17 @@ struct RandomRuns {
   std::int64_t end_copies = 0;
   std::int64_t loads = 0;
   std::int64_t failed_loads = 0;
+  std::int64_t found_loads = 0;
+
+  void add(const RandomEngine& engine) {
+    hits += engine.hits;
+    ran_ahead += engine.ran_ahead;
+    ahead += engine.ahead;
+    end_copies += engine.end_copies;
+    loads += engine.loads;
+    failed_loads += engine.failed_loads;
+    found_loads += engine.found_loads;
+  }
 };
 
 enum class Below : std::uint8_t { nothing, tiers, states_alone };
@@ -602,12 +613,32 @@ RandomRuns run_random_engines(std::uint64_t seeds, CacheIndex index, Below below
     for (int step = 0; step < 200; ++step) engine.step();
     engine.finish();
     ++runs.seeds;
-    runs.hits += engine.hits;
-    runs.ran_ahead += engine.ran_ahead;
-    runs.ahead += engine.ahead;
-    runs.end_copies += engine.end_copies;
-    runs.loads += engine.loads;
-    runs.failed_loads += engine.failed_loads;
+    runs.add(engine);
+  });
+  return runs;
+}
+
+/// Two caches over one remote tier, which serve the same prompts.
+RandomRuns run_random_pairs(std::uint64_t seeds, CacheIndex index, Below below) {
+  RandomRuns runs;
+  test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
+    RequestCacheOptions options = random_options(random, index);
+    options.tiers = random_tiers(random, options);
+    ++runs.seeds;
+    if (!options.tiers.enabled()) return;
+    if (options.tiers.remote_bytes == 0)
+      options.tiers.remote_bytes = 2 * (options.tiers.host_bytes + options.tiers.file_bytes);
+    RandomEngine one(random, options, below == Below::states_alone);
+    RandomEngine other(random, options, below == Below::states_alone);
+    other.join(one);
+    for (int step = 0; step < 200; ++step) {
+      one.step();
+      other.step();
+    }
+    for (RandomEngine* const engine : {&one, &other}) {
+      engine->finish();
+      runs.add(*engine);
+    }
   });
   return runs;
 }
@@ -631,8 +662,8 @@ TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state 
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(400, index, Below::tiers);
     if (runs.seeds < 400) continue;
-    CHECK(runs.loads > 100);
-    CHECK(runs.failed_loads > 10);
+    CHECK(runs.loads + runs.found_loads > 100);
+    CHECK(runs.failed_loads > 5);
   }
 }
 
@@ -641,8 +672,21 @@ TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass 
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(300, index, Below::states_alone);
     if (runs.seeds < 300) continue;
-    CHECK(runs.loads > 100);
-    CHECK(runs.failed_loads > 10);
+    CHECK(runs.loads + runs.found_loads > 100);
+    CHECK(runs.failed_loads > 5);
+  }
+}
+
+TEST_CASE("of two caches with one remote tier, too, every pass reads the state and the KV of its own tokens") {
+  for (const CacheIndex index : every_index) {
+    for (const Below below : {Below::tiers, Below::states_alone}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(below));
+      const RandomRuns runs = run_random_pairs(300, index, below);
+      if (runs.seeds < 300) continue;
+      CHECK(runs.loads > 30);
+      CHECK(runs.found_loads > 150);
+    }
   }
 }
 

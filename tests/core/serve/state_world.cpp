@@ -103,21 +103,24 @@ void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& 
 
 void StateWorld::begin(const Transfer& transfer) {
   using Kind = Transfer::Kind;
-  auto& from = tiers_[static_cast<std::size_t>(transfer.from)];
+  if (transfer.kind == Kind::find) return;
+  auto& from = tier(transfer.from);
   const ImageName name = this->name(transfer.image);
   if (transfer.kind == Kind::drop) {
+    REQUIRE(transfer.from != Medium::remote);  // others may need it
     const bool was_there = from.erase(name) == 1;
     // Of several groups those that arrived are dropped with those that did not.
     REQUIRE((was_there || slots_.size() > 1));
     return;
   }
   if (transfer.kind != Kind::store) {
-    REQUIRE((transfer.from == Medium::elsewhere || from.contains(name)));
+    REQUIRE((transfer.from == Medium::elsewhere || transfer.from == Medium::remote || from.contains(name)));
+    REQUIRE((transfer.kind == Kind::load || transfer.to > transfer.from));
     if (const auto image = from.find(name); image != from.end()) moving_[transfer.id] = image->second;
     return;
   }
   Image& image = moving_[transfer.id];
-  REQUIRE(!tiers_[static_cast<std::size_t>(transfer.to)].contains(name));
+  REQUIRE((transfer.to == Medium::remote || !tier(transfer.to).contains(name)));
   REQUIRE(transfer.place >= 0);
   const auto block = static_cast<std::size_t>(options_.block_size_tokens);
   if (transfer.image.content == CacheContent::state) {
@@ -134,6 +137,7 @@ void StateWorld::begin(const Transfer& transfer) {
 }
 
 void StateWorld::end(const Transfer& transfer, bool done) {
+  if (transfer.kind == Transfer::Kind::find) return;
   REQUIRE((moving_.contains(transfer.id) || !done));
   const Image image = std::exchange(moving_[transfer.id], {});
   moving_.erase(transfer.id);
@@ -147,7 +151,28 @@ void StateWorld::end(const Transfer& transfer, bool done) {
     return;
   }
   if (!done) return;
-  tiers_[static_cast<std::size_t>(transfer.to)][name(transfer.image)] = image;
+  const auto [stored, is_new] = tier(transfer.to).emplace(name(transfer.image), image);
+  REQUIRE((is_new || (transfer.to == Medium::remote && stored->second.kv == image.kv &&
+                      stored->second.state.recurrent == image.state.recurrent)));
+}
+
+void StateWorld::change_remote(Random& random) {
+  const bool goes = random.chance(70);
+  Images& from = goes ? remote_->images : remote_->gone;
+  Images& to = goes ? remote_->gone : remote_->images;
+  for (std::int64_t count = random.between(1, 5); count > 0 && !from.empty(); --count) {
+    const auto image = std::next(from.begin(), random.between(0, std::ssize(from) - 1));
+    to.insert(from.extract(image));
+  }
+}
+
+bool StateWorld::was_remote(const ImageKey& image) const {
+  return remote_->images.contains(name(image)) || remote_->gone.contains(name(image));
+}
+
+void StateWorld::take_images(const StateWorld& other) {
+  tiers_ = other.tiers_;
+  *remote_ = *other.remote_;
 }
 
 void StateWorld::keep_kv(const Tokens& tokens) {
@@ -158,25 +183,25 @@ void StateWorld::keep_kv(const Tokens& tokens) {
     digest = hasher.hash_block(digest, std::span(tokens).subspan(end - block, block));
     Image image;
     for (std::size_t at = end - block + 1; at <= end; ++at) image.kv.emplace_back(joined({}, tokens, at));
-    tiers_.back()[{digest.prefix().words, static_cast<std::int64_t>(end), CacheContent::kv_block, 0}] = image;
+    tier(Medium::elsewhere)[{digest.prefix().words, static_cast<std::int64_t>(end), CacheContent::kv_block, 0}] = image;
   }
 }
 
 std::int64_t StateWorld::leading_blocks(std::span<const PrefixHash> blocks) {
   const auto missing = std::ranges::find_if(blocks, [&](const PrefixHash& block) {
-    const auto found = tiers_.back().lower_bound({block.words, 0, CacheContent::kv_block, 0});
-    return found == tiers_.back().end() || std::get<0>(found->first) != block.words;
+    const auto found = tier(Medium::elsewhere).lower_bound({block.words, 0, CacheContent::kv_block, 0});
+    return found == tier(Medium::elsewhere).end() || std::get<0>(found->first) != block.words;
   });
   return missing - blocks.begin();
 }
 
 std::int64_t StateWorld::images(Medium medium) const {
-  return std::ssize(tiers_[static_cast<std::size_t>(medium)]);
+  return std::ssize(tier(medium));
 }
 
 std::vector<ImageKey> StateWorld::keys(Medium medium) const {
   std::vector<ImageKey> keys;
-  for (const auto& [name, image] : tiers_[static_cast<std::size_t>(medium)]) {
+  for (const auto& [name, image] : tier(medium)) {
     const auto& [words, tokens, content, group] = name;
     keys.push_back({.prefix = {words}, .tokens = tokens, .content = content, .group = group});
   }

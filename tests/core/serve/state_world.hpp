@@ -3,9 +3,12 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "random.hpp"
+
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -33,10 +36,24 @@ class StateWorld final : public KvDirectory {
   /// written is there when it ends, unless it failed: then a load leaves rubbish.
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done);
+  /// The remote tier is the other world's, too, from now on.
+  void share_remote(const StateWorld& other) { remote_ = other.remote_; }
+  /// Some of what lies in the remote tier goes, or some of what went comes back, by the doing of others.
+  void change_remote(Random& random);
+  /// All that `is_lost(key)` is gone from the remote tier.
+  template <class IsLost>
+  void lose_remote(IsLost&& is_lost) {
+    for (const ImageKey& key : keys(Medium::remote))
+      if (is_lost(key)) remote_->gone.insert(remote_->images.extract(name(key)));
+  }
+  /// What a find is answered now.
+  [[nodiscard]] bool has(const Transfer& find) const { return tier(find.from).contains(name(find.image)); }
+  /// The remote tier had this image at some time.
+  [[nodiscard]] bool was_remote(const ImageKey& image) const;
   [[nodiscard]] std::int64_t images(Medium medium) const;
   [[nodiscard]] std::vector<ImageKey> keys(Medium medium) const;
   /// Has in its tiers what the other world has there.
-  void take_images(const StateWorld& other) { tiers_ = other.tiers_; }
+  void take_images(const StateWorld& other);
   /// Keeps the KV of these tokens where no tier is; forget_kv() loses all that is there.
   void keep_kv(const Tokens& tokens);
   void forget_kv() { tiers_.back().clear(); }
@@ -53,6 +70,7 @@ class StateWorld final : public KvDirectory {
     std::optional<Tokens> inputs;
     std::int64_t base = 0;
     std::optional<Tokens> recurrent;
+    friend bool operator==(const Slot&, const Slot&) = default;
   };
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
   using Slots = std::vector<Slot>;
@@ -75,8 +93,20 @@ class StateWorld final : public KvDirectory {
   struct Image {
     Slot state;
     std::vector<std::optional<Tokens>> kv;  ///< of a block
+    friend bool operator==(const Image&, const Image&) = default;
   };
-  std::array<std::map<ImageName, Image>, medium_count + 1> tiers_;  ///< by medium
+  using Images = std::map<ImageName, Image>;
+  struct Remote {
+    Images images;
+    Images gone;
+  };
+  [[nodiscard]] Images& tier(Medium medium) {
+    return medium == Medium::remote ? remote_->images : tiers_[static_cast<std::size_t>(medium)];
+  }
+  [[nodiscard]] const Images& tier(Medium medium) const { return const_cast<StateWorld*>(this)->tier(medium); }
+
+  std::array<Images, medium_count + 1> tiers_;  ///< by medium, but for the remote one
+  std::shared_ptr<Remote> remote_ = std::make_shared<Remote>();
   std::map<TransferId, Image> moving_;
 };
 

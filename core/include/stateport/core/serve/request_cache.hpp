@@ -142,8 +142,8 @@ struct CacheUsage {
 ///
 /// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
 /// an answer. No call allocates once
-/// the cache is warm, except that a request longer than all before makes its rows longer, and what a load from a tier
-/// needs. Not thread-safe.
+/// the cache is warm, except that a request longer than all before makes its rows longer, and what finds and a load
+/// from a tier need. Not thread-safe.
 class RequestCache {
  public:
   virtual ~RequestCache() = default;
@@ -198,13 +198,14 @@ class RequestCache {
   [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
   /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.
   [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
-  /// Requests that started and did not end, and those that ended while a load for them was under way.
+  /// Requests that started and did not end, and those that ended while a find or a load for them was under way.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
   /// What lies below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
-  /// Forgets everything that is cached, in tiers too, which names drops: transfers are taken after it. Throws
+  /// Forgets everything that is cached, in tiers too, which names drops, but for the remote tier, where it stays:
+  /// transfers are taken after it. Throws
   /// InvalidState while a request runs or a transfer is under way.
   virtual void reset() = 0;
 

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tier/tier_finds.hpp"
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+namespace stateport::detail {
+
+bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
+  if (!has(Medium::remote)) return false;
+  Ask ask;
+  const std::size_t most = static_cast<std::size_t>(options_.max_finds) / groups_;
+  for (std::int64_t tokens = prompt.usable_tokens / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
+    const PrefixHash& prefix = prompt.prefixes[static_cast<std::size_t>(tokens / block_size_) - 1];
+    const std::uint32_t node = nodes_.find(prefix);
+    if (ask.images.size() == most || (node != none && nodes_[node].state.is_below())) break;
+    const std::int64_t missing = std::max<std::int64_t>(tokens - prompt.walked_tokens, 0) / block_size_;
+    MediumBytes bytes = {};
+    bytes[static_cast<std::size_t>(Medium::remote)] =
+        options_.state_image_bytes + (states_alone() ? 0 : missing * options_.kv_image_bytes);
+    if (may_be_worth(prompt, tokens, bytes)) ask.images.push_back({.prefix = prefix, .tokens = tokens});
+  }
+  return begin_ask(request, std::move(ask));
+}
+
+bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
+  if (!has(Medium::remote) || states_alone()) return false;
+  const auto first = static_cast<std::size_t>(prompt.walked_tokens / block_size_);
+  auto end = static_cast<std::size_t>(prompt.usable_tokens / block_size_);
+  MediumSet state = 0;
+  for (; end > first; --end) {
+    const std::uint32_t node = nodes_.find(prompt.prefixes[end - 1]);
+    state = node == none ? MediumSet{0} : static_cast<MediumSet>(nodes_[node].state.in & below_device);
+    if (state != 0) break;
+  }
+  if (end <= first) return false;
+  Ask ask{.content = CacheContent::kv_block};
+  if (first > 0) ask.before = prompt.prefixes[first - 1];
+  MediumBytes bytes = {};
+  bytes[static_cast<std::size_t>(fastest(state))] = options_.state_image_bytes;
+  for (std::size_t i = first; i < end; ++i) {
+    const bool known = is_kv_below(prompt.prefixes[i]);
+    ask.images.push_back(
+        {.prefix = prompt.prefixes[i], .tokens = static_cast<std::int64_t>(i + 1) * block_size_, .known = known});
+    if (!known) bytes[static_cast<std::size_t>(Medium::remote)] += options_.kv_image_bytes;
+  }
+  return may_be_worth(prompt, static_cast<std::int64_t>(end) * block_size_, bytes) &&
+         begin_ask(request, std::move(ask));
+}
+
+bool TierFinds::may_be_worth(const PromptReach& prompt, std::int64_t tokens, const MediumBytes& bytes) const noexcept {
+  const std::optional<double> saved_s = time_saved(tokens - prompt.device_tokens, bytes);
+  return !saved_s || *saved_s > prompt.saved_s;
+}
+
+bool TierFinds::begin_ask(std::int32_t request, Ask&& ask) {
+  const std::size_t groups = ask.content == CacheContent::state ? groups_ : 1;
+  for (std::uint32_t at = 0; at < ask.images.size(); ++at) {
+    const Ask::Image& image = ask.images[at];
+    for (std::size_t group = 0; group < groups && !image.known; ++group) {
+      name({.kind = Transfer::Kind::find,
+            .image = {.prefix = image.prefix,
+                      .tokens = image.tokens,
+                      .content = ask.content,
+                      .group = static_cast<std::int32_t>(group)},
+            .from = Medium::remote,
+            .to = Medium::remote,
+            .request = request},
+           {Transfer::Kind::find, Medium::remote, Medium::remote, ask.content, at, request});
+      ++ask.left;
+    }
+  }
+  if (ask.left == 0) return false;
+  asks_[request] = std::move(ask);
+  return true;
+}
+
+bool TierFinds::answered(const UnderWay& find, TransferStatus status) {
+  const auto found = asks_.find(find.request);
+  require_invariant(found != asks_.end(), "TierFinds", "a find has no request");
+  Ask& ask = found.value();
+  TierUsage& usage = level(Medium::remote).usage;
+  ++usage.asked_images;
+  if (status == TransferStatus::done) {
+    ++usage.found_images;
+    ++ask.images[find.node].found;
+  }
+  if (--ask.left > 0) return false;
+  const Ask ended = std::move(ask);
+  asks_.erase(found);
+  if (ended.content == CacheContent::kv_block) {
+    remember_kv(ended);
+    return true;
+  }
+  for (const Ask::Image& image : ended.images | std::views::reverse)
+    if (image.found == groups_) static_cast<void>(remember(image, {}, CacheContent::state));
+  return true;
+}
+
+bool TierFinds::is_kv_below(const PrefixHash& prefix) const noexcept {
+  const std::uint32_t node = nodes_.find(prefix);
+  return node != none && (nodes_[node].kv.in & below_device) != 0;
+}
+
+/// The node of an image that the remote tier has; none: there is no room, or no number left for it.
+std::uint32_t TierFinds::remember(const Ask::Image& image, const PrefixHash& parent, CacheContent content) {
+  const std::uint32_t known = nodes_.find(image.prefix);
+  const bool is_there = known != none && item(known, content).is_at(Medium::remote);
+  if (!is_there && !make_room(Medium::remote, bytes_of(content))) return none;
+  const std::uint32_t node = nodes_.intern(image.prefix, parent, image.tokens);
+  if (node == none || item(node, content).is_at(Medium::remote)) return node;
+  if (content == CacheContent::state) nodes_[node].tick = ++tick_;
+  enter_tier(node, content, Medium::remote);
+  return node;
+}
+
+/// What makes room for one block must not take those before it, nor the state behind them.
+void TierFinds::remember_kv(const Ask& ask) {
+  const std::uint32_t state = nodes_.find(ask.images.back().prefix);
+  if (state != none) ++nodes_[state].state.readers;
+  std::vector<std::uint32_t> held;
+  PrefixHash parent = ask.before;
+  for (const Ask::Image& image : ask.images) {
+    std::uint32_t node = none;
+    if (is_kv_below(image.prefix))
+      node = nodes_.intern(image.prefix, parent, image.tokens);
+    else if (image.found > 0)
+      node = remember(image, parent, CacheContent::kv_block);
+    if (node == none) break;
+    ++nodes_[node].kv.readers;
+    held.push_back(node);
+    parent = image.prefix;
+  }
+  if (state != none) unpin(state, CacheContent::state);
+  forget_states(std::span(ask.images).subspan(held.size()));
+  for (const std::uint32_t node : held | std::views::reverse) unpin(node, CacheContent::kv_block);
+}
+
+void TierFinds::forget_states(std::span<const Ask::Image> images) {
+  for (const Ask::Image& image : images) {
+    const std::uint32_t node = nodes_.find(image.prefix);
+    if (node == none) continue;
+    const TierItem& state = nodes_[node].state;
+    if ((state.in & bit(Medium::remote)) != 0 && state.readers == 0 && !state.going) evict_state(node, Medium::remote);
+  }
+}
+
+}  // namespace stateport::detail

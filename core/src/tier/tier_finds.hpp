@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tier/tier_contents.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// A prompt, and how far a request can get with what is known.
+struct PromptReach {
+  std::span<const PrefixHash> prefixes;  ///< of its whole blocks
+  std::int64_t device_tokens = 0;        ///< the device's own hit
+  std::int64_t walked_tokens = 0;        ///< whose KV is on the device or below
+  std::int64_t usable_tokens = 0;        ///< no state behind these is of use
+  double saved_s = 0;                    ///< by the best load that is known
+};
+
+/// What the remote tier is asked for a request, in two rounds: which states it has beyond all that are known below the
+/// device, and then which KV up to the deepest one. The second round names no more finds than the load would name
+/// loads. What could not be worth a load by the speeds that are known is not asked for.
+///
+/// What is found is remembered when the last answer of a round is there, states from the shortest prefix on, KV as far
+/// as it is there without a gap. A state behind a gap is forgotten: the next request asks again.
+///
+/// ask_states() and ask_kv() are O(blocks), the last answer O(images asked for), besides what makes room.
+class TierFinds : protected TierContents {
+ public:
+  /// Each names finds for the request. False: there is nothing to ask for.
+  [[nodiscard]] bool ask_states(std::int32_t request, const PromptReach& prompt);
+  [[nodiscard]] bool ask_kv(std::int32_t request, const PromptReach& prompt);
+
+ protected:
+  struct Ask {
+    struct Image {
+      PrefixHash prefix;
+      std::int64_t tokens = 0;
+      bool known = false;      ///< is not asked for
+      std::uint8_t found = 0;  ///< of its groups
+    };
+    CacheContent content = CacheContent::state;
+    std::vector<Image> images;  ///< states: from the longest prefix on; KV: all blocks of a range, from the first on
+    PrefixHash before;          ///< KV: of the block before the first; zero: there is none
+    std::int64_t left = 0;      ///< finds
+  };
+
+  explicit TierFinds(const TierSetup& setup) : TierContents(setup), grid_(setup.state_grid_tokens) {}
+  ~TierFinds() = default;
+
+  /// A find ended. True: it was the last one of its request.
+  [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
+  [[nodiscard]] const FlatMap<std::int32_t, Ask>& asks() const noexcept { return asks_; }
+
+ private:
+  [[nodiscard]] bool may_be_worth(const PromptReach& prompt, std::int64_t tokens,
+                                  const MediumBytes& bytes) const noexcept;
+  [[nodiscard]] bool begin_ask(std::int32_t request, Ask&& ask);
+  [[nodiscard]] bool is_kv_below(const PrefixHash& prefix) const noexcept;
+  [[nodiscard]] std::uint32_t remember(const Ask::Image& image, const PrefixHash& parent, CacheContent content);
+  void remember_kv(const Ask& ask);
+  void forget_states(std::span<const Ask::Image> images);
+
+  std::int64_t grid_;                ///< where states can be, in tokens
+  FlatMap<std::int32_t, Ask> asks_;  ///< by request
+};
+
+}  // namespace stateport::detail

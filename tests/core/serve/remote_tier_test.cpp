@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "tier_server.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::test;
+using Tokens = StateWorld::Tokens;
+
+namespace {
+
+constexpr TierOptions remote = {.remote_bytes = 4000, .write_through = true};
+
+std::vector<Transfer> of(const std::vector<Transfer>& transfers, Transfer::Kind kind,
+                         CacheContent content = CacheContent::state) {
+  std::vector<Transfer> some;
+  std::ranges::copy_if(transfers, std::back_inserter(some), [&](const Transfer& transfer) {
+    return transfer.kind == kind && transfer.image.content == content;
+  });
+  return some;
+}
+
+std::vector<std::int64_t> tokens_of(const std::vector<Transfer>& transfers) {
+  std::vector<std::int64_t> tokens;
+  for (const Transfer& transfer : transfers) tokens.push_back(transfer.image.tokens);
+  return tokens;
+}
+
+/// Two caches over one remote tier. The first served a prompt of 34 tokens, and wrote what it made there.
+struct Two {
+  explicit Two(const RequestCacheOptions& options) : Two(options, options) {}
+  Two(const RequestCacheOptions& first, const RequestCacheOptions& second) : one(first), other(second) {
+    other.world.share_remote(one.world);
+    one.serve(prompt);
+    one.cache->tiers()->settle({});
+    one.move_all();
+    one.cache->tiers()->drain();
+    one.move_all();
+  }
+  [[nodiscard]] TierUsage usage() const { return other.cache->tiers()->usage(Medium::remote); }
+
+  Tokens prompt = prompt_of(34, 0);
+  Server one;
+  Server other;
+};
+
+}  // namespace
+
+TEST_CASE("what one cache stored in the remote tier another one asks for, finds and loads") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    Server& server = two.other;
+    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
+    REQUIRE(started.load);
+    CHECK(started.load->tokens == 0);
+    CHECK(started.load->bytes == 0);
+    CHECK(started.load->medium == Medium::remote);
+    CHECK(server.cache->tiers()->is_loading(started.request));
+    CHECK(server.cache->chunk(started.request, 100) == 0);
+    // The states first, from the longest prefix on; then the KV before the deepest one that is there; then all of that.
+    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 0);
+    CHECK(tokens_of(of(server.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24, 20, 16, 12, 8, 4});
+    server.cache->check_invariants();
+    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 0);
+    CHECK(tokens_of(of(server.seen, Transfer::Kind::find, CacheContent::kv_block)) ==
+          std::vector<std::int64_t>{4, 8, 12, 16, 20, 24, 28, 32});
+    server.cache->check_invariants();
+    CHECK(server.cache->tiers()->is_loading(started.request));
+    CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 1);
+    CHECK_FALSE(server.cache->tiers()->is_loading(started.request));
+    CHECK(server.cache->computed(started.request) == 32);
+    for (const Transfer& transfer : server.seen) CHECK(transfer.request == started.request.value());
+    server.run(started.request, two.prompt);
+    server.cache->finish(started.request);
+    server.move_all();
+    CHECK(two.usage().asked_images == 16);
+    CHECK(two.usage().found_images > 8);
+    CHECK(two.usage().loads == 1);
+    CHECK(two.usage().hit_tokens == 32);
+    CHECK(two.usage().bytes_read == state_bytes + 8 * block_bytes);
+    CHECK(server.cache->stats().requests == 1);
+    CHECK(server.cache->stats().hit_tokens == 32);
+    CHECK(server.cache->stats().of(LostHit::no_checkpoint).tokens == 0);
+  }
+}
+
+TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    push_down(two.one);
+    const std::size_t before = two.one.seen.size();
+    const StartedRequest again = two.one.serve(two.prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 32);
+    CHECK(again.load->medium == Medium::remote);
+    two.one.seen.erase(two.one.seen.begin(), two.one.seen.begin() + static_cast<std::ptrdiff_t>(before));
+    CHECK(of(two.one.seen, Transfer::Kind::find).empty());
+    CHECK(of(two.one.seen, Transfer::Kind::find, CacheContent::kv_block).empty());
+  }
+}
+
+TEST_CASE("a request asks for so many states at most, those of the longest prefixes") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    TierOptions few = remote;
+    few.max_finds = 3;
+    Two two(small(index, remote), small(index, few));
+    CHECK(two.other.cache->start({.tokens = two.prompt})->load);
+    two.other.move_all();
+    CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24});
+    few.max_finds = 0;
+    Two none(small(index, remote), small(index, few));
+    CHECK_FALSE(none.other.serve(none.prompt).load);
+    CHECK(none.usage().asked_images == 0);
+  }
+}
+
+TEST_CASE("nobody asks for what would take longer to load than to compute") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    // 132 bytes for 32 tokens, and 104 for 4.
+    TierOptions slow = remote;
+    slow.tokens_per_s = 1;
+    slow.remote_bytes_per_s = 132.0 / 30;
+    slow.remote_latency_s = 3;
+    Two two(small(index, remote), small(index, slow));
+    CHECK_FALSE(two.other.serve(two.prompt).load);
+    CHECK(two.usage().asked_images == 0);
+    slow.remote_latency_s = 1;
+    Two faster(small(index, remote), small(index, slow));
+    REQUIRE(faster.other.serve(faster.prompt).load);
+    CHECK(faster.usage().hit_tokens == 32);
+    CHECK(faster.usage().saved_s == doctest::Approx(1));
+    CHECK(tokens_of(of(faster.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32});
+  }
+}
+
+TEST_CASE("a request for which nothing is found is ready once it knows") {
+  for (const CacheIndex index : every_index) {
+    for (const TransferStatus status : {TransferStatus::gone, TransferStatus::failed}) {
+      CAPTURE(static_cast<int>(index));
+      Two two(small(index, remote));
+      const StartedRequest started = *two.other.cache->start({.tokens = two.prompt});
+      REQUIRE(started.load);
+      CHECK(two.other.cache->tiers()->settle(two.other.carry_out(status)) == 1);
+      CHECK_FALSE(two.other.cache->tiers()->is_loading(started.request));
+      CHECK(two.usage().asked_images == 8);
+      CHECK(two.usage().found_images == 0);
+      CHECK(two.usage().states == 0);
+      CHECK(two.other.cache->stats().requests == 1);
+      two.other.run(started.request, two.prompt);
+      two.other.cache->finish(started.request);
+    }
+  }
+}
+
+TEST_CASE("KV that the remote tier lost bounds the load, and the states behind it are forgotten") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    // A shorter prompt leaves a state at 16 tokens.
+    const Tokens shorter(two.prompt.begin(), two.prompt.begin() + 18);
+    two.other.serve(shorter);
+    two.other.cache->tiers()->drain();
+    two.other.move_all();
+    two.other.cache->reset();
+    two.other.move_all();
+    two.other.world.lose_remote(
+        [](const ImageKey& image) { return image.content == CacheContent::kv_block && image.tokens == 24; });
+    const StartedRequest started = two.other.serve(two.prompt);
+    REQUIRE(started.load);
+    CHECK(two.usage().hit_tokens == 16);
+    const auto loads = of(two.other.seen, Transfer::Kind::load);
+    CHECK(tokens_of(loads) == std::vector<std::int64_t>{16});
+  }
+}
+
+TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and what is gone is asked for again") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    Server& server = two.other;
+    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
+    server.move();
+    server.move();
+    const auto is_deepest = [](const ImageKey& image) {
+      return image.content == CacheContent::state && image.tokens == 32;
+    };
+    server.world.lose_remote(is_deepest);
+    server.move_all();
+    CHECK(server.cache->computed(started.request) == 0);
+    CHECK(server.cache->stats().of(LostHit::tier_failed).tokens == 32);
+    CHECK(two.usage().lost_images == 1);
+    server.cache->abort(started.request);
+    server.seen.clear();
+    server.serve(two.prompt);
+    CHECK(tokens_of(of(server.seen, Transfer::Kind::find)).front() == 32);
+  }
+}
+
+TEST_CASE("a request that ends while the remote tier is asked ends when it has its answers") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    Server& server = two.other;
+    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
+    server.cache->finish(started.request);
+    CHECK(server.cache->running_requests() == 1);
+    CHECK_THROWS_AS(static_cast<void>(server.cache->computed(started.request)), InvalidArgument);
+    CHECK(server.cache->tiers()->is_loading(started.request));
+    server.move();
+    CHECK(server.cache->running_requests() == 0);
+    CHECK(of(server.seen, Transfer::Kind::load).empty());
+    CHECK(server.serve(two.prompt).load);
+  }
+}
+
+TEST_CASE("two requests that ask for the same both get it") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    Server& server = two.other;
+    const StartedRequest first = *server.cache->start({.tokens = two.prompt});
+    const StartedRequest second = *server.cache->start({.tokens = two.prompt});
+    REQUIRE((first.load && second.load));
+    server.move_all();
+    for (const RequestId request : {first.request, second.request}) {
+      server.run(request, two.prompt);
+      server.cache->finish(request);
+      server.move_all();
+    }
+    CHECK(two.usage().asked_images == 32);
+    CHECK(two.usage().hit_tokens >= 32);
+  }
+}
+
+TEST_CASE("what the cache forgets stays in the remote tier, and is found there") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    // It remembers two prompts of 132 bytes.
+    RequestCacheOptions options = small(index, {.remote_bytes = 300, .write_through = true});
+    PushedDown server(options);
+    CHECK(of(server.seen, Transfer::Kind::drop).empty());
+    CHECK(server.cache->tiers()->usage(Medium::remote).bytes <= 300);
+    CHECK(server.world.images(Medium::remote) > 9 * 8);
+    const StartedRequest again = server.serve(server.prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 0);
+    CHECK(server.cache->tiers()->usage(Medium::remote).hit_tokens == 32);
+    server.cache->reset();
+    server.move_all();
+    CHECK(of(server.seen, Transfer::Kind::drop).empty());
+  }
+}
+
+TEST_CASE("what a tier gives up goes to the next slower one that is here") {
+  for (const CacheIndex index : every_index) {
+    for (const TierOptions& tiers :
+         {TierOptions{.host_bytes = 300, .file_bytes = 300, .remote_bytes = 8000},
+          TierOptions{.host_bytes = 300, .remote_bytes = 8000}, TierOptions{.file_bytes = 300, .remote_bytes = 8000}}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(tiers.host_bytes);
+      CAPTURE(tiers.file_bytes);
+      PushedDown server(small(index, tiers));
+      CHECK(server.cache->tiers()->usage(Medium::remote).states > 0);
+      for (const Medium medium : {Medium::host, Medium::file, Medium::remote})
+        CHECK(server.cache->tiers()->usage(medium).refused_images == 0);
+      const StartedRequest again = server.serve(server.prompt);
+      REQUIRE(again.load);
+      CHECK(again.load->tokens == 32);
+      CHECK(again.load->medium == Medium::remote);
+    }
+  }
+}
+
+TEST_CASE("what is written through to a slow tier goes to the host, too, when the device gives it up") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    PushedDown server(small(index, {.host_bytes = 4000, .remote_bytes = 8000, .write_through = true}));
+    CHECK(server.cache->tiers()->usage(Medium::remote).states >= 9);
+    const StartedRequest again = server.serve(server.prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->medium == Medium::host);
+  }
+}
+
+TEST_CASE("draining writes to files where they are, else to the remote tier") {
+  for (const CacheIndex index : every_index) {
+    for (const bool files : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      Server server(small(index, {.host_bytes = 4000, .file_bytes = files ? 4000 : 0, .remote_bytes = 4000}));
+      server.serve(prompt_of(34, 0));
+      server.cache->tiers()->drain();
+      server.move_all();
+      CHECK(server.world.images(files ? Medium::file : Medium::remote) > 8);
+      CHECK(server.world.images(files ? Medium::remote : Medium::file) == 0);
+    }
+  }
+}
+
+TEST_CASE("the groups of a state are asked for where all of them can have one, and count together") {
+  RequestCacheOptions options = small(CacheIndex::align, remote);
+  options.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  for (const bool complete : {true, false}) {
+    CAPTURE(complete);
+    Two two(options);
+    if (!complete)
+      two.other.world.lose_remote([](const ImageKey& image) { return image.group == 1 && image.tokens == 32; });
+    const StartedRequest started = two.other.serve(two.prompt);
+    REQUIRE(started.load);
+    CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) ==
+          std::vector<std::int64_t>{32, 32, 24, 24, 16, 16, 8, 8});
+    const std::vector<Transfer> loads = of(two.other.seen, Transfer::Kind::load);
+    for (const Transfer& load : loads) CHECK((load.image.tokens == 32) == complete);
+    CHECK((complete ? loads.size() == 2 : loads.size() != 1));
+  }
+}
+
+TEST_CASE("where KV is kept elsewhere, states alone are asked for") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Elsewhere elsewhere;
+    elsewhere.blocks = 8;
+    TierOptions tiers = remote;
+    tiers.kv_elsewhere = &elsewhere;
+    Two two(small(index, tiers));
+    two.other.world.keep_kv(two.prompt);
+    REQUIRE(two.other.serve(two.prompt).load);
+    CHECK(of(two.other.seen, Transfer::Kind::find, CacheContent::kv_block).empty());
+    CHECK(two.usage().asked_images == 8);
+    CHECK(two.usage().hit_tokens == 32);
+  }
+}
+
+TEST_CASE("images that others stored can be attached, as far as the cache remembers them") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    for (const ImageKey& image : two.one.world.keys(Medium::remote))
+      CHECK(two.other.cache->tiers()->attach(Medium::remote, image));
+    const StartedRequest started = two.other.serve(two.prompt);
+    REQUIRE(started.load);
+    CHECK(started.load->tokens == 32);
+    CHECK(two.usage().asked_images == 0);
+  }
+}

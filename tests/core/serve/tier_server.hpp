@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "state_world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace stateport::test {
+
+inline constexpr std::int64_t state_bytes = 100;
+inline constexpr std::int64_t block_bytes = 4;  // 4 tokens of KV
+
+/// Room for one checkpoint beside a running request.
+inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
+  RequestCacheOptions options{.index = index,
+                              .max_requests = 2,
+                              .max_request_tokens = 40,
+                              .block_size_tokens = 4,
+                              .kv_tokens = 80,
+                              .checkpoints = 1,
+                              .eviction = EvictionOrder::lru,
+                              .memory = {.state_bytes = state_bytes, .kv_bytes_per_token = 1},
+                              .hash = BlockHashKind::xxh3_128};
+  options.tiers = tiers;
+  options.layout_fingerprint = 7;
+  if (index != CacheIndex::align) return options;
+  options.layout_fingerprint = 0;
+  options.checkpoints = 0;
+  options.groups = {{.block_size_tokens = 4, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7}};
+  return options;
+}
+
+inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+inline constexpr TierOptions host = {.host_bytes = 4000};
+
+/// A cache, its memory, and one request at a time.
+struct Server {
+  using Tokens = StateWorld::Tokens;
+
+  explicit Server(const RequestCacheOptions& options) : cache(make_request_cache(options)), world(options) {}
+
+  /// Carries out what was decided, and answers all of it with this status.
+  std::size_t move(TransferStatus status = TransferStatus::done) {
+    const std::vector<TransferResult> results = carry_out(status);
+    cache->tiers()->settle(results);
+    cache->check_invariants();
+    return moved;
+  }
+  std::vector<TransferResult> carry_out(TransferStatus status) {
+    std::vector<TransferResult> results;
+    moved = 0;
+    for (const Transfer& transfer : take()) {
+      ++moved;
+      world.begin(transfer);
+      if (transfer.kind == Transfer::Kind::drop) continue;
+      const bool is_find = transfer.kind == Transfer::Kind::find;
+      const bool is_gone = is_find ? !world.has(transfer) : world.is_gone(transfer);
+      const TransferStatus ended = is_gone ? TransferStatus::gone : status;
+      world.end(transfer, ended == TransferStatus::done);
+      results.push_back({transfer.id, ended});
+    }
+    return results;
+  }
+  std::vector<Transfer> take() {
+    const auto transfers = cache->tiers()->take_transfers().transfers;
+    seen.insert(seen.end(), transfers.begin(), transfers.end());
+    return {transfers.begin(), transfers.end()};
+  }
+  void move_all() {
+    while (move() > 0) {
+    }
+  }
+  /// The prompt in one pass, and one token more.
+  void run(RequestId request, const Tokens& prompt) {
+    while (cache->computed(request) < std::ssize(prompt)) {
+      const std::int64_t start = cache->computed(request);
+      const auto count = static_cast<std::int32_t>(cache->chunk(request, std::ssize(prompt) - start));
+      const PassRow row{.request = request, .tokens = count};
+      const PassPlan plan = cache->plan({&row, 1});
+      REQUIRE(plan.rows_without_room == 0);
+      move_all();
+      world.before(plan);
+      const auto first = prompt.begin() + start;
+      world.run(0, plan.rows[0], Tokens(prompt.begin(), first), Tokens(first, first + count));
+      const bool ends = start + count == std::ssize(prompt);
+      const std::int32_t samples = ends ? 1 : 0;
+      const Token token = 1;
+      const PassCommit commit = cache->commit(plan.pass, {&samples, 1}, {&token, ends ? std::size_t{1} : 0});
+      const std::vector<TransferResult> results = carry_out(TransferStatus::done);
+      world.after(commit);
+      cache->tiers()->settle(results);
+      move_all();
+    }
+  }
+  StartedRequest serve(const Tokens& prompt) {
+    const StartedRequest started = *cache->start({.tokens = prompt});
+    move_all();
+    run(started.request, prompt);
+    cache->finish(started.request);
+    move_all();
+    return started;
+  }
+
+  std::unique_ptr<RequestCache> cache;
+  StateWorld world;
+  std::size_t moved = 0;       ///< by the last carry_out
+  std::vector<Transfer> seen;  ///< all that were taken
+};
+
+/// Says that it has so many blocks of any prompt.
+struct Elsewhere final : KvDirectory {
+  std::int64_t leading_blocks(std::span<const PrefixHash> asked_for) override {
+    asked = asked_for.size();
+    return blocks;
+  }
+  std::int64_t blocks = 0;
+  std::size_t asked = 0;  ///< the last time
+};
+
+inline TierOptions with(Elsewhere& elsewhere) {
+  TierOptions tiers = host;
+  tiers.kv_elsewhere = &elsewhere;
+  return tiers;
+}
+
+inline StateWorld::Tokens prompt_of(std::int32_t count, Token first) {
+  StateWorld::Tokens tokens;
+  for (std::int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
+  return tokens;
+}
+
+/// Fills the device with other prompts, so that what it had before lies below it.
+inline void push_down(Server& server) {
+  for (Token first = 1000; first < 1800; first += 100) server.serve(prompt_of(33, first));
+}
+
+/// Served a prompt of 34 tokens, whose KV and state lie below the device now.
+struct PushedDown : Server {
+  explicit PushedDown(const RequestCacheOptions& options) : Server(options) {
+    serve(prompt);
+    push_down(*this);
+  }
+  Tokens prompt = prompt_of(34, 0);
+};
+
+}  // namespace stateport::test
