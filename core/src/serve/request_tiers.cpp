@@ -49,6 +49,7 @@ void RequestTiers::start(RequestId id, const OpenedPrompt& opened, StartedReques
   if (request.wait == Wait::answers) started.load = TierLoad{.medium = Medium::remote};
   if (request.wait == Wait::load)
     started.load = TierLoad{.tokens = request.hit.tokens, .bytes = request.hit.bytes, .medium = request.hit.medium};
+  started.lost.reset();
   if (request.wait != Wait::nothing) return;
   started.lost = request.lost;
   if (request.lost) started.lost_tokens = request.cached_tokens - opened.reused_tokens;

@@ -211,6 +211,7 @@ void RandomEngine::start() {
   if (!started) return;
   hits += started->reused_tokens > 0;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
+  REQUIRE(started->lost.has_value() == (started->lost_tokens > 0));
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
