@@ -155,12 +155,14 @@ TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_
 TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
                      kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=c_int32, host_bytes_per_s=c_double,
                      file_bytes_per_s=c_double, tokens_per_s=c_double, leading_blocks=LeadingBlocks,
-                     leading_blocks_context=c_void_p)
+                     leading_blocks_context=c_void_p, remote_bytes=c_int64, max_finds=c_int32,
+                     remote_bytes_per_s=c_double, remote_latency_s=c_double)
 TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
                    bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
                    dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64,
-                   saved_s=c_double)
-TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double)
+                   saved_s=c_double, asked_images=c_int64, found_images=c_int64)
+TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double,
+                    remote_bytes_per_s=c_double, remote_latency_s=c_double)
 StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                            model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,

@@ -19,12 +19,16 @@ TierOptions read_tier_options(const stateport_tier_options* options) {
   const auto given = read_optional_struct(options, "tiers");
   TierOptions wanted{.host_bytes = given.host_bytes,
                      .file_bytes = given.file_bytes,
+                     .remote_bytes = given.remote_bytes,
                      .state_image_bytes = given.state_image_bytes,
                      .kv_image_bytes = given.kv_image_bytes,
                      .write_through = given.write_through != 0,
                      .host_bytes_per_s = given.host_bytes_per_s,
                      .file_bytes_per_s = given.file_bytes_per_s,
-                     .tokens_per_s = given.tokens_per_s};
+                     .tokens_per_s = given.tokens_per_s,
+                     .remote_bytes_per_s = given.remote_bytes_per_s,
+                     .remote_latency_s = given.remote_latency_s};
+  if (given.max_finds != 0) wanted.max_finds = given.max_finds == STATEPORT_NONE ? 0 : given.max_finds;
   if (given.queue_bytes != 0) wanted.queue_bytes = given.queue_bytes;
   return wanted;
 }
@@ -48,7 +52,9 @@ stateport_tier_usage to_c(const TierUsage& usage) noexcept {
           .dropped_states = usage.dropped_states,
           .refused_images = usage.refused_images,
           .lost_images = usage.lost_images,
-          .saved_s = usage.saved_s};
+          .saved_s = usage.saved_s,
+          .asked_images = usage.asked_images,
+          .found_images = usage.found_images};
 }
 
 }  // namespace stateport::c
@@ -127,7 +133,9 @@ stateport_status stateport_request_cache_set_speeds(stateport_request_cache* cac
     const auto given = read_struct<stateport_tier_speeds>(speeds, "speeds");
     held->tiers().set_speeds({.host_bytes_per_s = given.host_bytes_per_s,
                               .file_bytes_per_s = given.file_bytes_per_s,
-                              .tokens_per_s = given.tokens_per_s});
+                              .tokens_per_s = given.tokens_per_s,
+                              .remote_bytes_per_s = given.remote_bytes_per_s,
+                              .remote_latency_s = given.remote_latency_s});
   });
 }
 

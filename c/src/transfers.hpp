@@ -25,7 +25,8 @@ static_assert(STATEPORT_KV_BLOCK == static_cast<int>(CacheContent::kv_block) &&
 static_assert(STATEPORT_TRANSFER_STORE == static_cast<int>(Transfer::Kind::store) &&
               STATEPORT_TRANSFER_LOAD == static_cast<int>(Transfer::Kind::load) &&
               STATEPORT_TRANSFER_COPY == static_cast<int>(Transfer::Kind::copy) &&
-              STATEPORT_TRANSFER_DROP == static_cast<int>(Transfer::Kind::drop));
+              STATEPORT_TRANSFER_DROP == static_cast<int>(Transfer::Kind::drop) &&
+              STATEPORT_TRANSFER_FIND == static_cast<int>(Transfer::Kind::find));
 static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) &&
               STATEPORT_TRANSFER_NO_ROOM == static_cast<int>(TransferStatus::no_room) &&
               STATEPORT_TRANSFER_GONE == static_cast<int>(TransferStatus::gone) &&
@@ -61,7 +62,7 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
 
 [[nodiscard]] inline Transfer from_c(const stateport_transfer& transfer) {
   return {.id = transfer.id,
-          .kind = enumerator(transfer.kind, Transfer::Kind::drop, "kind"),
+          .kind = enumerator(transfer.kind, Transfer::Kind::find, "kind"),
           .image = from_c(transfer.image),
           .from = medium_from_c(transfer.from, "from"),
           .to = medium_from_c(transfer.to, "to"),

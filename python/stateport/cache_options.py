@@ -106,7 +106,8 @@ class StartedRequest:
 
     reused_tokens: the first pass begins here. lost: why not more is reused (one of LOST_REASONS); lost_tokens: whose KV
     is cached beyond reused_tokens. load_tokens: > 0: more is on its way from a tier (load_bytes, from load_medium), and
-    the first pass begins behind so many tokens; until then `chunk` says 0."""
+    the first pass begins behind so many tokens; until then `chunk` says 0. 0 tokens from "remote": that tier is being
+    asked first. Until then `loading` of the request is true."""
 
     request: int
     reused_tokens: int
@@ -162,6 +163,8 @@ class TierUsage:
     refused_images: int
     lost_images: int
     saved_s: float
+    asked_images: int
+    found_images: int
 
 
 def plain(kind: Any, struct: Any) -> Any:

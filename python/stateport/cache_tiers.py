@@ -58,16 +58,16 @@ class CacheTiers(_library.Object):
         return loaded.value
 
     def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """[n] whether something is being loaded for the request, or was when it ended: until then no pass can run
-        it."""
+        """[n] whether something is being asked or loaded for the request, or was when it ended: until then no pass can
+        run it."""
         rows = int32s("requests", requests)
         out = np.zeros(len(rows), np.uint8)
         _loading(self.handle, address(rows), len(rows), address(out))
         return out.astype(np.bool_)
 
     def drain(self) -> None:
-        """Names stores of all checkpoints, and copies of all that is on the host, to files. All is written when a call
-        names nothing and nothing is under way."""
+        """Names stores of all checkpoints, and copies of all that is on the host, to files, or without these to the remote
+        tier. All is written when a call names nothing and nothing is under way."""
         _drain(self.handle)
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -80,10 +80,12 @@ class CacheTiers(_library.Object):
             _attach(self.handle, medium_number(medium), address(array), len(array), address(out), ctypes.byref(done))
         return out.astype(np.bool_)
 
-    def set_speeds(self, *, host_bytes_per_s: float, file_bytes_per_s: float, tokens_per_s: float) -> None:
-        """From now on loads are weighed by these; 0: not known."""
+    def set_speeds(self, *, host_bytes_per_s: float, file_bytes_per_s: float, tokens_per_s: float,
+                   remote_bytes_per_s: float = 0.0, remote_latency_s: float = 0.0) -> None:
+        """From now on loads are weighed by these; 0: not known, and no latency."""
         speeds = _c.TierSpeeds(host_bytes_per_s=host_bytes_per_s, file_bytes_per_s=file_bytes_per_s,
-                               tokens_per_s=tokens_per_s)
+                               tokens_per_s=tokens_per_s, remote_bytes_per_s=remote_bytes_per_s,
+                               remote_latency_s=remote_latency_s)
         _set_speeds(self.handle, ctypes.byref(speeds))
 
     def tier_usage(self, medium: str) -> TierUsage:

@@ -15,7 +15,7 @@ from stateport.errors import InvalidArgument
 
 MEDIA = ("device", "host", "file", "remote", "elsewhere")
 CONTENTS = ("kv_block", "state")
-TRANSFER_KINDS = ("store", "load", "copy", "drop")
+TRANSFER_KINDS = ("store", "load", "copy", "drop", "find")
 TRANSFER_STATUSES = ("done", "no_room", "gone", "damaged", "foreign_layout", "wrong_position", "failed")
 
 LeadingBlocks = Callable[[UInt64s], int]
@@ -34,11 +34,13 @@ class TierOptions:
     state_image_bytes, kv_image_bytes: what the image of one state (all groups together), and of the KV of one block,
     takes in a tier (StateSpec.image_bytes); 0: what the cache's `eviction` says.
     queue_bytes: of stores and copies under way; what does not fit is dropped and counted; 0: no limit.
-    write_through: checkpoints go to files as soon as they are made, not when the device drops them.
-    host_bytes_per_s, file_bytes_per_s, tokens_per_s: a hit below the device is taken if loading it takes less time than
-    computing it; every such hit is taken unless all that it needs is known.
+    write_through: checkpoints go to the slowest tier as soon as they are made, not when the device drops them.
+    host_bytes_per_s, file_bytes_per_s, tokens_per_s, remote_bytes_per_s, remote_latency_s: a hit below the device is
+    taken if loading it takes less time than computing it; every such hit is taken unless all that it needs is known.
     leading_blocks: the engine keeps the KV that leaves the device by its own means: called with prefixes [n, 2] by
-    `start`, it answers how many of these blocks, from the first one on, can be loaded from there."""
+    `start`, it answers how many of these blocks, from the first one on, can be loaded from there.
+    remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks it what
+    else is there. max_finds: images of states that a request asks for, at most; 0: 4096, -1: none."""
 
     host_bytes: int = 0
     file_bytes: int = 0
@@ -50,6 +52,10 @@ class TierOptions:
     file_bytes_per_s: float = 0.0
     tokens_per_s: float = 0.0
     leading_blocks: LeadingBlocks | None = None
+    remote_bytes: int = 0
+    max_finds: int = 0
+    remote_bytes_per_s: float = 0.0
+    remote_latency_s: float = 0.0
 
     def struct(self) -> Any:
         """It holds on to the callback: keep it as long as the cache."""

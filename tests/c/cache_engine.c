@@ -354,8 +354,10 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   request->end = end;
   ++self->started;
   self->reused_tokens += started.reused_tokens;
-  request->loading = started.load_tokens > 0;
-  CHECK(!request->loading ||
+  const bool asks = started.load_tokens == 0 && started.load_medium == STATEPORT_MEDIUM_REMOTE;
+  request->loading = asks || started.load_tokens > 0;
+  CHECK(!asks || (self->tiers != NULL && self->tiers->options.remote_bytes > 0 && started.load_bytes == 0));
+  CHECK(started.load_tokens == 0 ||
         (self->tiers != NULL && started.load_tokens > started.reused_tokens && started.load_tokens < count &&
          started.load_bytes > 0 && started.load_medium > STATEPORT_MEDIUM_DEVICE));
   CHECK((started.lost == STATEPORT_LOST_NOTHING) == (started.lost_tokens == 0));

@@ -62,7 +62,7 @@ typedef struct engine_tiers {
   engine_image image[engine_images_max];
   size_t ended;  ///< transfers that were carried out and not settled
   stateport_transfer_result results[engine_images_max];
-  int64_t transfers[4];  ///< [stateport_transfer_kind]
+  int64_t transfers[5];  ///< [stateport_transfer_kind]
   int64_t failed;
   int64_t loaded_tokens;
   int64_t elsewhere;  ///< blocks that were loaded by other means

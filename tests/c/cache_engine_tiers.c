@@ -13,6 +13,12 @@ static int find_image(const engine_tiers* tiers, const stateport_image_key* key,
   return at;
 }
 
+/// Others give up what the remote tier has, so that there is room.
+static void forget_remote(engine_tiers* tiers) {
+  for (int at = 0; at < tiers->count && tiers->count > engine_images_max / 2; ++at)
+    if (tiers->image[at].medium == STATEPORT_MEDIUM_REMOTE) tiers->image[at] = tiers->image[--tiers->count];
+}
+
 static void drop(engine_tiers* tiers, const stateport_image_key* key, int32_t medium) {
   const int at = find_image(tiers, key, medium);
   if (at < tiers->count) tiers->image[at] = tiers->image[--tiers->count];
@@ -26,6 +32,7 @@ static void check_room(const engine* self, int32_t medium) {
     if (tiers->image[i].medium == medium)
       bytes += tiers->image[i].key.content == STATEPORT_STATE ? tiers->options.state_image_bytes / (int64_t)self->groups
                                                               : tiers->options.kv_image_bytes;
+  if (medium == STATEPORT_MEDIUM_REMOTE) return;  // its own affair
   CHECK(bytes <= (medium == STATEPORT_MEDIUM_HOST ? tiers->options.host_bytes : tiers->options.file_bytes));
 }
 
@@ -71,6 +78,11 @@ static int32_t carry_out(engine* self, const stateport_transfer* transfer) {
   const bool fails = engine_random(self, 10) == 0;
   engine_image image = garbage();
   const int at = find_image(tiers, &transfer->image, transfer->from);
+  if (transfer->kind == STATEPORT_TRANSFER_FIND) {
+    CHECK(transfer->from == STATEPORT_MEDIUM_REMOTE && transfer->to == STATEPORT_MEDIUM_REMOTE);
+    if (fails) return STATEPORT_TRANSFER_FAILED;
+    return at < tiers->count ? STATEPORT_TRANSFER_DONE : STATEPORT_TRANSFER_GONE;
+  }
   if (transfer->from != STATEPORT_MEDIUM_DEVICE) {
     if (at == tiers->count) return STATEPORT_TRANSFER_GONE;
     image = tiers->image[at];
@@ -85,7 +97,11 @@ static int32_t carry_out(engine* self, const stateport_transfer* transfer) {
   if (transfer->from == STATEPORT_MEDIUM_DEVICE) read_place(self, transfer, &image);
   image.key = transfer->image;
   image.medium = transfer->to;
-  CHECK(find_image(tiers, &transfer->image, transfer->to) == tiers->count && tiers->count < engine_images_max);
+  const bool is_there = find_image(tiers, &transfer->image, transfer->to) < tiers->count;
+  CHECK(!is_there || transfer->to == STATEPORT_MEDIUM_REMOTE);
+  if (is_there) return STATEPORT_TRANSFER_DONE;
+  forget_remote(tiers);
+  CHECK(tiers->count < engine_images_max);
   if (tiers->count < engine_images_max) tiers->image[tiers->count++] = image;
   check_room(self, transfer->to);
   return STATEPORT_TRANSFER_DONE;
@@ -98,9 +114,10 @@ void engine_take_transfers(engine* self) {
   CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
   for (size_t i = 0; i < plan.count; ++i) {
     const stateport_transfer* const transfer = &plan.transfers[i];
-    CHECK(transfer->kind >= 0 && transfer->kind < 4 && transfer->reserved == 0);
+    CHECK(transfer->kind >= 0 && transfer->kind < 5 && transfer->reserved == 0);
     ++tiers->transfers[transfer->kind];
     if (transfer->kind == STATEPORT_TRANSFER_DROP) {
+      CHECK(transfer->from != STATEPORT_MEDIUM_REMOTE);
       drop(tiers, &transfer->image, transfer->from);
       continue;
     }

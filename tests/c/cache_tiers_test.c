@@ -54,7 +54,8 @@ static void serve(engine* self, engine_tiers* tiers, const stateport_request_cac
   engine_read_events(self);
   CHECK_OK(stateport_request_cache_reset(cache));
   engine_take_transfers(self);
-  CHECK(tiers->count == 0);  // a cache that is reset forgets what lies below, too
+  // A cache that is reset forgets what lies below, too; what is shared stays.
+  for (int i = 0; i < tiers->count; ++i) CHECK(tiers->image[i].medium == STATEPORT_MEDIUM_REMOTE);
   CHECK_OK(stateport_request_cache_check(cache));
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
@@ -69,7 +70,8 @@ static int64_t leading_blocks(const uint64_t* prefixes, size_t count, void* cont
   return engine_random(of, (int32_t)count + 2) - 1;
 }
 
-/// Every other seed keeps KV elsewhere; every third one has checkpoints in a store of their own.
+/// Every other seed keeps KV elsewhere; every third one has checkpoints in a store of their own; half of them have a
+/// remote tier.
 void test_cache_tiers(void) {
   static engine_tiers tiers;
   stateport_tier_options states_alone = tiers_of_test;
@@ -79,18 +81,19 @@ void test_cache_tiers(void) {
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
   const int seeds = wanted == NULL ? 200 : atoi(wanted);
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
-    int64_t kinds[4] = {0};
+    int64_t kinds[5] = {0};
     int64_t loaded = 0;
     int64_t failed = 0;
     int64_t elsewhere = 0;
     for (int seed = 0; seed < seeds; ++seed) {
       const int before = check_failures;
       const bool alone = seed % 2 == 1;
-      stateport_request_cache_options options =
-          options_for(index, seed % (engine_drafts_max + 1), alone ? &states_alone : &tiers_of_test);
+      stateport_tier_options below = alone ? states_alone : tiers_of_test;
+      if (seed / 6 % 2 == 1) below.remote_bytes = 600;
+      stateport_request_cache_options options = options_for(index, seed % (engine_drafts_max + 1), &below);
       options.separate_checkpoints = index != STATEPORT_INDEX_ALIGN && seed / 2 % 3 == 0;
       serve(&self, &tiers, &options, (uint64_t)seed);
-      for (int kind = 0; kind < 4; ++kind) kinds[kind] += tiers.transfers[kind];
+      for (int kind = 0; kind < 5; ++kind) kinds[kind] += tiers.transfers[kind];
       loaded += tiers.loaded_tokens;
       failed += tiers.failed;
       elsewhere += tiers.elsewhere;
@@ -98,7 +101,7 @@ void test_cache_tiers(void) {
       if (check_failures > before) fprintf(stderr, "cache tiers: index %d, seed %d\n", (int)index, seed);
     }
     // What is to be tested happened.
-    for (int kind = 0; kind < 4; ++kind) CHECK(kinds[kind] > 0);
+    for (int kind = 0; kind < 5; ++kind) CHECK(kinds[kind] > 0);
     CHECK(loaded > 0 && failed > 0 && elsewhere > 0);
   }
 }
@@ -138,6 +141,18 @@ static void refuse_all_options(void) {
   wrong = tiers_of_test;
   wrong.file_bytes_per_s = -1;
   refuse_options(wrong, "tiers.file_bytes_per_s = -1");
+  wrong = tiers_of_test;
+  wrong.remote_bytes = 12;
+  refuse_options(wrong, "tiers.remote_bytes = 12 (is less than");
+  wrong = tiers_of_test;
+  wrong.max_finds = -2;
+  refuse_options(wrong, "tiers.max_finds = -2");
+  wrong = tiers_of_test;
+  wrong.remote_bytes_per_s = -1;
+  refuse_options(wrong, "tiers.remote_bytes_per_s = -1");
+  wrong = tiers_of_test;
+  wrong.remote_latency_s = -1;
+  refuse_options(wrong, "tiers.remote_latency_s = -1");
   wrong = tiers_of_test;
   wrong.kv_image_bytes = 0;
   refuse_options(wrong, "tiers.state_image_bytes = 10 (must be given with kv_image_bytes");

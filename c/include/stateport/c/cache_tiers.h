@@ -15,7 +15,7 @@
 /// answered before may read or write. So transfers are taken after every plan and commit, whether there are any or not,
 /// and enqueued before what that call answered. What a commit answered is enqueued before any later call but
 /// take_transfers (an end that answers copies is as a commit); what a plan answered (or a commit, as its `next`) before
-/// the next start, unless it is cancelled.
+/// the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
 ///
 /// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
 /// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with
@@ -32,23 +32,23 @@ stateport_status stateport_request_cache_take_transfers(stateport_request_cache*
 /// These transfers ended, in any order. A load that is STATEPORT_TRANSFER_DONE was written, or is enqueued before all
 /// that is enqueued from now on. The first result that is refused, because its transfer is not under way, ends the
 /// call: `done` says how many before it count. loaded: how many requests have all that was loaded for them, or will not
-/// get it; null: not wanted.
+/// get it; null: not wanted. When all finds of a request have ended, more finds or a load may follow.
 stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
                                                 const stateport_transfer_result* results, size_t count, int32_t* loaded,
                                                 size_t* done);
-/// loading: [count] not 0: something is being loaded for the request, or was when it ended. Until then no pass can run
-/// it: chunk says 0. Refused: a request that does not run.
+/// loading: [count] not 0: something is being asked or loaded for the request, or was when it ended. Until then no pass
+/// can run it: chunk says 0. Refused: a request that does not run.
 stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int32_t* requests, size_t count,
                                                  uint8_t* loading);
-/// Names stores of all checkpoints and copies of all that is on the host, to files; what is written stays where it is,
-/// too. Ends where there is no room or no place in the queue: once what was named has settled, another call goes on.
-/// All is written when a call names nothing and nothing is under way. What failed is named again: give up when nothing
-/// more is written (stateport_tier_usage).
+/// Names stores of all checkpoints and copies of all that is on the host, to files or, where there are none, to the
+/// remote tier; what is written stays where it is, too. Ends where there is no room or no place in the queue: once what
+/// was named has settled, another call goes on. All is written when a call names nothing and nothing is under way. What
+/// failed is named again: give up when nothing more is written (stateport_tier_usage).
 stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
-/// The tier has these images, from before the cache was made. attached: [count] 0: there is no number left for the
-/// image, or no room in the tier: it is to be removed. Refused, which ends the call after `done` images: a medium that
-/// is no tier of this cache, tokens that are not whole blocks, a group that the cache does not have, KV with
-/// leading_blocks.
+/// The tier has these images, from before the cache was made, or from another one. attached: [count] 0: there is no
+/// number left for the image, or no room in the tier: it is to be removed, but for the remote tier. Refused, which ends
+/// the call after `done` images: a medium that is no tier of this cache, tokens that are not whole blocks, a group that
+/// the cache does not have, KV with leading_blocks.
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
                                                 const stateport_image_key* images, size_t count, uint8_t* attached,
                                                 size_t* done);

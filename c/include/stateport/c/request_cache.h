@@ -103,7 +103,7 @@ typedef struct stateport_request_cache_info {
   size_t groups;               ///< of layers: of align those of the options, else one
   int32_t kv_blocks;           ///< KV indices of plans are below it times block_size_tokens
   int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
-  int32_t running_requests;    ///< with those that ended while a load for them was under way
+  int32_t running_requests;    ///< with those that ended while a find or a load for them was under way
   size_t transfers_under_way;  ///< to and from tiers, named and not settled
 } stateport_request_cache_info;
 

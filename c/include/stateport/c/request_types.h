@@ -31,11 +31,12 @@ typedef struct stateport_started_request {
   int32_t lost;           ///< stateport_lost_hit: why not more is reused
   int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
   int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
-  /// More is on its way from a tier: the first pass begins behind so many tokens. 0: nothing is. Until that has ended
+  /// More is on its way from a tier: the first pass begins behind so many tokens. 0: nothing is, or with load_medium
+  /// STATEPORT_MEDIUM_REMOTE, that tier is being asked what it has, which is loaded then. Until that has ended
   /// (stateport_request_cache_loading) no pass can run the request. What does not arrive is computed.
   int64_t load_tokens;
   int64_t load_bytes;   ///< to load
-  int32_t load_medium;  ///< stateport_medium: the slowest tier that something is loaded from
+  int32_t load_medium;  ///< stateport_medium: the slowest tier that something is loaded from; device: none is
 } stateport_started_request;
 
 /// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the

@@ -35,7 +35,9 @@ typedef enum stateport_transfer_kind {
   STATEPORT_TRANSFER_STORE = 0,  ///< device to a tier. `place` is read in the order of the engine's stream
   STATEPORT_TRANSFER_LOAD,       ///< a tier to the device. `place` is written in the order of the engine's stream
   STATEPORT_TRANSFER_COPY,       ///< a tier to a lower one; both have it then
-  STATEPORT_TRANSFER_DROP        ///< a tier forgets the image, once nobody reads it any more. Not answered
+  STATEPORT_TRANSFER_DROP,       ///< a tier forgets the image, once nobody reads it any more. Not answered
+  STATEPORT_TRANSFER_FIND  ///< asks whether the tier `from` has the image: DONE, it has; GONE, it has not; else not
+                           ///< known
 } stateport_transfer_kind;
 
 /// One image and what happens to it. 64 bytes for ever.
@@ -43,9 +45,9 @@ typedef struct stateport_transfer {
   uint64_t id;       ///< from 1, in the order in which transfers were decided
   int32_t kind;      ///< stateport_transfer_kind
   int32_t from;      ///< stateport_medium
-  int32_t to;        ///< of a drop: the same as `from`
+  int32_t to;        ///< of a drop and a find: the same as `from`
   int32_t place;     ///< store, load: the state's slot in the store of its group, or the number of the KV block
-  int32_t request;   ///< load: the request that waits for it; else STATEPORT_NONE
+  int32_t request;   ///< load, find: the request that waits for it; else STATEPORT_NONE
   int32_t reserved;  ///< 0
   stateport_image_key image;
 } stateport_transfer;
@@ -81,9 +83,12 @@ typedef struct stateport_tier_speeds {
   double host_bytes_per_s;
   double file_bytes_per_s;
   double tokens_per_s;
+  double remote_bytes_per_s;
+  double remote_latency_s;  ///< of one round trip: a load from the remote tier takes it once. 0: none
 } stateport_tier_speeds;
 
-/// What a request cache keeps below the device. Without room on the host and in files there are no tiers.
+/// What a request cache keeps below the device. Without room on the host, in files and in the remote tier there are no
+/// tiers.
 typedef struct stateport_tier_options {
   size_t size;
   int64_t host_bytes;  ///< for images on the host; 0: no host tier
@@ -92,8 +97,9 @@ typedef struct stateport_tier_options {
   /// (stateport_image_bytes). 0: what `eviction` of the cache says.
   int64_t state_image_bytes;
   int64_t kv_image_bytes;
-  int64_t queue_bytes;    ///< of stores and copies under way; what does not fit is dropped and counted. 0: no limit
-  int32_t write_through;  ///< not 0: checkpoints go to files as soon as they are made, not when the device drops them
+  int64_t queue_bytes;  ///< of stores and copies under way; what does not fit is dropped and counted. 0: no limit
+  int32_t
+      write_through;  ///< not 0: checkpoints go to the slowest tier as they are made, not when the device drops them
   /// See stateport_tier_speeds. A hit below the device is taken if loading it takes less time than computing it; every
   /// such hit is taken unless all that it needs is known.
   double host_bytes_per_s;
@@ -105,6 +111,12 @@ typedef struct stateport_tier_options {
   /// engine, which settles it. A callback, as in stateport/c/core.h.
   int64_t (*leading_blocks)(const uint64_t* prefixes, size_t count, void* context);
   void* leading_blocks_context;
+  /// Of images in the remote tier that this cache remembers; 0: no remote tier. Others store there, too, and what is
+  /// forgotten stays there. start asks it for what may be there (STATEPORT_TRANSFER_FIND), states first, then KV.
+  int64_t remote_bytes;
+  int32_t max_finds;  ///< images of states that a request asks for, at most. 0: 4096; STATEPORT_NONE: none
+  double remote_bytes_per_s;
+  double remote_latency_s;
 } stateport_tier_options;
 
 /// What one tier holds and did, since the cache was made.
@@ -124,6 +136,8 @@ typedef struct stateport_tier_usage {
   /// By the speeds: what computing the hit tokens takes, less what loading for these requests takes. Of loads whose
   /// speeds are not all known: 0.
   double saved_s;
+  int64_t asked_images;  ///< finds that were answered
+  int64_t found_images;  ///< finds that were STATEPORT_TRANSFER_DONE
 } stateport_tier_usage;
 
 #ifdef __cplusplus
