@@ -95,6 +95,15 @@ if(NOT STATEPORT_XXHASH_INCLUDE)
   set(STATEPORT_XXHASH_INCLUDE "${stateport_xxHash_source}")
 endif()
 
+if(STATEPORT_VALKEY AND NOT STATEPORT_CORE_ONLY)
+  include(StateportHiredis)
+  if(STATEPORT_HIREDIS)
+    message(STATUS "Found hiredis: ${STATEPORT_HIREDIS_LIBRARY} (TLS: ${STATEPORT_HIREDIS_TLS})")
+  else()
+    message(STATUS "hiredis is not installed: ValkeyStore is not built (Debian package: libhiredis-dev)")
+  endif()
+endif()
+
 if(STATEPORT_BUILD_TESTS)
   stateport_need(doctest doctest::doctest
     https://github.com/doctest/doctest/archive/v2.4.12.tar.gz

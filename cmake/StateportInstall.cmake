@@ -80,6 +80,11 @@ function(stateport_write_pc stateport_pc_name stateport_pc_language)
 endfunction()
 
 set(stateport_pc_needs -lfmt -lcrypto ${stateport_kokkos_files})
+if(STATEPORT_HIREDIS_TLS)
+  list(PREPEND stateport_pc_needs -lhiredis_ssl -lhiredis -lssl)
+elseif(STATEPORT_HIREDIS)
+  list(PREPEND stateport_pc_needs -lhiredis)
+endif()
 stateport_write_pc(stateport "" MODULES ${stateport_modules} NEEDS ${stateport_pc_needs})
 stateport_write_pc(stateport-c-core ", for C, without a device" MODULES core c_core
   NEEDS -lfmt -lcrypto ${stateport_pc_cxx})

@@ -197,6 +197,11 @@ def bookkeeping_rows():
     for what in ("write", "read"):
         yield row("T2", f"{what} an image of 64 MiB, durable and checked | plain loop", "image_file_bench",
                   f"{what}_image{manual}", "ours_ns", "plain_loop_ns", ratio=0.9)
+    for what, plain in (("put", "set"), ("get", "get")):
+        yield row("T4", f"{what} an object of 64 MiB, Valkey over loopback | hiredis' {plain.upper()}",
+                  "valkey_store_bench", f"{what}_object/4{manual}", "ours_ns", f"plain_{plain}_ns", ratio=0.9)
+        yield row("T4", f"{what} an object of 64 MiB in process | memcpy", "remote_store_bench",
+                  f"{what}_in_process{manual}", "ours_ns", "memcpy_to_new_ns" if what == "put" else "memcpy_ns", ratio=0.9)
     for cold, what in ((0, "headers cached"), (1, "headers on the disk")):
         yield row("T3", f"open a folder of 10,000 images, {what} | list it", "image_folder_bench",
                   f"open_folder/images_per_file:1/cold:{cold}{manual}", "ours_ns", "list_ns", ns=1_000_000_000)
