@@ -2,6 +2,7 @@
 #include "report/html_report.hpp"
 
 #include "report/figures.hpp"
+#include "report/page.hpp"
 #include "report/svg_plot.hpp"
 
 #include <fmt/format.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -18,58 +18,6 @@ namespace stateport::replay {
 namespace {
 
 constexpr double gib = 1024.0 * 1024.0 * 1024.0;
-
-constexpr std::string_view style =
-    "body{font:15px/1.45 system-ui,sans-serif;color:#222;background:#fff;max-width:60rem;margin:2rem auto;padding:0 "
-    "1rem}\n"
-    "h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2.5rem 0 .3rem}p{margin:.2rem 0 .8rem;color:#444}\n"
-    "svg{width:100%;height:auto;display:block}\n"
-    ".table{overflow-x:auto;border:1px solid #ddd;margin:.6rem 0}\n"
-    "table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}\n"
-    "th,td{padding:.2rem .6rem;text-align:right;white-space:nowrap}\n"
-    "th:first-child,td:first-child{text-align:left}tbody tr:nth-child(even){background:#f6f6f6}\n"
-    "thead th{border-bottom:1px solid #bbb}\n"
-    "#run td{text-align:left;white-space:normal}\n";
-
-/// What is written of a table: text alone.
-struct Table {
-  const char* id;
-  std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;
-};
-
-/// Collects a page.
-class Page {
- public:
-  template <class... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
-  }
-  void section(const char* heading, const char* explanation) {
-    add("<h2>{}</h2>\n<p>{}</p>\n", escape_html(heading), escape_html(explanation));
-  }
-  void plot(const Plot& plot) { text_ += to_svg(plot); }
-  void table(const Table& table) {
-    add("<div class=\"table\"><table id=\"{}\">\n", table.id);
-    if (!table.head.empty()) {
-      text_ += "<thead>";
-      row(table.head, "th");
-      text_ += "</thead>\n";
-    }
-    text_ += "<tbody>\n";
-    for (const auto& cells : table.rows) row(cells, "td");
-    text_ += "</tbody></table></div>\n";
-  }
-  [[nodiscard]] std::string take() { return std::move(text_); }
-
- private:
-  void row(const std::vector<std::string>& cells, const char* tag) {
-    text_ += "<tr>";
-    for (const std::string& cell : cells) add("<{0}>{1}</{0}>", tag, escape_html(cell));
-    text_ += "</tr>\n";
-  }
-  std::string text_;
-};
 
 double per_cent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole);
@@ -353,11 +301,7 @@ void add_copies(Page& page, const Report& report) {
 
 std::string to_html(const Report& report) {
   Page page;
-  page.add(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>stateport-replay: {}</title>\n"
-      "<style>\n{}{}</style>\n</head>\n<body>\n<h1>What the cache was worth</h1>\n",
-      escape_html(report.run.workload), style, svg_style);
+  page.begin(report.run.workload, "What the cache was worth");
   add_run(page, report);
   if (!report.capacities.empty()) add_capacities(page, report);
   if (report.run.has_tiers()) add_tiers(page, report);
@@ -365,8 +309,7 @@ std::string to_html(const Report& report) {
   add_ages(page, report);
   add_memory(page, report);
   add_copies(page, report);
-  page.add("</body>\n</html>\n");
-  return page.take();
+  return page.end();
 }
 
 }  // namespace stateport::replay
