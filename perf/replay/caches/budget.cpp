@@ -12,6 +12,7 @@ void check_budget(const Budget& budget) {
   require(budget.block_size_tokens >= 1, "budget.block_size_tokens", budget.block_size_tokens, "must be at least 1");
   require(budget.host_bytes >= 0, "budget.host_bytes", budget.host_bytes, "must not be negative");
   require(budget.file_bytes >= 0, "budget.file_bytes", budget.file_bytes, "must not be negative");
+  require(budget.remote_bytes >= 0, "budget.remote_bytes", budget.remote_bytes, "must not be negative");
 }
 
 }  // namespace stateport::replay

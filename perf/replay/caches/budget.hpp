@@ -17,6 +17,8 @@ struct Budget {
   std::int64_t block_size_tokens = 1;
   std::int64_t host_bytes = 0;  ///< below the device, with the same costs; 0: no such tier
   std::int64_t file_bytes = 0;
+  std::int64_t remote_bytes = 0;      ///< of a remote tier that this cache remembers; 0: there is none
+  bool write_through = false;         ///< see TierOptions
   TierSpeeds speeds;                  ///< what decides whether a hit below the device is loaded or computed
   bool separate_checkpoints = false;  ///< states of running requests are of another type
 
@@ -26,8 +28,8 @@ struct Budget {
   }
 };
 
-/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1, host_bytes or file_bytes <
-/// 0.
+/// Throws InvalidArgument: bytes, state_bytes, kv_bytes_per_token or block_size_tokens < 1, host_bytes, file_bytes or
+/// remote_bytes < 0.
 void check_budget(const Budget& budget);
 
 }  // namespace stateport::replay

@@ -116,15 +116,20 @@ EvictionOrder order_of(PolicyKind policy) {
   }
 }
 
-}  // namespace
-
-std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
-                                               const Workload& workload, bool tells_stored) {
+/// Throws for a budget of too many states.
+std::int64_t slots_of(PolicyKind policy, const Budget& budget, const Workload& workload) {
   check_budget(budget);
-  const std::int64_t slots = slots_max(budget, workload, policy);
+  const std::int64_t slots = std::max<std::int64_t>(slots_max(budget, workload, policy), 1);
   require(slots < std::numeric_limits<std::int32_t>::max() / 4, "budget.bytes", budget.bytes,
           "holds too many states to number");
-  if (!has_tiers(policy)) return std::make_unique<ItemCache>(budget, slots, placement_of(policy));
+  return slots;
+}
+
+}  // namespace
+
+ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                        const Workload& workload, bool tells_stored) {
+  const std::int64_t slots = slots_of(policy, budget, workload);
   const bool in_slots = std::ranges::find(slots_policies, policy) != slots_policies.end();
   ServedCacheOptions options{.index = in_slots ? CacheIndex::slots : CacheIndex::tree,
                              .blocks = blocks_max(budget, workload),
@@ -142,7 +147,14 @@ std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& 
     options.eviction_options.samples = 0;
     options.eviction_options.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
   }
-  return std::make_unique<ServedCache>(options);
+  return options;
+}
+
+std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                               const Workload& workload, bool tells_stored) {
+  if (!has_tiers(policy))
+    return std::make_unique<ItemCache>(budget, slots_of(policy, budget, workload), placement_of(policy));
+  return std::make_unique<ServedCache>(budget_cache_options(policy, budget, cost, workload, tells_stored));
 }
 
 }  // namespace stateport::replay

@@ -59,6 +59,12 @@ inline constexpr std::array compared_policies = {PolicyKind::every,    PolicyKin
 /// Slots that a budget can fill at most, with what one request adds before it is finished.
 [[nodiscard]] std::int64_t slots_max(const Budget& budget, const Workload& workload, PolicyKind policy);
 
+struct ServedCacheOptions;
+/// What make_budget_cache makes for a policy that has tiers. Throws InvalidArgument as check_budget, and for a budget
+/// of too many states.
+[[nodiscard]] ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget, const ComputeCost& cost,
+                                                      const Workload& workload, bool tells_stored);
+
 /// `tells_stored`: see ReplayCache::stored(); a cache that is timed should not.
 [[nodiscard]] std::unique_ptr<ReplayCache> make_budget_cache(PolicyKind policy, const Budget& budget,
                                                              const ComputeCost& cost, const Workload& workload,

@@ -31,8 +31,10 @@ void check(const ServedCacheOptions& options) {
           options.budget->block_size_tokens, "must be that of the cache");
 }
 
+}  // namespace
+
 /// Memory counts in quarters of the block size, so that a token that the cache sees costs a whole number.
-RequestCacheOptions cache_options(const ServedCacheOptions& options) {
+RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
   check(options);
   RequestCacheOptions cache{
       .index = options.index,
@@ -65,18 +67,31 @@ RequestCacheOptions cache_options(const ServedCacheOptions& options) {
     cache.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
     cache.tiers.host_bytes = std::min(options.budget->host_bytes, most) * tokens_per_block;
     cache.tiers.file_bytes = std::min(options.budget->file_bytes, most) * tokens_per_block;
+    cache.tiers.remote_bytes = std::min(options.budget->remote_bytes, most) * tokens_per_block;
+    cache.tiers.write_through = options.budget->write_through;
     const TierSpeeds& speeds = options.budget->speeds;
     cache.tiers.host_bytes_per_s = speeds.host_bytes_per_s * tokens_per_block;
     cache.tiers.file_bytes_per_s = speeds.file_bytes_per_s * tokens_per_block;
+    cache.tiers.remote_bytes_per_s = speeds.remote_bytes_per_s * tokens_per_block;
+    cache.tiers.remote_latency_s = speeds.remote_latency_s;
     cache.tiers.tokens_per_s = speeds.tokens_per_s * tokens_per_block / static_cast<double>(options.block_size_tokens);
   }
   return cache;
 }
 
-}  // namespace
+std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_t block_size_tokens) {
+  std::array<TierUsage, medium_count> tiers = {};
+  for (int medium = 0; medium < medium_count; ++medium) {
+    if (cache.tiers() == nullptr) break;
+    TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache.tiers()->usage(static_cast<Medium>(medium));
+    for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
+    tier.hit_tokens = tier.hit_tokens / tokens_per_block * block_size_tokens;
+  }
+  return tiers;
+}
 
 ServedCache::ServedCache(const ServedCacheOptions& options)
-    : cache_(make_request_cache(cache_options(options))),
+    : cache_(make_request_cache(request_cache_options(options))),
       events_(options.tells_stored ? events_at_once : 0),
       block_size_tokens_(options.block_size_tokens) {
   if (options.index == CacheIndex::slots)
@@ -174,13 +189,6 @@ void ServedCache::take_events() {
 
 CacheCounts ServedCache::counts() const {
   const CacheUsage usage = cache_->usage();
-  std::array<TierUsage, medium_count> tiers = {};
-  for (int medium = 0; medium < medium_count; ++medium) {
-    if (cache_->tiers() == nullptr) break;
-    TierUsage& tier = tiers[static_cast<std::size_t>(medium)] = cache_->tiers()->usage(static_cast<Medium>(medium));
-    for (std::int64_t* bytes : {&tier.bytes, &tier.bytes_read, &tier.bytes_written}) *bytes /= tokens_per_block;
-    tier.hit_tokens = tier.hit_tokens / tokens_per_block * block_size_tokens_;
-  }
   return {.state_evictions = usage.evicted_states,
           .block_evictions = usage.evicted_kv_tokens / tokens_per_block,
           .dropped_checkpoints = dropped_checkpoints_,
@@ -188,7 +196,7 @@ CacheCounts ServedCache::counts() const {
           .resident_blocks = usage.kv_tokens / tokens_per_block,
           .resident_states = usage.states,
           .victims = cache_->options().budget_bytes > 0 ? usage.evicted_states : 0,
-          .tiers = tiers,
+          .tiers = tier_usages(*cache_, block_size_tokens_),
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }
 

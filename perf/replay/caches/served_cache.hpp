@@ -6,6 +6,7 @@
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,13 @@ struct ServedCacheOptions {
   std::optional<Budget> budget;  ///< `blocks` and `slots` must be the looser limits
   bool tells_stored = true;      ///< costs events
 };
+
+/// The cache that a ServedCache serves from: blocks of tokens_per_block tokens, and bytes in as many parts of theirs.
+/// Throws as ServedCache, but for make_request_cache.
+[[nodiscard]] RequestCacheOptions request_cache_options(const ServedCacheOptions& options);
+
+/// What the tiers of such a cache hold and did, in bytes and tokens of the model. `block_size_tokens`: of the workload.
+[[nodiscard]] std::array<TierUsage, medium_count> tier_usages(RequestCache& cache, std::int64_t block_size_tokens);
 
 /// What an engine links, with one request at a time: RequestCache by block hash or by tokens.
 class ServedCache final : public ReplayCache {
