@@ -7,7 +7,9 @@
 #include "caches/policy_kind.hpp"
 #include "caches/replayer.hpp"
 #include "caches/served_cache.hpp"
+#include "fleet_run.hpp"
 #include "options.hpp"
+#include "report/fleet_report.hpp"
 #include "report/html_report.hpp"
 #include "report/json.hpp"
 #include "report/progress.hpp"
@@ -186,6 +188,17 @@ int run_sizing(const Options& options, const StateSpec& spec, const Workload& wo
   return 0;
 }
 
+/// Many machines, simulated.
+int run_many(const Options& options, const StateSpec& spec, const LoadedWorkload& loaded, std::ofstream& json,
+             std::ofstream& page) {
+  const FleetReport report = run_fleet(options, loaded, spec, [] { return interrupted == 0; });
+  if (report.answers.empty()) return exit_interrupted;
+  fmt::print("{}", to_text(report));
+  write_output(json, options.json_file, to_json(report));
+  if (!options.report_file.empty()) write_output(page, options.report_file, to_html(report));
+  return 0;
+}
+
 int replay(const Options& options) {
   interrupt_gently();
   std::ofstream json = open_output(options.json_file);
@@ -198,6 +211,7 @@ int replay(const Options& options) {
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});
   if (!options.sweep_bytes.empty()) return run_sweep(options, full, workload, json);
+  if (options.fleet.wanted()) return run_many(options, full, loaded, json, page);
   if (options.size) return run_sizing(options, full, workload, json);
   Report report{.run = describe_run(options, loaded, full)};
   if (options.serves())

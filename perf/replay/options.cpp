@@ -58,6 +58,19 @@ constexpr const char* footer =
     "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
     "  refused (checkpoints without room), skipped_parts (copies without a slot),\n"
     "  planning_ns_p50, planning_ns_p99  of plan and commit of a step\n"
+    "and with --nodes, instead of all these:\n"
+    "  routes {route: {figure: {value, standard_error}}}, the figures of the text\n"
+    "A node serves one prompt at a time, in simulated time: what is loaded takes\n"
+    "bytes / bandwidth, what is computed tokens / --prefill-rate, answers nothing.\n"
+    "Requests come when the workload says. What is moved between a device, its\n"
+    "host and its disk takes no time but for loads; a link takes one transfer after\n"
+    "the other. uncached_*: the same requests on the same nodes, all computed.\n"
+    "Where a trace names no session, the block behind the shared opening names the\n"
+    "conversation (openings end where more than 16 different blocks follow).\n"
+    "A sample has whole conversations and its part of the nodes and of the remote\n"
+    "store. What conversations share is computed and stored once in each sample, as\n"
+    "in the whole: hit rates come out low, the more the smaller the sample, and the\n"
+    "standard error does not know of it. Compare --sample N and --sample N/2.\n"
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
     "done; 130 when interrupted (Ctrl-C prints the summary so far).";
 
@@ -228,14 +241,17 @@ void choose_policy(const std::string& policy, Options& options) {
 /// The speeds of all tiers are known, or none.
 void check_speeds(const CLI::App& app, const Options& options) {
   const TierSpeeds& speeds = options.speeds;
-  const bool known = speeds.tokens_per_s + speeds.host_bytes_per_s + speeds.file_bytes_per_s > 0;
+  const bool known =
+      speeds.tokens_per_s + speeds.host_bytes_per_s + speeds.file_bytes_per_s + speeds.remote_bytes_per_s > 0;
   const auto check = [&](const char* speed, bool wanted, const char* why_not) {
     if (app.count(speed) > 0 && !wanted) throw CLI::ValidationError(speed, why_not);
     if (app.count(speed) == 0 && wanted && known) throw CLI::ValidationError(speed, "is needed with the other speeds");
   };
   check("--host-bandwidth", options.host_bytes > 0 || options.size, "needs --host or size");
   check("--disk-bandwidth", options.disk_bytes > 0, "needs --disk");
-  check("--prefill-rate", options.has_tiers() || options.size, "needs --host, --disk or size");
+  check("--link", options.fleet.remote_bytes > 0, "needs --remote");
+  check("--prefill-rate", options.has_tiers() || options.size || options.fleet.wanted(),
+        "needs --host, --disk, --nodes or size");
 }
 
 /// What means nothing to what was chosen.
@@ -255,7 +271,8 @@ void refuse_others(const CLI::App& app, const Options& options) {
   if (align)
     refuse({"--budget", "--checkpoint", "--hash", "--blocks", "--sweep", "--prometheus"},
            "means nothing with --cache align");
-  if (!align && app.count("--trace") > 0) refuse({"--seed"}, "means nothing with --trace, but for --cache align");
+  if (!align && !options.fleet.wanted() && app.count("--trace") > 0)
+    refuse({"--seed"}, "means nothing with --trace, but for --cache align and --nodes");
   if (options.size)
     refuse({"--budget", "--sweep", "--blocks", "--slots", "--unlimited", "--checkpoint", "--prometheus", "--report"},
            "means nothing to size");
@@ -266,8 +283,9 @@ void refuse_others(const CLI::App& app, const Options& options) {
            "needs --budget, --sweep, size or --policy");
   if (options.budget_bytes == 0) refuse({"--report", "--host", "--disk"}, "needs --budget");
   if (!has_tiers(options.policy)) refuse({"--host", "--disk"}, "needs a policy of RequestCache");
-  if (options.materialize_bytes > 0 && options.disk_folder.empty() && !options.size)
+  if (options.materialize_bytes > 0 && options.disk_folder.empty() && !options.size && !options.fleet.wanted())
     refuse({"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
+  check_fleet_arguments(app, options.fleet, options.policy, !options.disk_folder.empty());
   check_speeds(app, options);
   if (!options.checkpoint_type) return;
   if (align) refuse({"--checkpoint-dtype"}, "means nothing with --cache align: its checkpoints are states of requests");
@@ -317,6 +335,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
   add_cache(app, options);
   std::string policy;
   add_budget(app, options, policy);
+  add_fleet_arguments(app, options.fleet, options.speeds);
   add_align(app, options);
   add_states(app, options);
   add_size(app, options);

@@ -8,6 +8,7 @@
 #include "caches/budget.hpp"
 #include "caches/checkpoint_depths.hpp"
 #include "caches/policy_kind.hpp"
+#include "fleet_arguments.hpp"
 #include "workload/generator.hpp"
 
 #include <cstddef>
@@ -35,15 +36,16 @@ struct Options {
   std::int32_t blocks = 0;  ///< 0: blocks_per_slot for each slot
   std::int32_t slots = 256;
   bool unlimited = false;
-  std::int64_t budget_bytes = 0;              ///< > 0: one memory for KV and states, instead of blocks and slots
-  std::int64_t host_bytes = 0;                ///< below the budget, on the host
-  std::int64_t disk_bytes = 0;                ///< and in files
-  std::string disk_folder;                    ///< where the files are; empty: they are counted alone
-  TierSpeeds speeds;                          ///< all that the tiers need, or none
-  PolicyKind policy = PolicyKind::hix;        ///< of the budget
-  std::optional<EvictionOrder> eviction;      ///< of blocks and slots, where the command line says
-  std::vector<std::int64_t> sweep_bytes;      ///< not empty: every policy with each of these budgets
-  HintKinds hints;                            ///< what the policy is told
+  std::int64_t budget_bytes = 0;          ///< > 0: one memory for KV and states, instead of blocks and slots
+  std::int64_t host_bytes = 0;            ///< below the budget, on the host
+  std::int64_t disk_bytes = 0;            ///< and in files
+  std::string disk_folder;                ///< where the files are; empty: they are counted alone
+  TierSpeeds speeds;                      ///< all that the tiers need, or none
+  PolicyKind policy = PolicyKind::hix;    ///< of the budget
+  std::optional<EvictionOrder> eviction;  ///< of blocks and slots, where the command line says
+  std::vector<std::int64_t> sweep_bytes;  ///< not empty: every policy with each of these budgets
+  HintKinds hints;                        ///< what the policy is told
+  FleetArguments fleet;
   bool size = false;                          ///< what budget_bytes are worth, instead of a replay
   std::optional<ElementType> recurrent_type;  ///< instead of the catalogue's
   /// Of recurrent states in checkpoints, for what these cost; none: that of running requests.

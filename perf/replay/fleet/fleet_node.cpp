@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fleet/fleet_node.hpp"
+
+#include <stateport/core/model/error.hpp>
+
+#include "caches/cache.hpp"
+#include "caches/served_cache.hpp"
+#include "workload/sequence.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace stateport::replay {
+namespace {
+
+TierUsage& operator+=(TierUsage& sum, const TierUsage& more) {
+  for (const auto member :
+       {&TierUsage::states, &TierUsage::kv_blocks, &TierUsage::bytes, &TierUsage::bytes_written, &TierUsage::bytes_read,
+        &TierUsage::loads, &TierUsage::hit_tokens, &TierUsage::evicted_states, &TierUsage::dropped_states,
+        &TierUsage::refused_images, &TierUsage::lost_images, &TierUsage::asked_images, &TierUsage::found_images})
+    sum.*member += more.*member;
+  sum.saved_s += more.saved_s;
+  return sum;
+}
+
+}  // namespace
+
+FleetNode::FleetNode(const NodeSetup& setup, const Crowd& crowd, std::uint32_t number, FleetClock& clock,
+                     RemoteDirectory& remote)
+    : setup_(setup),
+      crowd_(crowd),
+      number_(number),
+      clock_(clock),
+      remote_(remote),
+      cache_(make_request_cache(setup.cache)),
+      link_(setup.speeds.remote_bytes_per_s, setup.speeds.remote_latency_s),
+      host_(setup.speeds.host_bytes_per_s, 0),
+      files_(setup.speeds.file_bytes_per_s, 0) {}
+
+void FleetNode::add(double now_s, std::size_t request) {
+  waiting_.push_back(request);
+  if (!current_) begin_next(now_s);
+}
+
+void FleetNode::begin_next(double now_s) {
+  if (waiting_.empty()) return;
+  const std::size_t index = waiting_.front();
+  waiting_.pop_front();
+  current_ = Current{.index = index, .begun_s = now_s, .result = {.request = index}};
+  const Request& wanted = crowd_.workload.request(index);
+  const std::span<const BlockIdentity> identities = crowd_.workload.blocks(index);
+  const std::int64_t seen = tokens_seen(std::ssize(identities), wanted.input_tokens, setup_.block_size_tokens);
+  if (seen > setup_.cache.max_request_tokens) return compute(now_s);
+  const Sequence names(tokens_per_block, seen, identities, index);
+  tokens_.clear();
+  for (std::int64_t at = 0; at < seen; ++at) tokens_.push_back(names.token(at));
+  cache_now_s_ = std::max(cache_now_s_, wanted.arrival_s());  // one that another node did not serve may come late
+  const auto started = cache_->start({.tokens = tokens_, .hint = wanted.hint, .now_s = cache_now_s_});
+  require_invariant(started.has_value(), "FleetNode", "a request finds no room though no other runs");
+  current_->request = started->request;
+  current_->result.device_hit_tokens = real_tokens(started->reused_tokens);
+  current_->result.lost = started->lost;
+  move(now_s);
+  if (cache_->tiers() == nullptr || !cache_->tiers()->is_loading(current_->request)) compute(now_s);
+}
+
+/// All that the request waited for is there, or will not come.
+void FleetNode::compute(double now_s) {
+  Current& current = *current_;
+  ServedPrompt& result = current.result;
+  if (current.request.valid()) {
+    const std::int64_t reused = cache_->computed(current.request);
+    const std::int64_t left = std::ssize(cache_->tokens(current.request)) - reused;
+    result.loaded_tokens = real_tokens(reused) - result.device_hit_tokens;
+    const PassRow row{.request = current.request, .tokens = static_cast<std::int32_t>(left)};
+    const PassPlan plan = cache_->plan({&row, 1});
+    require_invariant(plan.rows_without_room == 0, "FleetNode", "a prompt finds no room though no other runs");
+    current.pass = plan.pass;
+    move(now_s);
+  }
+  result.load_failed = result.loaded_tokens == 0 && current.medium != Medium::device;
+  if (result.loaded_tokens > 0) result.medium = current.medium;
+  result.waited_s = now_s - current.begun_s;
+  const std::int64_t left = crowd_.workload.request(current.index).input_tokens - result.hit_tokens();
+  clock_.set({.at_s = now_s + static_cast<double>(left) / setup_.speeds.tokens_per_s,
+              .kind = FleetEvent::Kind::prompt_computed,
+              .node = number_,
+              .life = life_});
+}
+
+ServedPrompt FleetNode::prompt_computed(double now_s) {
+  const Current current = *std::exchange(current_, std::nullopt);
+  if (current.request.valid()) {
+    constexpr std::int32_t sampled = 0;
+    static_cast<void>(cache_->commit(current.pass, {&sampled, 1}, {}));
+    static_cast<void>(take(now_s));
+    cache_->finish(current.request, crowd_.workload.request(current.index).hint);
+    move(now_s);
+  }
+  ++counts_.requests;
+  counts_.input_tokens += crowd_.workload.request(current.index).input_tokens;
+  begin_next(now_s);
+  return current.result;
+}
+
+/// What the cache decided is carried out, until it decides nothing more.
+void FleetNode::move(double now_s) {
+  while (take(now_s)) {
+  }
+}
+
+/// False: there was nothing to carry out.
+bool FleetNode::take(double now_s) {
+  CacheTiers* const tiers = cache_->tiers();
+  if (tiers == nullptr) return false;
+  const TransferPlan plan = tiers->take_transfers();
+  if (plan.transfers.empty()) return false;
+  answers_.clear();
+  for (const Transfer& transfer : plan.transfers) carry_out(now_s, transfer);
+  tiers->settle(answers_);
+  return true;
+}
+
+void FleetNode::carry_out(double now_s, const Transfer& transfer) {
+  if (transfer.kind == Transfer::Kind::drop) return note_file(transfer, false);
+  const bool within = transfer.from != Medium::remote && transfer.to != Medium::remote;
+  if (within && transfer.kind != Transfer::Kind::load) {
+    note_file(transfer, true);
+    answers_.push_back({.id = transfer.id});
+    return;
+  }
+  if (transfer.kind == Transfer::Kind::load) {
+    Current& current = *current_;
+    current.medium = std::max(current.loads++ == 0 ? Medium::device : current.medium, transfer.from);
+  }
+  under_way_[transfer.id] = transfer;
+  clock_.set({.at_s = arrival_s(now_s, transfer),
+              .kind = FleetEvent::Kind::transfer_ended,
+              .node = number_,
+              .life = life_,
+              .transfer = transfer.id});
+}
+
+double FleetNode::arrival_s(double now_s, const Transfer& transfer) {
+  const std::int64_t bytes = bytes_of(transfer.image);
+  if (transfer.from == Medium::host && transfer.to == Medium::device) return host_.send(now_s, bytes);
+  if (transfer.from == Medium::file && transfer.to == Medium::device) return files_.send(now_s, bytes);
+  // A find, a store of what is there, and a load of what is not.
+  const bool there = remote_.has(transfer.image);
+  const bool no_bytes = transfer.kind == Transfer::Kind::find || there == (transfer.to == Medium::remote);
+  return no_bytes ? link_.ask(now_s) : link_.send(now_s, bytes);
+}
+
+void FleetNode::transfer_ended(double now_s, TransferId id) {
+  const auto found = under_way_.find(id);
+  const Transfer transfer = found->second;
+  under_way_.erase(found);
+  if (transfer.kind == Transfer::Kind::load) --current_->loads;
+  const TransferResult result{.id = id, .status = status_of(transfer)};
+  const bool waited = current_ && !current_->pass && current_->request.valid();
+  cache_->tiers()->settle({&result, 1});
+  move(now_s);
+  if (waited && !cache_->tiers()->is_loading(current_->request)) compute(now_s);
+}
+
+/// How a transfer ended that took time, and what it means to the remote store.
+TransferStatus FleetNode::status_of(const Transfer& transfer) {
+  const std::int64_t bytes = bytes_of(transfer.image);
+  if (transfer.kind == Transfer::Kind::find) {
+    ++counts_.asked_images;
+    if (!remote_.has(transfer.image)) return TransferStatus::gone;
+    ++counts_.found_images;
+    return TransferStatus::done;
+  }
+  if (transfer.kind == Transfer::Kind::load) {
+    if (transfer.from != Medium::remote) return TransferStatus::done;
+    if (!remote_.get(transfer.image)) {
+      ++counts_.lost_images;
+      return TransferStatus::gone;
+    }
+    counts_.read_bytes += bytes;
+    return TransferStatus::done;
+  }
+  const RemoteDirectory::Put put = remote_.put(transfer.image, bytes);
+  if (put == RemoteDirectory::Put::added) counts_.stored_bytes += bytes;
+  counts_.stored_again += put == RemoteDirectory::Put::was_there;
+  return put == RemoteDirectory::Put::no_room ? TransferStatus::no_room : TransferStatus::done;
+}
+
+void FleetNode::note_file(const Transfer& transfer, bool there) {
+  if (!setup_.keeps_files || transfer.to != Medium::file) return;
+  if (there)
+    kept_files_[transfer.image] = ++written_files_;
+  else
+    kept_files_.erase(transfer.image);
+}
+
+std::vector<std::size_t> FleetNode::fail() {
+  count_life();
+  std::vector<std::size_t> unserved(waiting_.begin(), waiting_.end());
+  if (current_) unserved.insert(unserved.begin(), current_->index);
+  waiting_.clear();
+  current_.reset();
+  under_way_.clear();
+  cache_.reset();
+  ++life_;
+  ++counts_.failures;
+  return unserved;
+}
+
+void FleetNode::restart(double now_s) {
+  cache_ = make_request_cache(setup_.cache);
+  cache_now_s_ = 0;
+  link_.clear();
+  host_.clear();
+  files_.clear();
+  std::vector<std::pair<std::uint64_t, ImageKey>> files;
+  for (const auto& [image, written] : kept_files_) files.emplace_back(written, image);
+  std::ranges::sort(files, {}, &std::pair<std::uint64_t, ImageKey>::first);
+  for (const auto& [written, image] : files)
+    if (!cache_->tiers()->attach(Medium::file, image)) kept_files_.erase(image);
+  move(now_s);
+}
+
+void FleetNode::take_events(std::vector<CacheEvent>& events) {
+  constexpr std::size_t at_once = 256;
+  for (std::size_t taken = at_once; taken == at_once;) {
+    const std::size_t had = events.size();
+    events.resize(had + at_once);
+    taken = cache_->take_events(std::span(events).subspan(had));
+    events.resize(had + taken);
+  }
+}
+
+/// The cache is about to go: what it counted stays.
+void FleetNode::count_life() {
+  counts_ = counts();
+  for (TierUsage& tier : counts_.tiers) tier.states = tier.kv_blocks = tier.bytes = 0;
+}
+
+NodeCounts FleetNode::counts() const {
+  NodeCounts counts = counts_;
+  counts.link_bytes = link_.bytes();
+  counts.link_busy_s = link_.busy_s();
+  if (!is_up()) return counts;
+  counts.hit_tokens += real_tokens(cache_->stats().hit_tokens);
+  counts.evicted_states += cache_->usage().evicted_states;
+  const auto usages = tier_usages(*cache_, setup_.block_size_tokens);
+  for (std::size_t medium = 0; medium < usages.size(); ++medium) counts.tiers[medium] += usages[medium];
+  return counts;
+}
+
+void FleetNode::check_invariants() const {
+  if (!is_up()) return;
+  cache_->check_invariants();
+  require_invariant(cache_->tiers() == nullptr || under_way_.size() == cache_->tiers()->transfers_under_way(),
+                    "FleetNode", "transfers under way are not those of the cache");
+}
+
+}  // namespace stateport::replay

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "caches/cache.hpp"
+#include "containers/flat_map.hpp"
+#include "fleet/crowd.hpp"
+#include "fleet/fleet_clock.hpp"
+#include "fleet/link.hpp"
+#include "fleet/remote_directory.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::replay {
+
+/// What every node of a fleet is.
+struct NodeSetup {
+  RequestCacheOptions cache;           ///< as of request_cache_options(), whose bytes and tokens it counts in
+  std::int64_t block_size_tokens = 0;  ///< of the workload
+  std::int64_t state_bytes = 0;        ///< of a checkpoint
+  std::int64_t kv_bytes = 0;           ///< of a block
+  TierSpeeds speeds;                   ///< of prompts, > 0, and of loads, where 0 takes no time; remote: of the link
+  bool keeps_files = false;            ///< files outlive a failure
+};
+
+/// What a node did, in all its lives.
+struct NodeCounts {
+  std::int64_t requests = 0;  ///< that were served
+  std::int64_t input_tokens = 0;
+  std::int64_t hit_tokens = 0;    ///< as its caches count: with requests that it began and did not end
+  std::int64_t link_bytes = 0;    ///< both directions
+  std::int64_t stored_bytes = 0;  ///< that the remote store did not have before
+  std::int64_t stored_again = 0;  ///< images that another node had brought there first: their bytes came for nothing
+  std::int64_t read_bytes = 0;    ///< of loads from the remote store that ended well
+  std::int64_t asked_images = 0;
+  std::int64_t found_images = 0;
+  std::int64_t lost_images = 0;  ///< that a load from the remote store did not find any more
+  std::int64_t failures = 0;
+  double link_busy_s = 0;
+  std::array<TierUsage, medium_count> tiers = {};  ///< counters; what a tier holds is of the last life
+  std::int64_t evicted_states = 0;
+};
+
+/// A request that a node has computed.
+struct ServedPrompt {
+  std::size_t request = 0;
+  std::int64_t device_hit_tokens = 0;  ///< up to the state that the device had
+  std::int64_t loaded_tokens = 0;      ///< and so many beyond that were not computed
+  Medium medium = Medium::device;      ///< the slowest that something was loaded from
+  std::optional<LostHit> lost;         ///< as the request began
+  bool load_failed = false;            ///< something was loaded, and did not arrive
+  double waited_s = 0;                 ///< for what was asked and loaded
+
+  [[nodiscard]] std::int64_t hit_tokens() const noexcept { return device_hit_tokens + loaded_tokens; }
+};
+
+/// One machine: a cache, and a queue of prompts. It serves one prompt at a time, as a ServedCache does, and begins the
+/// next when its states are made. What a cache decides is carried out in the time that it takes:
+///
+///     loads           bytes / bandwidth of the tier, one after the other in each
+///     remote tier     see Link; find: one latency. What the store has already is not sent again
+///     other moves     no time, and no bandwidth
+///
+/// A load from the remote store finds nothing if the image is gone when it begins, or when it ends.
+class FleetNode {
+ public:
+  /// What is named here must outlive it. Throws as make_request_cache.
+  FleetNode(const NodeSetup& setup, const Crowd& crowd, std::uint32_t number, FleetClock& clock,
+            RemoteDirectory& remote);
+
+  [[nodiscard]] bool is_up() const noexcept { return cache_ != nullptr; }
+  /// Events that were set in another life do not concern it.
+  [[nodiscard]] std::uint32_t life() const noexcept { return life_; }
+  void add(double now_s, std::size_t request);
+  void transfer_ended(double now_s, TransferId transfer);
+  /// The prompt that is being computed is done; the next one begins.
+  ServedPrompt prompt_computed(double now_s);
+  /// Loses all but the files. Returns the requests that it did not serve, the oldest first.
+  std::vector<std::size_t> fail();
+  /// Begins again, with an empty cache but for files.
+  void restart(double now_s);
+
+  /// Appends what changed in the cache since the last call. Precondition: the cache keeps events.
+  void take_events(std::vector<CacheEvent>& events);
+  [[nodiscard]] NodeCounts counts() const;
+  /// Throws std::logic_error naming the first broken invariant.
+  void check_invariants() const;
+
+ private:
+  /// The request that is served.
+  struct Current {
+    std::size_t index = 0;
+    RequestId request;  ///< none: the prompt is longer than the cache, and passes it by
+    PassId pass = 0;
+    double begun_s = 0;
+    std::int32_t loads = 0;          ///< transfers under way
+    Medium medium = Medium::device;  ///< of the last load, the slowest
+    ServedPrompt result;
+  };
+
+  void begin_next(double now_s);
+  void compute(double now_s);
+  void move(double now_s);
+  [[nodiscard]] bool take(double now_s);
+  void carry_out(double now_s, const Transfer& transfer);
+  void note_file(const Transfer& transfer, bool there);
+  [[nodiscard]] double arrival_s(double now_s, const Transfer& transfer);
+  [[nodiscard]] TransferStatus status_of(const Transfer& transfer);
+  [[nodiscard]] std::int64_t bytes_of(const ImageKey& image) const noexcept {
+    return image.content == CacheContent::state ? setup_.state_bytes : setup_.kv_bytes;
+  }
+  /// Of the model, for those of whole blocks as the cache sees them.
+  [[nodiscard]] std::int64_t real_tokens(std::int64_t seen) const noexcept {
+    return seen / tokens_per_block * setup_.block_size_tokens;
+  }
+  void count_life();
+
+  const NodeSetup& setup_;
+  const Crowd& crowd_;
+  std::uint32_t number_;
+  FleetClock& clock_;
+  RemoteDirectory& remote_;
+  std::unique_ptr<RequestCache> cache_;  ///< nullptr: down
+  Link link_;
+  Link host_;
+  Link files_;
+  std::uint32_t life_ = 0;
+  std::deque<std::size_t> waiting_;
+  std::optional<Current> current_;
+  double cache_now_s_ = 0;
+  FlatMap<TransferId, Transfer> under_way_;
+  FlatMap<ImageKey, std::uint64_t, ImageKeyHash> kept_files_;  ///< with the order in which they were written
+  std::uint64_t written_files_ = 0;
+  NodeCounts counts_;
+
+  // Of one call.
+  std::vector<Token> tokens_;
+  std::vector<TransferResult> answers_;
+};
+
+}  // namespace stateport::replay

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/compute_cost.hpp>
+
+#include "caches/budget.hpp"
+#include "caches/policy_kind.hpp"
+#include "fleet/crowd.hpp"
+#include "fleet/fleet.hpp"
+#include "fleet/router.hpp"
+#include "workload/workload.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace stateport::replay {
+
+/// What is asked of a fleet.
+struct FleetQuestion {
+  std::size_t nodes = 1;
+  std::vector<Route> routes = {Route::prefix};
+  /// Of each node; its remote tier and write_through are those of the fleet, its speeds with those of the link.
+  Budget node;
+  PolicyKind policy = PolicyKind::hix;
+  ComputeCost cost;
+  std::int64_t remote_bytes = 0;  ///< of the store that all share; 0: there is none
+  bool write_back = false;        ///< only what a node gives up goes there; else every checkpoint, once it is made
+  double load = 1;                ///< see CrowdOptions
+  std::int64_t imbalance_tokens = 65'536;  ///< these, see FleetOptions
+  double event_delay_s = 0;
+  double mean_life_s = 0;
+  double down_s = 0;
+  std::uint64_t seed = 1;
+  /// Simulates so many of the nodes, with that part of the conversations and of the remote store; 0: all of them.
+  std::size_t sample_nodes = 0;
+  std::int32_t samples = 1;  ///< so many times, with other conversations
+
+  [[nodiscard]] bool is_sampled() const noexcept { return sample_nodes > 0 && sample_nodes < nodes; }
+};
+
+/// One number that a fleet comes to: the mean of the samples, and its standard error.
+struct FleetFigure {
+  const char* name = "";  ///< as a key of JSON, with the unit last
+  double value = 0;
+  double error = 0;  ///< 0 without samples
+};
+
+/// What a fleet did with one route.
+struct FleetAnswer {
+  Route route = Route::prefix;
+  std::vector<FleetFigure> figures;
+  FleetCounts counts;  ///< of the first sample, or of the whole fleet
+};
+
+/// The numbers of one run, without errors. Rates are of all prompt tokens; bytes and tokens are those of the nodes that
+/// were simulated. Times to the first token have no decoding.
+[[nodiscard]] std::vector<FleetFigure> figures_of(const FleetCounts& counts, double tokens_per_s);
+/// The figure of this name. Precondition: there is one.
+[[nodiscard]] const FleetFigure& figure(const std::vector<FleetFigure>& figures, const char* name);
+
+/// The nodes that a question simulates, for requests of this crowd.
+[[nodiscard]] FleetOptions fleet_options(const FleetQuestion& question, const Crowd& crowd, Route route);
+
+/// An answer for each route. Between requests `keep_going` is called; false ends it, without answers for what is not
+/// done. Throws InvalidArgument: no samples, as make_crowd and Fleet.
+///
+/// Samples. A sample has whole conversations and as many nodes, so that a node has as many as in the fleet. It is drawn
+/// by a hash of the conversation (spatial sampling, as SHARDS does for one cache). What conversations share (system
+/// prompts) is stored once in a sample as in the whole fleet, but for fewer of them: it takes a larger part of the
+/// remote store, and is computed first by a larger part of the requests. So a sample has fewer hits than the fleet, the
+/// more of the prompts is shared and the smaller it is; the error that is told does not know of that. The most of a
+/// link is that of the nodes of a sample.
+[[nodiscard]] std::vector<FleetAnswer> ask_fleet(const Workload& workload, const FleetQuestion& question,
+                                                 const std::function<bool()>& keep_going);
+
+}  // namespace stateport::replay
