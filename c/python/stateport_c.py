@@ -6,7 +6,7 @@
 
 import ctypes
 import operator
-from ctypes import (CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64,
+from ctypes import (CFUNCTYPE, POINTER, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64,
                     c_void_p, sizeof)
 
 OK, INVALID_ARGUMENT, INVALID_HANDLE, NO_CAPACITY, _, BACKEND_ERROR, _, INVALID_STATE = range(8)  # stateport_status
@@ -183,6 +183,49 @@ FileTierInfo = struct("FileTierInfo", images=c_uint64, file_bytes=c_uint64, writ
                       foreign_images=c_uint64, damaged_files=c_uint64, unreadable_files=c_uint64,
                       dropped_temporaries=c_uint64, written_images=c_uint64, written_bytes=c_uint64,
                       read_images=c_uint64, read_bytes=c_uint64, write_seconds=c_double, read_seconds=c_double)
+
+
+class RemotePiece(ctypes.Structure):
+    _fields_ = [("address", c_void_p), ("bytes", c_size_t)]
+
+
+class RemoteObject(ctypes.Structure):
+    _fields_ = [("ticket", c_uint64), ("key", c_void_p), ("key_bytes", c_size_t), ("pieces", POINTER(RemotePiece)),
+                ("piece_count", c_size_t)]
+
+
+class RemoteKey(ctypes.Structure):
+    _fields_ = [("ticket", c_uint64), ("key", c_void_p), ("key_bytes", c_size_t)]
+
+
+class RemoteCompletion(ctypes.Structure):
+    _fields_ = [("ticket", c_uint64), ("status", c_int32), ("reserved", c_int32), ("bytes", c_uint64)]
+
+
+RemoteLimits = struct("RemoteLimits", queue_bytes=c_uint64, queue_requests=c_uint64)
+ValkeyOptions = struct("ValkeyOptions", url=c_char_p, host=c_char_p, port=c_int32, database=c_int32,
+                       unix_socket=c_char_p, user=c_char_p, password=c_char_p, tls=c_int32, lanes=c_int32,
+                       ca_file=c_char_p, certificate_file=c_char_p, key_file=c_char_p, server_name=c_char_p,
+                       connect_timeout_s=c_double, silence_timeout_s=c_double, piece_bytes=c_uint64,
+                       lifetime_s=c_double, prefix=c_char_p, queue_bytes=c_uint64, queue_requests=c_uint64)
+MooncakeOptions = struct("MooncakeOptions", local_hostname=c_char_p, metadata_server=c_char_p, master=c_char_p,
+                         protocol=c_char_p, devices=c_char_p, segment_bytes=c_uint64, buffer_bytes=c_uint64,
+                         replicas=c_uint64, lanes=c_int32, queue_bytes=c_uint64, queue_requests=c_uint64)
+# Callbacks: Python must hold on to the objects until `destroy` was called.
+OnRemoteMemory = CFUNCTYPE(c_int32, c_void_p, c_size_t, c_void_p)
+OnRemoteObjects = CFUNCTYPE(c_int32, POINTER(RemoteObject), c_size_t, c_void_p)
+OnRemoteKeys = CFUNCTYPE(c_int32, POINTER(RemoteKey), c_size_t, c_void_p)
+OnRemotePoll = CFUNCTYPE(c_size_t, POINTER(RemoteCompletion), c_size_t, c_void_p)
+OnRemoteEnd = CFUNCTYPE(None, c_void_p)
+RemoteCallbacks = struct("RemoteCallbacks", context=c_void_p, needs_registration=c_int32,
+                         register_memory=OnRemoteMemory, unregister_memory=OnRemoteMemory, put=OnRemoteObjects,
+                         get=OnRemoteObjects, exists=OnRemoteKeys, remove=OnRemoteKeys, poll=OnRemotePoll,
+                         destroy=OnRemoteEnd)
+RemoteStoreInfo = struct("RemoteStoreInfo", needs_registration=c_int32, accepted_requests=c_uint64,
+                         refused_requests=c_uint64, answers=c_uint64 * 7)
+ValkeyInfo = struct("ValkeyInfo", connections=c_uint64, failed_attempts=c_uint64, lost_connections=c_uint64,
+                    damaged_objects=c_uint64, last_error=c_char * 200)
+
 ImageLayout = struct("ImageLayout", image_bytes=c_uint64, header_bytes=c_uint64, sections=c_size_t)
 AttachedImages = struct("AttachedImages", attached=c_size_t, removed=c_size_t, skipped=c_size_t)
 

@@ -47,6 +47,10 @@ std::string_view name(Kind kind) noexcept {
       return "state tiers";
     case Kind::file_tier:
       return "file tier";
+    case Kind::remote_objects:
+      return "remote objects";
+    case Kind::remote_store:
+      return "remote store";
     case Kind::hasher:
       return "hasher";
   }

@@ -31,6 +31,8 @@ enum class Kind : std::uint8_t {
   step_committer,
   state_tiers,
   file_tier,
+  remote_objects,
+  remote_store,
   hasher
 };
 inline constexpr Kind last_kind = Kind::hasher;

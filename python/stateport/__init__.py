@@ -18,6 +18,7 @@ from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
 from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, StateGroup, TierUsage
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
+from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
 from stateport.copier import SlotCopier
 from stateport.errors import (
     BackendError,
@@ -32,8 +33,10 @@ from stateport.errors import (
 from stateport.eviction import Eviction, ReuseHint
 from stateport.file_tier import FileTier, ImageLayout, image_keys
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
+from stateport.mooncake_store import MooncakeStore
 from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
+from stateport.remote_store import REMOTE_COMPLETION, InProcessObjects, InProcessStore, RemoteStore, ValkeyStore
 from stateport.request_cache import RequestCache
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
 from stateport.slot_allocator import AllocatorInfo, FoundState, SlotAllocator, SlotVictim, StateTag
@@ -48,6 +51,7 @@ __all__ = [
     "CACHE_EVENT",
     "IMAGE_KEY",
     "MEDIA",
+    "REMOTE_COMPLETION",
     "SLOT_COPY",
     "SLOT_IMAGE",
     "STATE_SAVE",
@@ -67,6 +71,7 @@ __all__ = [
     "CacheStats",
     "CheckpointCommit",
     "CheckpointPlanner",
+    "ClientStore",
     "ClosedError",
     "DeviceArray",
     "Error",
@@ -77,6 +82,8 @@ __all__ = [
     "GroupPlan",
     "Hasher",
     "ImageLayout",
+    "InProcessObjects",
+    "InProcessStore",
     "Inserted",
     "InternalError",
     "InvalidArgument",
@@ -84,6 +91,7 @@ __all__ = [
     "Lock",
     "Match",
     "MediaKey",
+    "MooncakeStore",
     "Namespace",
     "NoCapacity",
     "OutOfMemory",
@@ -91,6 +99,9 @@ __all__ = [
     "PassPlan",
     "PlannedCheckpoints",
     "PrefixTree",
+    "RemoteClient",
+    "RemoteRequest",
+    "RemoteStore",
     "RequestCache",
     "ReuseHint",
     "Runtime",
@@ -109,6 +120,7 @@ __all__ = [
     "TierOptions",
     "TierUsage",
     "TreeSizes",
+    "ValkeyStore",
     "Victim",
     "backend",
     "forget_stream",

@@ -33,6 +33,8 @@ void test_images(void);
 void test_file_limits(void);
 void test_file_tier(void);
 void test_file_tier_refusals(void);
+void test_remote_store(void);
+void test_remote_store_refusals(void);
 void test_state_tiers_refusals(void);
 void test_step_committer(void);
 void test_align(void);

@@ -32,6 +32,8 @@ int main(void) {
   test_file_limits();
   test_file_tier();
   test_file_tier_refusals();
+  test_remote_store();
+  test_remote_store_refusals();
   test_state_tiers_refusals();
   test_step_committer();
   test_align();

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/c/remote_store.h>
+#include <stateport/tiers/remote_store.hpp>
+
+#include "handle_table.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+
+namespace stateport::c {
+
+/// Who uses `store` holds this object, so that it lives as long.
+struct RemoteStoreObject final : Object {
+  static constexpr Kind kind = Kind::remote_store;
+  /// `make` gets this object, of whose callbacks the store tells.
+  explicit RemoteStoreObject(const std::function<std::unique_ptr<RemoteStore>(Object&)>& make)
+      : Object(kind), store(make(*this)) {}
+
+  std::unique_ptr<RemoteStore> store;
+};
+
+/// A client in functions of the caller's.
+class CallbackStore final : public RemoteStore {
+ public:
+  CallbackStore(Object& object, const stateport_remote_callbacks& callbacks) : object_(object), callbacks_(callbacks) {}
+  ~CallbackStore() override;
+
+  [[nodiscard]] bool needs_registration() const noexcept override { return callbacks_.needs_registration != 0; }
+
+ private:
+  void do_register(std::span<std::byte> memory) override;
+  void do_unregister(std::span<std::byte> memory) override;
+  bool do_put(std::span<const RemoteObject> objects) override;
+  bool do_get(std::span<const RemoteObject> objects) override;
+  bool do_exists(std::span<const RemoteKey> keys) override;
+  bool do_remove(std::span<const RemoteKey> keys) override;
+  std::size_t do_poll(std::span<RemoteCompletion> completions) override;
+
+  template <class Call>
+  [[nodiscard]] auto call(Call&& call) noexcept;
+
+  Object& object_;
+  stateport_remote_callbacks callbacks_;
+  std::mutex turn_;
+};
+
+}  // namespace stateport::c

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that many machines share through a client that is written in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import itertools
+from typing import Any, Protocol
+
+from stateport import _c, _library
+from stateport._library import POINTER
+from stateport.remote_store import RemoteStore
+from stateport.tier_options import TRANSFER_STATUSES
+
+_create = _library.function("remote_store_callbacks", POINTER, POINTER)
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteRequest:
+    """What a client is asked for. pieces: addresses and numbers of bytes; none of a key that is asked for or
+    removed."""
+
+    ticket: int
+    key: str
+    pieces: tuple[tuple[int, int], ...] = ()
+
+
+class RemoteClient(Protocol):
+    """What a client in Python has. Arguments were checked. put, get, exists and remove answer whether they accept the
+    batch; poll at most `capacity` of (ticket, status, bytes), status one of TRANSFER_STATUSES. Calls come from any
+    thread, one at a time. What a call raises is a refusal. close is the last one: memory of the callers may not be
+    touched after it."""
+
+    needs_registration: bool
+
+    def register(self, address: int, size: int) -> None: ...
+    def unregister(self, address: int, size: int) -> None: ...
+    def put(self, requests: list[RemoteRequest]) -> bool: ...
+    def get(self, requests: list[RemoteRequest]) -> bool: ...
+    def exists(self, requests: list[RemoteRequest]) -> bool: ...
+    def remove(self, requests: list[RemoteRequest]) -> bool: ...
+    def poll(self, capacity: int) -> list[tuple[int, str, int]]: ...
+    def close(self) -> None: ...
+
+
+class ClientStore(RemoteStore):
+    """A store through a client in Python."""
+
+    def __init__(self, client: RemoteClient) -> None:
+        context = next(_contexts)
+        calls = _Calls(client, context)
+        _living[context] = calls  # until `destroy`: the library may use the client longer than this object lives
+        try:
+            super().__init__(_create, ctypes.byref(calls.table))
+        except BaseException:
+            _living.pop(context, None)
+            raise
+
+
+_contexts = itertools.count(1)
+_living: dict[int, _Calls] = {}
+
+
+class _Calls:
+    """The functions of a client as C calls them."""
+
+    def __init__(self, client: RemoteClient, context: int) -> None:
+        self._client = client
+        self.table = _c.RemoteCallbacks(
+            context=context, needs_registration=int(client.needs_registration),
+            register_memory=_c.OnRemoteMemory(lambda where, size, _: self._told(client.register, where or 0, size)),
+            unregister_memory=_c.OnRemoteMemory(lambda where, size, _: self._told(client.unregister, where or 0, size)),
+            put=_c.OnRemoteObjects(lambda rows, count, _: self._asked(client.put, rows, count)),
+            get=_c.OnRemoteObjects(lambda rows, count, _: self._asked(client.get, rows, count)),
+            exists=_c.OnRemoteKeys(lambda rows, count, _: self._asked(client.exists, rows, count)),
+            remove=_c.OnRemoteKeys(lambda rows, count, _: self._asked(client.remove, rows, count)),
+            poll=_c.OnRemotePoll(lambda out, capacity, _: self._polled(out, capacity)),
+            destroy=_c.OnRemoteEnd(self._end))
+
+    @staticmethod
+    def _told(call: Any, where: int, size: int) -> int:
+        try:
+            call(where, size)
+        except Exception:
+            return 1
+        return 0
+
+    @staticmethod
+    def _asked(call: Any, rows: Any, count: int) -> int:
+        try:
+            return int(bool(call([_request(rows[i]) for i in range(count)])))
+        except Exception:
+            return 0
+
+    def _polled(self, out: Any, capacity: int) -> int:
+        try:
+            answers = self._client.poll(capacity)[:capacity]
+            for i, (ticket, status, size) in enumerate(answers):
+                out[i] = _c.RemoteCompletion(ticket, TRANSFER_STATUSES.index(status), 0, size)
+        except Exception:
+            return 0
+        return len(answers)
+
+    def _end(self, context: int) -> None:
+        with contextlib.suppress(Exception):
+            self._client.close()
+        _living.pop(context, None)
+
+
+def _request(row: Any) -> RemoteRequest:
+    key = ctypes.string_at(row.key, row.key_bytes).decode("ascii")
+    if not hasattr(row, "pieces"):
+        return RemoteRequest(row.ticket, key)
+    pieces = tuple((row.pieces[i].address, row.pieces[i].bytes) for i in range(row.piece_count))
+    return RemoteRequest(row.ticket, key, pieces)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that many machines share, from and to memory of the host: of this process and of Valkey. What a client of any
+other store in Python needs is in client_store.py."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stateport import _c, _library
+from stateport._arrays import Records, address, room
+from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
+from stateport.errors import InvalidArgument
+from stateport.tier_options import TRANSFER_STATUSES
+
+_create_objects = _library.function("remote_objects_create", UINT64, POINTER)
+_destroy_objects = _library.function("remote_objects_destroy", HANDLE)
+_in_process = _library.function("remote_store_in_process", HANDLE, POINTER, INT32, POINTER)
+_valkey = _library.function("remote_store_valkey", POINTER, POINTER)
+_destroy = _library.function("remote_store_destroy", HANDLE)
+_register = _library.function("remote_store_register", HANDLE, POINTER, SIZE)
+_unregister = _library.function("remote_store_unregister", HANDLE, POINTER, SIZE)
+_put = _library.function("remote_store_put", HANDLE, POINTER, SIZE)
+_get = _library.function("remote_store_get", HANDLE, POINTER, SIZE)
+_exists = _library.function("remote_store_exists", HANDLE, POINTER, SIZE)
+_remove = _library.function("remote_store_remove", HANDLE, POINTER, SIZE)
+_poll = _library.function("remote_store_poll", HANDLE, POINTER, SIZE, POINTER)
+_describe = _library.function("remote_store_describe", HANDLE, POINTER)
+_describe_valkey = _library.function("remote_store_describe_valkey", HANDLE, POINTER)
+
+REMOTE_COMPLETION = np.dtype([("ticket", "u8"), ("status", "i4"), ("reserved", "i4"), ("bytes", "u8")])
+
+Bytes = npt.NDArray[np.uint8]
+Memory = Bytes | tuple[int, int]  # a contiguous array of bytes, or an address and a number of bytes
+
+
+class RemoteStore(_library.Object):
+    """Values of bytes under keys, put and got in batches, asynchronously. It decides nothing: the store behind it has
+    its own capacity and eviction, and an object may vanish at any time. Keys are 1 to 1,024 characters of ASCII without
+    spaces. Every request that is accepted is answered by poll once, in any order, by its ticket: any number that no
+    other request has which is not answered. Nothing waits for the network but the constructor and close.
+
+    InProcessStore, ValkeyStore, MooncakeStore or ClientStore makes it."""
+
+    def __init__(self, make: Any, *arguments: Any) -> None:
+        self._under_way: dict[int, Any] = {}  # by ticket: the memory that the answer sets free
+        self._registered: dict[int, Memory] = {}
+        self._lock = threading.Lock()
+        super().__init__(make, _destroy, *arguments)
+
+    def register(self, memory: Memory) -> None:
+        """Makes memory known to the store, for the network's hardware. Slow: call it at the start. Some stores refuse
+        puts and gets of other memory: info()["needs_registration"]."""
+        where, size = _place("memory", memory)
+        _register(self.handle, where, size)
+        self._registered[where] = memory
+
+    def unregister(self, memory: Memory) -> None:
+        """As it was registered. No request that is not answered may use it."""
+        where, size = _place("memory", memory)
+        _unregister(self.handle, where, size)
+        self._registered.pop(where, None)
+
+    def put(self, tickets: Sequence[int], keys: Sequence[str], memory: Sequence[Memory | Sequence[Memory]]) -> None:
+        """Stores objects: memory[i], or its pieces one behind the other, under keys[i]. It must stay as it is until the
+        answer: done (also if the key was there already, which is then left as it is), no_room, failed. Raises
+        NoCapacity if a queue is full; there is no answer then."""
+        self._begin(_put, tickets, keys, memory)
+
+    def get(self, tickets: Sequence[int], keys: Sequence[str], memory: Sequence[Memory | Sequence[Memory]]) -> None:
+        """Reads objects. Answers: done (the first `bytes` bytes of the memory are the object), gone, damaged,
+        foreign_layout (it is larger than the memory), failed. After another one than done the memory holds anything."""
+        for i, pieces in enumerate(memory):
+            for piece in _pieces(pieces):
+                if isinstance(piece, np.ndarray) and not piece.flags.writeable:
+                    raise InvalidArgument(f"memory[{i}] is read-only, and must be writable")
+        self._begin(_get, tickets, keys, memory)
+
+    def exists(self, tickets: Sequence[int], keys: Sequence[str]) -> None:
+        """Answers: done (it is there), gone, failed."""
+        self._begin(_exists, tickets, keys)
+
+    def remove(self, tickets: Sequence[int], keys: Sequence[str]) -> None:
+        """Answers: done (it was there, and is not any more), gone, failed."""
+        self._begin(_remove, tickets, keys)
+
+    def _begin(self, call: Any, tickets: Sequence[int], keys: Sequence[str], memory: Any = None) -> None:
+        rows, kept = _batch(tickets, keys, memory)
+        with self._lock:
+            for ticket in tickets:
+                if ticket in self._under_way:
+                    raise InvalidArgument(f"tickets has {ticket}, which another request has that was not answered")
+            self._under_way.update(dict.fromkeys(tickets, kept))
+        try:
+            call(self.handle, rows, len(tickets))
+        except BaseException:
+            with self._lock:
+                for ticket in tickets:
+                    del self._under_way[ticket]
+            raise
+
+    def poll(self, capacity: int = 4096) -> Records:
+        """At most `capacity` answers: REMOTE_COMPLETION [n]. Lets what is under way go on."""
+        out, count = room("capacity", capacity, REMOTE_COMPLETION), ctypes.c_size_t()
+        _poll(self.handle, address(out), capacity, ctypes.byref(count))
+        answers = out[:count.value]
+        with self._lock:
+            for ticket in answers["ticket"].tolist():
+                self._under_way.pop(ticket, None)
+        return answers
+
+    def info(self) -> dict[str, Any]:
+        """needs_registration, accepted_requests, refused_requests, and `answers` by status."""
+        out = _c.RemoteStoreInfo()
+        _describe(self.handle, ctypes.byref(out))
+        return {"needs_registration": bool(out.needs_registration), "accepted_requests": out.accepted_requests,
+                "refused_requests": out.refused_requests,
+                "answers": dict(zip(TRANSFER_STATUSES, out.answers, strict=True))}
+
+
+class InProcessObjects(_library.Object):
+    """What the InProcessStores made of it share: objects in memory of this process, the least recently used one evicted
+    first."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        super().__init__(_create_objects, _destroy_objects, capacity_bytes)
+
+
+class InProcessStore(RemoteStore):
+    """A client of InProcessObjects, for tests: poll carries requests out."""
+
+    def __init__(self, objects: InProcessObjects, *, needs_registration: bool = False, queue_bytes: int = 0,
+                 queue_requests: int = 0) -> None:
+        limits = _c.RemoteLimits(queue_bytes=queue_bytes, queue_requests=queue_requests)
+        handle = _library.handle_of("objects", objects, InProcessObjects)
+        super().__init__(_in_process, handle, ctypes.byref(limits), int(needs_registration))
+
+
+class ValkeyStore(RemoteStore):
+    """Objects on a server of Valkey or Redis (6 or newer, no cluster). Raises InvalidState where the library was built
+    without hiredis.
+
+    url: "valkey://[[user]:password@]host[:port][/database]", "valkeys://…" with TLS; what else is given goes before it.
+    tls: the server's certificate must be of server_name (default: the host) and signed by an authority of ca_file
+    (default: those of the system). lanes: connections, each with a thread. silence_timeout_s: without a byte from or to
+    the server. piece_bytes: larger objects are cut. lifetime_s: the server forgets an object so long after its put, 0:
+    never by age. 0 elsewhere: the library's default."""
+
+    def __init__(self, url: str | None = None, *, host: str | None = None, port: int = 0, database: int = 0,
+                 unix_socket: str | None = None, user: str | None = None, password: str | None = None,
+                 tls: bool = False, ca_file: str | None = None, certificate_file: str | None = None,
+                 key_file: str | None = None, server_name: str | None = None, lanes: int = 0,
+                 connect_timeout_s: float = 0, silence_timeout_s: float = 0, piece_bytes: int = 0,
+                 lifetime_s: float = 0, prefix: str | None = None, queue_bytes: int = 0,
+                 queue_requests: int = 0) -> None:
+        texts = {"url": url, "host": host, "unix_socket": unix_socket, "user": user, "password": password,
+                 "ca_file": ca_file, "certificate_file": certificate_file, "key_file": key_file,
+                 "server_name": server_name, "prefix": prefix}
+        options = _c.ValkeyOptions(
+            **{name: _text(name, text) for name, text in texts.items()}, port=port, database=database, tls=int(tls),
+            lanes=lanes, connect_timeout_s=connect_timeout_s, silence_timeout_s=silence_timeout_s,
+            piece_bytes=piece_bytes, lifetime_s=lifetime_s, queue_bytes=queue_bytes, queue_requests=queue_requests)
+        super().__init__(_valkey, ctypes.byref(options))
+
+    def valkey_info(self) -> dict[str, Any]:
+        """connections, failed_attempts, lost_connections, damaged_objects, and last_error: why the last request failed
+        that did."""
+        out = _c.ValkeyInfo()
+        _describe_valkey(self.handle, ctypes.byref(out))
+        numbers = {name: getattr(out, name) for name, _ in out._fields_ if name not in ("size", "last_error")}
+        return {**numbers, "last_error": out.last_error.decode(errors="replace")}
+
+
+def _text(name: str, text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidArgument(f"{name} must be a text without null characters")
+    return text.encode()
+
+
+def _pieces(memory: Any) -> Sequence[Memory]:
+    """One piece, or several."""
+    is_one = isinstance(memory, np.ndarray) or (
+        isinstance(memory, tuple) and len(memory) == 2 and all(isinstance(number, int) for number in memory))
+    return [memory] if is_one else memory
+
+
+def _place(name: str, memory: Any) -> tuple[int, int]:
+    """Where memory lies, and how many bytes it has."""
+    if isinstance(memory, np.ndarray):
+        if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
+            raise InvalidArgument(f"{name} has the type {memory.dtype} and the shape {list(memory.shape)}, and must be "
+                                  "contiguous bytes in one dimension")
+        return memory.ctypes.data, memory.nbytes
+    if not isinstance(memory, tuple) or len(memory) != 2:
+        raise InvalidArgument(f"{name} is a {type(memory).__name__}, and must be an array of bytes, or an address "
+                              "and a number of bytes")
+    where, size = memory
+    if not all(isinstance(number, int) and 0 <= number < 2**63 for number in memory):
+        raise InvalidArgument(f"{name} is {memory!r}, and must be an address and a number of bytes")
+    return where, size
+
+
+def _batch(tickets: Sequence[int], keys: Sequence[str], memory: Any) -> tuple[Any, Any]:
+    """The rows of a batch as C has them, and what must live until its answers."""
+    for name, values in (("keys", keys), ("memory", memory)):
+        if values is not None and len(values) != len(tickets):
+            raise InvalidArgument(f"{name} has {len(values)} elements, and tickets has {len(tickets)}")
+    if len(set(tickets)) != len(tickets):
+        raise InvalidArgument("tickets names one twice")
+    rows = ((_c.RemoteKey if memory is None else _c.RemoteObject) * len(tickets))()
+    texts = []
+    for i, (ticket, key) in enumerate(zip(tickets, keys, strict=True)):
+        if not isinstance(ticket, int) or not 0 <= ticket < 2**64:
+            raise InvalidArgument(f"tickets has {ticket!r}, and must have numbers from 0 to 2^64 - 1")
+        if not isinstance(key, str):
+            raise InvalidArgument(f"keys has a {type(key).__name__}, and must have texts")
+        texts.append(ctypes.create_string_buffer(key.encode()))
+        rows[i].ticket, rows[i].key, rows[i].key_bytes = ticket, ctypes.addressof(texts[i]), len(texts[i]) - 1
+        if memory is None:
+            continue
+        places = [_place(f"memory[{i}]", piece) for piece in _pieces(memory[i])]
+        rows[i].pieces = (_c.RemotePiece * len(places))(*places)
+        rows[i].piece_count = len(places)
+    return rows, (memory, texts)

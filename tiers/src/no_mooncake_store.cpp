@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instead of mooncake_store.cpp where Mooncake was not found.
+#include <stateport/tiers/mooncake_store.hpp>
+
+#include <stateport/core/model/error.hpp>
+
+namespace stateport {
+
+class MooncakeStore::Impl {};
+
+bool MooncakeStore::is_built() noexcept {
+  return false;
+}
+
+MooncakeStore::MooncakeStore(const MooncakeStoreOptions& options) {
+  tiers::validate(options);
+  throw InvalidState("MooncakeStore", "stateport was built without Mooncake");
+}
+
+MooncakeStore::~MooncakeStore() = default;
+
+void MooncakeStore::do_register(std::span<std::byte>) {}
+
+void MooncakeStore::do_unregister(std::span<std::byte>) {}
+
+bool MooncakeStore::do_put(std::span<const RemoteObject>) {
+  return false;
+}
+
+bool MooncakeStore::do_get(std::span<const RemoteObject>) {
+  return false;
+}
+
+bool MooncakeStore::do_exists(std::span<const RemoteKey>) {
+  return false;
+}
+
+bool MooncakeStore::do_remove(std::span<const RemoteKey>) {
+  return false;
+}
+
+std::size_t MooncakeStore::do_poll(std::span<RemoteCompletion>) {
+  return 0;
+}
+
+}  // namespace stateport
