@@ -175,11 +175,21 @@ TEST_CASE("KV that the remote tier lost bounds the load, and the states behind i
     two.other.move_all();
     two.other.world.lose_remote(
         [](const ImageKey& image) { return image.content == CacheContent::kv_block && image.tokens == 24; });
-    const StartedRequest started = two.other.serve(two.prompt);
+    const StartedRequest started = *two.other.cache->start({.tokens = two.prompt});
     REQUIRE(started.load);
+    two.other.move();
+    two.other.move();
+    // No state that is known needs KV behind 16 tokens.
+    CHECK(two.usage().kv_blocks == 4);
+    two.other.move_all();
     CHECK(two.usage().hit_tokens == 16);
-    const auto loads = of(two.other.seen, Transfer::Kind::load);
-    CHECK(tokens_of(loads) == std::vector<std::int64_t>{16});
+    CHECK(tokens_of(of(two.other.seen, Transfer::Kind::load)) == std::vector<std::int64_t>{16});
+    two.other.cache->abort(started.request);
+    two.other.move_all();
+    two.other.seen.clear();
+    two.other.world.bring_remote_back();
+    two.other.serve(two.prompt);
+    CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24, 20});
   }
 }
 

@@ -46,6 +46,7 @@ class StateWorld final : public KvDirectory {
     for (const ImageKey& key : keys(Medium::remote))
       if (is_lost(key)) remote_->gone.insert(remote_->images.extract(name(key)));
   }
+  void bring_remote_back() { remote_->images.merge(remote_->gone); }
   /// What a find is answered now.
   [[nodiscard]] bool has(const Transfer& find) const { return tier(find.from).contains(name(find.image)); }
   /// The remote tier had this image at some time.

@@ -171,7 +171,8 @@ enum class RequestEnd : std::uint8_t {
   aborted     ///< nothing more is kept than what was published
 };
 
-/// What a router must hear to know what a cache holds.
+/// What a router must hear to know what a cache holds. Of the remote tier: what this cache knows to be there. What it
+/// forgets there (`removed`) may still be there.
 struct CacheEvent {
   enum class Kind : std::uint8_t {
     stored,   ///< can be found from now on
