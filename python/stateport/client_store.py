@@ -9,12 +9,17 @@ import dataclasses
 import itertools
 from typing import Any, Protocol
 
+import numpy as np
+
 from stateport import _c, _library
+from stateport._arrays import copied
 from stateport._library import POINTER
-from stateport.remote_store import RemoteStore
+from stateport.remote_store import REMOTE_COMPLETION, REMOTE_KEY, RemoteStore
 from stateport.tier_options import TRANSFER_STATUSES
 
 _create = _library.function("remote_store_callbacks", POINTER, POINTER)
+
+_NUMBERS = {status: number for number, status in enumerate(TRANSFER_STATUSES)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +95,15 @@ class _Calls:
     @staticmethod
     def _asked(call: Any, rows: Any, count: int) -> int:
         try:
-            return int(bool(call([_request(rows[i]) for i in range(count)])))
+            return int(bool(call(_requests(rows, count))))
         except Exception:
             return 0
 
     def _polled(self, out: Any, capacity: int) -> int:
         try:
             answers = self._client.poll(capacity)[:capacity]
-            for i, (ticket, status, size) in enumerate(answers):
-                out[i] = _c.RemoteCompletion(ticket, TRANSFER_STATUSES.index(status), 0, size)
+            rows = np.array([(ticket, _NUMBERS[status], 0, size) for ticket, status, size in answers], REMOTE_COMPLETION)
+            ctypes.memmove(out, rows.ctypes.data, rows.nbytes)
         except Exception:
             return 0
         return len(answers)
@@ -109,9 +114,14 @@ class _Calls:
         _living.pop(context, None)
 
 
+def _requests(rows: Any, count: int) -> list[RemoteRequest]:
+    if rows._type_ is _c.RemoteKey:
+        return [RemoteRequest(ticket, ctypes.string_at(key, size).decode("ascii"))
+                for ticket, key, size in copied(rows, count, REMOTE_KEY).tolist()]
+    return [_request(rows[i]) for i in range(count)]
+
+
 def _request(row: Any) -> RemoteRequest:
     key = ctypes.string_at(row.key, row.key_bytes).decode("ascii")
-    if not hasattr(row, "pieces"):
-        return RemoteRequest(row.ticket, key)
     pieces = tuple((row.pieces[i].address, row.pieces[i].bytes) for i in range(row.piece_count))
     return RemoteRequest(row.ticket, key, pieces)

@@ -33,6 +33,9 @@ _poll = _library.function("remote_store_poll", HANDLE, POINTER, SIZE, POINTER)
 _describe = _library.function("remote_store_describe", HANDLE, POINTER)
 _describe_valkey = _library.function("remote_store_describe_valkey", HANDLE, POINTER)
 
+# The layouts of stateport/c/remote_store.h.
+REMOTE_KEY = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8")])
+REMOTE_OBJECT = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8"), ("pieces", "u8"), ("piece_count", "u8")])
 REMOTE_COMPLETION = np.dtype([("ticket", "u8"), ("status", "i4"), ("reserved", "i4"), ("bytes", "u8")])
 
 Bytes = npt.NDArray[np.uint8]
@@ -97,7 +100,7 @@ class RemoteStore(_library.Object):
                     raise InvalidArgument(f"tickets has {ticket}, which another request has that was not answered")
             self._under_way.update(dict.fromkeys(tickets, kept))
         try:
-            call(self.handle, rows, len(tickets))
+            call(self.handle, address(rows), len(tickets))
         except BaseException:
             with self._lock:
                 for ticket in tickets:
@@ -214,18 +217,20 @@ def _batch(tickets: Sequence[int], keys: Sequence[str], memory: Any) -> tuple[An
             raise InvalidArgument(f"{name} has {len(values)} elements, and tickets has {len(tickets)}")
     if len(set(tickets)) != len(tickets):
         raise InvalidArgument("tickets names one twice")
-    rows = ((_c.RemoteKey if memory is None else _c.RemoteObject) * len(tickets))()
-    texts = []
-    for i, (ticket, key) in enumerate(zip(tickets, keys, strict=True)):
+    for ticket in tickets:
         if not isinstance(ticket, int) or not 0 <= ticket < 2**64:
             raise InvalidArgument(f"tickets has {ticket!r}, and must have numbers from 0 to 2^64 - 1")
-        if not isinstance(key, str):
-            raise InvalidArgument(f"keys has a {type(key).__name__}, and must have texts")
-        texts.append(ctypes.create_string_buffer(key.encode()))
-        rows[i].ticket, rows[i].key, rows[i].key_bytes = ticket, ctypes.addressof(texts[i]), len(texts[i]) - 1
-        if memory is None:
-            continue
-        places = [_place(f"memory[{i}]", piece) for piece in _pieces(memory[i])]
-        rows[i].pieces = (_c.RemotePiece * len(places))(*places)
-        rows[i].piece_count = len(places)
-    return rows, (memory, texts)
+    if wrong := [key for key in keys if not isinstance(key, str)]:
+        raise InvalidArgument(f"keys has a {type(wrong[0]).__name__}, and must have texts")
+    texts = [key.encode() for key in keys]
+    together = np.frombuffer(b"".join(texts), np.uint8)
+    sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
+    rows = np.zeros(len(texts), REMOTE_KEY if memory is None else REMOTE_OBJECT)
+    rows["ticket"], rows["key_bytes"] = np.fromiter(tickets, np.uint64, len(texts)), sizes
+    rows["key"] = np.cumsum(sizes) - sizes + np.uint64(address(together) or 0)
+    kept = [memory, together]
+    for i, pieces in enumerate(memory or ()):
+        places = np.array([_place(f"memory[{i}]", piece) for piece in _pieces(pieces)], np.uint64).reshape(-1, 2)
+        rows[i]["pieces"], rows[i]["piece_count"] = address(places) or 0, len(places)
+        kept.append(places)
+    return rows, kept
