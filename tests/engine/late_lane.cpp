@@ -8,24 +8,23 @@ namespace stateport::engine {
 LateLane::Kind::Kind(const StateStore& device, const StateStore& host)
     : read(memory, host.spec(), {.slots = host.slots()}), copier(device, read) {}
 
-LateLane::LateLane(std::span<const StateStore* const> device, std::span<const StateStore> host) {
-  std::vector<const StateStore*> read;
-  for (std::size_t kind = 0; kind < device.size(); ++kind)
-    read.push_back(&kinds_.emplace_back(*device[kind], host[kind]).read);
-  late_ = std::make_unique<tiers::DeviceLane>(read, host);
-  loads_ = std::make_unique<tiers::DeviceLane>(device, host);
+LateLane::LateLane(tiers::LaneParts parts) : routes_(parts.routes) {
+  for (std::size_t kind = 0; kind < parts.host.size(); ++kind) {
+    const StateStore& read = kinds_.emplace_back(*parts.device[kind], parts.host[kind]).read;
+    parts.copiers[routes_.to_host(kind)] = tiers::route_of(SlotCopier(read, parts.host[kind]));
+  }
+  late_ = std::make_unique<tiers::DeviceLane>(std::move(parts.copiers));
 }
 
-void LateLane::to_host(const Stream& stream, std::size_t kind, CopyPlan plan) {
-  kinds_[kind].copier.copy_slots(stream, plan);
+void LateLane::copy(const Stream& stream, std::size_t route, CopyPlan plan) {
+  if (route != routes_.to_host(routes_.kind(route))) {
+    advance();
+    return late_->copy(stream, route, plan);
+  }
+  kinds_[routes_.kind(route)].copier.copy_slots(stream, plan);
   std::vector<SlotCopy> arrivals;
   for (const SlotCopy& copy : plan) arrivals.push_back(SlotCopy::whole(copy.dst_slot, copy.dst_slot));
-  work_.push_back([this, stream, kind, arrivals] { late_->to_host(stream, kind, arrivals); });
-}
-
-void LateLane::to_device(const Stream& stream, std::size_t kind, CopyPlan plan) {
-  advance();
-  loads_->to_device(stream, kind, plan);
+  work_.push_back([this, stream, route, arrivals] { late_->copy(stream, route, arrivals); });
 }
 
 void LateLane::mark(const Stream& stream) {

@@ -11,7 +11,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <span>
+#include <utility>
 
 namespace stateport::engine {
 
@@ -20,10 +20,9 @@ namespace stateport::engine {
 /// mark is reached finds what lay there before.
 class LateLane final : public tiers::CopyLane {
  public:
-  LateLane(std::span<const StateStore* const> device, std::span<const StateStore> host);
+  explicit LateLane(tiers::LaneParts parts);
 
-  void to_host(const Stream& stream, std::size_t kind, CopyPlan plan) override;
-  void to_device(const Stream& stream, std::size_t kind, CopyPlan plan) override;
+  void copy(const Stream& stream, std::size_t route, CopyPlan plan) override;
   void mark(const Stream& stream) override;
   [[nodiscard]] std::uint64_t reached() override { return late_->reached(); }
 
@@ -40,17 +39,16 @@ class LateLane final : public tiers::CopyLane {
     SlotCopier copier;
   };
   std::deque<Kind> kinds_;
-  std::unique_ptr<tiers::DeviceLane> late_;  ///< from `read` to the host, and with the marks
-  std::unique_ptr<tiers::DeviceLane> loads_;
+  tiers::CopyRoutes routes_;
+  std::unique_ptr<tiers::DeviceLane> late_;  ///< to the host from `read`, and with the marks
   std::deque<std::function<void()>> work_;
 };
 
 /// Makes late lanes, and tells where the last one is.
 class LateLaneMaker final : public tiers::CopyLaneMaker {
  public:
-  [[nodiscard]] std::unique_ptr<tiers::CopyLane> make(std::span<const StateStore* const> device,
-                                                      std::span<const StateStore> host) const override {
-    auto lane = std::make_unique<LateLane>(device, host);
+  [[nodiscard]] std::unique_ptr<tiers::CopyLane> make(tiers::LaneParts parts) const override {
+    auto lane = std::make_unique<LateLane>(std::move(parts));
     *last_ = lane.get();
     return lane;
   }

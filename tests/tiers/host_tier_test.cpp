@@ -148,6 +148,16 @@ TEST_CASE("staging is beside the budget, is never found, and goes with its reade
   tier.check_invariants();
 }
 
+TEST_CASE("a host tier without room holds nothing") {
+  HostResource memory;
+  HostTier tier(memory, {.state_image_bytes = {page}});
+  CHECK(tier.places(0) == 0);
+  CHECK_FALSE(tier.reserve(state_key(1)).has_value());
+  CHECK_FALSE(tier.reserve_staging(state_key(1)).has_value());
+  CHECK_FALSE(tier.find(state_key(1)).valid());
+  tier.check_invariants();
+}
+
 TEST_CASE("bad options, groups and keys are refused by name, and memory that is not there is told") {
   HostResource memory;
   const auto refuses = [&](const HostTierOptions& options, const char* argument) {
@@ -158,7 +168,6 @@ TEST_CASE("bad options, groups and keys are refused by name, and memory that is 
   refuses({.budget_bytes = page, .state_image_bytes = {page + 1}}, "state_image_bytes = 4097");
   refuses({.budget_bytes = page, .kv_image_bytes = 100}, "kv_image_bytes = 100");
   refuses({.budget_bytes = 4 * page - 1, .state_image_bytes = {4 * page}}, "budget_bytes = 16383");
-  refuses({.state_image_bytes = {4 * page}}, "budget_bytes = 0");
   refuses({.budget_bytes = std::size_t{1} << 44, .kv_image_bytes = page}, "budget_bytes = 17592186044416");
   LimitResource limited(memory, 3 * page);
   CHECK_THROWS_AS(HostTier(limited, small_options(1)), OutOfMemory);

@@ -18,21 +18,14 @@ namespace stateport::test {
 /// A stream whose work is done when the test says so.
 class LateLane final : public tiers::CopyLane {
  public:
-  explicit LateLane(std::unique_ptr<tiers::CopyLane> lane) : lane_(std::move(lane)) {}
+  LateLane(std::unique_ptr<tiers::CopyLane> lane, const tiers::CopyRoutes& routes)
+      : lane_(std::move(lane)), routes_(routes) {}
 
-  void to_host(const Stream& stream, std::size_t kind, CopyPlan plan) override {
-    if (refuse_stores) throw BackendError("to_host", "refused by the test");
+  void copy(const Stream& stream, std::size_t route, CopyPlan plan) override {
+    if (routes_.loads(route) ? refuse_loads : refuse_stores) throw BackendError("copy", "refused by the test");
     ++launches;
-    enqueue([this, stream, kind, copies = std::vector(plan.begin(), plan.end())] {
-      lane_->to_host(stream, kind, copies);
-      stream.synchronize();
-    });
-  }
-  void to_device(const Stream& stream, std::size_t kind, CopyPlan plan) override {
-    if (refuse_loads) throw BackendError("to_device", "refused by the test");
-    ++launches;
-    enqueue([this, stream, kind, copies = std::vector(plan.begin(), plan.end())] {
-      lane_->to_device(stream, kind, copies);
+    enqueue([this, stream, route, copies = std::vector(plan.begin(), plan.end())] {
+      lane_->copy(stream, route, copies);
       stream.synchronize();
     });
   }
@@ -61,6 +54,7 @@ class LateLane final : public tiers::CopyLane {
 
  private:
   std::unique_ptr<tiers::CopyLane> lane_;
+  tiers::CopyRoutes routes_;
   std::deque<std::function<void()>> work_;
   std::uint64_t marks_ = 0;
   std::uint64_t reached_ = 0;

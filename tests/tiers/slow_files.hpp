@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "image_files.hpp"
+#include "lower_tier.hpp"
 #include "transfer_keys.hpp"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace stateport::test {
 
-/// Files that are written and read when the test says so, and a record of what happened.
-class SlowFiles final : public tiers::ImageFiles {
+/// A lower tier that works when the test says so, and a record of what happened.
+class SlowFiles final : public tiers::LowerTier {
  public:
   using Verify = std::function<bool(const ImageKey&, std::span<const std::byte>)>;
   using Seal = std::function<void(const ImageKey&, std::span<std::byte>)>;
@@ -35,10 +35,15 @@ class SlowFiles final : public tiers::ImageFiles {
     requests_.push_back({.ticket = ticket, .images = {{key, {}}}, .into = image});
     return true;
   }
+  bool find(const ImageKey& key, std::uint64_t ticket) override {
+    if (requests_.size() >= queue_max) return false;
+    requests_.push_back({.ticket = ticket, .images = {{key, {}}}, .asks = true});
+    return true;
+  }
   void remove(const ImageKey& key) override {
     for (Request& request : requests_) {
       const bool names_it = std::ranges::find(request.images, key, &Image::key) != request.images.end();
-      if (names_it && request.into.empty()) request.forgotten.push_back(key);
+      if (names_it && request.into.empty() && !request.asks) request.forgotten.push_back(key);
       if (names_it && !request.into.empty() && request.kept.empty() && held.contains(key)) request.kept = held[key];
     }
     held.erase(key);
@@ -54,11 +59,13 @@ class SlowFiles final : public tiers::ImageFiles {
   void finish(std::size_t i, TransferStatus status = TransferStatus::done) {
     Request request = std::move(requests_[i]);
     requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!request.into.empty())
+    if (request.asks)
+      status = held.contains(request.images[0].key) ? status : TransferStatus::gone;
+    else if (!request.into.empty())
       status = finish_read(request, status);
     else
       finish_write(request, status);
-    done_.push_back({request.ticket, status});
+    done_.push_back({.ticket = request.ticket, .status = status});
   }
   void finish_all() {
     while (!requests_.empty()) finish(0);
@@ -78,6 +85,7 @@ class SlowFiles final : public tiers::ImageFiles {
     std::uint64_t ticket;
     std::vector<Image> images;
     std::span<std::byte> into = {};
+    bool asks = false;
     std::vector<ImageKey> forgotten = {};  ///< of a write: removed since
     std::vector<std::byte> kept = {};      ///< of a read: what was removed since
   };

@@ -247,7 +247,7 @@ TEST_CASE("files need staging memory and a folder, and transfers with files a fi
   CHECK(plain.files() == nullptr);
   CHECK_THROWS_AS(static_cast<void>(plain.drain(world.stream)), InvalidState);
   const Transfer store = store_to(Medium::file, 1, state_image(1), 0);
-  CHECK_THROWS_WITH_AS(plain.execute(world.stream, {{&store, 1}}), doctest::Contains("no file tier"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(plain.execute(world.stream, {{&store, 1}}), doctest::Contains("to = 2"), InvalidArgument);
   options.files = FileTierOptions{.folder = folder.images() + "/none/there", .capacity_bytes = 1 << 20};
   CHECK_THROWS_AS(StateTiers(memory, options), InvalidArgument);
   options.files->folder = (folder.path() / "other").string();

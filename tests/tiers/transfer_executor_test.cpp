@@ -173,12 +173,14 @@ TEST_CASE("transfers that no tier here can carry out are refused by name before 
   refuses(store_to(host, 2, state_image(2, 2), 0), "image.group = 2");
   refuses(store_to(remote, 2, state_image(2), 0), "to = 3");
   refuses(load_from(device, 2, state_image(2), 0), "from = 0");
-  refuses(load_from(file, 2, state_image(2), 0), "files = nullptr");
-  refuses(copy_down(2, state_image(2)), "files = nullptr");
+  refuses(load_from(file, 2, state_image(2), 0), "from = 2");
+  refuses(copy_down(2, state_image(2)), "to = 2");
+  refuses(copy_down(2, state_image(2), host, remote), "to = 3");
+  refuses(copy_down(2, state_image(2), file, remote), "from = 2");
   refuses(drop_from(remote, state_image(2)), "from = 3");
   refuses(load_from(remote, 2, state_image(2), 0), "from = 3 (is no tier that is here)");
   refuses({.id = 2, .kind = Transfer::Kind::find, .image = state_image(2), .from = remote, .to = remote},
-          "from = 3 (is no tier that is here)");
+          "from = 3 (is no tier that can be asked)");
   ImageKey negative = state_image(2);
   negative.tokens = -1;
   refuses(store_to(host, 2, negative, 0), "image.tokens = -1");

@@ -131,7 +131,7 @@ TEST_CASE("loads wait for staging memory in their order, and stores to files do 
 TEST_CASE("blocks that wait behind each other share a file, up to its size, and a state has its own") {
   TransferRig rig(4, 1);
   const std::size_t block_bytes = rig.layout(kv_image(1)).image_bytes();
-  TransferRig small(4, 1, {.kv_file_bytes_max = 3 * block_bytes});
+  TransferRig small(4, 1, {.kv_bytes_together = 3 * block_bytes});
   for (TransferRig* each : {&rig, &small}) {
     std::vector<Transfer> plan;
     for (std::int32_t i = 0; i < 7; ++i) {
@@ -220,7 +220,7 @@ TEST_CASE("a file of many blocks that has no room is tried with each of them") {
 }
 
 TEST_CASE("no store or copy to a file begins while more transfers are under way than the option says, but every load") {
-  TransferRig rig(4, 4, {.file_transfers_max = 2});
+  TransferRig rig(4, 4, {.transfers_max = 2});
   rig.compute(0, state_image(0));
   rig.execute({store_to(file, 1, state_image(0), 0), load_from(file, 2, state_image(1), 1),
                store_to(file, 3, state_image(2), 0), load_from(file, 4, state_image(3), 2)});
@@ -236,7 +236,7 @@ TEST_CASE("no store or copy to a file begins while more transfers are under way 
 }
 
 TEST_CASE("a load of more images than may be under way gets them all") {
-  TransferRig rig(2, 2, {.file_transfers_max = 1});
+  TransferRig rig(2, 2, {.transfers_max = 1});
   std::vector<Transfer> loads;
   Results all;
   for (std::int32_t slot = 0; slot < TransferRig::slots; ++slot) {

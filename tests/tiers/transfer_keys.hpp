@@ -29,8 +29,11 @@ inline Transfer store_to(Medium to, TransferId id, const ImageKey& image, std::i
 inline Transfer load_from(Medium from, TransferId id, const ImageKey& image, std::int32_t place) {
   return {.id = id, .kind = Transfer::Kind::load, .image = image, .from = from, .to = Medium::device, .place = place};
 }
-inline Transfer copy_down(TransferId id, const ImageKey& image) {
-  return {.id = id, .kind = Transfer::Kind::copy, .image = image, .from = Medium::host, .to = Medium::file};
+inline Transfer copy_down(TransferId id, const ImageKey& image, Medium from = Medium::host, Medium to = Medium::file) {
+  return {.id = id, .kind = Transfer::Kind::copy, .image = image, .from = from, .to = to};
+}
+inline Transfer find_in_remote(TransferId id, const ImageKey& image) {
+  return {.id = id, .kind = Transfer::Kind::find, .image = image, .from = Medium::remote, .to = Medium::remote};
 }
 inline Transfer drop_from(Medium from, const ImageKey& image) {
   return {.kind = Transfer::Kind::drop, .image = image, .from = from, .to = from};

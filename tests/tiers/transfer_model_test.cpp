@@ -31,7 +31,8 @@ class RandomEngine {
         return rig_.lane->advance(static_cast<std::size_t>(random_.between(0, 40)));
       case 3:
       case 4:
-        if (rig_.files.waiting() > 0) finish_file();
+        if (rig_.files.waiting() > 0) finish_one(rig_.files);
+        if (rig_.remote.waiting() > 0) finish_one(rig_.remote);
         return;
       default:
         learn(rig_.poll());
@@ -42,13 +43,15 @@ class RandomEngine {
   void finish() {
     for (int round = 0; round < 1000 && rig_.executor->in_flight() > 0; ++round) {
       rig_.lane->advance();
-      while (rig_.files.waiting() > 0) finish_file();
+      while (rig_.files.waiting() > 0) finish_one(rig_.files);
+      while (rig_.remote.waiting() > 0) finish_one(rig_.remote);
       learn(rig_.poll());
     }
     rig_.lane->advance();
     REQUIRE(rig_.executor->in_flight() == 0);
     REQUIRE(pending_.empty());
     REQUIRE(rig_.host.usage().staging_images == 0);
+    REQUIRE(rig_.remote_staging.usage().staging_images == 0);
     REQUIRE(wrong_loads_ == 0);
   }
 
@@ -78,11 +81,11 @@ class RandomEngine {
     return -1;
   }
 
-  void finish_file() {
+  void finish_one(test::SlowFiles& tier) {
     constexpr TransferStatus statuses[] = {TransferStatus::failed, TransferStatus::damaged, TransferStatus::no_room};
-    const auto i = static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(rig_.files.waiting()) - 1));
-    rig_.files.finish(i, random_.chance(85) ? TransferStatus::done : statuses[random_.between(0, 2)]);
-    REQUIRE(rig_.files.wrong_images == 0);
+    const auto i = static_cast<std::size_t>(random_.between(0, static_cast<std::int64_t>(tier.waiting()) - 1));
+    tier.finish(i, random_.chance(85) ? TransferStatus::done : statuses[random_.between(0, 2)]);
+    REQUIRE(tier.wrong_images == 0);
   }
 
   void run_plan() {
@@ -107,8 +110,9 @@ class RandomEngine {
   void add_transfers(std::vector<Transfer>& plan, std::set<SlotOf>& stored, std::set<SlotOf>& loaded) {
     const ImageKey key = random_key();
     const std::int32_t kind = rig_.host.kind_of(key);
-    const Medium tier = random_.chance(30) ? Medium::file : Medium::host;
-    switch (random_.between(0, 4)) {
+    constexpr Medium mediums[] = {Medium::file, Medium::file, Medium::remote, Medium::host};
+    const Medium tier = random_.chance(45) ? mediums[random_.between(0, 2)] : Medium::host;
+    switch (random_.between(0, 5)) {
       case 0:
       case 1: {
         std::set<SlotOf> taken = stored;
@@ -121,14 +125,18 @@ class RandomEngine {
       }
       case 2: {
         // A slot that a store of the plan reads is written behind it. Who waits for a file has a slot of its own.
-        const std::int32_t slot = free_slot(key, tier == Medium::file ? stored : loaded);
-        if (slot < 0 || (tier == Medium::file && loaded.contains({kind, slot}))) return;
+        const std::int32_t slot = free_slot(key, tier != Medium::host ? stored : loaded);
+        if (slot < 0 || (tier != Medium::host && loaded.contains({kind, slot}))) return;
         loaded.emplace(kind, slot);
-        if (tier == Medium::file) loading_.emplace(kind, slot);
+        if (tier != Medium::host) loading_.emplace(kind, slot);
         return plan.push_back(test::load_from(tier, ++ids_, key, slot));
       }
       case 3:
-        return plan.push_back(test::copy_down(++ids_, key));
+        if (tier == Medium::host) return plan.push_back(test::copy_down(++ids_, key));
+        return plan.push_back(test::copy_down(++ids_, key, tier == Medium::file ? tier : Medium::host, Medium::remote));
+      case 4:
+        if (random_.chance(30)) return plan.push_back(test::find_in_remote(++ids_, key));
+        [[fallthrough]];
       default:
         return plan.push_back(test::drop_from(tier, key));
     }
@@ -148,7 +156,7 @@ class RandomEngine {
       REQUIRE(answer != answers.end());
       REQUIRE(answer->second == (held == held_.end() ? TransferStatus::gone : TransferStatus::done));
       if (held != held_.end()) written[{kind_of(transfer), transfer.place}] = transfer.image;
-    } else if (transfer.kind == Transfer::Kind::copy && held == held_.end()) {
+    } else if (transfer.kind == Transfer::Kind::copy && transfer.from == Medium::host && held == held_.end()) {
       REQUIRE(answer != answers.end());
       REQUIRE(answer->second == TransferStatus::gone);
     } else if (transfer.kind == Transfer::Kind::store && transfer.to == Medium::host && held == held_.end() &&
@@ -179,8 +187,8 @@ class RandomEngine {
         if (result.status == TransferStatus::done) ready_.insert(image);
         REQUIRE(result.status == (still_held ? TransferStatus::done : TransferStatus::gone));
       }
-      if (transfer.kind == Transfer::Kind::load && transfer.from == Medium::file)
-        learn_of_file(transfer, result.status);
+      if (transfer.kind == Transfer::Kind::load && transfer.from != Medium::host)
+        learn_of_read(transfer, result.status, transfer.from == Medium::file ? rig_.files : rig_.remote);
     }
     // What is held is found, and nothing else.
     REQUIRE(rig_.host.usage().images >= std::ssize(held_));
@@ -189,9 +197,9 @@ class RandomEngine {
         REQUIRE(rig_.host.find(key).valid() == held_.contains(key));
   }
 
-  void learn_of_file(const Transfer& transfer, TransferStatus status) {
+  void learn_of_read(const Transfer& transfer, TransferStatus status, test::SlowFiles& tier) {
     loading_.erase({kind_of(transfer), transfer.place});
-    std::deque<TransferStatus>& answers = rig_.files.read_answers[transfer.image];
+    std::deque<TransferStatus>& answers = tier.read_answers[transfer.image];
     // Those that are enqueued are answered after those that fail.
     const auto answer = std::ranges::find(answers, status);
     if (status == TransferStatus::no_room && answer == answers.end()) return;
@@ -213,7 +221,7 @@ class RandomEngine {
   std::map<ImageKey, std::uint64_t, KeyOrder> held_;  ///< what host memory holds: the number of each image
   std::set<std::uint64_t> ready_;                     ///< those that were answered
   std::map<TransferId, Pending> pending_;
-  std::set<SlotOf> loading_;  ///< slots that wait for a file
+  std::set<SlotOf> loading_;  ///< slots that wait for a lower tier
   int wrong_loads_ = 0;
   std::map<std::pair<Transfer::Kind, TransferStatus>, int> seen_;
 };
@@ -224,8 +232,10 @@ TEST_CASE("random plans move what their keys say, whenever copies and files end"
   std::map<std::pair<Transfer::Kind, TransferStatus>, int> seen;
   test::for_each_seed(300, [&](Random& random, std::uint64_t) {
     TransferRig rig(static_cast<std::size_t>(random.between(1, 6)), static_cast<std::size_t>(random.between(1, 3)),
-                    {.file_transfers_max = random.chance(50) ? std::size_t{3} : std::size_t{100}});
+                    {.transfers_max = random.chance(50) ? std::size_t{3} : std::size_t{100}},
+                    static_cast<std::size_t>(random.between(1, 3)));
     if (random.chance(50)) rig.files.queue_max = static_cast<std::size_t>(random.between(1, 3));
+    if (random.chance(30)) rig.remote.queue_max = static_cast<std::size_t>(random.between(1, 3));
     RandomEngine engine(random, rig);
     for (int step = 0; step < 120; ++step) engine.step();
     engine.finish();
@@ -237,6 +247,8 @@ TEST_CASE("random plans move what their keys say, whenever copies and files end"
     for (const Kind kind : {Kind::store, Kind::load, Kind::copy}) CHECK(seen[{kind, status}] > 0);
   CHECK(seen[{Kind::load, TransferStatus::damaged}] > 0);
   CHECK(seen[{Kind::copy, TransferStatus::failed}] > 0);
+  for (const TransferStatus status : {TransferStatus::done, TransferStatus::gone, TransferStatus::failed})
+    CHECK(seen[{Kind::find, status}] > 0);
 }
 
 TEST_CASE("an image that is published before its copy is done is found by the bytes in its file") {

@@ -4,6 +4,7 @@
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/backends/transfer.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
 #include <stateport/tiers/host_tier.hpp>
 #include <stateport/tiers/image.hpp>
@@ -61,25 +62,46 @@ class DeviceStates {
   StateStore store_;
 };
 
-/// Two groups of states and KV. A frame of host memory has one image of group 0, two of group 1 or three KV blocks.
+/// Two groups of states and KV, and a remote tier whose objects are their images. A frame of host memory has one image
+/// of group 0, two of group 1 or three KV blocks.
 class TransferRig {
  public:
   explicit TransferRig(std::size_t frames, std::size_t staging_frames = 0,
-                       const tiers::TransferExecutor::Limits& limits = {})
-      : layouts_(make_layouts()), host(memory_, host_options(frames, staging_frames)) {
+                       const tiers::TransferExecutor::Below& limits = {}, std::size_t remote_frames = 0)
+      : layouts_(make_layouts()),
+        host(memory_, host_options(frames, staging_frames)),
+        remote_staging(memory_, host_options(0, remote_frames)) {
     // What the memory held before would do for an image that never came.
     std::memset(host.data(), 0xA5, (frames + staging_frames) * host.frame_bytes());
-    std::vector<const StateStore*> stores;
-    std::vector<StateStore> views;
+    if (remote_frames > 0) std::memset(remote_staging.data(), 0xA5, remote_frames * host.frame_bytes());
     std::vector<tiers::TransferExecutor::Kind> kinds;
+    const tiers::CopyRoutes routes{.kinds = layouts_.size(), .encodings = 1};
+    std::vector<tiers::RouteCopier> copiers(routes.count());
     for (std::size_t kind = 0; kind < layouts_.size(); ++kind) {
-      stores.push_back(&states[kind].store());
-      views.push_back(view(kind));
+      const auto route = [&](const StateStore& from, const StateStore& to) {
+        return tiers::route_of(SlotCopier(from, to));
+      };
+      const StateStore images = view(host, kind);
+      copiers[routes.to_host(kind)] = route(states[kind].store(), images);
+      copiers[routes.to_device(kind)] = route(images, states[kind].store());
+      if (remote_frames > 0) {
+        const StateStore objects = view(remote_staging, kind);
+        copiers[routes.to_objects(kind)] = route(states[kind].store(), objects);
+        copiers[routes.host_to_objects(kind)] = route(images, objects);
+        copiers[routes.from_objects(kind, 0)] = route(objects, states[kind].store());
+      }
       kinds.push_back({layouts_[kind], slots});
     }
-    lane = std::make_unique<LateLane>(std::make_unique<tiers::DeviceLane>(stores, views));
-    executor =
-        std::make_unique<tiers::TransferExecutor>(host, kinds, *lane, staging_frames > 0 ? &files : nullptr, limits);
+    lane = std::make_unique<LateLane>(std::make_unique<tiers::DeviceLane>(std::move(copiers)), routes);
+    tiers::TransferExecutor::Below below = limits;
+    below.tier = staging_frames > 0 ? &files : nullptr;
+    below.staging = &host;
+    tiers::TransferExecutor::Below far = limits;
+    far.tier = remote_frames > 0 ? &remote : nullptr;
+    far.staging = &remote_staging;
+    far.objects = true;
+    far.kv_bytes_together = 0;
+    executor = std::make_unique<tiers::TransferExecutor>(host, kinds, *lane, routes, below, far);
   }
 
   void execute(const std::vector<Transfer>& transfers) {
@@ -128,14 +150,14 @@ class TransferRig {
             .state_image_bytes = {layouts_[0].image_bytes(), layouts_[1].image_bytes()},
             .kv_image_bytes = layouts_[2].image_bytes()};
   }
-  [[nodiscard]] StateStore view(std::size_t kind) const {
+  [[nodiscard]] StateStore view(const HostTier& memory, std::size_t kind) const {
     std::vector<StateTensorView> tensors;
     for (std::size_t i = 0; i < layouts_[kind].spec().tensors().size(); ++i)
       tensors.push_back(
           {.spec = layouts_[kind].spec().tensors()[i],
-           .base = host.data() + layouts_[kind].section_offset(i),
-           .slot_stride_bytes = static_cast<std::int64_t>(host.stride_bytes(static_cast<std::int32_t>(kind)))});
-    return StateStore::view(tensors, host.places(static_cast<std::int32_t>(kind)));
+           .base = memory.data() + layouts_[kind].section_offset(i),
+           .slot_stride_bytes = static_cast<std::int64_t>(memory.stride_bytes(static_cast<std::int32_t>(kind)))});
+    return StateStore::view(tensors, memory.places(static_cast<std::int32_t>(kind)));
   }
 
   std::vector<ImageLayout> layouts_;
@@ -144,11 +166,14 @@ class TransferRig {
  public:
   Stream stream = Stream::default_stream();
   HostTier host;
+  HostTier remote_staging;
   std::array<DeviceStates, 3> states{DeviceStates(specs()[0], slots), DeviceStates(specs()[1], slots),
                                      DeviceStates(specs()[2], slots)};
   std::unique_ptr<LateLane> lane;
   SlowFiles files{[this](const ImageKey& key, std::span<const std::byte> image) { return verify(key, image); },
                   [this](const ImageKey& key, std::span<std::byte> image) { layout(key).seal(image, key); }};
+  SlowFiles remote{[this](const ImageKey& key, std::span<const std::byte> image) { return verify(key, image); },
+                   [this](const ImageKey& key, std::span<std::byte> image) { layout(key).seal(image, key); }};
   std::unique_ptr<tiers::TransferExecutor> executor;
 };
 

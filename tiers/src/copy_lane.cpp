@@ -8,22 +8,11 @@ namespace {
 constexpr std::size_t marks_at_first = 16;
 }
 
-DeviceLane::DeviceLane(std::span<const StateStore* const> device, std::span<const StateStore> host)
-    : events_(marks_at_first) {
-  for (std::size_t kind = 0; kind < device.size(); ++kind) {
-    to_host_.emplace_back(*device[kind], host[kind]);
-    to_device_.emplace_back(host[kind], *device[kind]);
-  }
-}
+DeviceLane::DeviceLane(std::vector<RouteCopier> copiers) : copiers_(std::move(copiers)), events_(marks_at_first) {}
 
-void DeviceLane::to_host(const Stream& stream, std::size_t kind, CopyPlan plan) {
+void DeviceLane::copy(const Stream& stream, std::size_t route, CopyPlan plan) {
   follow(stream);
-  to_host_[kind].copy_slots(stream, plan);
-}
-
-void DeviceLane::to_device(const Stream& stream, std::size_t kind, CopyPlan plan) {
-  follow(stream);
-  to_device_[kind].copy_slots(stream, plan);
+  copiers_[route](stream, plan);
 }
 
 void DeviceLane::follow(const Stream& stream) {

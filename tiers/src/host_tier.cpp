@@ -83,12 +83,12 @@ class HostTier::Impl {
   [[nodiscard]] std::vector<std::int32_t> checked_places(const HostTierOptions& options) const {
     require(options.budget_bytes == 0 || budget_frames > 0, "budget_bytes", options.budget_bytes,
             "must be room for one frame, which is at least the largest image");
-    require(budget_frames + staging_frames > 0, "budget_bytes", options.budget_bytes, "there is no room at all");
     std::vector<std::int32_t> result;
     for (std::size_t kind = 0; kind < sizes.size(); ++kind) {
       result.push_back(frames.places(kind));
-      require(static_cast<std::size_t>(result.back()) <= INT32_MAX / (budget_frames + staging_frames), "budget_bytes",
-              options.budget_bytes, "must be fewer than 2^31 images");
+      const std::size_t all_frames = std::max<std::size_t>(budget_frames + staging_frames, 1);
+      require(static_cast<std::size_t>(result.back()) <= INT32_MAX / all_frames, "budget_bytes", options.budget_bytes,
+              "must be fewer than 2^31 images");
     }
     return result;
   }

@@ -150,7 +150,7 @@ ImageLayout::ImageLayout(const StateSpec& spec, const ImageLayoutOptions& option
   put(header_, header_bytes_at, static_cast<std::uint32_t>(header_.size()));
   put(header_, image_bytes_at, static_cast<std::uint64_t>(image_bytes_));
   put(header_, model_at, options_.model.words);
-  put(header_, fingerprint_at, spec_.fingerprint());
+  put(header_, fingerprint_at, options_.fingerprint != 0 ? options_.fingerprint : spec_.fingerprint());
   put(header_, content_at, static_cast<std::uint32_t>(options_.content));
   put(header_, group_at, options_.group);
   put(header_, shard_at, options_.shard.layer_begin);

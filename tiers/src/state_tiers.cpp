@@ -3,8 +3,10 @@
 
 #include <stateport/backends/internal/device_calls.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/kernels/slot_copier.hpp>
 
 #include "copy_lane.hpp"
+#include "remote_objects.hpp"
 #include "transfer_executor.hpp"
 
 #include <memory>
@@ -38,6 +40,8 @@ std::vector<tiers::TransferExecutor::Kind> kinds_of(const StateTiersOptions& opt
 HostTier make_host(MemoryResource& memory, const StateTiersOptions& options,
                    const std::vector<tiers::TransferExecutor::Kind>& kinds) {
   HostTierOptions host{.budget_bytes = options.host_budget_bytes};
+  require(options.host_budget_bytes > 0 || options.files || options.remote, "host_budget_bytes",
+          options.host_budget_bytes, "there is no tier at all");
   if (options.files) {
     require(options.staging_bytes > 0, "staging_bytes", options.staging_bytes, "files need staging memory");
     require(options.file_transfers_max > 0, "file_transfers_max", options.file_transfers_max, "must be >= 1");
@@ -60,14 +64,6 @@ StateStore view_of(const HostTier& host, std::size_t kind, const ImageLayout& la
   return StateStore::view(tensors, host.places(number));
 }
 
-std::unique_ptr<tiers::CopyLane> lane_of(const HostTier& host, const StateTiersOptions& options,
-                                         const std::vector<tiers::TransferExecutor::Kind>& kinds,
-                                         const tiers::CopyLaneMaker& lanes) {
-  std::vector<StateStore> views;
-  for (std::size_t kind = 0; kind < kinds.size(); ++kind) views.push_back(view_of(host, kind, kinds[kind].layout));
-  return lanes.make(stores_of(options), views);
-}
-
 std::optional<FileTier> make_files(const StateTiersOptions& options,
                                    const std::vector<tiers::TransferExecutor::Kind>& kinds) {
   if (!options.files) return {};
@@ -76,8 +72,18 @@ std::optional<FileTier> make_files(const StateTiersOptions& options,
   return FileTier(*options.files, std::move(layouts));
 }
 
+std::unique_ptr<tiers::RemoteObjects> make_remote(MemoryResource& memory, const StateTiersOptions& options) {
+  if (!options.remote) return nullptr;
+  const RemoteOptions& remote = *options.remote;
+  require(remote.states.size() == options.states.size(), "remote.states", remote.states.size(),
+          "there must be a layout for each store of states");
+  require(remote.kv.has_value() == (options.kv != nullptr), "remote.kv", remote.kv ? "a layout" : "nothing",
+          "there must be a layout where there is KV, and none where there is not");
+  return std::make_unique<tiers::RemoteObjects>(memory, remote, options.model);
+}
+
 /// The file tier, as the executor sees it.
-class TierFiles final : public tiers::ImageFiles {
+class TierFiles final : public tiers::LowerTier {
  public:
   explicit TierFiles(std::optional<FileTier>& tier) : tier_(tier) {}
 
@@ -93,7 +99,8 @@ class TierFiles final : public tiers::ImageFiles {
   std::size_t poll(std::span<Completion> completions) override {
     completions_.resize(completions.size());
     const std::size_t count = tier_->poll(completions_);
-    for (std::size_t i = 0; i < count; ++i) completions[i] = {completions_[i].id, completions_[i].status};
+    for (std::size_t i = 0; i < count; ++i)
+      completions[i] = {.ticket = completions_[i].id, .status = completions_[i].status};
     return count;
   }
 
@@ -105,16 +112,40 @@ class TierFiles final : public tiers::ImageFiles {
 
 }  // namespace
 
-// What touches the memory of the images ends before it: files, whose unanswered requests are given up, and copies.
+// What touches the memory of the images ends before it: lower tiers, whose unanswered requests are given up, and
+// copies.
 class StateTiers::Impl {
  public:
   Impl(MemoryResource& memory, const StateTiersOptions& options, const tiers::CopyLaneMaker& lanes)
       : kinds(kinds_of(options)),
         host(make_host(memory, options, kinds)),
-        lane(lane_of(host, options, kinds, lanes)),
+        remote(make_remote(memory, options)),
+        routes{.kinds = kinds.size(), .encodings = remote ? remote->encodings() : 0},
+        lane(make_lane(options, lanes)),
         files(make_files(options, kinds)),
         file_transfers_max(options.file_transfers_max),
-        executor(host, kinds, *lane, files ? &tier_files : nullptr, {.file_transfers_max = file_transfers_max}) {}
+        executor(host, kinds, *lane, routes,
+                 {.tier = files ? &tier_files : nullptr, .staging = &host, .transfers_max = file_transfers_max},
+                 remote ? remote->below() : tiers::TransferExecutor::Below{}) {}
+
+  [[nodiscard]] std::unique_ptr<tiers::CopyLane> make_lane(const StateTiersOptions& options,
+                                                           const tiers::CopyLaneMaker& lanes) const {
+    const std::vector<const StateStore*> device = stores_of(options);
+    std::vector<StateStore> images;
+    const bool has_images = host.places(0) > 0;
+    tiers::LaneParts parts{.routes = routes, .copiers = std::vector<tiers::RouteCopier>(routes.count())};
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+      if (has_images) {
+        images.push_back(view_of(host, kind, kinds[kind].layout));
+        parts.copiers[routes.to_host(kind)] = tiers::route_of(SlotCopier(*device[kind], images[kind]));
+        parts.copiers[routes.to_device(kind)] = tiers::route_of(SlotCopier(images[kind], *device[kind]));
+      }
+      if (remote) remote->add_routes(parts.copiers, routes, kind, *device[kind], has_images ? &images[kind] : nullptr);
+    }
+    parts.device = device;
+    parts.host = images;
+    return lanes.make(std::move(parts));
+  }
 
   void run(const Stream& stream, TransferPlan plan) {
     require_state(!detail::is_capturing(stream), "StateTiers", "the stream captures a graph");
@@ -133,9 +164,21 @@ class StateTiers::Impl {
     return first;
   }
   [[nodiscard]] bool in_host(const ImageKey& image) const { return host.find(image).valid(); }
+  [[nodiscard]] bool in_file(const ImageKey& image) const {
+    bool held = false;
+    return files && files->lookup({&image, 1}, {&held, 1}) > 0;
+  }
+  /// Where an image is to be got from: the last tier where none is known to have it.
+  [[nodiscard]] Medium fastest(const ImageKey& image) const {
+    if (in_host(image)) return Medium::host;
+    if (in_file(image)) return Medium::file;
+    return remote ? Medium::remote : files ? Medium::file : Medium::host;
+  }
 
   std::vector<tiers::TransferExecutor::Kind> kinds;
   HostTier host;
+  std::unique_ptr<tiers::RemoteObjects> remote;
+  tiers::CopyRoutes routes;
   std::unique_ptr<tiers::CopyLane> lane;
   std::optional<FileTier> files;
   TierFiles tier_files{files};
@@ -178,7 +221,7 @@ TransferId StateTiers::get(const Stream& stream, std::span<const SlotImage> imag
   for (const SlotImage& image : images)
     loads.push_back({.kind = Transfer::Kind::load,
                      .image = image.key,
-                     .from = !impl_->files || impl_->in_host(image.key) ? Medium::host : Medium::file,
+                     .from = impl_->fastest(image.key),
                      .to = Medium::device,
                      .place = image.slot.value()});
   return impl_->run_own(stream, std::move(loads));
@@ -190,14 +233,21 @@ std::size_t StateTiers::lookup(std::span<const ImageKey> images, std::span<std::
   std::size_t found = 0;
   for (std::size_t i = 0; i < images.size(); ++i) {
     where[i].reset();
-    bool in_file = false;
     if (impl_->in_host(images[i]))
       where[i] = Medium::host;
-    else if (impl_->files && impl_->files->lookup({&images[i], 1}, {&in_file, 1}) > 0)
+    else if (impl_->in_file(images[i]))
       where[i] = Medium::file;
     found += where[i].has_value();
   }
   return found;
+}
+
+TransferId StateTiers::find(const Stream& stream, std::span<const ImageKey> images) {
+  require_state(impl_->remote != nullptr, "find", "there is no remote tier");
+  std::vector<Transfer> finds;
+  for (const ImageKey& image : images)
+    finds.push_back({.kind = Transfer::Kind::find, .image = image, .from = Medium::remote, .to = Medium::remote});
+  return impl_->run_own(stream, std::move(finds));
 }
 
 void StateTiers::remove(const Stream& stream, std::span<const ImageKey> images) {
@@ -216,10 +266,7 @@ std::size_t StateTiers::drain(const Stream& stream) {
   const std::size_t under_way = impl_->executor.file_transfers();
   if (keys.empty() && under_way == 0) {
     keys = impl_->host.keys();
-    std::erase_if(keys, [&](const ImageKey& key) {
-      bool held = false;
-      return impl_->files->lookup({&key, 1}, {&held, 1}) > 0;
-    });
+    std::erase_if(keys, [&](const ImageKey& key) { return impl_->in_file(key); });
   }
   std::vector<Transfer> copies;
   for (std::size_t room = impl_->file_transfers_max - under_way; room > 0 && !keys.empty(); --room, keys.pop_back())
@@ -240,6 +287,9 @@ const HostTier& StateTiers::host() const noexcept {
 }
 const FileTier* StateTiers::files() const noexcept {
   return impl_->files ? &*impl_->files : nullptr;
+}
+const RemoteTier* StateTiers::remote() const noexcept {
+  return impl_->remote ? &impl_->remote->tier() : nullptr;
 }
 const ImageLayout& StateTiers::layout(CacheContent content, std::int32_t group) const {
   const ImageKey key{.content = content, .group = group};

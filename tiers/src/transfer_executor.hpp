@@ -8,8 +8,10 @@
 #include <stateport/tiers/image.hpp>
 
 #include "copy_lane.hpp"
-#include "image_files.hpp"
+#include "lower_tier.hpp"
+#include "transfer_operations.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,31 +19,40 @@
 
 namespace stateport::tiers {
 
-/// What StateTiers does. An operation is a transfer that is not answered yet, or whose image is still in use:
+/// What StateTiers does. An operation is a transfer that is not answered yet, or whose image is still in use. Files and
+/// the remote tier are lower tiers:
 ///
-///     store to host   copying: its copy is enqueued. At its mark the image is published, and the transfer answered
-///     store to file   copying into staging, to_write, in_file, answered
-///     copy to file    copying: the image may be on its way yet; to_write, in_file, answered
-///     load from host  no operation: answered when the copy is enqueued
-///     load from file  to_read: waits for staging memory; in_file, then the copy is enqueued and the transfer answered;
-///                     copying, until staging memory is free again
+///     store to host        copying: its copy is enqueued. At its mark the image is published, and the transfer
+///     answered store to lower tier  copying into staging, to_write, below, answered copy to files        copying: the
+///     image may be on its way yet; to_write, below, answered copy to remote       the same, and then copying once
+///     more: into staging, as objects. From a file: to_read first load from host       no operation: answered when the
+///     copy is enqueued load from below      to_read: waits for staging memory; below, then the copy is enqueued and
+///     the transfer answered;
+///                          copying, until staging memory is free again
+///     find                 below, answered
 ///
-/// Copies gather until something needs them to be enqueued: all stores of the batch go first, then all loads, each kind
-/// in one launch. A transfer for which this order would be wrong enqueues the batch before it: one whose slot of the
-/// device a load of the batch writes, and a drop of an image that the batch copies.
+/// Copies gather until something needs them to be enqueued: all stores of the batch go first, then all loads, each
+/// route in one launch. A transfer for which this order would be wrong enqueues the batch before it: one whose slot of
+/// the device a load of the batch writes, and a drop of an image that the batch copies.
 class TransferExecutor {
  public:
   struct Kind {
     ImageLayout layout;
     std::int32_t slots = 0;  ///< on the device
   };
-  struct Limits {
-    std::size_t file_transfers_max = 4096;
-    /// Of a file of KV blocks: large enough that the calls around it weigh little, small enough to be freed soon.
-    std::size_t kv_file_bytes_max = std::size_t{16} << 20;
+  /// A tier below host memory; `tier` nullptr: there is none.
+  struct Below {
+    LowerTier* tier = nullptr;
+    HostTier* staging = nullptr;  ///< where its images wait
+    bool objects = false;         ///< its images are sets of objects
+    std::size_t transfers_max = 4096;
+    /// Of KV blocks that are written together: many enough that the calls around them weigh little, few enough to be
+    /// freed soon.
+    std::size_t kv_bytes_together = std::size_t{16} << 20;
   };
-  /// `files` may be nullptr; they must end before the host tier does.
-  TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, ImageFiles* files, const Limits& limits);
+  /// `routes`: those of the lane. Tiers below must end before the host tier does.
+  TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, const CopyRoutes& routes,
+                   const Below& files, const Below& remote);
   TransferExecutor(const TransferExecutor&) = delete;
   TransferExecutor& operator=(const TransferExecutor&) = delete;
 
@@ -49,44 +60,41 @@ class TransferExecutor {
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
   /// Operations, and results that were not polled.
   [[nodiscard]] std::size_t in_flight() const noexcept {
-    return operation_count_ + results_.size() - results_read_ + late_drops_.size();
+    return operations_.count() + results_.size() - results_read_ + lower_[0].late_drops.size() +
+           lower_[1].late_drops.size();
   }
   /// Operations with files.
-  [[nodiscard]] std::size_t file_transfers() const noexcept { return file_operations_; }
+  [[nodiscard]] std::size_t file_transfers() const noexcept { return lower_[0].operations; }
   void check_invariants() const;
 
  private:
-  static constexpr std::uint32_t none = UINT32_MAX;
-  enum class Phase : std::uint8_t { unused, copying, to_write, to_read, in_file };
+  static constexpr std::uint32_t none = TransferOperation::none;
+  using Phase = TransferOperation::Phase;
+  using Queue = TransferOperations::Queue;
 
-  struct Operation {
-    Transfer transfer;
-    HostImage image;
-    std::uint64_t number = 0;  ///< in the order in which they began
-    std::uint64_t mark = 0;    ///< of the copying phase
-    Phase phase = Phase::unused;
-    bool failed = false;          ///< the copy that it waits for was never enqueued
-    bool drop_if_failed = false;  ///< took back a drop
-    std::uint32_t next = none;    ///< in its queue, in the free list, or in its file
+  /// The copies of one route that are not enqueued yet, and whose they are: operations of stores, numbers of loads.
+  struct Copies {
+    std::vector<SlotCopy> plan;
+    std::vector<std::uint32_t> operations;
+    std::vector<TransferId> loads;
   };
-  /// First in, first out, linked through Operation::next.
-  struct Queue {
-    std::uint32_t head = none;
-    std::uint32_t tail = none;
-  };
-  /// The copies of one kind that are not enqueued yet.
-  struct Batch {
-    std::vector<SlotCopy> stores;
-    std::vector<std::uint32_t> store_operations;
-    std::vector<SlotCopy> loads;
-    std::vector<TransferId> load_ids;
-    bool refused = false;                ///< its stores were not enqueued; loads may read what they were to write
-    std::vector<std::uint64_t> written;  ///< [slots] the batch in which a load last wrote the slot
-  };
-  /// A drop of a file that an earlier operation still needs.
+  /// A drop of an image that an earlier operation still needs.
   struct LateDrop {
     ImageKey image;
     std::uint64_t number = 0;
+  };
+  struct Lower : Below {
+    Queue to_write;
+    Queue to_read;
+    std::size_t operations = 0;  ///< finds are not counted
+    std::size_t writes = 0;      ///< requests that it has
+    std::size_t reads = 0;
+    std::vector<LateDrop> late_drops;
+    [[nodiscard]] bool full() const noexcept { return operations >= transfers_max; }
+    /// For an operation that writes the image again. Whether there was a late drop of it.
+    bool take_back_drop(const ImageKey& image) {
+      return std::erase_if(late_drops, [&](const LateDrop& drop) { return drop.image == image; }) > 0;
+    }
   };
 
   void check(const Transfer& transfer) const;
@@ -95,40 +103,44 @@ class TransferExecutor {
   void start_load(const Stream& stream, const Transfer& transfer);
   void start_copy(const Transfer& transfer);
   void start_drop(const Stream& stream, const Transfer& transfer);
+  void start_find(const Transfer& transfer);
 
   void add_store(const Stream& stream, std::uint32_t operation);
+  /// Copies an image that is ready to a lower tier, as it is, or as objects.
+  void send_down(std::uint32_t operation);
   /// False, and answered: the header is not that of the image.
   bool add_load(const Stream& stream, const Transfer& transfer, HostImage image);
+  void add_load(const Stream& stream, const Transfer& transfer, std::size_t route, std::int32_t place);
+  void note_in_batch(HostImage image);
   /// Enqueues the batch when a copy that it holds must come before what comes next.
   void separate(const Stream& stream, std::size_t kind, std::int32_t slot);
   void enqueue_batch(const Stream& stream);
-  void enqueue_stores(const Stream& stream, std::size_t kind);
-  void enqueue_loads(const Stream& stream, std::size_t kind);
+  void enqueue(const Stream& stream, std::size_t route);
   /// The image was never copied: nobody may find it, and all that wait for it fail.
-  void fail_store(std::uint32_t operation);
+  void fail_copy(std::uint32_t operation);
   void mark(const Stream& stream);
+  /// Enqueues copies, and gives lower tiers what waits for them.
+  void let_go_on(const Stream& stream);
 
   void finish_copies();
   void finish_copy(std::uint32_t operation);
   /// The bytes of an image are there: writes its header.
   void publish(HostImage image);
-  void finish_files(const Stream& stream);
-  void finish_read(const Stream& stream, std::uint32_t operation, TransferStatus status);
-  void feed_writes();
-  void feed_reads();
-  /// Gathers what goes into the next file: one state, or KV blocks that wait behind each other.
-  void gather_file(std::size_t images_max);
-  void drop_late();
-  /// Whether an operation that began earlier has yet to ask the files for the image.
-  [[nodiscard]] bool needed(const ImageKey& image, std::uint64_t before) const noexcept;
-  /// For an operation that writes the image again. Whether there was a late drop of it.
-  bool take_back_drop(const ImageKey& image);
-  [[nodiscard]] bool files_full() const noexcept { return file_operations_ >= limits_.file_transfers_max; }
+  void finish_below(const Stream& stream, Lower& lower);
+  void finish_read(const Stream& stream, Lower& lower, const LowerTier::Completion& completion);
+  void feed_writes(Lower& lower);
+  void feed_reads(Lower& lower);
+  /// Gathers what is written next: one state, or KV blocks that wait behind each other.
+  void gather(Lower& lower, std::size_t images_max);
+  void drop_late(Lower& lower);
+  /// Whether an operation that began earlier has yet to ask the lower tier for the image.
+  [[nodiscard]] bool needed(const Lower& lower, const ImageKey& image, std::uint64_t before) const noexcept;
+
+  /// Where the image of an operation lies.
+  [[nodiscard]] HostTier& memory_of(const TransferOperation& operation) noexcept;
 
   [[nodiscard]] std::uint32_t make_operation(const Transfer& transfer, HostImage image);
   void free_operation(std::uint32_t operation) noexcept;
-  void push(Queue& queue, std::uint32_t operation, Phase phase) noexcept;
-  std::uint32_t pop(Queue& queue) noexcept;
   void wait_for_mark(std::uint32_t operation) noexcept;
   void answer(TransferId id, TransferStatus status) { results_.push_back({id, status}); }
   /// Answers an operation that pins an image, or has none, and ends it.
@@ -138,29 +150,23 @@ class TransferExecutor {
   std::vector<Kind> kinds_;
   std::vector<std::vector<Checksum>> no_checksums_;  ///< [kinds, tensors]
   CopyLane* lane_;
-  ImageFiles* files_;
-  Limits limits_;
+  CopyRoutes routes_;
 
-  std::vector<Batch> batches_;              ///< [kinds]
-  std::vector<std::uint64_t> image_batch_;  ///< [image index] the batch that last copied it
-  std::uint64_t batch_ = 1;                 ///< the number of the one that gathers
-  bool gathers_ = false;                    ///< it has a copy
-  bool unmarked_ = false;                   ///< an operation waits for a mark that is not made
+  std::vector<Copies> copies_;                       ///< [routes]
+  std::vector<std::vector<std::uint64_t>> written_;  ///< [kinds, slots] the batch in which a load last wrote the slot
+  std::vector<bool> refused_;                        ///< [kinds] stores of this batch, that its loads may read
+  std::vector<std::uint64_t> image_batch_;           ///< [image index] the batch that last copied it
+  std::uint64_t batch_ = 1;                          ///< the number of the one that gathers
+  bool gathers_ = false;                             ///< it has a copy
+  bool unmarked_ = false;                            ///< an operation waits for a mark that is not made
   std::uint64_t marks_ = 0;
 
-  std::vector<Operation> operations_;
-  std::uint32_t free_operation_ = none;
-  std::size_t operation_count_ = 0;
-  std::size_t file_operations_ = 0;
-  std::size_t writes_in_file_ = 0;  ///< requests
-  std::size_t reads_in_file_ = 0;
+  TransferOperations operations_;
   std::uint64_t numbers_ = 0;
-  Queue copying_;  ///< marks do not decrease
-  Queue to_write_;
-  Queue to_read_;
-  std::vector<LateDrop> late_drops_;
-  std::vector<ImageFiles::Image> file_;  ///< of gather_file()
-  std::vector<ImageFiles::Completion> completions_;
+  Queue copying_;                           ///< marks do not decrease
+  std::array<Lower, 2> lower_;              ///< files, remote
+  std::vector<LowerTier::Image> together_;  ///< of gather()
+  std::vector<LowerTier::Completion> completions_;
   std::vector<TransferResult> results_;
   std::size_t results_read_ = 0;
 };

@@ -60,8 +60,8 @@ class HostTier {
   enum class State : std::uint8_t { gone, copying, ready, leaving };
 
   /// Takes all its memory from `resource`, which must outlive it; pinning it may take seconds. Throws InvalidArgument:
-  /// no size, a size that is 0 or not a multiple of 4 KiB, a budget that is neither 0 nor room for one frame, no room
-  /// at all, more than 2^31 - 1 places; OutOfMemory.
+  /// no size, a size that is 0 or not a multiple of 4 KiB, a budget that is neither 0 nor room for one frame, more than
+  /// 2^31 - 1 places; OutOfMemory. Without budget and staging there are no places.
   HostTier(MemoryResource& resource, const HostTierOptions& options);
   HostTier(HostTier&&) noexcept;
   HostTier& operator=(HostTier&&) noexcept;

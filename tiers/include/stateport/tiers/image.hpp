@@ -32,12 +32,10 @@
 ///         16     8  image_bytes
 ///         24    16  checksum of the first header_bytes bytes, with these 16 as zero
 ///         40    16  model id, two words
-///         56     8  layout fingerprint: StateSpec::fingerprint() of ImageLayout::spec()
-///         64     8  tokens
-///         72    16  prefix hash, two words
-///         88     4  content: 0 KV of a block, 1 state
-///         92     4  group
-///         96    16  shard, 4 x 4 bytes: first layer, end layer, head group, number of head groups; zero: the whole
+///         56     8  layout fingerprint: StateSpec::fingerprint() of ImageLayout::spec(), or
+///         ImageLayoutOptions::fingerprint 64     8  tokens 72    16  prefix hash, two words 88     4  content: 0 KV of
+///         a block, 1 state 92     4  group 96    16  shard, 4 x 4 bytes: first layer, end layer, head group, number of
+///         head groups; zero: the whole
 ///        112     4  number of tensors
 ///        128  96 n  table of tensors, in the order of the spec
 ///
@@ -72,6 +70,8 @@ struct ImageLayoutOptions {
   CacheContent content = CacheContent::state;
   std::int32_t group = 0;  ///< of a state: ImageKey::group. 0 for KV
   ModelShard shard;
+  /// Of objects that ranks of any number exchange: ModelLayout::fingerprint(). 0: that of the spec.
+  std::uint64_t fingerprint = 0;
 };
 
 /// What lies where in the images of one content of one model. Immutable: any number of threads may use it.

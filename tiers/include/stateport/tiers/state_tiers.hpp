@@ -4,11 +4,13 @@
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
 #include <stateport/core/model/ids.hpp>
+#include <stateport/core/model/model_layout.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
 #include <stateport/tiers/file_tier.hpp>
 #include <stateport/tiers/host_tier.hpp>
 #include <stateport/tiers/image.hpp>
+#include <stateport/tiers/remote_options.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +43,8 @@ struct StateTiersOptions {
   /// While so many transfers with a file are under way or wait, stores and copies to a file are refused. Loads never
   /// are.
   std::size_t file_transfers_max = 4096;
+  /// The remote tier, if there is one.
+  std::optional<RemoteOptions> remote = {};
 };
 
 /// An image, and its slot (of KV: its block) on the device.
@@ -75,6 +79,12 @@ struct SlotImage {
 /// has nothing to write. A drop of a
 /// file waits for the transfers of the image before it; a store or copy to a file behind that drop takes it back.
 ///
+/// Remote. Images of states and KV are packed into objects, and unpacked, by one launch for all images of a kind;
+/// element types and conv layouts are converted on the way. A store, a load or a copy is answered as with a file. A
+/// find is answered `done` if all objects of this rank's share were there, `gone` if not. What comes from the store is
+/// verified before it is enqueued. Ranks answer for themselves: an engine with several tells its RequestCache `done`
+/// where all ranks have it.
+///
 /// Nothing waits for the device or for a file but the constructor and the destructor. Nothing is allocated while no
 /// more is under way than ever before. Calls must come from one thread at a time, and not while the stream captures a
 /// graph (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers
@@ -83,7 +93,9 @@ class StateTiers {
  public:
   /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
   /// resource of host memory else. Opens the folder of the files. Waits for the device. Throws InvalidArgument as
-  /// HostTier, ImageLayout, SlotCopier and FileTier, and for neither states nor KV; OutOfMemory.
+  /// HostTier, ImageLayout, SlotCopier and FileTier, and for neither states nor KV, and where there is no tier at all;
+  /// with a remote tier as RemoteTier, ObjectSet and Resharder, for a store that is nullptr, another number of layouts
+  /// than of states, no encoding and staging_bytes or transfers_max 0. OutOfMemory.
   StateTiers(MemoryResource& host_memory, const StateTiersOptions& options);
   StateTiers(StateTiers&&) noexcept;
   StateTiers& operator=(StateTiers&&) noexcept;
@@ -111,17 +123,22 @@ class StateTiers {
     const SlotImage one{image, slot};
     return put(stream, {&one, 1});
   }
-  /// Loads images into slots, from host memory or, where it does not hold them, from files: once their puts are
-  /// answered. Numbers and throws as put.
+  /// Loads images into slots, from host memory or, where it does not hold them, from files, or else from the remote
+  /// tier: once their puts are answered. Numbers and throws as put.
   TransferId get(const Stream& stream, std::span<const SlotImage> images);
   TransferId get(const Stream& stream, const ImageKey& image, SlotId slot) {
     const SlotImage one{image, slot};
     return get(stream, {&one, 1});
   }
   /// Sets where[i] to the fastest tier that image i can be got from, or to none, and returns how many can. O(images).
-  /// Throws InvalidArgument for another size, and for a content or group that is not here.
+  /// Knows nothing of the remote tier, which has to be asked: find(). Throws InvalidArgument for another size, and for
+  /// a content or group that is not here.
   std::size_t lookup(std::span<const ImageKey> images, std::span<std::optional<Medium>> where) const;
-  /// Drops images in every tier, as a plan would. Those that are nowhere are ignored. Throws as execute.
+  /// Asks the remote tier for images; poll answers done or gone. Numbers as put. Throws InvalidState without one, and
+  /// InvalidArgument as lookup.
+  TransferId find(const Stream& stream, std::span<const ImageKey> images);
+  /// Drops images of host memory and files, as a plan would. Those that are nowhere are ignored. What the remote tier
+  /// holds belongs to all that share it, and stays. Throws as execute.
   void remove(const Stream& stream, std::span<const ImageKey> images);
 
   /// Copies images of host memory to the file tier that does not hold them: call it and poll until it returns 0, and
@@ -136,6 +153,8 @@ class StateTiers {
   [[nodiscard]] const HostTier& host() const noexcept;
   /// What lies in files, what opening found, how fast it is; nullptr without a file tier.
   [[nodiscard]] const FileTier* files() const noexcept;
+  /// How the remote tier fares; nullptr without one.
+  [[nodiscard]] const RemoteTier* remote() const noexcept;
   /// Of the state of a group, or of a KV block. Throws InvalidArgument for what is not here.
   [[nodiscard]] const ImageLayout& layout(CacheContent content, std::int32_t group = 0) const;
 

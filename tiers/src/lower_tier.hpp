@@ -9,25 +9,29 @@
 
 namespace stateport::tiers {
 
-/// Writes and reads images in files while others work. Tests put one in its place whose files are slow, or broken.
-class ImageFiles {
+/// A tier below host memory: it writes and reads images while others work. Tests put one in its place that is slow, or
+/// broken.
+class LowerTier {
  public:
   struct Image {
     ImageKey key;
-    std::span<const std::byte> bytes;
+    std::span<std::byte> bytes;  ///< of which the tier may write the headers
   };
   /// How the call with this ticket ended.
   struct Completion {
     std::uint64_t ticket = 0;
     TransferStatus status = TransferStatus::done;
+    std::int32_t encoding = 0;  ///< of a read that is done, in tiers whose images have several
   };
 
-  virtual ~ImageFiles() = default;
+  virtual ~LowerTier() = default;
 
-  /// Begin to write images into one file, all or none, or to read one. The bytes are left alone by others until the
-  /// ticket is answered. False: no room, in the queue or at all; nothing has begun.
+  /// Begin to write images together, all or none, or to read one. The bytes are left alone by others until the ticket
+  /// is answered. False: no room, in the queue or at all; nothing has begun.
   [[nodiscard]] virtual bool write(std::span<const Image> images, std::uint64_t ticket) = 0;
   [[nodiscard]] virtual bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) = 0;
+  /// Begins to ask whether an image is there; done or gone. False: no room in the queue, or nothing can be asked here.
+  [[nodiscard]] virtual bool find(const ImageKey& /*key*/, std::uint64_t /*ticket*/) { return false; }
   /// Forgets an image. What was begun before still finds it; one that is being written is forgotten when it is there.
   virtual void remove(const ImageKey& key) = 0;
   /// Fills in what has ended since; waits for nothing.

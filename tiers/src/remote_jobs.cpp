@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remote_jobs.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <numeric>
+
+namespace stateport::tiers {
+namespace {
+
+constexpr std::size_t completions_together = 256;
+/// Keys of one batch: enough for the prompts of many requests, few enough for one message.
+constexpr std::size_t keys_together = 8192;
+
+/// A ticket names a job and one of its parts.
+constexpr unsigned part_bits = 24;
+constexpr std::uint64_t ticket_of(std::uint32_t number, std::size_t part) noexcept {
+  return std::uint64_t{number} << part_bits | part;
+}
+constexpr std::uint32_t number_of(std::uint64_t ticket) noexcept {
+  return static_cast<std::uint32_t>(ticket >> part_bits);
+}
+constexpr std::size_t part_of(std::uint64_t ticket) noexcept {
+  return ticket & ((std::uint64_t{1} << part_bits) - 1);
+}
+
+bool has_keys(RemoteJob::Kind kind) noexcept {
+  return kind == RemoteJob::Kind::find || kind == RemoteJob::Kind::remove;
+}
+
+std::size_t objects_of(std::span<const ObjectSet> sets) noexcept {
+  return std::accumulate(sets.begin(), sets.end(), std::size_t{0},
+                         [](std::size_t sum, const ObjectSet& set) { return sum + set.size(); });
+}
+
+/// Of several parts: done if all are, else the first of these that a part has.
+TransferStatus summary(std::span<const TransferStatus> parts) noexcept {
+  using enum TransferStatus;
+  for (const TransferStatus status : {damaged, foreign_layout, wrong_position, failed, no_room, gone})
+    if (std::ranges::find(parts, status) != parts.end()) return status;
+  return done;
+}
+
+/// No object with this name can be right: it is to be written again.
+bool is_wrong(TransferStatus status) noexcept {
+  using enum TransferStatus;
+  return status == damaged || status == foreign_layout || status == wrong_position;
+}
+
+}  // namespace
+
+RemoteJobs::RemoteJobs(RemoteStore& store) : store_(store), completions_(completions_together) {}
+
+void RemoteJobs::add(const RemoteJob& job, std::vector<Ended>& ended) {
+  try {
+    if (job.kind == RemoteJob::Kind::write) job.sets.front().seal(job.memory, job.key);
+    waiting_.push_back(start(job));
+  } catch (const std::bad_alloc&) {
+    ended.push_back({.job = job, .status = TransferStatus::failed});
+  }
+}
+
+std::uint32_t RemoteJobs::start(const RemoteJob& job) {
+  auto number = static_cast<std::uint32_t>(running_.size());
+  if (free_.empty()) {
+    running_.emplace_back();
+  } else {
+    number = free_.back();
+    free_.pop_back();
+  }
+  running_[number].job = job;
+  running_[number].encoding = 0;
+  return number;
+}
+
+void RemoteJobs::advance(std::vector<Ended>& ended) {
+  submit_waiting(ended);
+  take_answers(ended);
+  submit_waiting(ended);
+}
+
+void RemoteJobs::submit_waiting(std::vector<Ended>& ended) {
+  while (!waiting_.empty()) {
+    TransferStatus refusal = TransferStatus::no_room;
+    try {
+      if (submit_first()) continue;
+      if (in_store_ > 0) return;  // an answer may make room
+    } catch (const std::exception&) {
+      refusal = TransferStatus::failed;
+    }
+    const std::uint32_t number = waiting_.front();
+    waiting_.pop_front();
+    end(number, {.status = refusal}, ended);
+  }
+}
+
+bool RemoteJobs::submit_first() {
+  if (!has_keys(running_[waiting_.front()].job.kind)) return submit_objects(waiting_.front());
+  const std::size_t jobs = jobs_together();
+  return submit_keys(jobs) || (jobs > 1 && submit_keys(1));
+}
+
+std::size_t RemoteJobs::jobs_together() const {
+  const RemoteJob& first = running_[waiting_.front()].job;
+  std::size_t keys = objects_of(first.sets);
+  std::size_t jobs = 1;
+  for (; jobs < waiting_.size(); ++jobs) {
+    const RemoteJob& job = running_[waiting_[jobs]].job;
+    keys += objects_of(job.sets);
+    if (job.kind != first.kind || keys > keys_together) break;
+  }
+  return jobs;
+}
+
+bool RemoteJobs::submit_keys(std::size_t jobs) {
+  names_.clear();
+  keys_.clear();
+  for (std::size_t i = 0; i < jobs; ++i) {
+    Running& running = running_[waiting_[i]];
+    std::size_t part = 0;
+    for (const ObjectSet& set : running.job.sets)
+      for (std::size_t object = 0; object < set.size(); ++object, ++part) {
+        names_.push_back(set.name(object, running.job.key));
+        keys_.push_back({.ticket = ticket_of(waiting_[i], part)});
+      }
+    running.left = part;
+    running.parts.assign(part, TransferStatus::failed);
+  }
+  for (std::size_t i = 0; i < names_.size(); ++i) keys_[i].key = names_[i];
+  const bool finds = running_[waiting_.front()].job.kind == RemoteJob::Kind::find;
+  if (!(finds ? store_.exists(keys_) : store_.remove(keys_))) return false;
+  in_store_ += keys_.size();
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(jobs));
+  return true;
+}
+
+bool RemoteJobs::submit_objects(std::uint32_t number) {
+  Running& running = running_[number];
+  const ObjectSet& set = running.job.sets[static_cast<std::size_t>(running.encoding)];
+  names_.clear();
+  pieces_.clear();
+  objects_.clear();
+  const std::span<std::byte> memory = running.job.memory.first(set.bytes());
+  for (std::size_t object = 0; object < set.size(); ++object) {
+    names_.push_back(set.name(object, running.job.key));
+    const std::span<std::byte> part = set.part(memory, object);
+    pieces_.push_back({part.data(), part.size()});
+  }
+  for (std::size_t object = 0; object < set.size(); ++object)
+    objects_.push_back({.ticket = ticket_of(number, object), .key = names_[object], .pieces = {&pieces_[object], 1}});
+  running.left = set.size();
+  running.parts.assign(set.size(), TransferStatus::failed);
+  running.bytes.assign(set.size(), 0);
+  if (!(running.job.kind == RemoteJob::Kind::write ? store_.put_from(objects_) : store_.get_into(objects_)))
+    return false;
+  in_store_ += set.size();
+  waiting_.pop_front();
+  return true;
+}
+
+void RemoteJobs::take_answers(std::vector<Ended>& ended) {
+  for (std::size_t count = completions_.size(); count == completions_.size();) {
+    count = store_.poll(completions_);
+    in_store_ -= count;
+    for (const RemoteCompletion& completion : std::span(completions_).first(count)) {
+      const std::uint32_t number = number_of(completion.ticket);
+      const std::size_t part = part_of(completion.ticket);
+      Running& running = running_[number];
+      running.parts[part] = completion.status;
+      if (!has_keys(running.job.kind)) running.bytes[part] = completion.bytes;
+      if (--running.left == 0) finish(number, ended);
+    }
+  }
+}
+
+void RemoteJobs::finish(std::uint32_t number, std::vector<Ended>& ended) {
+  const Running& running = running_[number];
+  switch (running.job.kind) {
+    case RemoteJob::Kind::read:
+      return finish_read(number, ended);
+    case RemoteJob::Kind::write:
+      return end(number, {.status = summary(running.parts), .bytes = running.job.sets.front().bytes()}, ended);
+    case RemoteJob::Kind::remove:
+      return end(number, {}, ended);
+    case RemoteJob::Kind::find:
+      break;
+  }
+  std::span<const TransferStatus> parts = running.parts;
+  TransferStatus best = TransferStatus::gone;
+  for (const ObjectSet& set : running.job.sets) {
+    const TransferStatus status = summary(parts.first(set.size()));
+    if (best != TransferStatus::done && status != TransferStatus::gone) best = status;
+    parts = parts.subspan(set.size());
+  }
+  end(number, {.status = best}, ended);
+}
+
+void RemoteJobs::finish_read(std::uint32_t number, std::vector<Ended>& ended) {
+  Running& running = running_[number];
+  const RemoteJob job = running.job;
+  const auto encoding = static_cast<std::size_t>(running.encoding);
+  const ObjectSet& set = job.sets[encoding];
+  TransferStatus status = summary(running.parts);
+  if (status == TransferStatus::gone && encoding + 1 < job.sets.size()) {
+    ++running.encoding;
+    waiting_.push_back(number);
+    return;
+  }
+  for (std::size_t object = 0; object < set.size() && status == TransferStatus::done; ++object)
+    if (running.bytes[object] != set.layout(object).image_bytes()) status = TransferStatus::damaged;
+  if (status == TransferStatus::done) status = set.check(job.memory.first(set.bytes()), job.key);
+  if (is_wrong(status))
+    waiting_.push_back(start({.kind = RemoteJob::Kind::remove, .key = job.key, .sets = job.sets.subspan(encoding, 1)}));
+  end(number,
+      {.status = status,
+       .encoding = static_cast<std::int32_t>(encoding),
+       .bytes = set.bytes(),
+       .removed_objects = is_wrong(status) ? set.size() : 0},
+      ended);
+}
+
+void RemoteJobs::end(std::uint32_t number, const Ended& how, std::vector<Ended>& ended) {
+  ended.push_back(how);
+  ended.back().job = running_[number].job;
+  if (how.status != TransferStatus::done) ended.back().bytes = 0;
+  free_.push_back(number);
+}
+
+void RemoteJobs::give_up() {
+  waiting_.clear();
+}
+
+}  // namespace stateport::tiers

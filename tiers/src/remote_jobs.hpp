@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/tier/transfer_plan.hpp>
+#include <stateport/tiers/object_set.hpp>
+#include <stateport/tiers/remote_store.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace stateport::tiers {
+
+/// A request to a RemoteTier.
+struct RemoteJob {
+  enum class Kind : std::uint8_t { write, read, find, remove };
+  Kind kind = Kind::write;
+  TransferId id = 0;
+  ImageKey key;
+  std::span<const ObjectSet> sets;  ///< of its content and group
+  std::span<std::byte> memory;
+  std::chrono::steady_clock::time_point accepted = {};
+};
+
+/// What the thread of a RemoteTier does: one sequence of calls, without threads or locks.
+///
+///     write   seal ──► put_from all objects ──► ended
+///     read    get_into all objects of an encoding ──► check ──► ended
+///                 └── gone: the next encoding           └── not what it should be: removed from the store
+///     find    exists, all objects of all encodings ──► ended
+///     remove  remove, all objects of all encodings ──► ended
+///
+/// What the store refuses with an exception has failed. What it refuses for a full queue waits, first in, first out,
+/// until something is answered.
+class RemoteJobs {
+ public:
+  struct Ended {
+    RemoteJob job;
+    TransferStatus status = TransferStatus::done;
+    std::int32_t encoding = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t removed_objects = 0;
+  };
+
+  explicit RemoteJobs(RemoteStore& store);
+
+  /// Computes the checksums of a write.
+  void add(const RemoteJob& job, std::vector<Ended>& ended);
+  /// Gives what waits to the store, and takes answers. Ended jobs are appended to `ended`.
+  void advance(std::vector<Ended>& ended);
+  /// Forgets what the store has not begun.
+  void give_up();
+  /// Parts that the store has and that are not answered.
+  [[nodiscard]] std::size_t in_store() const noexcept { return in_store_; }
+  [[nodiscard]] bool idle() const noexcept { return in_store_ == 0 && waiting_.empty(); }
+
+ private:
+  struct Running {
+    RemoteJob job;
+    std::int32_t encoding = 0;          ///< read: that is tried
+    std::size_t left = 0;               ///< parts that are not answered
+    std::vector<TransferStatus> parts;  ///< by object; of finds and removes by encoding and object
+    std::vector<std::uint64_t> bytes;   ///< of parts that were got
+  };
+
+  std::uint32_t start(const RemoteJob& job);
+  void submit_waiting(std::vector<Ended>& ended);
+  /// Gives the first of those that wait to the store; finds and removes with those like it behind it. False: the
+  /// store's queue is full.
+  [[nodiscard]] bool submit_first();
+  [[nodiscard]] bool submit_objects(std::uint32_t number);
+  [[nodiscard]] bool submit_keys(std::size_t jobs);
+  /// Jobs like the first one, whose keys go in one batch.
+  [[nodiscard]] std::size_t jobs_together() const;
+  void take_answers(std::vector<Ended>& ended);
+  void finish(std::uint32_t number, std::vector<Ended>& ended);
+  void finish_read(std::uint32_t number, std::vector<Ended>& ended);
+  void end(std::uint32_t number, const Ended& how, std::vector<Ended>& ended);
+
+  RemoteStore& store_;
+  std::vector<Running> running_;
+  std::vector<std::uint32_t> free_;
+  std::deque<std::uint32_t> waiting_;
+  std::size_t in_store_ = 0;
+  // Reused by every call.
+  std::vector<std::string> names_;
+  std::vector<RemotePiece> pieces_;
+  std::vector<RemoteObject> objects_;
+  std::vector<RemoteKey> keys_;
+  std::vector<RemoteCompletion> completions_;
+};
+
+}  // namespace stateport::tiers
