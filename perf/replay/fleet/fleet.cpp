@@ -17,6 +17,12 @@
 namespace stateport::replay {
 namespace {
 
+double longest_prompt_tokens(const Workload& workload) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < workload.size(); ++i) longest = std::max(longest, workload.request(i).input_tokens);
+  return static_cast<double>(longest);
+}
+
 FleetOptions validated(const FleetOptions& options, const Crowd& crowd) {
   const auto require_time = [](const char* name, double value) {
     require(std::isfinite(value) && value >= 0, name, fmt::format("{}", value), "must be finite and not negative");
@@ -31,6 +37,10 @@ FleetOptions validated(const FleetOptions& options, const Crowd& crowd) {
   check_tier_speeds(options.node.speeds, "speeds");
   require(options.node.speeds.tokens_per_s > 0, "speeds.tokens_per_s",
           fmt::format("{}", options.node.speeds.tokens_per_s), "must be more than 0");
+  const double longest_s = longest_prompt_tokens(crowd.workload) / options.node.speeds.tokens_per_s;
+  require(options.mean_life_s == 0 || options.mean_life_s >= longest_s, "mean_life_s",
+          fmt::format("{}", options.mean_life_s),
+          fmt::format("computing the longest prompt takes {} s, which few nodes would live", longest_s));
   require(options.node.block_size_tokens == crowd.workload.block_size_tokens(), "node.block_size_tokens",
           options.node.block_size_tokens, "must be that of the workload");
   require(options.route != Route::prefix || options.node.cache.events, "route", name(options.route),
@@ -207,6 +217,9 @@ void Fleet::check_invariants() const {
   std::int64_t stored = 0;
   for (const auto& node : nodes_) stored += node->counts().stored_bytes;
   require_invariant(stored == remote_.counts().added_bytes, "Fleet", "bytes in the remote store that no node stored");
+  if (std::cmp_less(counts_.requests, crowd_.workload.size())) return;
+  require_invariant(std::ranges::all_of(loads_, [](const NodeLoad& load) { return load.waiting_tokens == 0; }), "Fleet",
+                    "something waits after all was served");
 }
 
 }  // namespace stateport::replay

@@ -69,7 +69,8 @@ class Fleet {
   using Continue = std::function<bool(std::int64_t)>;
 
   /// The crowd must outlive it. Throws InvalidArgument: no nodes, negative or infinite numbers, speeds.tokens_per_s <=
-  /// 0, blocks of another size than the crowd's, a route `prefix` without events; as make_request_cache.
+  /// 0, blocks of another size than the crowd's, nodes that live for less than the longest prompt takes, a route
+  /// `prefix` without events; as make_request_cache.
   Fleet(const Crowd& crowd, const FleetOptions& options);
 
   void run(const Continue& keep_going);

@@ -255,6 +255,10 @@ void FleetNode::check_invariants() const {
   cache_->check_invariants();
   require_invariant(cache_->tiers() == nullptr || under_way_.size() == cache_->tiers()->transfers_under_way(),
                     "FleetNode", "transfers under way are not those of the cache");
+  if (!setup_.keeps_files) return;
+  const TierUsage files = cache_->tiers()->usage(Medium::file);
+  require_invariant(std::cmp_equal(kept_files_.size(), files.states + files.kv_blocks), "FleetNode",
+                    "the files that would outlive a failure are not those of the cache");
 }
 
 }  // namespace stateport::replay

@@ -67,12 +67,15 @@ struct FleetAnswer {
 /// An answer for each route. Between requests `keep_going` is called; false ends it, without answers for what is not
 /// done. Throws InvalidArgument: no samples, as make_crowd and Fleet.
 ///
-/// Samples. A sample has whole conversations and as many nodes, so that a node has as many as in the fleet. It is drawn
-/// by a hash of the conversation (spatial sampling, as SHARDS does for one cache). What conversations share (system
-/// prompts) is stored once in a sample as in the whole fleet, but for fewer of them: it takes a larger part of the
-/// remote store, and is computed first by a larger part of the requests. So a sample has fewer hits than the fleet, the
-/// more of the prompts is shared and the smaller it is; the error that is told does not know of that. The most of a
-/// link is that of the nodes of a sample.
+/// Samples. A sample has whole conversations and its part of the nodes, so that a node has as many as in the fleet. It
+/// is drawn by a hash of the conversation (spatial sampling, as SHARDS does for one cache). Three things are not as in
+/// the fleet, and the error that is told does not know of them:
+/// - What conversations share (system prompts) is stored once in a sample, too, but for fewer of them: it takes a
+/// larger
+///   part of the remote store, and is computed first by a larger part of the requests. Hits come out low.
+/// - Round robin brings a conversation back to a node after fewer requests: hits on the device, the host and in files
+///   come out high. With a remote store that only moves hits from there to them.
+/// - The most of a link or a node is that of fewer nodes, and the least loaded is the least of fewer.
 [[nodiscard]] std::vector<FleetAnswer> ask_fleet(const Workload& workload, const FleetQuestion& question,
                                                  const std::function<bool()>& keep_going);
 

@@ -134,6 +134,7 @@ TEST_CASE("a second node hits what the first one computed") {
 TEST_CASE("times are those of the link and of computing") {
   const Workload workload = same_prompt({0, 100});
   FleetQuestion question = small_fleet(2, Route::round_robin);
+  CHECK(run_fleet(workload, question).first_token_s[0] == prompt_tokens / question.node.speeds.tokens_per_s);
   question.remote_bytes = 16 * gib;
   question.node.speeds.remote_bytes_per_s = 1e9;
   question.node.speeds.remote_latency_s = 0.001;
@@ -148,6 +149,28 @@ TEST_CASE("times are those of the link and of computing") {
   CHECK(counts.waited_s == doctest::Approx(0.001 + loaded_s));
   for (const double time_s : counts.uncached_first_token_s) CHECK(time_s == doctest::Approx(prompt_tokens / rate));
   CHECK(counts.nodes[1].read_bytes == static_cast<std::int64_t>(loaded_bytes));
+}
+
+TEST_CASE("what the remote store has is not sent again") {
+  const Workload workload = same_prompt({0, 10'000, 20'000});
+  FleetQuestion question = small_fleet(2, Route::round_robin);
+  question.remote_bytes = 16 * gib;
+  question.node.speeds.remote_bytes_per_s = 1e6;  // so that the second node computes the prompt, too
+  const FleetCounts counts = run_fleet(workload, question);
+  CHECK(counts.all_hit_tokens() == prompt_blocks * block);  // of the first node, which has it on its device
+  CHECK(counts.nodes[0].link_bytes == counts.remote.added_bytes);
+  CHECK(counts.nodes[1].link_bytes == 0);
+  CHECK(counts.nodes[1].stored_again == counts.remote.added_images);
+}
+
+TEST_CASE("two nodes that store an image at the same time both send it, and it is there once") {
+  const Workload workload = same_prompt({0, 0});
+  FleetQuestion question = small_fleet(2, Route::round_robin);
+  question.remote_bytes = 16 * gib;
+  const FleetCounts counts = run_fleet(workload, question);
+  CHECK(counts.all_hit_tokens() == 0);
+  for (const NodeCounts& node : counts.nodes) CHECK(node.link_bytes > 0);
+  CHECK(sum(counts, &NodeCounts::stored_bytes) == counts.remote.added_bytes);
 }
 
 TEST_CASE("a link that is slower than computing is not used for loads") {
@@ -299,6 +322,7 @@ TEST_CASE("a fleet refuses what makes no sense, and says what") {
   refused([](FleetOptions& options) { options.remote_bytes = -1; }, "remote_bytes");
   refused([](FleetOptions& options) { options.event_delay_s = -1; }, "event_delay_s");
   refused([](FleetOptions& options) { options.mean_life_s = std::nan(""); }, "mean_life_s");
+  refused([](FleetOptions& options) { options.mean_life_s = 1e-3; }, "longest prompt");
   refused([](FleetOptions& options) { options.down_s = -1; }, "down_s");
   refused([](FleetOptions& options) { options.node.speeds.tokens_per_s = 0; }, "tokens_per_s");
   refused([](FleetOptions& options) { options.node.speeds.remote_latency_s = -1; }, "remote_latency_s");
