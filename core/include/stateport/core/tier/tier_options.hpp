@@ -40,8 +40,8 @@ struct TierSpeeds {
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
   std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
-  /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. It limits what the cache
-  /// itself needs for an image, some 200 bytes.
+  /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. For each block of KV that so
+  /// many bytes have room for (each state, with kv_elsewhere) the cache itself takes some 250 bytes, in every tier.
   std::int64_t remote_bytes = 0;
   /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; 0: for nothing.
   /// KV is asked for only up to the deepest state that is known or found.
