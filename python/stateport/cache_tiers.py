@@ -66,8 +66,8 @@ class CacheTiers(_library.Object):
         return out.astype(np.bool_)
 
     def drain(self) -> None:
-        """Names stores of all checkpoints, and copies of all that is on the host, to files, or without these to the remote
-        tier. All is written when a call names nothing and nothing is under way."""
+        """Names stores of all checkpoints, and copies of all that is on the host, to files, or without these to the
+        remote tier. All is written when a call names nothing and nothing is under way."""
         _drain(self.handle)
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -221,7 +221,7 @@ bool RequestTiers::is_loading(RequestId request) const {
 
 void RequestTiers::drain() {
   check_taken("drain");
-  require_state(index_.has(index_.durable_tier()), "drain", "there is no tier of files and no remote one");
+  require_state(index_.has(index_.durable_tier()), "drain", "there is no file tier, nor a remote tier");
   index_.drain();
 }
 
