@@ -14,18 +14,24 @@ namespace {
 constexpr int not_found = -704;
 constexpr int invalid = -600;
 
+struct Buffer {
+  std::size_t bytes = 0;
+  mooncake_store_t client = nullptr;
+};
+
 /// One master and its clients, in this process.
 struct World {
   std::mutex mutex;
   std::map<std::string, std::vector<char>> objects;
-  std::map<const char*, std::size_t> buffers;
+  std::map<const char*, Buffer> buffers;
   stateport::test::MooncakeFaults faults;
   int unregistered_moves = 0;
 
   void check(const void* memory, std::size_t bytes) {
     const auto* begin = static_cast<const char*>(memory);
     auto after = buffers.upper_bound(begin);
-    const bool fits = after != buffers.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second;
+    const bool fits =
+        after != buffers.begin() && begin + bytes <= std::prev(after)->first + std::prev(after)->second.bytes;
     unregistered_moves += fits ? 0 : 1;
   }
 };
@@ -61,6 +67,8 @@ mooncake_store_t mooncake_store_create() {
 }
 
 void mooncake_store_destroy(mooncake_store_t store) {
+  const std::lock_guard lock(world().mutex);
+  std::erase_if(world().buffers, [store](const auto& buffer) { return buffer.second.client == store; });
   delete static_cast<int*>(store);
 }
 
@@ -123,10 +131,10 @@ int mooncake_store_remove(mooncake_store_t, const char* key, int force) {
   return world().objects.erase(key) > 0 ? 0 : not_found;
 }
 
-int mooncake_store_register_buffer(mooncake_store_t, void* buffer, size_t size) {
+int mooncake_store_register_buffer(mooncake_store_t store, void* buffer, size_t size) {
   const std::lock_guard lock(world().mutex);
   if (world().faults.registration) return invalid;
-  world().buffers[static_cast<const char*>(buffer)] = size;
+  world().buffers[static_cast<const char*>(buffer)] = {size, store};
   return 0;
 }
 
