@@ -12,7 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <list>
-#include <new>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -167,7 +167,7 @@ class MooncakeStore::Impl {
             outcomes[i].status = status_of(mooncake_store_remove(client_.get(), requests[i].key.c_str(), 1));
           break;
       }
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       // Those without an outcome have failed.
     }
     for (std::size_t i = 0; i < requests.size(); ++i)

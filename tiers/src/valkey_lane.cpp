@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
+#include <exception>
 #include <utility>
 
 namespace stateport::tiers {
@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds pause_max{5000};
 std::string ValkeyLane::connect() {
   try {
     connection_.emplace(options_, tls_, gate_);
-  } catch (const ConnectionLost& problem) {
+  } catch (const std::exception& problem) {  // the machine may have no memory, or no random numbers, either
     pause();
     counts_.change([&](ValkeyStoreStatistics& counts) {
       ++counts.failed_attempts;
@@ -96,7 +96,7 @@ std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> re
         ++counts.lost_connections;
         counts.last_error = problem.what();
       });
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       connection_.reset();  // replies may be under way
       return {};
     }
