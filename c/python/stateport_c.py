@@ -42,6 +42,19 @@ def struct(name, **members):
     return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *members.items()], "__init__": init})
 
 
+def plain_struct(name, **members):
+    """A struct of stateport.h without `size`: it is the same for ever. Numbers that do not fit are refused, not cut."""
+    ranges = {member: _RANGES[kind] for member, kind in members.items() if kind in _RANGES}
+
+    def init(self, **values):
+        for member, value in values.items():
+            if member in ranges:
+                values[member] = _fitting(member, value, *ranges[member])
+        ctypes.Structure.__init__(self, **values)
+
+    return type(name, (ctypes.Structure,), {"_fields_": list(members.items()), "__init__": init})
+
+
 def _fitting(name, value, low, high):
     try:
         number = operator.index(value)
@@ -163,17 +176,30 @@ TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64
                    saved_s=c_double, asked_images=c_int64, found_images=c_int64)
 TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double,
                     remote_bytes_per_s=c_double, remote_latency_s=c_double)
+Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
+SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=c_int32)
+TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c_size_t, axis=c_int32, reserved=c_int32)
+ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
+SharedLayout = plain_struct("SharedLayout", layout=c_void_p, shard=Shard)
+ObjectEncoding = plain_struct("ObjectEncoding", conv=c_int32, recurrent=c_int32)
+RemoteOptions = struct("RemoteOptions", store=c_void_p, states=POINTER(SharedLayout), state_count=c_size_t,
+                       kv=POINTER(SharedLayout), head_groups=c_int32, layers_per_object=c_int32,
+                       encodings=POINTER(ObjectEncoding), encoding_count=c_size_t, staging_bytes=c_uint64,
+                       transfers_max=c_size_t, queue_bytes=c_uint64, finds_max=c_size_t)
 StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                            model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,
                            file_bytes=c_uint64, free_floor_bytes=c_uint64, file_queue_bytes=c_uint64,
-                           staging_bytes=c_uint64, file_transfers_max=c_size_t, file_lanes=c_int32)
+                           staging_bytes=c_uint64, file_transfers_max=c_size_t, file_lanes=c_int32,
+                           remote=POINTER(RemoteOptions))
 StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c_uint64, host_bytes=c_uint64,
                         host_images=c_int64, host_image_bytes=c_uint64, file_images=c_uint64, file_bytes=c_uint64,
                         found_images=c_uint64, foreign_files=c_uint64, foreign_images=c_uint64,
                         damaged_files=c_uint64, unreadable_files=c_uint64, dropped_temporaries=c_uint64,
                         written_images=c_uint64, written_bytes=c_uint64, read_images=c_uint64, read_bytes=c_uint64,
-                        write_seconds=c_double, read_seconds=c_double)
+                        write_seconds=c_double, read_seconds=c_double, remote_written_bytes=c_uint64,
+                        remote_read_bytes=c_uint64, remote_write_seconds=c_double, remote_read_seconds=c_double,
+                        remote_asked_images=c_uint64, remote_found_images=c_uint64, remote_removed_objects=c_uint64)
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,

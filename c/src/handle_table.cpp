@@ -23,10 +23,14 @@ std::string_view name(Kind kind) noexcept {
       return "runtime";
     case Kind::spec:
       return "spec";
+    case Kind::model_layout:
+      return "model layout";
     case Kind::store:
       return "store";
     case Kind::copier:
       return "copier";
+    case Kind::resharder:
+      return "resharder";
     case Kind::slot_allocator:
       return "slot allocator";
     case Kind::checkpoint_planner:

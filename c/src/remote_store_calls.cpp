@@ -38,6 +38,18 @@ struct ObjectsObject final : Object {
 
 using HeldStore = Held<RemoteStoreObject>;
 
+/// A store that is the caller's alone.
+class OwnStore {
+ public:
+  explicit OwnStore(stateport_remote_store* store) : held_(store, "store") {
+    require_state(!held_->used_by_tiers, "store", "is used by state tiers, which take its answers");
+  }
+  RemoteStore* operator->() const noexcept { return held_->store.get(); }
+
+ private:
+  HeldStore held_;
+};
+
 RemoteQueueLimits limits_of(std::uint64_t queue_bytes, std::uint64_t queue_requests) {
   RemoteQueueLimits limits;
   if (queue_bytes != 0) limits.queue_bytes = queue_bytes;
@@ -227,61 +239,61 @@ stateport_status stateport_remote_store_destroy(stateport_remote_store* store) {
 
 stateport_status stateport_remote_store_register(stateport_remote_store* store, void* memory, size_t bytes) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    held->store->register_memory(array(static_cast<std::byte*>(memory), bytes, "memory"));
+    const OwnStore own(store);
+    own->register_memory(array(static_cast<std::byte*>(memory), bytes, "memory"));
   });
 }
 
 stateport_status stateport_remote_store_unregister(stateport_remote_store* store, void* memory, size_t bytes) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    held->store->unregister_memory(array(static_cast<std::byte*>(memory), bytes, "memory"));
+    const OwnStore own(store);
+    own->unregister_memory(array(static_cast<std::byte*>(memory), bytes, "memory"));
   });
 }
 
 stateport_status stateport_remote_store_put(stateport_remote_store* store, const stateport_remote_object* objects,
                                             size_t count) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    require_accepted(held->store->put_from(Objects(objects, count).get()), count);
+    const OwnStore own(store);
+    require_accepted(own->put_from(Objects(objects, count).get()), count);
   });
 }
 
 stateport_status stateport_remote_store_get(stateport_remote_store* store, const stateport_remote_object* objects,
                                             size_t count) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    require_accepted(held->store->get_into(Objects(objects, count).get()), count);
+    const OwnStore own(store);
+    require_accepted(own->get_into(Objects(objects, count).get()), count);
   });
 }
 
 stateport_status stateport_remote_store_exists(stateport_remote_store* store, const stateport_remote_key* keys,
                                                size_t count) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    require_accepted(held->store->exists(read_keys(keys, count)), count);
+    const OwnStore own(store);
+    require_accepted(own->exists(read_keys(keys, count)), count);
   });
 }
 
 stateport_status stateport_remote_store_remove(stateport_remote_store* store, const stateport_remote_key* keys,
                                                size_t count) {
   return guarded([&] {
-    const HeldStore held(store, "store");
-    require_accepted(held->store->remove(read_keys(keys, count)), count);
+    const OwnStore own(store);
+    require_accepted(own->remove(read_keys(keys, count)), count);
   });
 }
 
 stateport_status stateport_remote_store_poll(stateport_remote_store* store, stateport_remote_completion* out,
                                              size_t capacity, size_t* count) {
   return guarded([&] {
-    const HeldStore held(store, "store");
+    const OwnStore own(store);
     const auto room = array(out, capacity, "out");
     std::size_t& told = checked(count, "count");
     std::array<RemoteCompletion, answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
     do {
-      got = held->store->poll(std::span(answers).first(std::min(answers.size(), room.size() - taken)));
+      got = own->poll(std::span(answers).first(std::min(answers.size(), room.size() - taken)));
       for (const RemoteCompletion& answer : std::span(answers).first(got))
         room[taken++] = {answer.ticket, static_cast<std::int32_t>(answer.status), 0, answer.bytes};
     } while (got > 0 && taken < room.size());

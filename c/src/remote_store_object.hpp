@@ -2,15 +2,18 @@
 #pragma once
 
 #include <stateport/c/remote_store.h>
+#include <stateport/core/model/error.hpp>
 #include <stateport/tiers/remote_store.hpp>
 
 #include "handle_table.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 
 namespace stateport::c {
 
@@ -22,6 +25,24 @@ struct RemoteStoreObject final : Object {
       : Object(kind), store(make(*this)) {}
 
   std::unique_ptr<RemoteStore> store;
+  std::atomic<bool> used_by_tiers = false;
+};
+
+/// The use of a store by the tiers that hold this, which take all its answers.
+class RemoteStoreUse {
+ public:
+  /// Throws InvalidState if it is used already.
+  explicit RemoteStoreUse(std::shared_ptr<RemoteStoreObject> of) : object_(std::move(of)) {
+    require_state(!object_->used_by_tiers.exchange(true), "remote.store", "is used by other tiers");
+  }
+  ~RemoteStoreUse() { object_->used_by_tiers = false; }
+  RemoteStoreUse(const RemoteStoreUse&) = delete;
+  RemoteStoreUse& operator=(const RemoteStoreUse&) = delete;
+
+  [[nodiscard]] RemoteStore* store() const noexcept { return object_->store.get(); }
+
+ private:
+  std::shared_ptr<RemoteStoreObject> object_;
 };
 
 /// A client in functions of the caller's.

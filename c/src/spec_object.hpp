@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/c/spec.h>
+#include <stateport/core/model/models.hpp>
 #include <stateport/core/model/state_spec.hpp>
 
 #include "arguments.hpp"
@@ -14,6 +16,14 @@ namespace stateport::c {
 /// C counts element types from 1, so that 0 can mean none.
 [[nodiscard]] inline ElementType element_type(std::int32_t value) {
   return enumerator(value - 1, element_type_last, "type");
+}
+
+[[nodiscard]] inline models::SpecOptions read_spec_options(const stateport_spec_options* options) {
+  const auto given = read_optional_struct(options, "options");
+  models::SpecOptions wanted{.drafts = given.drafts,
+                             .conv_layout = enumerator(given.conv_layout, ConvLayout::ds, "conv_layout")};
+  if (given.recurrent_type != STATEPORT_DEFAULT_TYPE) wanted.recurrent_type = element_type(given.recurrent_type);
+  return wanted;
 }
 
 struct SpecObject final : Object {

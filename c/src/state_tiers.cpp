@@ -8,12 +8,16 @@
 #include "arguments.hpp"
 #include "cache_object.hpp"
 #include "guard.hpp"
+#include "model_layout_object.hpp"
+#include "remote_store_object.hpp"
+#include "spec_object.hpp"
 #include "store_object.hpp"
 #include "transfers.hpp"
 
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -24,12 +28,14 @@ using namespace stateport::c;
 
 namespace {
 
-static_assert(sizeof(stateport_slot_image) == 40);
+static_assert(sizeof(stateport_slot_image) == 40 && sizeof(stateport_shared_layout) == 24 &&
+              sizeof(stateport_object_encoding) == 8);
 
 constexpr std::size_t results_at_once = 64;
 
 /// The stores that images come from and go to.
 struct TierStores {
+  std::unique_ptr<RemoteStoreUse> remote;  ///< or null
   std::vector<std::shared_ptr<StoreObject>> states;
   std::shared_ptr<StoreObject> kv;  ///< or null
 };
@@ -131,6 +137,36 @@ std::optional<FileTierOptions> read_files(const stateport_state_tiers_options& g
   return wanted;
 }
 
+SharedLayout read_layout(const stateport_shared_layout& given, const char* argument) {
+  return {.layout = Held<ModelLayoutObject>(given.layout, argument)->layout, .shard = from_c(given.shard)};
+}
+
+std::optional<ElementType> read_type(std::int32_t type) {
+  return type == STATEPORT_DEFAULT_TYPE ? std::nullopt : std::optional(element_type(type));
+}
+
+std::optional<RemoteOptions> read_remote(const stateport_state_tiers_options& options, TierStores& stores) {
+  if (options.remote == nullptr) return {};
+  const auto given = read_struct<stateport_remote_options>(options.remote, "remote");
+  require(options.model_bytes > 0, "model_bytes", options.model_bytes,
+          "a remote tier needs the name of the model, because other models may use the store");
+  stores.remote = std::make_unique<RemoteStoreUse>(find<RemoteStoreObject>(given.store, "remote.store"));
+  RemoteOptions wanted{.store = stores.remote->store()};
+  for (const stateport_shared_layout& layout : array(given.states, given.state_count, "remote.states"))
+    wanted.states.push_back(read_layout(layout, "remote.states"));
+  if (given.kv != nullptr) wanted.kv = read_layout(*given.kv, "remote.kv");
+  wanted.grid = {.head_groups = given.head_groups == 0 ? 1 : given.head_groups,
+                 .layers_per_object = given.layers_per_object};
+  if (given.encodings != nullptr) wanted.encodings.clear();
+  for (const stateport_object_encoding& encoding : array(given.encodings, given.encoding_count, "remote.encodings"))
+    wanted.encodings.push_back({.conv = read_type(encoding.conv), .recurrent = read_type(encoding.recurrent)});
+  if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
+  if (given.transfers_max != 0) wanted.transfers_max = given.transfers_max;
+  if (given.queue_bytes != 0) wanted.tier.queue_bytes = given.queue_bytes;
+  if (given.finds_max != 0) wanted.tier.finds_max = given.finds_max;
+  return wanted;
+}
+
 std::shared_ptr<TiersObject> make_tiers(const stateport_state_tiers_options* options) {
   const auto given = read_struct<stateport_state_tiers_options>(options, "options");
   TierStores stores = find_stores(given);
@@ -142,7 +178,19 @@ std::shared_ptr<TiersObject> make_tiers(const stateport_state_tiers_options* opt
   for (const auto& store : stores.states) wanted.states.push_back(&store->store);
   if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
   if (given.file_transfers_max != 0) wanted.file_transfers_max = given.file_transfers_max;
+  wanted.remote = read_remote(given, stores);
   return std::make_shared<TiersObject>(std::move(stores), wanted);
+}
+
+void describe(const RemoteTier& tier, stateport_state_tiers_info& info) {
+  const RemoteTierStatistics done = tier.statistics();
+  info.remote_written_bytes = done.written_bytes;
+  info.remote_read_bytes = done.read_bytes;
+  info.remote_write_seconds = done.write_seconds;
+  info.remote_read_seconds = done.read_seconds;
+  info.remote_asked_images = std::accumulate(done.find_answers.begin(), done.find_answers.end(), std::uint64_t{0});
+  info.remote_found_images = done.find_answers[static_cast<std::size_t>(TransferStatus::done)];
+  info.remote_removed_objects = done.removed_objects;
 }
 
 stateport_state_tiers_info describe(const StateTiers& tiers) {
@@ -152,6 +200,7 @@ stateport_state_tiers_info describe(const StateTiers& tiers) {
                                      .host_bytes = static_cast<std::uint64_t>(host.frames) * tiers.host().frame_bytes(),
                                      .host_images = host.images,
                                      .host_image_bytes = host.image_bytes};
+  if (tiers.remote() != nullptr) describe(*tiers.remote(), info);
   if (tiers.files() == nullptr) return info;
   const FileTierStatistics done = tiers.files()->statistics();
   const FolderFindings& found = tiers.files()->findings();
@@ -330,6 +379,15 @@ stateport_status stateport_state_tiers_get(stateport_state_tiers* tiers, void* s
     const HeldTiers held(tiers, "tiers");
     std::uint64_t& number = checked(first, "first");
     number = held->tiers.get(Stream::from_native(stream), read_images(images, count));
+  });
+}
+
+stateport_status stateport_state_tiers_find(stateport_state_tiers* tiers, void* stream,
+                                            const stateport_image_key* images, size_t count, uint64_t* first) {
+  return guarded([&] {
+    const HeldTiers held(tiers, "tiers");
+    std::uint64_t& number = checked(first, "first");
+    number = held->tiers.find(Stream::from_native(stream), read_keys(images, count, "images"));
   });
 }
 

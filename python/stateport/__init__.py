@@ -33,18 +33,20 @@ from stateport.errors import (
 from stateport.eviction import Eviction, ReuseHint
 from stateport.file_tier import FileTier, ImageLayout, image_keys
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
+from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
 from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
 from stateport.remote_store import REMOTE_COMPLETION, InProcessObjects, InProcessStore, RemoteStore, ValkeyStore
 from stateport.request_cache import RequestCache
+from stateport.resharder import Resharder
 from stateport.runtime import ANY_DEVICE, Runtime, forget_stream, synchronize
 from stateport.slot_allocator import AllocatorInfo, FoundState, SlotAllocator, SlotVictim, StateTag
 from stateport.spec import StateSpec, TensorSpec, models
 from stateport.step_committer import StepCommitter
 from stateport.store import DeviceArray, StateStore
 from stateport.tier_options import MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES, TierOptions
-from stateport.tiers import AttachedImages, Shard, StateTiers
+from stateport.tiers import AttachedImages, ObjectEncoding, RemoteOptions, SharedLayout, StateTiers
 
 __all__ = [
     "ANY_DEVICE",
@@ -91,24 +93,30 @@ __all__ = [
     "Lock",
     "Match",
     "MediaKey",
+    "ModelLayout",
     "MooncakeStore",
     "Namespace",
     "NoCapacity",
+    "ObjectEncoding",
     "OutOfMemory",
     "PassCommit",
     "PassPlan",
     "PlannedCheckpoints",
     "PrefixTree",
     "RemoteClient",
+    "RemoteOptions",
     "RemoteRequest",
     "RemoteStore",
     "RequestCache",
+    "Resharder",
     "ReuseHint",
     "Runtime",
     "Shard",
+    "SharedLayout",
     "SlotAllocator",
     "SlotCopier",
     "SlotVictim",
+    "SplitBand",
     "StartedRequest",
     "StateGroup",
     "StateSpec",
@@ -117,6 +125,7 @@ __all__ = [
     "StateTiers",
     "StepCommitter",
     "TensorSpec",
+    "TensorSplit",
     "TierOptions",
     "TierUsage",
     "TreeSizes",

@@ -17,9 +17,10 @@ from stateport import _c, _library
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, as_array, ints, records, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
 from stateport.errors import InvalidArgument
+from stateport.model_layout import Shard
 from stateport.spec import StateSpec
 from stateport.tier_options import CONTENTS
-from stateport.tiers import Shard, folder_bytes
+from stateport.tiers import folder_bytes
 
 _create = _library.function("file_tier_create", POINTER, POINTER)
 _destroy = _library.function("file_tier_destroy", HANDLE)

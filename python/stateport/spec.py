@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from stateport import _c, _library
 from stateport.errors import InvalidArgument
@@ -78,6 +79,20 @@ class TensorSpec:
         return tuple(reversed(dense))
 
 
+def element_type(name: str, dtype: str) -> int:
+    """The number of an element type. Raises InvalidArgument that names the argument."""
+    _one_of(name, dtype, ELEMENT_TYPES)
+    return ELEMENT_TYPES[dtype]
+
+
+def spec_options(drafts: int, conv_layout: str, recurrent_dtype: str) -> Any:
+    """What an engine may choose freely for a model of the catalogue."""
+    _one_of("conv_layout", conv_layout, _LAYOUTS)
+    _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
+    return _c.SpecOptions(drafts=drafts, conv_layout=_LAYOUTS.index(conv_layout),
+                          recurrent_type=ELEMENT_TYPES[recurrent_dtype])
+
+
 def _extent(value: int) -> int:
     if not isinstance(value, int) or not 0 <= value < 2**63:
         raise InvalidArgument(f"shape has the extent {value!r}, and must have numbers from 1 on")
@@ -121,11 +136,7 @@ class StateSpec(_library.Object):
     def find(cls, model: str, *, drafts: int = 0, conv_layout: str = "sd",
              recurrent_dtype: str = "default") -> StateSpec:
         """The spec of a model of the catalogue (see `models`)."""
-        _one_of("conv_layout", conv_layout, _LAYOUTS)
-        _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
-        options = _c.SpecOptions(drafts=drafts, conv_layout=_LAYOUTS.index(conv_layout),
-                                 recurrent_type=ELEMENT_TYPES[recurrent_dtype])
-        return cls._from(_find, model.encode(), ctypes.byref(options))
+        return cls._from(_find, model.encode(), ctypes.byref(spec_options(drafts, conv_layout, recurrent_dtype)))
 
     @classmethod
     def _from(cls, create: object, *arguments: object) -> StateSpec:

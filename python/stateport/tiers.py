@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of states and KV below the device, in host memory and in files, and what moves them."""
+"""Images of states and KV below the device, in host memory, in files and in a store that machines share, and what moves
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, 
 from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
+from stateport.model_layout import ModelLayout, Shard
+from stateport.remote_store import RemoteStore
 from stateport.request_cache import RequestCache
+from stateport.spec import element_type
 from stateport.store import StateStore
 from stateport.tier_options import medium_number
 
@@ -32,6 +36,7 @@ _execute = _library.function("state_tiers_execute", HANDLE, STREAM, POINTER, SIZ
 _poll = _library.function("state_tiers_poll", HANDLE, STREAM, POINTER, SIZE, POINTER)
 _put = _library.function("state_tiers_put", HANDLE, STREAM, POINTER, SIZE, INT32, POINTER)
 _get = _library.function("state_tiers_get", HANDLE, STREAM, POINTER, SIZE, POINTER)
+_find = _library.function("state_tiers_find", HANDLE, STREAM, POINTER, SIZE, POINTER)
 _lookup = _library.function("state_tiers_lookup", HANDLE, POINTER, SIZE, POINTER)
 _remove = _library.function("state_tiers_remove", HANDLE, STREAM, POINTER, SIZE)
 _drain = _library.function("state_tiers_drain", HANDLE, STREAM, POINTER)
@@ -39,14 +44,61 @@ _keys = _library.function("state_tiers_keys", HANDLE, INT32, POINTER, SIZE, POIN
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
-    """Which part of the model's states the stores hold: layers [layer_begin, layer_end) of part head_group of
-    head_groups equal parts of the heads. All zero: the whole."""
+class SharedLayout:
+    """How ranks share a state or a KV block, and which part is in a store of this rank."""
 
-    layer_begin: int = 0
-    layer_end: int = 0
-    head_group: int = 0
-    head_groups: int = 0
+    layout: ModelLayout
+    shard: Shard = Shard()
+
+    def _row(self, name: str) -> Any:
+        handle = _library.handle_of(name, self.layout, ModelLayout)
+        return _c.SharedLayout(layout=handle, shard=self.shard._row())
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectEncoding:
+    """Element types of the tensors of objects. "default": those of the layout."""
+
+    conv: str = "default"
+    recurrent: str = "default"
+
+    def _row(self) -> Any:
+        return _c.ObjectEncoding(conv=element_type("conv", self.conv),
+                                 recurrent=element_type("recurrent", self.recurrent))
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteOptions:
+    """A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of
+    who wrote them: what rank g of a tensor-parallel group of head_groups ranks would hold of some layers.
+
+    store: used by no one else while the tiers exist. states: one for each store of states. kv: of a block.
+    head_groups: a multiple of every tensor-parallel size in use. layers_per_object: pipeline stages begin at multiples
+    of it; 0: all layers. encodings: of states; the first is written, all are read. staging_bytes: host memory for
+    objects on their way. staging_bytes, transfers_max, queue_bytes, finds_max: 0: 256 MiB, 4,096, 256 MiB and 65,536.
+    Grid and model are equal for all that share the store."""
+
+    store: RemoteStore
+    states: Sequence[SharedLayout] = ()
+    kv: SharedLayout | None = None
+    head_groups: int = 1
+    layers_per_object: int = 0
+    encodings: Sequence[ObjectEncoding] = (ObjectEncoding(),)
+    staging_bytes: int = 0
+    transfers_max: int = 0
+    queue_bytes: int = 0
+    finds_max: int = 0
+
+    def _struct(self) -> Any:
+        states = (_c.SharedLayout * len(self.states))(*(
+            layout._row(f"remote.states[{i}]") for i, layout in enumerate(self.states)))
+        encodings = (_c.ObjectEncoding * len(self.encodings))(*(encoding._row() for encoding in self.encodings))
+        kv = None if self.kv is None else ctypes.pointer(self.kv._row("remote.kv"))
+        return _c.RemoteOptions(
+            store=_library.handle_of("remote.store", self.store, RemoteStore), states=states, state_count=len(states),
+            kv=kv, head_groups=self.head_groups, layers_per_object=self.layers_per_object, encodings=encodings,
+            encoding_count=len(encodings), staging_bytes=self.staging_bytes, transfers_max=self.transfers_max,
+            queue_bytes=self.queue_bytes, finds_max=self.finds_max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,20 +128,20 @@ class StateTiers(_library.Object):
     host_bytes: of pinned memory, for images that stay on the host. folder: of the files, made if it is not there;
     several processes may use one. file_bytes: for images in files. free_floor_bytes: writes that would leave the file
     system less are refused. file_queue_bytes, staging_bytes, file_transfers_max, file_lanes: 0: 256 MiB, 64 MiB, 4,096
-    and 2.
+    and 2. remote: a store that machines share; needs a model.
 
     Under a request cache:
 
         plan or commit, or an end that answers copies → begin_transfers → enqueue what was answered
         once a step, and while requests load → end_transfers
 
-    Without one: put, get, lookup, remove, poll."""
+    Without one: put, get, find, lookup, remove, poll."""
 
     def __init__(self, *, states: Sequence[StateStore] = (), kv: StateStore | None = None, model: str | bytes = b"",
                  shard: Shard | None = None, host_bytes: int = 0, folder: str | os.PathLike[str] | None = None,
                  file_bytes: int = 0, free_floor_bytes: int = 0, file_queue_bytes: int = 0, staging_bytes: int = 0,
-                 file_transfers_max: int = 0, file_lanes: int = 0) -> None:
-        self._stores = (*states, kv)  # what they view must outlive this
+                 file_transfers_max: int = 0, file_lanes: int = 0, remote: RemoteOptions | None = None) -> None:
+        self._stores = (*states, kv, remote)  # what they view must outlive this
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", store, StateStore) for i, store in enumerate(states)))
         name = model.encode() if isinstance(model, str) else model
@@ -99,7 +151,8 @@ class StateTiers(_library.Object):
             **dataclasses.asdict(shard or Shard()), host_bytes=host_bytes,
             folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
             free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
-            file_transfers_max=file_transfers_max, file_lanes=file_lanes)
+            file_transfers_max=file_transfers_max, file_lanes=file_lanes,
+            remote=None if remote is None else ctypes.pointer(remote._struct()))
         super().__init__(_create, _destroy, ctypes.byref(options))
 
     # --- Under a request cache ---------------------------------------------------------------------------------------
@@ -150,28 +203,36 @@ class StateTiers(_library.Object):
         return out[:count.value]
 
     def put(self, images: Any, medium: str, stream: Any = None) -> int:
-        """Stores slots (SLOT_IMAGE [n]) on the "host" or in a "file". poll answers each: the first one has the number
-        that is answered here, those behind it the next ones."""
+        """Stores slots (SLOT_IMAGE [n]) on the "host", in a "file" or "remote". poll answers each: the first one has
+        the number that is answered here, those behind it the next ones."""
         array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
         _put(self.handle, stream_handle(stream), address(array), len(array), medium_number(medium), ctypes.byref(first))
         return first.value
 
     def get(self, images: Any, stream: Any = None) -> int:
-        """Loads into slots (SLOT_IMAGE [n]), from host memory or a file, and numbers as put does. After a load that was
-        not "done" its slot holds anything."""
+        """Loads into slots (SLOT_IMAGE [n]), from host memory, a file or else the remote tier, and numbers as put does.
+        After a load that was not "done" its slot holds anything."""
         array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
         _get(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
         return first.value
 
+    def find(self, images: Any, stream: Any = None) -> int:
+        """Asks the remote tier for images (IMAGE_KEY [n]), and numbers as put does: poll answers done or gone. Raises
+        InvalidState without a remote tier."""
+        array, first = records("images", images, IMAGE_KEY), ctypes.c_uint64()
+        _find(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
+        return first.value
+
     def lookup(self, images: Any) -> Int32s:
-        """[n] the fastest tier that each image (IMAGE_KEY) can be got from, as index into MEDIA; -1: none."""
+        """[n] the fastest tier that each image (IMAGE_KEY) can be got from, as index into MEDIA; -1: none. The remote
+        tier is not among them."""
         array = records("images", images, IMAGE_KEY)
         out = np.empty(len(array), np.int32)
         _lookup(self.handle, address(array), len(array), address(out))
         return out
 
     def remove(self, images: Any, stream: Any = None) -> None:
-        """Forgets images (IMAGE_KEY [n]) in every tier, in the order of what was enqueued."""
+        """Forgets images (IMAGE_KEY [n]) in host memory and files, in the order of what was enqueued."""
         array = records("images", images, IMAGE_KEY)
         _remove(self.handle, stream_handle(stream), address(array), len(array))
 

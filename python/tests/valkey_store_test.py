@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from remote_store_conformance import CASES, behaves_like_a_map, bytes_of_seed, exists, get, put
 
 import stateport as sp
+from remote_store_conformance import CASES, behaves_like_a_map, bytes_of_seed, exists, get, put
 
 PROGRAM = os.environ.get("STATEPORT_VALKEY_SERVER") or shutil.which("valkey-server") or shutil.which("redis-server")
 PASSWORD = "open sesame"

@@ -34,6 +34,8 @@ int main(void) {
   test_file_tier_refusals();
   test_remote_store();
   test_remote_store_refusals();
+  test_resharders();
+  test_remote_tiers();
   test_state_tiers_refusals();
   test_step_committer();
   test_align();

@@ -90,11 +90,11 @@ static void refuse_transfers(stateport_state_tiers* tiers) {
   CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "place = 4");
   CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, NULL, 2), STATEPORT_INVALID_ARGUMENT, "transfers = null");
   plan[1] = store_of(2, 1);
-  plan[1].kind = 4;
-  CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "kind = 4");
+  plan[1].kind = 5;
+  CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "kind = 5");
   plan[1] = store_of(2, 1);
   plan[1].to = STATEPORT_MEDIUM_FILE;
-  CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "no file tier");
+  CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "to = 2");
   plan[1].to = 4;
   CHECK_REFUSED(stateport_state_tiers_execute(tiers, NULL, plan, 2), STATEPORT_INVALID_ARGUMENT, "to = 4");
   plan[1] = store_of(2, 1);

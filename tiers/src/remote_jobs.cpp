@@ -162,11 +162,13 @@ bool RemoteJobs::submit_objects(std::uint32_t number) {
 void RemoteJobs::take_answers(std::vector<Ended>& ended) {
   for (std::size_t count = completions_.size(); count == completions_.size();) {
     count = store_.poll(completions_);
-    in_store_ -= count;
     for (const RemoteCompletion& completion : std::span(completions_).first(count)) {
       const std::uint32_t number = number_of(completion.ticket);
       const std::size_t part = part_of(completion.ticket);
+      // A client that answers what was not asked does no harm.
+      if (number >= running_.size() || part >= running_[number].parts.size() || running_[number].left == 0) continue;
       Running& running = running_[number];
+      --in_store_;
       running.parts[part] = completion.status;
       if (!has_keys(running.job.kind)) running.bytes[part] = completion.bytes;
       if (--running.left == 0) finish(number, ended);

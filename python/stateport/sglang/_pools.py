@@ -15,10 +15,11 @@ from sglang.srt.runtime_context import get_memory, get_model, get_parallel
 
 from stateport._arrays import Int32s, int32s
 from stateport.errors import InvalidArgument
+from stateport.model_layout import Shard
 from stateport.sglang._options import Options
 from stateport.spec import StateSpec, TensorSpec
 from stateport.store import StateStore
-from stateport.tiers import Shard, StateTiers
+from stateport.tiers import StateTiers
 
 _ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64",
              torch.int8: "int8", torch.uint8: "float8", torch.float8_e4m3fn: "float8", torch.float8_e5m2: "float8"}

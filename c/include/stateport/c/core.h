@@ -37,6 +37,7 @@
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export
 #include <stateport/c/hash.h>            // IWYU pragma: export
+#include <stateport/c/model_layout.h>    // IWYU pragma: export
 #include <stateport/c/prefix_tree.h>     // IWYU pragma: export
 #include <stateport/c/request_cache.h>   // IWYU pragma: export
 #include <stateport/c/request_types.h>   // IWYU pragma: export

@@ -3,12 +3,14 @@
 #define STATEPORT_C_STATE_TIERS_H
 
 #include <stateport/c/cache_tiers.h>
+#include <stateport/c/model_layout.h>
+#include <stateport/c/remote_store.h>
 #include <stateport/c/status.h>
 #include <stateport/c/store.h>
 #include <stateport/c/transfers.h>
 
-/// Images below the device, in host memory and in files, and what moves them: stateport::StateTiers. The conventions
-/// are in stateport/c/core.h.
+/// Images below the device, in host memory, in files and in a store that machines share, and what moves them:
+/// stateport::StateTiers. The conventions are in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -25,6 +27,38 @@ extern "C" {
 ///
 /// Without one: put, get, lookup, remove, poll.
 typedef struct stateport_state_tiers stateport_state_tiers;
+
+/// How ranks share a state or a KV block, and which part is in a store of this rank. 24 bytes for ever.
+typedef struct stateport_shared_layout {
+  stateport_model_layout* layout;
+  stateport_shard shard;
+} stateport_shared_layout;
+
+/// Element types of the tensors of objects; STATEPORT_DEFAULT_TYPE: those of the layout. 8 bytes for ever.
+typedef struct stateport_object_encoding {
+  int32_t conv;       ///< stateport_element_type
+  int32_t recurrent;  ///< stateport_element_type
+} stateport_object_encoding;
+
+/// A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of who
+/// wrote them: what rank g of a tensor-parallel group of head_groups ranks would hold of some layers. Grid and model
+/// are equal for all that share the store.
+typedef struct stateport_remote_options {
+  size_t size;
+  stateport_remote_store* store;          ///< used by no one else while the tiers exist
+  const stateport_shared_layout* states;  ///< [state_count] one for each store of states
+  size_t state_count;
+  const stateport_shared_layout* kv;  ///< of a block; null without KV
+  int32_t head_groups;                ///< a multiple of every tensor-parallel size in use; 0: 1
+  int32_t layers_per_object;          ///< pipeline stages begin at multiples of it; 0: all layers
+  /// Of states: the first is written, all are read. Null: one, the types of the layouts.
+  const stateport_object_encoding* encodings;
+  size_t encoding_count;
+  uint64_t staging_bytes;  ///< host memory for objects on their way, registered with the store; 0: 256 MiB
+  size_t transfers_max;    ///< while so many are under way, stores and copies are refused; 0: 4,096
+  uint64_t queue_bytes;    ///< of objects whose put was not answered yet, and as much for gets; 0: 256 MiB
+  size_t finds_max;        ///< that were not answered yet; 0: 65,536
+} stateport_remote_options;
 
 typedef struct stateport_state_tiers_options {
   size_t size;
@@ -55,6 +89,7 @@ typedef struct stateport_state_tiers_options {
   uint64_t staging_bytes;
   size_t file_transfers_max;  ///< while so many are under way, stores and copies to files are refused; 0: 4,096
   int32_t file_lanes;         ///< files that are written or read at a time; 0: 2
+  const stateport_remote_options* remote;  ///< null: no remote tier
 } stateport_state_tiers_options;
 
 typedef struct stateport_state_tiers_info {
@@ -81,6 +116,14 @@ typedef struct stateport_state_tiers_info {
   uint64_t read_bytes;
   double write_seconds;  ///< together, each from its first call to its last, without the time in a queue
   double read_seconds;
+  // What was done with the remote tier. Sums of bytes and of seconds, from acceptance to answer.
+  uint64_t remote_written_bytes;
+  uint64_t remote_read_bytes;
+  double remote_write_seconds;
+  double remote_read_seconds;
+  uint64_t remote_asked_images;
+  uint64_t remote_found_images;
+  uint64_t remote_removed_objects;  ///< that could not be what their name says
 } stateport_state_tiers_info;
 
 /// What the image of one slot of a store with this spec takes in a tier: header and padding are counted.
@@ -150,21 +193,25 @@ typedef struct stateport_slot_image {
   int32_t reserved;  ///< 0
 } stateport_slot_image;
 
-/// Stores slots, to STATEPORT_MEDIUM_HOST or STATEPORT_MEDIUM_FILE. poll answers each: the first one has the number
-/// `first`, those behind it the next ones; numbers begin at 2^63. An image that is held is not stored again. Who puts
-/// images removes them: a full tier answers STATEPORT_TRANSFER_NO_ROOM, and so does one for files whose staging memory
-/// or queue is full for now.
+/// Stores slots, to STATEPORT_MEDIUM_HOST, STATEPORT_MEDIUM_FILE or STATEPORT_MEDIUM_REMOTE. poll answers each: the
+/// first one has the number `first`, those behind it the next ones; numbers begin at 2^63. An image that is held is not
+/// stored again. Who puts images removes them: a full tier answers STATEPORT_TRANSFER_NO_ROOM, and so does one for
+/// files whose staging memory or queue is full for now.
 stateport_status stateport_state_tiers_put(stateport_state_tiers* tiers, void* stream,
                                            const stateport_slot_image* images, size_t count, int32_t medium,
                                            uint64_t* first);
-/// Loads into slots, from host memory or, where it is not there, from a file (once its put was answered), and numbers
-/// as put does. After a load that was not STATEPORT_TRANSFER_DONE its slot holds anything.
+/// Loads into slots, from host memory or, where it is not there, from a file (once its put was answered), or else from
+/// the remote tier, and numbers as put does. After a load that was not STATEPORT_TRANSFER_DONE its slot holds anything.
 stateport_status stateport_state_tiers_get(stateport_state_tiers* tiers, void* stream,
                                            const stateport_slot_image* images, size_t count, uint64_t* first);
-/// media: [count] the fastest tier that each can be got from, or STATEPORT_NONE.
+/// Asks the remote tier for images, and numbers as put does: poll answers STATEPORT_TRANSFER_DONE or
+/// STATEPORT_TRANSFER_GONE. STATEPORT_INVALID_STATE without one.
+stateport_status stateport_state_tiers_find(stateport_state_tiers* tiers, void* stream,
+                                            const stateport_image_key* images, size_t count, uint64_t* first);
+/// media: [count] the fastest tier that each can be got from, or STATEPORT_NONE. The remote tier is not among them.
 stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, const stateport_image_key* images,
                                               size_t count, int32_t* media);
-/// Forgets images in every tier, in the order of what was enqueued. Those that are nowhere are ignored.
+/// Forgets images in host memory and files, in the order of what was enqueued. Those that are nowhere are ignored.
 stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void* stream,
                                               const stateport_image_key* images, size_t count);
 /// The keys of all images in a tier: at most `capacity` into `out`, and into `count` how many there are. In files by

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // State specs and the model catalogue.
 #include <stateport/c/spec.h>
-
 #include <stateport/core/model/models.hpp>
 
 #include "arguments.hpp"
@@ -65,11 +64,7 @@ stateport_status stateport_spec_find(const char* model, const stateport_spec_opt
   return guarded([&] {
     create(out, [&] {
       require(model != nullptr, "model", "null", "must be the name of a model");
-      const auto given = read_optional_struct(options, "options");
-      models::SpecOptions wanted{.drafts = given.drafts,
-                                 .conv_layout = enumerator(given.conv_layout, ConvLayout::ds, "conv_layout")};
-      if (given.recurrent_type != STATEPORT_DEFAULT_TYPE) wanted.recurrent_type = element_type(given.recurrent_type);
-      return std::make_shared<SpecObject>(models::find(model, wanted));
+      return std::make_shared<SpecObject>(models::find(model, read_spec_options(options)));
     });
   });
 }

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensor-parallel ranks and pipeline stages share a model's state."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from stateport import _c, _library
+from stateport.spec import StateSpec, spec_options
+
+_create = _library.function("model_layout_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER)
+_find = _library.function("model_layout_find", _library.TEXT, _library.POINTER, _library.POINTER)
+_destroy = _library.function("model_layout_destroy", _library.HANDLE)
+_fingerprint = _library.function("model_layout_fingerprint", _library.HANDLE, _library.POINTER)
+_spec = _library.function("model_layout_spec", _library.HANDLE, _library.POINTER, _library.POINTER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Part of a model's states: of the layers [layer_begin, layer_end), what rank head_group of a tensor-parallel group
+    of head_groups ranks holds. All zero: the whole."""
+
+    layer_begin: int = 0
+    layer_end: int = 0
+    head_group: int = 0
+    head_groups: int = 0
+
+    def _row(self) -> Any:
+        return _c.Shard(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitBand:
+    """A run of the extent along which a tensor is split: `extent` elements in `parts` equal parts, which are heads, or
+    groups of heads. Ranks take whole parts; where there are fewer parts than ranks, neighbouring ranks hold the same
+    part, unless `unique`."""
+
+    extent: int
+    parts: int = 1
+    unique: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSplit:
+    """How one tensor of the whole model is split: along extent `axis` of its shape (of a conv tensor 1, the channels),
+    each band by itself."""
+
+    axis: int
+    bands: tuple[SplitBand, ...]
+
+
+class ModelLayout(_library.Object):
+    """The state of a whole model, or of one group of its layers, and how ranks share it. Immutable.
+
+    whole: the tensors before they are split, layers ascending. splits: one for each tensor. Raises InvalidArgument for
+    splits that are not those of the tensors."""
+
+    def __init__(self, whole: StateSpec, splits: Sequence[TensorSplit]) -> None:
+        bands = [(_c.SplitBand * len(split.bands))(
+            *(_c.SplitBand(extent=band.extent, parts=band.parts, unique=int(band.unique)) for band in split.bands))
+            for split in splits]
+        rows = (_c.TensorSplit * len(splits))(*(
+            _c.TensorSplit(bands=of, band_count=len(of), axis=split.axis)
+            for split, of in zip(splits, bands, strict=True)))
+        super().__init__(_create, _destroy, _library.handle_of("whole", whole, StateSpec), rows, len(rows))
+
+    @classmethod
+    def find(cls, model: str, *, drafts: int = 0, conv_layout: str = "sd",
+             recurrent_dtype: str = "default") -> ModelLayout:
+        """Of a model of the catalogue (see `models`)."""
+        options = spec_options(drafts, conv_layout, recurrent_dtype)
+        layout = cls.__new__(cls)
+        _library.Object.__init__(layout, _find, _destroy, model.encode(), ctypes.byref(options))
+        return layout
+
+    @property
+    def fingerprint(self) -> int:
+        """Of kinds, shapes, layers and splits of the whole model: equal for every rank, element type and memory
+        order."""
+        out = ctypes.c_uint64()
+        _fingerprint(self.handle, ctypes.byref(out))
+        return out.value
+
+    def spec(self, shard: Shard | None = None) -> StateSpec:
+        """What a rank's state consists of; None: the whole. Raises InvalidArgument for a shard that the model cannot
+        have."""
+        return StateSpec._from(_spec, self.handle, ctypes.byref((shard or Shard())._row()))
+
+    def __repr__(self) -> str:
+        return "<ModelLayout, closed>" if self.closed else f"<ModelLayout {self.fingerprint:016x}>"

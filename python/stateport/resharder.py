@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of states between ranks that share a model differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stateport import _c, _library
+from stateport._arrays import address, slot_copies
+from stateport._tensors import stream_handle
+from stateport.model_layout import ModelLayout, Shard
+from stateport.store import StateStore
+
+_create = _library.function("resharder_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER,
+                            _library.SIZE, _library.POINTER)
+_destroy = _library.function("resharder_destroy", _library.HANDLE)
+_copy = _library.function("resharder_copy", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
+
+ShardStores = Sequence[tuple[StateStore, Shard]]
+
+
+class Resharder(_library.Object):
+    """Copies states between stores that share a model differently: ranks of tensor-parallel groups of other sizes,
+    stages of other pipelines. Element types and conv layouts are converted on the way.
+
+    sources together are one state, slot s of each; so are destinations. Raises InvalidArgument for stores that do not
+    hold what their shards say, and for a piece that no source holds."""
+
+    def __init__(self, layout: ModelLayout, sources: ShardStores, destinations: ShardStores) -> None:
+        self._stores = (layout, *sources, *destinations)  # what the stores view must outlive this
+        handle = _library.handle_of("layout", layout, ModelLayout)
+        rows = [_rows(name, shards) for name, shards in (("sources", sources), ("destinations", destinations))]
+        super().__init__(_create, _destroy, handle, rows[0], len(rows[0]), rows[1], len(rows[1]))
+
+    def copy(self, copies: Any, stream: Any = None) -> None:
+        """copies: SLOT_COPY without shifts, or integers [n, 2] (source, destination); negative slots are skipped. One
+        launch. Raises InvalidArgument for a slot out of range and for two copies into one slot."""
+        array = slot_copies("copies", copies)
+        _copy(self.handle, stream_handle(stream), address(array), len(array))
+
+
+def _rows(name: str, shards: ShardStores) -> Any:
+    return (_c.ShardStore * len(shards))(*(
+        _c.ShardStore(store=_library.handle_of(f"{name}[{i}]", store, StateStore), shard=shard._row())
+        for i, (store, shard) in enumerate(shards)))

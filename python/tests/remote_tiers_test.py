@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that share checkpoints through a store, and copies between ranks that share a model differently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stateport
+from stateport import (
+    IMAGE_KEY,
+    SLOT_IMAGE,
+    InProcessObjects,
+    InProcessStore,
+    ModelLayout,
+    ObjectEncoding,
+    RemoteOptions,
+    Resharder,
+    Shard,
+    SharedLayout,
+    SplitBand,
+    StateSpec,
+    StateStore,
+    StateTiers,
+    TensorSpec,
+    TensorSplit,
+)
+
+HEADS = 12
+
+
+def whole_spec() -> StateSpec:
+    tensors = []
+    for layer in range(2):
+        tensors.append(TensorSpec("conv", "float16", (3, 2 * HEADS + 8), layer))
+        tensors.append(TensorSpec("recurrent", "float32", (HEADS, 2, 32), layer))
+    return StateSpec(tensors)
+
+
+def layout() -> ModelLayout:
+    group = SplitBand(4, 1)  # that all ranks hold
+    conv = TensorSplit(1, (SplitBand(2 * HEADS, HEADS), group, group))
+    return ModelLayout(whole_spec(), [conv, TensorSplit(0, (SplitBand(HEADS, HEADS),))] * 2)
+
+
+def shard(rank: int, ranks: int) -> Shard:
+    return Shard(0, 2, rank, ranks)
+
+
+def stores(model: ModelLayout, ranks: int) -> list[tuple[StateStore, Shard]]:
+    return [(StateStore(model.spec(shard(rank, ranks)), 3), shard(rank, ranks)) for rank in range(ranks)]
+
+
+def words(store: StateStore) -> list[Any]:
+    """What slot 1 holds, by tensor."""
+    return [store.tensor(i)[1].copy() for i in range(4)]
+
+
+def fill(store: StateStore, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for i in range(4):
+        view = store.tensor(i)
+        view[...] = random.standard_normal(view.shape).astype(view.dtype)
+
+
+def wait(tiers: StateTiers) -> list[str]:
+    """How all that is under way ended, in the order of numbers."""
+    answers: dict[int, str] = {}
+    while tiers.info()["in_flight"]:
+        for result in tiers.poll():
+            answers[int(result["id"])] = stateport.TRANSFER_STATUSES[result["status"]]
+    return [status for _, status in sorted(answers.items())]
+
+
+def key(prefix: int) -> Any:
+    keys = np.zeros(1, IMAGE_KEY)
+    keys["prefix"], keys["tokens"], keys["content"] = (prefix, 1), 64, 1
+    return keys
+
+
+def image(prefix: int, slot: int) -> Any:
+    images = np.zeros(1, SLOT_IMAGE)
+    images["key"], images["slot"] = key(prefix), slot
+    return images
+
+
+def tiers_of(objects: InProcessObjects, model: ModelLayout, store: StateStore, part: Shard,
+             **options: Any) -> StateTiers:
+    remote = RemoteOptions(InProcessStore(objects), [SharedLayout(model, part)], head_groups=HEADS,
+                           staging_bytes=4 << 20, **options)
+    return StateTiers(states=[store], model="a model", remote=remote)
+
+
+def test_ranks_of_any_number_hold_one_state() -> None:
+    model = layout()
+    whole = StateStore(model.spec(), 3)
+    fill(whole, 1)
+    first, second = stores(model, 4), stores(model, 3)
+    back = StateStore(model.spec(), 3)
+    Resharder(model, [(whole, Shard())], first).copy([[1, 2]])
+    Resharder(model, first, second).copy([[2, 0]])
+    Resharder(model, second, [(back, Shard())]).copy([[0, 1]])
+    stateport.synchronize()
+    for got, expected in zip(words(back), words(whole), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(4, 2), (2, 4), (3, 1)])
+def test_what_one_group_of_ranks_stores_another_one_loads(writers: int, readers: int) -> None:
+    model, objects = layout(), InProcessObjects(1 << 30)
+    whole, back = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
+    fill(whole, 2)
+    from_ranks, to_ranks = stores(model, writers), stores(model, readers)
+    Resharder(model, [(whole, Shard())], from_ranks).copy([[1, 0]])
+    stateport.synchronize()
+    writing = [tiers_of(objects, model, store, part) for store, part in from_ranks]
+    reading = [tiers_of(objects, model, store, part) for store, part in to_ranks]
+    for tiers in reading:
+        tiers.find(key(5))
+        assert wait(tiers) == ["gone"]
+    for tiers in writing:
+        tiers.put(image(5, 0), "remote")
+        assert wait(tiers) == ["done"]
+    for tiers in reading:
+        tiers.find(np.concatenate([key(5), key(6)]))
+        assert wait(tiers) == ["done", "gone"]
+        tiers.get(np.concatenate([image(5, 2), image(6, 1)]))
+        assert wait(tiers) == ["done", "gone"]
+        info = tiers.info()
+        assert (info["remote_asked_images"], info["remote_found_images"]) == (3, 1)
+        assert info["remote_read_bytes"] > 0
+    Resharder(model, to_ranks, [(back, Shard())]).copy([[2, 1]])
+    stateport.synchronize()
+    for got, expected in zip(words(back), words(whole), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_int8_objects_are_read_by_those_who_say_so() -> None:
+    model, objects = layout(), InProcessObjects(1 << 30)
+    store, reader = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
+    fill(store, 3)
+    int8 = ObjectEncoding(recurrent="int8_block32")
+    writing = tiers_of(objects, model, store, Shard(), encodings=[int8])
+    writing.put(image(1, 1), "remote")
+    assert wait(writing) == ["done"]
+    exact = tiers_of(objects, model, reader, Shard())
+    exact.get(image(1, 1))
+    assert wait(exact) == ["gone"]
+    both = tiers_of(objects, model, reader, Shard(), encodings=[ObjectEncoding(), int8])
+    both.get(image(1, 1))
+    assert wait(both) == ["done"]
+    for got, expected in zip(words(reader), words(store), strict=True):
+        bound = 0 if got.dtype != np.float32 else np.abs(expected).max() / 253
+        assert np.abs(got.astype(np.float64) - expected.astype(np.float64)).max() <= bound
+
+
+def test_the_catalogue_knows_how_its_models_are_shared() -> None:
+    for name in stateport.models():
+        model = ModelLayout.find(name)
+        whole = StateSpec.find(name)
+        assert model.spec().fingerprint == whole.fingerprint
+        half = model.spec(Shard(0, 1 + max(tensor.layer for tensor in whole), 1, 2))
+        assert whole.slot_bytes <= 2 * half.slot_bytes <= whole.slot_bytes * 1.1
+        assert model.fingerprint == ModelLayout.find(name, conv_layout="ds").fingerprint
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    model, objects = layout(), InProcessObjects(1 << 30)
+    store = StateStore(model.spec(), 3)
+    with pytest.raises(stateport.InvalidArgument, match="head_groups"):
+        model.spec(Shard(0, 2, 0, 5))
+    with pytest.raises(stateport.InvalidArgument, match="sources"):
+        Resharder(model, [(store, shard(0, 2))], [(store, Shard())])
+    with pytest.raises(stateport.InvalidArgument, match="remote.states"):
+        StateTiers(states=[store], model="a", remote=RemoteOptions(InProcessStore(objects)))
+    with pytest.raises(stateport.InvalidArgument, match="model_bytes"):
+        StateTiers(states=[store], remote=RemoteOptions(InProcessStore(objects), [SharedLayout(model)]))
+    client = InProcessStore(objects)
+    used = StateTiers(states=[store], model="a", remote=RemoteOptions(client, [SharedLayout(model)]))
+    with pytest.raises(stateport.InvalidState, match="used by state tiers"):
+        client.poll()
+    with pytest.raises(stateport.InvalidState, match="used by other tiers"):
+        StateTiers(states=[store], model="a", remote=RemoteOptions(client, [SharedLayout(model)]))
+    used.close()
+    assert len(client.poll()) == 0
+    plain = StateTiers(states=[store], host_bytes=1 << 20)
+    with pytest.raises(stateport.InvalidState, match="no remote tier"):
+        plain.find(key(1))
