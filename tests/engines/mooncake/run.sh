@@ -12,7 +12,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source=tests/engines/common.sh
 . "$here/../common.sh"
 
-readonly folder=$cache/engines/mooncake
+folder=$cache/engines/mooncake
 python=$(engine_python 10 13) || impossible "no Python from 3.10 to 3.13"
 provide_engine "$folder" "$python" 1 "$here/requirements.txt" \
   "mooncake-transfer-engine-non-cuda==$(pinned mooncake-transfer-engine-non-cuda)"
