@@ -102,7 +102,8 @@ class _Calls:
     def _polled(self, out: Any, capacity: int) -> int:
         try:
             answers = self._client.poll(capacity)[:capacity]
-            rows = np.array([(ticket, _NUMBERS[status], 0, size) for ticket, status, size in answers], REMOTE_COMPLETION)
+            rows = np.array([(ticket, _NUMBERS[status], 0, size) for ticket, status, size in answers],
+                            REMOTE_COMPLETION)
             ctypes.memmove(out, rows.ctypes.data, rows.nbytes)
         except Exception:
             return 0

@@ -35,7 +35,8 @@ _describe_valkey = _library.function("remote_store_describe_valkey", HANDLE, POI
 
 # The layouts of stateport/c/remote_store.h.
 REMOTE_KEY = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8")])
-REMOTE_OBJECT = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8"), ("pieces", "u8"), ("piece_count", "u8")])
+REMOTE_OBJECT = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8"), ("pieces", "u8"),
+                          ("piece_count", "u8")])
 REMOTE_COMPLETION = np.dtype([("ticket", "u8"), ("status", "i4"), ("reserved", "i4"), ("bytes", "u8")])
 
 Bytes = npt.NDArray[np.uint8]

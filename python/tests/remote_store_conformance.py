@@ -131,7 +131,8 @@ def bad_arguments_are_refused(store: sp.RemoteStore, _: sp.RemoteStore) -> None:
     memory = room_of(store, 100)
     wrong: list[tuple[Any, ...]] = [
         ([1], [""], [memory]), ([1], ["two words"], [memory]), ([1], ["k" * 1025], [memory]),
-        ([1], ["key"], [memory[:0]]), ([1], ["key"], [[]]), ([1], ["key"], [(0, 5)]), ([1], ["key"], ["text"]), ([1], ["key"], []),
+        ([1], ["key"], [memory[:0]]), ([1], ["key"], [[]]), ([1], ["key"], [(0, 5)]), ([1], ["key"], ["text"]),
+        ([1], ["key"], []),
         ([1, 1], ["a", "b"], [memory, memory]), ([-1], ["key"], [memory]), ([1], [b"key"], [memory]),
         ([1], ["caf\u00e9"], [memory]), ([1], ["key"], [memory.view(np.int8)]), ([1], ["key"], [memory[::2]])]
     for arguments in wrong:
