@@ -182,6 +182,12 @@ TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c
 ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
 SharedLayout = plain_struct("SharedLayout", layout=c_void_p, shard=Shard)
 ObjectEncoding = plain_struct("ObjectEncoding", conv=c_int32, recurrent=c_int32)
+Rank = plain_struct("Rank", global_rank=c_int32, shard=Shard)
+HandoverRange = plain_struct("HandoverRange", src_rank=c_int32, dst_rank=c_int32, src_offset=c_uint64,
+                             dst_offset=c_uint64, bytes=c_uint64)
+HandoverOptions = struct("HandoverOptions", model=c_char_p, model_bytes=c_size_t, content=c_int32, group=c_int32,
+                         encoding=ObjectEncoding, head_groups=c_int32, layers_per_object=c_int32)
+HandoverMemory = struct("HandoverMemory", base=c_void_p, bytes=c_uint64, place_bytes=c_uint64)
 RemoteOptions = struct("RemoteOptions", store=c_void_p, states=POINTER(SharedLayout), state_count=c_size_t,
                        kv=POINTER(SharedLayout), head_groups=c_int32, layers_per_object=c_int32,
                        encodings=POINTER(ObjectEncoding), encoding_count=c_size_t, staging_bytes=c_uint64,

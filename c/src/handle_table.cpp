@@ -55,6 +55,8 @@ std::string_view name(Kind kind) noexcept {
       return "remote objects";
     case Kind::remote_store:
       return "remote store";
+    case Kind::handover_end:
+      return "handover end";
     case Kind::hasher:
       return "hasher";
   }

@@ -35,6 +35,7 @@ enum class Kind : std::uint8_t {
   file_tier,
   remote_objects,
   remote_store,
+  handover_end,
   hasher
 };
 inline constexpr Kind last_kind = Kind::hasher;

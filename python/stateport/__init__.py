@@ -32,6 +32,7 @@ from stateport.errors import (
 )
 from stateport.eviction import Eviction, ReuseHint
 from stateport.file_tier import FileTier, ImageLayout, image_keys
+from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_handover
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
@@ -51,6 +52,7 @@ from stateport.tiers import AttachedImages, ObjectEncoding, RemoteOptions, Share
 __all__ = [
     "ANY_DEVICE",
     "CACHE_EVENT",
+    "HANDOVER_RANGE",
     "IMAGE_KEY",
     "MEDIA",
     "REMOTE_COMPLETION",
@@ -82,6 +84,8 @@ __all__ = [
     "FoundState",
     "GroupCommit",
     "GroupPlan",
+    "Handover",
+    "HandoverEnd",
     "Hasher",
     "ImageLayout",
     "InProcessObjects",
@@ -138,6 +142,7 @@ __all__ = [
     "image_keys",
     "library_path",
     "models",
+    "plan_handover",
     "scratch_slots_bound",
     "synchronize",
     "version",

@@ -188,3 +188,41 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     plain = StateTiers(states=[store], host_bytes=1 << 20)
     with pytest.raises(stateport.InvalidState, match="no remote tier"):
         plain.find(key(1))
+
+
+def test_a_hand_over_brings_what_a_reshard_brings() -> None:
+    model = layout()
+    whole, back = StateStore(model.spec(), 3), StateStore(model.spec(), 3)
+    fill(whole, 4)
+    prefill, decode = stores(model, 4), stores(model, 3)
+    Resharder(model, [(whole, Shard())], prefill).copy([[1, 0]])
+    what, ranges = stateport.plan_handover(model, {rank: part for rank, (_, part) in enumerate(prefill)},
+                                           {10 + rank: part for rank, (_, part) in enumerate(decode)},
+                                           stateport.Handover("a model"))
+    assert (what.head_groups, len(ranges)) == (HEADS, HEADS)
+    ends = {rank: stateport.HandoverEnd(store, SharedLayout(model, part), what, places=2)
+            for rank, (store, part) in [*enumerate(prefill), *((10 + i, pair) for i, pair in enumerate(decode))]}
+    for rank in range(4):
+        ends[rank].pack([[0, 1]])
+    stateport.synchronize()
+    for rank in range(4):
+        ends[rank].seal(1, key(8))
+    assert ends[10].check(0, key(8)) == "damaged"
+    for span in ranges:
+        length = int(span["bytes"])
+        source = ends[int(span["src_rank"])].memory(1)[int(span["src_offset"]):][:length]
+        ends[int(span["dst_rank"])].memory(0)[int(span["dst_offset"]):][:length] = source
+    for rank in (10, 11, 12):
+        assert ends[rank].check(0, key(8)) == "done"
+        assert ends[rank].check(0, key(9)) == "wrong_position"
+        ends[rank].unpack([[0, 2]])
+    Resharder(model, decode, [(back, Shard())]).copy([[2, 1]])
+    stateport.synchronize()
+    for got, expected in zip(words(back), words(whole), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    with pytest.raises(stateport.InvalidArgument, match="sources"):
+        stateport.plan_handover(model, {0: shard(0, 2)}, {1: Shard()}, what)
+    with pytest.raises(stateport.InvalidArgument, match="place"):
+        ends[0].seal(2, key(1))
+    with pytest.raises(stateport.InvalidArgument, match="place"):
+        ends[0].memory(2)

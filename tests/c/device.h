@@ -37,6 +37,7 @@ void test_remote_store(void);
 void test_remote_store_refusals(void);
 void test_resharders(void);
 void test_remote_tiers(void);
+void test_handovers(void);
 void test_state_tiers_refusals(void);
 void test_step_committer(void);
 void test_align(void);

@@ -36,6 +36,7 @@ int main(void) {
   test_remote_store_refusals();
   test_resharders();
   test_remote_tiers();
+  test_handovers();
   test_state_tiers_refusals();
   test_step_committer();
   test_align();

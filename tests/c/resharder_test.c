@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that share a model: copies between them, checkpoints in a store, and refusals of all.
+// Ranks that share a model: copies between them, checkpoints in a store, hand-overs, and refusals of all.
 #include <stateport.h>
 
 #include "device.h"
 
 #include <stddef.h>
+#include <string.h>
 
 static stateport_model_layout* small_layout(stateport_spec* whole) {
   const stateport_split_band channels = {.extent = conv_dim, .parts = 2};
@@ -127,8 +128,7 @@ void test_remote_tiers(void) {
   size_t count = 0;
   CHECK_REFUSED(stateport_remote_store_poll(remote, NULL, 0, &count), STATEPORT_INVALID_STATE, "used by state tiers");
 
-  const stateport_slot_image put = {.key = {.prefix = {1, 2}, .tokens = 16, .content = STATEPORT_STATE},
-                                    .slot = 0};
+  const stateport_slot_image put = {.key = {.prefix = {1, 2}, .tokens = 16, .content = STATEPORT_STATE}, .slot = 0};
   stateport_slot_image get = put;
   get.slot = 1;
   uint64_t id = 0;
@@ -153,6 +153,78 @@ void test_remote_tiers(void) {
   CHECK_OK(stateport_remote_store_destroy(remote));
   CHECK_OK(stateport_remote_objects_destroy(objects));
   CHECK_OK(stateport_store_destroy(states));
+  CHECK_OK(stateport_model_layout_destroy(layout));
+  CHECK_OK(stateport_spec_destroy(spec));
+}
+
+/// Two ranks hand a state over to one.
+void test_handovers(void) {
+  stateport_spec* spec = small_spec();
+  stateport_model_layout* layout = small_layout(spec);
+  const stateport_rank sources[] = {{0, {0, 2, 0, 2}}, {1, {0, 2, 1, 2}}};
+  const stateport_rank destination = {.global_rank = 9};
+  stateport_handover_options options = {
+      .size = sizeof options, .model = "m", .model_bytes = 1, .content = STATEPORT_STATE};
+  stateport_handover_range ranges[2];
+  size_t count = 0;
+  CHECK_OK(stateport_handover_plan(layout, sources, 2, &destination, 1, &options, ranges, 1, &count));
+  CHECK(count == 2 && options.head_groups == 2 && options.layers_per_object == 0);
+  CHECK_OK(stateport_handover_plan(layout, sources, 2, &destination, 1, &options, ranges, 2, &count));
+  CHECK(ranges[0].src_rank == 0 && ranges[1].src_rank == 1 && ranges[1].dst_rank == 9 &&
+        ranges[1].dst_offset == ranges[0].bytes);
+  CHECK_REFUSED(stateport_handover_plan(layout, sources, 1, &destination, 1, &options, ranges, 2, &count),
+                STATEPORT_INVALID_ARGUMENT, "sources");
+  stateport_handover_options unnamed = options;
+  unnamed.model_bytes = 0;
+  CHECK_REFUSED(stateport_handover_plan(layout, sources, 2, &destination, 1, &unnamed, ranges, 2, &count),
+                STATEPORT_INVALID_ARGUMENT, "model_bytes = 0");
+
+  stateport_store* stores[3] = {NULL};
+  stateport_handover_end* ends[3] = {NULL};
+  stateport_handover_memory memory[3];
+  for (int i = 0; i < 3; ++i) {
+    const stateport_shared_layout shared = {.layout = layout, .shard = i < 2 ? sources[i].shard : destination.shard};
+    stateport_spec* own = NULL;
+    CHECK_OK(stateport_model_layout_spec(layout, &shared.shard, &own));
+    stores[i] = store_of(own);
+    CHECK_OK(stateport_spec_destroy(own));
+    CHECK_REFUSED(stateport_handover_end_create(stores[i], &shared, &options, 0, &ends[i]), STATEPORT_INVALID_ARGUMENT,
+                  "places = 0");
+    CHECK_OK(stateport_handover_end_create(stores[i], &shared, &options, 1, &ends[i]));
+    memory[i].size = sizeof memory[i];
+    CHECK_OK(stateport_handover_end_describe(ends[i], &memory[i]));
+    CHECK(memory[i].bytes == memory[i].place_bytes);
+  }
+  stateport_store* whole = store_of(spec);
+  fill_slot(whole, 0, 7);
+  const stateport_shard_store from = {.store = whole};
+  const stateport_shard_store to[] = {{stores[0], sources[0].shard}, {stores[1], sources[1].shard}};
+  copy(layout, &from, 1, to, 2);
+
+  const stateport_slot_copy one = {.src_slot = 0, .dst_slot = 0, .recurrent_src_slot = 0};
+  const stateport_image_key key = {.prefix = {1, 2}, .tokens = 16, .content = STATEPORT_STATE};
+  int32_t status = -1;
+  for (int i = 0; i < 2; ++i) CHECK_OK(stateport_handover_end_pack(ends[i], NULL, &one, 1));
+  CHECK_OK(stateport_stream_synchronize(NULL));
+  for (int i = 0; i < 2; ++i) CHECK_OK(stateport_handover_end_seal(ends[i], 0, &key));
+  CHECK_REFUSED(stateport_handover_end_seal(ends[0], 1, &key), STATEPORT_INVALID_ARGUMENT, "place = 1");
+  memset(memory[2].base, 0, memory[2].bytes);
+  CHECK_OK(stateport_handover_end_check(ends[2], 0, &key, &status));
+  CHECK(status == STATEPORT_TRANSFER_DAMAGED);
+  for (size_t i = 0; i < count; ++i)
+    memcpy((char*)memory[2].base + ranges[i].dst_offset,
+           (const char*)memory[ranges[i].src_rank].base + ranges[i].src_offset, ranges[i].bytes);
+  CHECK_OK(stateport_handover_end_check(ends[2], 0, &key, &status));
+  CHECK(status == STATEPORT_TRANSFER_DONE);
+  CHECK_OK(stateport_handover_end_unpack(ends[2], NULL, &one, 1));
+  CHECK_OK(stateport_stream_synchronize(NULL));
+  CHECK(slot_holds(stores[2], 0, 7));
+
+  for (int i = 0; i < 3; ++i) {
+    CHECK_OK(stateport_handover_end_destroy(ends[i]));
+    CHECK_OK(stateport_store_destroy(stores[i]));
+  }
+  CHECK_OK(stateport_store_destroy(whole));
   CHECK_OK(stateport_model_layout_destroy(layout));
   CHECK_OK(stateport_spec_destroy(spec));
 }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images below the device, and what moves them.
+#include <stateport/backends/pinned_resource.hpp>
 #include <stateport/c/state_tiers.h>
 #include <stateport/tiers/state_tiers.hpp>
-
-#include <stateport/backends/pinned_resource.hpp>
 
 #include "arguments.hpp"
 #include "cache_object.hpp"
 #include "guard.hpp"
 #include "model_layout_object.hpp"
+#include "object_encoding.hpp"
 #include "remote_store_object.hpp"
-#include "spec_object.hpp"
 #include "store_object.hpp"
 #include "transfers.hpp"
 
@@ -141,10 +140,6 @@ SharedLayout read_layout(const stateport_shared_layout& given, const char* argum
   return {.layout = Held<ModelLayoutObject>(given.layout, argument)->layout, .shard = from_c(given.shard)};
 }
 
-std::optional<ElementType> read_type(std::int32_t type) {
-  return type == STATEPORT_DEFAULT_TYPE ? std::nullopt : std::optional(element_type(type));
-}
-
 std::optional<RemoteOptions> read_remote(const stateport_state_tiers_options& options, TierStores& stores) {
   if (options.remote == nullptr) return {};
   const auto given = read_struct<stateport_remote_options>(options.remote, "remote");
@@ -159,7 +154,7 @@ std::optional<RemoteOptions> read_remote(const stateport_state_tiers_options& op
                  .layers_per_object = given.layers_per_object};
   if (given.encodings != nullptr) wanted.encodings.clear();
   for (const stateport_object_encoding& encoding : array(given.encodings, given.encoding_count, "remote.encodings"))
-    wanted.encodings.push_back({.conv = read_type(encoding.conv), .recurrent = read_type(encoding.recurrent)});
+    wanted.encodings.push_back(from_c(encoding));
   if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
   if (given.transfers_max != 0) wanted.transfers_max = given.transfers_max;
   if (given.queue_bytes != 0) wanted.tier.queue_bytes = given.queue_bytes;

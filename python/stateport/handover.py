@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States that go from one group of ranks to another, as from those that compute prompts to those that decode, through a
+transport of the engine's."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stateport import _c, _library
+from stateport._arrays import IMAGE_KEY, Records, address, records, slot_copies
+from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
+from stateport._tensors import stream_handle
+from stateport.errors import InvalidArgument
+from stateport.model_layout import ModelLayout, Shard
+from stateport.store import StateStore
+from stateport.tier_options import TRANSFER_STATUSES
+from stateport.tiers import ObjectEncoding, SharedLayout
+
+_plan = _library.function("handover_plan", HANDLE, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE, POINTER)
+_create = _library.function("handover_end_create", HANDLE, POINTER, POINTER, INT32, POINTER)
+_destroy = _library.function("handover_end_destroy", HANDLE)
+_describe = _library.function("handover_end_describe", HANDLE, POINTER)
+_pack = _library.function("handover_end_pack", HANDLE, STREAM, POINTER, SIZE)
+_seal = _library.function("handover_end_seal", HANDLE, INT32, POINTER)
+_check = _library.function("handover_end_check", HANDLE, INT32, POINTER, POINTER)
+_unpack = _library.function("handover_end_unpack", HANDLE, STREAM, POINTER, SIZE)
+
+# The layout of stateport_handover_range.
+HANDOVER_RANGE = np.dtype([("src_rank", "i4"), ("dst_rank", "i4"), ("src_offset", "u8"), ("dst_offset", "u8"),
+                           ("bytes", "u8")])
+_CONTENTS = ("kv_block", "state")
+
+
+@dataclasses.dataclass(frozen=True)
+class Handover:
+    """What is handed over: equal on all ranks. head_groups, layers_per_object: the grid, of `plan_handover`."""
+
+    model: str | bytes
+    content: str = "state"
+    group: int = 0
+    encoding: ObjectEncoding = ObjectEncoding()
+    head_groups: int = 0
+    layers_per_object: int = 0
+
+    def _struct(self) -> Any:
+        name = self.model.encode() if isinstance(self.model, str) else self.model
+        if self.content not in _CONTENTS:
+            raise InvalidArgument(f"content is {self.content!r}, and must be one of {', '.join(_CONTENTS)}")
+        return _c.HandoverOptions(model=name, model_bytes=len(name), content=_CONTENTS.index(self.content),
+                                  group=self.group, encoding=self.encoding._row(), head_groups=self.head_groups,
+                                  layers_per_object=self.layers_per_object)
+
+
+def plan_handover(layout: ModelLayout, sources: Mapping[int, Shard], destinations: Mapping[int, Shard],
+                  handover: Handover) -> tuple[Handover, Records]:
+    """Which bytes (HANDOVER_RANGE [n]) bring every rank of the destinations its share, once, from the smallest source
+    that has it; and `handover` with the grid by which all ranks cut their shares. Offsets are those in a place of a
+    HandoverEnd. Raises InvalidArgument for ranks that cannot share the model, and for a part that no source has."""
+    rows = [(_c.Rank * len(ranks))(*(_c.Rank(global_rank=rank, shard=shard._row()) for rank, shard in ranks.items()))
+            for ranks in (sources, destinations)]
+    options, count, out = handover._struct(), ctypes.c_size_t(), np.empty(0, HANDOVER_RANGE)
+    handle = _library.handle_of("layout", layout, ModelLayout)
+    while True:
+        _plan(handle, rows[0], len(rows[0]), rows[1], len(rows[1]), ctypes.byref(options), address(out), len(out),
+              ctypes.byref(count))
+        if count.value <= len(out):
+            grid = {"head_groups": options.head_groups, "layers_per_object": options.layers_per_object}
+            return dataclasses.replace(handover, **grid), out[:count.value]
+        out = np.zeros(count.value, HANDOVER_RANGE)
+
+
+class HandoverEnd(_library.Object):
+    """One rank's end of hand-overs: pinned memory for states on their way, in places, and what packs and unpacks them.
+
+        source       pack → its copy is done → seal → the transport moves ranges
+        destination  the transport says that they came → check → unpack
+
+    store: of the rank. shared: how it shares the model. handover: with the grid of the plan."""
+
+    def __init__(self, store: StateStore, shared: SharedLayout, handover: Handover, places: int = 1) -> None:
+        self._uses = (store, shared)  # what they view must outlive this
+        row, options = shared._row("shared.layout"), handover._struct()
+        super().__init__(_create, _destroy, _library.handle_of("store", store, StateStore), ctypes.byref(row),
+                         ctypes.byref(options), places)
+        memory = _c.HandoverMemory()
+        _describe(self.handle, ctypes.byref(memory))
+        self.address = int(memory.base)  # of place 0; register it, and the bytes behind it, with the transport
+        self.bytes = int(memory.bytes)  # of all places, one behind the other
+        self.place_bytes = int(memory.place_bytes)
+
+    def memory(self, place: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a place. Not to be used once this is closed."""
+        if not 0 <= place < self.bytes // self.place_bytes:
+            raise InvalidArgument(f"place is {place}, and must be one of {self.bytes // self.place_bytes}")
+        at: Any = (ctypes.c_uint8 * self.place_bytes).from_address(self.address + place * self.place_bytes)
+        at.owner = self  # lives as long as the array
+        array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(at)
+        return array
+
+    def pack(self, copies: Any, stream: Any = None) -> None:
+        """Enqueues copies of slots into places: SLOT_COPY without shifts, or integers [n, 2] (slot, place). One
+        launch."""
+        array = slot_copies("copies", copies)
+        _pack(self.handle, stream_handle(stream), address(array), len(array))
+
+    def seal(self, place: int, key: Any) -> None:
+        """Writes headers with checksums, once the copy is done. key: IMAGE_KEY [1]."""
+        _seal(self.handle, place, address(_one_key(key)))
+
+    def check(self, place: int, key: Any) -> str:
+        """"done" if what came is the whole and undamaged state that `key` names; else "damaged", "foreign_layout" or
+        "wrong_position". Reads every byte."""
+        status = ctypes.c_int32()
+        _check(self.handle, place, address(_one_key(key)), ctypes.byref(status))
+        return TRANSFER_STATUSES[status.value]
+
+    def unpack(self, copies: Any, stream: Any = None) -> None:
+        """Enqueues copies of places into slots, as `pack`; only of places that were checked."""
+        array = slot_copies("copies", copies)
+        _unpack(self.handle, stream_handle(stream), address(array), len(array))
+
+
+def _one_key(key: Any) -> Records:
+    array = records("key", key, IMAGE_KEY)
+    if len(array) != 1:
+        raise InvalidArgument(f"key has {len(array)} elements, and must have one")
+    return array
