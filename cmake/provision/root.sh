@@ -8,8 +8,10 @@ readonly root=$cache/root
 readonly suite=${STATEPORT_DEBIAN_SUITE:-unstable}
 readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly library_packages=(libkokkos-dev libfmt-dev robin-map-dev libxxhash-dev libssl-dev
-  doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev)
-readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certificates "${library_packages[@]}")
+  doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libhiredis-dev)
+# A server for the tests of ValkeyStore, and what makes a certificate for it.
+readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certificates valkey-server openssl
+  "${library_packages[@]}")
 # shellcheck disable=SC2034 # for cmake/bootstrap.sh
 readonly python_packages=(python3-pip python3-venv python3-scikit-build-core python3-numpy python3-torch python3-pytest
   mypy ruff)
