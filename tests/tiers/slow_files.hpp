@@ -60,7 +60,7 @@ class SlowFiles final : public tiers::LowerTier {
     Request request = std::move(requests_[i]);
     requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
     if (request.asks)
-      status = held.contains(request.images[0].key) ? status : TransferStatus::gone;
+      status = status == TransferStatus::done && !held.contains(request.images[0].key) ? TransferStatus::gone : status;
     else if (!request.into.empty())
       status = finish_read(request, status);
     else

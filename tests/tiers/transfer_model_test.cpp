@@ -135,7 +135,7 @@ class RandomEngine {
         if (tier == Medium::host) return plan.push_back(test::copy_down(++ids_, key));
         return plan.push_back(test::copy_down(++ids_, key, tier == Medium::file ? tier : Medium::host, Medium::remote));
       case 4:
-        if (random_.chance(30)) return plan.push_back(test::find_in_remote(++ids_, key));
+        if (random_.chance(50)) return plan.push_back(test::find_in_remote(++ids_, key));
         [[fallthrough]];
       default:
         return plan.push_back(test::drop_from(tier, key));
