@@ -67,6 +67,8 @@ struct TiersObject final : Object {
   /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
   std::size_t begin(CacheTiers& cache, const Stream& stream);
   void fail(CacheTiers& cache, const Stream& stream, TransferPlan plan);
+  void note_elsewhere(TransferPlan plan);
+  void drop(const Stream& stream, const Transfer& transfer);
 
   TierStores stores;
   PinnedResource memory;
@@ -81,8 +83,7 @@ std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
   tiers.execute(stream, {});  // refuses a stream that captures before anything is taken
   const TransferPlan plan = cache.take_transfers();
   const std::size_t count = plan.transfers.size();
-  for (const Transfer& transfer : plan.transfers)
-    if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
+  note_elsewhere(plan);
   try {
     tiers.execute(stream, plan);
   } catch (const InvalidArgument&) {
@@ -92,18 +93,36 @@ std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
   return count;
 }
 
+void TiersObject::note_elsewhere(TransferPlan plan) {
+  for (const Transfer& transfer : plan.transfers)
+    if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
+}
+
 /// Nothing of the plan has begun. What it drops goes all the same, because the cache counts that room as free; the
-/// engine's own loads are told by take_loads as ever.
+/// engine's own loads are told by take_loads as ever. What the cache names when it is told fails, too: it relies on
+/// copies that the engine has yet to enqueue, and a later call of begin_transfers may come before that.
 void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan plan) {
-  std::vector<TransferResult> failed;
-  for (const Transfer& transfer : plan.transfers) {
-    if (transfer.kind != Transfer::Kind::drop) {
-      if (transfer.from != Medium::elsewhere) failed.push_back({transfer.id, TransferStatus::failed});
-    } else if (transfer.from == Medium::host || tiers.files() != nullptr) {
-      tiers.execute(stream, {{&transfer, 1}});
+  while (!plan.transfers.empty()) {
+    std::vector<TransferResult> failed;
+    for (const Transfer& transfer : plan.transfers) {
+      if (transfer.kind == Transfer::Kind::drop)
+        drop(stream, transfer);
+      else if (transfer.from != Medium::elsewhere)
+        failed.push_back({transfer.id, TransferStatus::failed});
     }
+    cache.settle(failed);
+    plan = cache.take_transfers();
+    note_elsewhere(plan);
   }
-  cache.settle(failed);
+}
+
+void TiersObject::drop(const Stream& stream, const Transfer& transfer) {
+  if (transfer.from != Medium::host && tiers.files() == nullptr) return;
+  try {
+    tiers.execute(stream, {{&transfer, 1}});
+  } catch (const InvalidArgument&) {
+    // A content or group that is not here, of which there is no image either.
+  }
 }
 
 using HeldTiers = Held<TiersObject>;

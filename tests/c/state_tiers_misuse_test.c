@@ -229,6 +229,97 @@ static void refuse_places(tier_engine* self) {
   CHECK_OK(stateport_store_destroy(few));
 }
 
+static size_t count_named(const tier_engine* self) {
+  stateport_transfer_plan plan = {.size = sizeof plan};
+  CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
+  return plan.count;
+}
+
+/// Answers all that the cache names: the remote tier has nothing, and all else is done.
+static void answer_by_hand(tier_engine* self) {
+  stateport_transfer_plan plan = {.size = sizeof plan};
+  CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
+  while (plan.count > 0) {
+    stateport_transfer_result results[64];
+    size_t count = 0;
+    size_t done = 0;
+    for (size_t i = 0; i < plan.count; ++i) {
+      const int32_t kind = plan.transfers[i].kind;
+      const int32_t status = kind == STATEPORT_TRANSFER_FIND ? STATEPORT_TRANSFER_GONE : STATEPORT_TRANSFER_DONE;
+      if (kind == STATEPORT_TRANSFER_DROP) continue;
+      CHECK(count < 64);
+      results[count++] = (stateport_transfer_result){.id = plan.transfers[i].id, .status = status};
+    }
+    CHECK_OK(stateport_request_cache_settle(self->cache, results, count, NULL, &done));
+    CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
+  }
+}
+
+static int32_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
+  int32_t tokens[tier_request_tokens_max];
+  for (int i = 0; i < count; ++i) tokens[i] = number * 50 + i;
+  const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = (size_t)count};
+  stateport_started_request started = {.size = sizeof started};
+  size_t done = 0;
+  CHECK_OK(stateport_request_cache_start(self->cache, &prompt, 1, &started, &done));
+  return started.request;
+}
+
+static void serve_by_hand(tier_engine* self, int32_t number) {
+  const int32_t request = start_prompt(self, number, tier_prompt_tokens);
+  answer_by_hand(self);
+  const int32_t whole = tier_whole_tokens;
+  const int32_t none = 0;
+  const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = &whole, .rows = 1};
+  stateport_pass_plan plan = {.size = sizeof plan};
+  stateport_pass_commit after = {.size = sizeof after};
+  CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &plan));
+  answer_by_hand(self);
+  CHECK_OK(stateport_request_cache_commit(self->cache, plan.pass, &none, 1, NULL, 0, &after));
+  answer_by_hand(self);
+  CHECK_OK(stateport_request_cache_end(self->cache, &request, 1, STATEPORT_ABORTED, NULL));
+  answer_by_hand(self);
+}
+
+static void check_nothing_under_way(const tier_engine* self) {
+  stateport_request_cache_info info = {.size = sizeof info};
+  CHECK_OK(stateport_request_cache_describe(self->cache, &info));
+  CHECK(info.transfers_under_way == 0);
+  CHECK(count_named(self) == 0);
+  CHECK_OK(stateport_request_cache_check(self->cache));
+}
+
+/// A mover without a remote tier is to ask one for more than host memory has of a prompt. That is refused, and the load
+/// from host memory that would follow is not left for a call that may come before what a plan answered is enqueued.
+static void refuse_finds(void) {
+  const tier_engine_options options = {.index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .remote_bytes = 1 << 20};
+  tier_engine self;
+  tier_engine_make(&self, &options);
+  for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number);
+  CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
+  const int32_t request = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
+  CHECK_REFUSED(stateport_state_tiers_begin_transfers(self.tiers, NULL, self.cache, NULL), STATEPORT_INVALID_ARGUMENT,
+                "from = 3 (is no tier that can be asked)");
+  check_nothing_under_way(&self);
+  CHECK_OK(stateport_request_cache_end(self.cache, &request, 1, STATEPORT_ABORTED, NULL));
+  tier_engine_destroy(&self);
+}
+
+/// A mover of one group for a cache of two, whose host tier has images: what drops them and stores others is refused,
+/// and every store is answered.
+static void refuse_groups(void) {
+  const int64_t prompt_bytes = (int64_t)(image_bytes(small_spec) + 2 * image_bytes(kv_spec));
+  const tier_engine_options options = {.index = STATEPORT_INDEX_ALIGN, .host_bytes = 2 * prompt_bytes, .groups = 2};
+  tier_engine self;
+  tier_engine_make(&self, &options);
+  for (int32_t number = 1; number < 7; ++number) serve_by_hand(&self, number);
+  CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
+  CHECK(serve_until_refused(&self) == STATEPORT_INVALID_ARGUMENT);
+  CHECK(strstr(stateport_last_error(), "group = 1") != NULL);
+  check_nothing_under_way(&self);
+  tier_engine_destroy(&self);
+}
+
 void test_state_tiers_refusals(void) {
   char folder[folder_bytes];
   make_folder(folder, sizeof folder);
@@ -252,6 +343,8 @@ void test_state_tiers_refusals(void) {
   tier_engine_make(&other, &host);
   refuse_second_user(&one, &other);
   refuse_places(&other);
+  refuse_finds();
+  refuse_groups();
   tier_engine_destroy(&one);
   tier_engine_destroy(&other);
   remove_folder(folder);

@@ -99,6 +99,10 @@ static int64_t all_blocks(const uint64_t* prefixes, size_t count, void* context)
   return (int64_t)count;
 }
 
+static size_t group_count(const tier_engine* self) {
+  return self->options.groups == 0 ? 1 : (size_t)self->options.groups;
+}
+
 static void make_cache(tier_engine* self, uint64_t fingerprint) {
   const int64_t file_bytes = self->options.file_bytes == 0 ? 1 << 24 : self->options.file_bytes;
   const bool align = self->options.index == STATEPORT_INDEX_ALIGN;
@@ -107,10 +111,12 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
                                        .blocks = 4,
                                        .conv_window = conv_window,
                                        .layout_fingerprint = fingerprint};
+  const stateport_state_group groups[] = {group, group};
   const stateport_tier_options tiers = {
       .size = sizeof tiers,
       .host_bytes = self->options.host_bytes,
       .file_bytes = self->options.folder == NULL ? 0 : file_bytes,
+      .remote_bytes = self->options.remote_bytes,
       .state_image_bytes = (int64_t)image_bytes(small_spec),
       .kv_image_bytes = self->options.states_alone ? 0 : (int64_t)image_bytes(kv_spec),
       .leading_blocks = self->options.states_alone ? all_blocks : NULL,
@@ -124,8 +130,8 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
                                                    .layout_fingerprint = align ? 0 : fingerprint,
                                                    .checkpoints = align ? 0 : 2,
                                                    .scan_alignment_tokens = -1,
-                                                   .groups = align ? &group : NULL,
-                                                   .group_count = align ? 1 : 0,
+                                                   .groups = align ? groups : NULL,
+                                                   .group_count = align ? group_count(self) : 0,
                                                    .events = 1,
                                                    .tiers = &tiers};
   CHECK_OK(stateport_request_cache_create(&options, &self->cache));
@@ -141,7 +147,7 @@ void tier_engine_make(tier_engine* self, const tier_engine_options* options) {
   int32_t slots = 0;
   CHECK_OK(stateport_request_cache_describe(self->cache, &info));
   CHECK_OK(stateport_request_cache_state_slots(self->cache, 0, &slots));
-  CHECK(info.groups == 1);
+  CHECK((size_t)info.groups == group_count(self));
   self->states = make_store(state, slots, small_tensors);
   self->kv = make_store(kv, info.kv_blocks, kv_tensors);
   const stateport_state_tiers_options tiers = {.size = sizeof tiers,

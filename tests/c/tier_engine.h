@@ -18,10 +18,12 @@ enum {
 typedef struct tier_engine_options {
   int32_t index;  ///< stateport_cache_index
   int64_t host_bytes;
-  const char* folder;  ///< null: no file tier
-  int64_t file_bytes;  ///< of the cache; 0: much
-  bool by_hand;        ///< takes, executes, polls and settles by itself
-  bool states_alone;   ///< KV is computed again, as if it came from elsewhere
+  const char* folder;    ///< null: no file tier
+  int64_t file_bytes;    ///< of the cache; 0: much
+  int64_t remote_bytes;  ///< of the cache: the mover has no remote tier
+  int32_t groups;        ///< of the cache, with STATEPORT_INDEX_ALIGN; 0: one. The mover has one
+  bool by_hand;          ///< takes, executes, polls and settles by itself
+  bool states_alone;     ///< KV is computed again, as if it came from elsewhere
 } tier_engine_options;
 
 typedef struct tier_engine {

@@ -144,7 +144,7 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 /// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. After every plan and
 /// commit, before what they answered is enqueued on this stream; after start and end where nothing runs. begun: how
 /// many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have are refused; these
-/// transfers have failed then.
+/// transfers, and what the cache names on their answers, have failed then.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
                                                        stateport_request_cache* cache, size_t* begun);
 /// Tells the cache which transfers have ended, and begins what it names then. Once a step, before the next chunk, when
