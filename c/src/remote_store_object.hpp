@@ -9,9 +9,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -31,9 +33,15 @@ struct RemoteStoreObject final : Object {
 /// The use of a store by the tiers that hold this, which take all its answers.
 class RemoteStoreUse {
  public:
-  /// Throws InvalidState if it is used already.
+  /// Throws InvalidState if it is used already, or has requests that were not answered: the tiers would take these
+  /// answers for theirs.
   explicit RemoteStoreUse(std::shared_ptr<RemoteStoreObject> of) : object_(std::move(of)) {
-    require_state(!object_->used_by_tiers.exchange(true), "remote.store", "is used by other tiers");
+    const std::lock_guard turn(object_->mutex());
+    require_state(!object_->used_by_tiers, "remote.store", "is used by other tiers");
+    const RemoteStoreStatistics done = object_->store->statistics();
+    require_state(std::accumulate(done.answers.begin(), done.answers.end(), std::uint64_t{0}) >= done.accepted_requests,
+                  "remote.store", "has requests that were not answered");
+    object_->used_by_tiers = true;
   }
   ~RemoteStoreUse() { object_->used_by_tiers = false; }
   RemoteStoreUse(const RemoteStoreUse&) = delete;

@@ -5,6 +5,7 @@ It is loaded at the first call. Every call releases the GIL."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -12,10 +13,13 @@ import operator
 import os
 import pathlib
 import threading
+import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from stateport import _c
+from stateport._arguments import of_kind
 from stateport.errors import BackendError, ClosedError, Error, InvalidArgument, InvalidState, error_of
 
 _c.InvalidValue = InvalidArgument
@@ -48,6 +52,7 @@ forks = 0  # how often this process is the child of a fork since the package was
 def _count_fork() -> None:
     global forks
     forks += 1
+    _leftovers.clear()  # they are the parent's
 
 
 os.register_at_fork(after_in_child=_count_fork)
@@ -130,9 +135,21 @@ def _bind(name: str, argument_types: tuple[Any, ...]) -> Any:
 
 def handle_of(name: str, value: Any, kind: type[Object]) -> int:
     """The handle of an argument. Raises InvalidArgument for an object of another kind."""
-    if not isinstance(value, kind):
-        raise InvalidArgument(f"{name} is a {type(value).__name__}, and must be a {kind.__name__}")
-    return value.handle
+    return of_kind(name, value, kind).handle
+
+
+def answering(answer: Callable[..., int], refusal: int) -> Callable[..., int]:
+    """A callback of C. What `answer` raises is printed, and C gets `refusal`; ctypes alone would give it any number."""
+
+    def call(*arguments: Any) -> int:
+        try:
+            return answer(*arguments)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                traceback.print_exc()
+            return refusal
+
+    return call
 
 
 class Object:
@@ -165,10 +182,14 @@ class Object:
 
     def close(self) -> None:
         """Ends the object; closing it twice is fine. What others need of it lives until they go."""
-        handle = self._handle
-        if handle is not None and self._forks == forks:
+        handle, self._handle = self._handle, None  # at once: another thread may close it, too
+        if handle is None or self._forks != forks:
+            return
+        try:
             self._destroy(handle)
-        self._handle = None
+        except BaseException:
+            self._handle = handle
+            raise
 
     def __enter__(self) -> Any:
         return self
@@ -188,6 +209,34 @@ class Object:
 
     def __reduce_ex__(self, _: Any) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled")
+
+
+class Owned:
+    """A handle that arrays over its memory hold, too: it goes with the last of them."""
+
+    def __init__(self, destroy: Callable[..., None], handle: int) -> None:
+        self._destroy, self._handle, self._forks = destroy, handle, forks
+
+    def __del__(self) -> None:
+        if self._forks == forks:
+            with contextlib.suppress(Error, TypeError, AttributeError):  # at the end of the interpreter
+                self._destroy(self._handle)
+
+
+_closed_at_exit: weakref.WeakSet[Object] = weakref.WeakSet()
+
+
+def close_at_exit(to_close: Object) -> None:
+    """For what calls Python from threads of its own: they wait for ever once the interpreter ends, and whoever ends
+    the object waits for them."""
+    _closed_at_exit.add(to_close)
+
+
+@atexit.register
+def _close_all() -> None:
+    for to_close in list(_closed_at_exit):
+        with contextlib.suppress(Error):
+            to_close.close()
 
 
 _leftovers: list[tuple[Callable[..., None], int | None]] = []  # objects that went while they could not be destroyed

@@ -62,6 +62,7 @@ class ClientStore(RemoteStore):
         except BaseException:
             _living.pop(context, None)
             raise
+        _library.close_at_exit(self)
 
 
 _contexts = itertools.count(1)
@@ -69,7 +70,7 @@ _living: dict[int, _Calls] = {}
 
 
 class _Calls:
-    """The functions of a client as C calls them."""
+    """The functions of a client as C calls them. Nothing is raised: ctypes would give C any number."""
 
     def __init__(self, client: RemoteClient, context: int) -> None:
         self._client = client
@@ -88,7 +89,7 @@ class _Calls:
     def _told(call: Any, where: int, size: int) -> int:
         try:
             call(where, size)
-        except Exception:
+        except BaseException:
             return 1
         return 0
 
@@ -96,7 +97,7 @@ class _Calls:
     def _asked(call: Any, rows: Any, count: int) -> int:
         try:
             return int(bool(call(_requests(rows, count))))
-        except Exception:
+        except BaseException:
             return 0
 
     def _polled(self, out: Any, capacity: int) -> int:
@@ -105,12 +106,12 @@ class _Calls:
             rows = np.array([(ticket, _NUMBERS[status], 0, size) for ticket, status, size in answers],
                             REMOTE_COMPLETION)
             ctypes.memmove(out, rows.ctypes.data, rows.nbytes)
-        except Exception:
+        except BaseException:
             return 0
         return len(answers)
 
     def _end(self, context: int) -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             self._client.close()
         _living.pop(context, None)
 

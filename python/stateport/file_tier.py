@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stateport import _c, _library
+from stateport._arguments import name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, as_array, ints, records, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
-from stateport.errors import InvalidArgument
+from stateport.errors import Error, InvalidArgument
 from stateport.model_layout import Shard
 from stateport.spec import StateSpec
 from stateport.tier_options import CONTENTS
@@ -69,12 +70,12 @@ class FileTier(_library.Object):
                  free_floor_bytes: int = 0, queue_bytes: int = 0, lanes: int = 0) -> None:
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", spec, StateSpec) for i, spec in enumerate(states)))
-        name = model.encode() if isinstance(model, str) else model
+        name = name_bytes("model", model)
         kv_handle = None if kv is None else _library.handle_of("kv", kv, StateSpec)
         options = _c.FileTierOptions(
             folder=folder_bytes(folder), file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
             queue_bytes=queue_bytes, states=handles, state_count=len(states), kv=kv_handle, model=name,
-            model_bytes=len(name), **dataclasses.asdict(shard or Shard()), lanes=lanes)
+            model_bytes=len(name), **dataclasses.asdict(of_kind("shard", shard or Shard(), Shard)), lanes=lanes)
         self._under_way: dict[int, Any] = {}  # number of a request: memory that its answer sets free
         self._lock = threading.Lock()
         super().__init__(_create, _destroy, ctypes.byref(options))
@@ -138,7 +139,7 @@ class FileTier(_library.Object):
             self._under_way[number] = memory
         try:
             call(self.handle, number, *arguments)
-        except BaseException:
+        except Error:  # an interrupt may come after the request was accepted: its answer sets the memory free
             with self._lock:
                 del self._under_way[number]
             raise

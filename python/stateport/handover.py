@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from stateport import _c, _library
+from stateport._arguments import integer, name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, Records, address, records, slot_copies
 from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
-from stateport.model_layout import ModelLayout, Shard
+from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
 from stateport.tier_options import TRANSFER_STATUSES
 from stateport.tiers import ObjectEncoding, SharedLayout
@@ -49,11 +50,12 @@ class Handover:
     layers_per_object: int = 0
 
     def _struct(self) -> Any:
-        name = self.model.encode() if isinstance(self.model, str) else self.model
+        name = name_bytes("handover.model", self.model)
         if self.content not in _CONTENTS:
             raise InvalidArgument(f"content is {self.content!r}, and must be one of {', '.join(_CONTENTS)}")
+        encoding = of_kind("handover.encoding", self.encoding, ObjectEncoding)
         return _c.HandoverOptions(model=name, model_bytes=len(name), content=_CONTENTS.index(self.content),
-                                  group=self.group, encoding=self.encoding._row(), head_groups=self.head_groups,
+                                  group=self.group, encoding=encoding._row(), head_groups=self.head_groups,
                                   layers_per_object=self.layers_per_object)
 
 
@@ -62,8 +64,8 @@ def plan_handover(layout: ModelLayout, sources: Mapping[int, Shard], destination
     """Which bytes (HANDOVER_RANGE [n]) bring every rank of the destinations its share, once, from the smallest source
     that has it; and `handover` with the grid by which all ranks cut their shares. Offsets are those in a place of a
     HandoverEnd. Raises InvalidArgument for ranks that cannot share the model, and for a part that no source has."""
-    rows = [(_c.Rank * len(ranks))(*(_c.Rank(global_rank=rank, shard=shard._row()) for rank, shard in ranks.items()))
-            for ranks in (sources, destinations)]
+    rows = [_ranks("sources", sources), _ranks("destinations", destinations)]
+    of_kind("handover", handover, Handover)
     options, count, out = handover._struct(), ctypes.c_size_t(), np.empty(0, HANDOVER_RANGE)
     handle = _library.handle_of("layout", layout, ModelLayout)
     while True:
@@ -85,23 +87,32 @@ class HandoverEnd(_library.Object):
 
     def __init__(self, store: StateStore, shared: SharedLayout, handover: Handover, places: int = 1) -> None:
         self._uses = (store, shared)  # what they view must outlive this
-        row, options = shared._row("shared.layout"), handover._struct()
+        row = of_kind("shared", shared, SharedLayout)._row("shared")
+        options = of_kind("handover", handover, Handover)._struct()
         super().__init__(_create, _destroy, _library.handle_of("store", store, StateStore), ctypes.byref(row),
-                         ctypes.byref(options), places)
+                         ctypes.byref(options), integer("places", places, 1, 2**31 - 1))
+        self._owned: _library.Owned | None = _library.Owned(_destroy, self.handle)
         memory = _c.HandoverMemory()
         _describe(self.handle, ctypes.byref(memory))
         self.address = int(memory.base)  # of place 0; register it, and the bytes behind it, with the transport
         self.bytes = int(memory.bytes)  # of all places, one behind the other
         self.place_bytes = int(memory.place_bytes)
 
+    def close(self) -> None:
+        """Ends it; the pinned memory stays as long as arrays of `memory` show it."""
+        self._handle, self._owned = None, None
+
     def memory(self, place: int) -> npt.NDArray[np.uint8]:
-        """The bytes of a place. Not to be used once this is closed."""
-        if not 0 <= place < self.bytes // self.place_bytes:
-            raise InvalidArgument(f"place is {place}, and must be one of {self.bytes // self.place_bytes}")
-        at: Any = (ctypes.c_uint8 * self.place_bytes).from_address(self.address + place * self.place_bytes)
-        at.owner = self  # lives as long as the array
+        """The bytes of a place. Raises ClosedError once this is closed."""
+        owned, _ = self._owned, self.handle  # refuses a closed one
+        at: Any = (ctypes.c_uint8 * self.place_bytes).from_address(
+            self.address + self._place(place) * self.place_bytes)
+        at.owner = (owned, self._uses)  # they live as long as the array
         array: npt.NDArray[np.uint8] = np.ctypeslib.as_array(at)
         return array
+
+    def _place(self, place: int) -> int:
+        return integer("place", place, 0, self.bytes // self.place_bytes - 1)
 
     def pack(self, copies: Any, stream: Any = None) -> None:
         """Enqueues copies of slots into places: SLOT_COPY without shifts, or integers [n, 2] (slot, place). One
@@ -111,19 +122,27 @@ class HandoverEnd(_library.Object):
 
     def seal(self, place: int, key: Any) -> None:
         """Writes headers with checksums, once the copy is done. key: IMAGE_KEY [1]."""
-        _seal(self.handle, place, address(_one_key(key)))
+        named = _one_key(key)
+        _seal(self.handle, self._place(place), address(named))
 
     def check(self, place: int, key: Any) -> str:
         """"done" if what came is the whole and undamaged state that `key` names; else "damaged", "foreign_layout" or
         "wrong_position". Reads every byte."""
-        status = ctypes.c_int32()
-        _check(self.handle, place, address(_one_key(key)), ctypes.byref(status))
+        named, status = _one_key(key), ctypes.c_int32()
+        _check(self.handle, self._place(place), address(named), ctypes.byref(status))
         return TRANSFER_STATUSES[status.value]
 
     def unpack(self, copies: Any, stream: Any = None) -> None:
         """Enqueues copies of places into slots, as `pack`; only of places that were checked."""
         array = slot_copies("copies", copies)
         _unpack(self.handle, stream_handle(stream), address(array), len(array))
+
+
+def _ranks(name: str, ranks: Mapping[int, Shard]) -> Any:
+    of_kind(name, ranks, Mapping)  # type: ignore[type-abstract]
+    return (_c.Rank * len(ranks))(*(
+        _c.Rank(global_rank=integer(f"a rank of {name}", rank, -2**31, 2**31 - 1),
+                shard=shard_row(f"{name}[{rank}]", shard)) for rank, shard in ranks.items()))
 
 
 def _one_key(key: Any) -> Records:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c, _library
+from stateport._arguments import of_kind, text_bytes
 from stateport.spec import StateSpec, spec_options
 
 _create = _library.function("model_layout_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER)
@@ -28,8 +29,10 @@ class Shard:
     head_group: int = 0
     head_groups: int = 0
 
-    def _row(self) -> Any:
-        return _c.Shard(**dataclasses.asdict(self))
+
+def shard_row(name: str, shard: Any) -> Any:
+    """A shard as C has it. Raises InvalidArgument for what is none."""
+    return _c.Shard(**dataclasses.asdict(of_kind(name, shard, Shard)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +62,8 @@ class ModelLayout(_library.Object):
     splits that are not those of the tensors."""
 
     def __init__(self, whole: StateSpec, splits: Sequence[TensorSplit]) -> None:
+        for i, split in enumerate(splits):
+            of_kind(f"splits[{i}]", split, TensorSplit)
         bands = [(_c.SplitBand * len(split.bands))(
             *(_c.SplitBand(extent=band.extent, parts=band.parts, unique=int(band.unique)) for band in split.bands))
             for split in splits]
@@ -73,7 +78,8 @@ class ModelLayout(_library.Object):
         """Of a model of the catalogue (see `models`)."""
         options = spec_options(drafts, conv_layout, recurrent_dtype)
         layout = cls.__new__(cls)
-        _library.Object.__init__(layout, _find, _destroy, model.encode(), ctypes.byref(options))
+        name = text_bytes("model", model)
+        _library.Object.__init__(layout, _find, _destroy, name, ctypes.byref(options))
         return layout
 
     @property
@@ -87,7 +93,7 @@ class ModelLayout(_library.Object):
     def spec(self, shard: Shard | None = None) -> StateSpec:
         """What a rank's state consists of; None: the whole. Raises InvalidArgument for a shard that the model cannot
         have."""
-        return StateSpec._from(_spec, self.handle, ctypes.byref((shard or Shard())._row()))
+        return StateSpec._from(_spec, self.handle, ctypes.byref(shard_row("shard", shard or Shard())))
 
     def __repr__(self) -> str:
         return "<ModelLayout, closed>" if self.closed else f"<ModelLayout {self.fingerprint:016x}>"

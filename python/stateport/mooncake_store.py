@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +22,12 @@ class MooncakeStore(ClientStore):
 
     def __init__(self, client: Any, *, config: Any = None, queue_bytes: int = 1 << 30,
                  queue_requests: int = 65536) -> None:
-        super().__init__(_Mooncake(client, config, queue_bytes, queue_requests))
+        self._carrier = _Mooncake(client, config, queue_bytes, queue_requests)
+        try:
+            super().__init__(self._carrier)
+        except BaseException:
+            self._carrier.close()
+            raise
 
     @classmethod
     def connect(cls, master: str = "127.0.0.1:50051", *, local_hostname: str = "127.0.0.1",
@@ -36,17 +42,13 @@ class MooncakeStore(ClientStore):
         code = client.setup(local_hostname, metadata_server, segment_bytes, buffer_bytes, protocol, devices, master)
         if code:
             raise BackendError(f"the client of Mooncake cannot be set up: code {code}")
-        store = cls(client, **options)
-        store._own_client = client
+        try:
+            store = cls(client, **options)
+        except BaseException:
+            client.close()
+            raise
+        store._carrier.owns_client = True
         return store
-
-    _own_client: Any = None
-
-    def close(self) -> None:
-        super().close()
-        if self._own_client is not None:
-            self._own_client.close()
-            self._own_client = None
 
 
 # What the client answers: mooncake-store/include/types.h.
@@ -70,14 +72,18 @@ class _Mooncake:
         self._waiting: collections.deque[tuple[str, list[RemoteRequest]]] = collections.deque()
         self._answers: collections.deque[tuple[int, str, int]] = collections.deque()
         self._stopping = False
+        self._registered: set[int] = set()
+        self.owns_client = False
         self._thread = threading.Thread(target=self._run, name="stateport-mooncake", daemon=True)
         self._thread.start()
 
     def register(self, address: int, size: int) -> None:
         self._require(self._client.register_buffer(address, size))
+        self._registered.add(address)
 
     def unregister(self, address: int, size: int) -> None:
         self._require(self._client.unregister_buffer(address))
+        self._registered.discard(address)
 
     @staticmethod
     def _require(code: int) -> None:
@@ -119,6 +125,11 @@ class _Mooncake:
             self._waiting.clear()
             self._changed.notify()
         self._thread.join()
+        for address in self._registered:
+            with contextlib.suppress(Exception):
+                self._client.unregister_buffer(address)
+        if self.owns_client:
+            self._client.close()
 
     def _run(self) -> None:
         while True:
@@ -130,8 +141,7 @@ class _Mooncake:
             try:
                 outcomes = list(getattr(self, f"_{kind}_now")(requests))
             except Exception:
-                outcomes = []
-            outcomes += [("failed", 0)] * (len(requests) - len(outcomes))
+                outcomes = [("failed", 0)] * len(requests)
             with self._changed:
                 for request, (status, size) in zip(requests, outcomes, strict=True):
                     self._answers.append((request.ticket, status, size if status == "done" else 0))
@@ -169,7 +179,8 @@ class _Mooncake:
         return codes
 
     def _exists_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:
-        for code in self._client.batch_is_exist([request.key for request in requests]):
+        codes = self._client.batch_is_exist([request.key for request in requests])
+        for _, code in zip(requests, codes, strict=True):
             yield {1: "done", 0: "gone"}.get(code, "failed"), 0
 
     def _remove_now(self, requests: list[RemoteRequest]) -> Iterator[tuple[str, int]]:

@@ -130,8 +130,9 @@ class PrefixTree(_library.Object):
             eviction_options=ctypes.pointer(policy), layout_fingerprint=layout_fingerprint, kv_indices=kv_indices,
             hash_seed=hash_seed, position_tokens=position_tokens)
         if on_victim is not None:
-            # An exception must not cross the C interface: it is printed by ctypes, and the slot is not kept.
-            options.on_victim = _c.OnVictim(lambda victim, _: int(bool(on_victim(_victim(victim.contents)))))
+            # What it raises is printed, and the slot is not kept.
+            options.on_victim = _c.OnVictim(_library.answering(
+                lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0))
         self._options = options  # holds on to the callback
         super().__init__(_create, _destroy, ctypes.byref(options))
 

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stateport import _c, _library
+from stateport._arguments import integer, text_bytes
 from stateport._arrays import Records, address, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
-from stateport.errors import InvalidArgument
+from stateport.errors import Error, InvalidArgument
 from stateport.tier_options import TRANSFER_STATUSES
 
 _create_objects = _library.function("remote_objects_create", UINT64, POINTER)
@@ -74,16 +75,16 @@ class RemoteStore(_library.Object):
         """Stores objects: memory[i], or its pieces one behind the other, under keys[i]. It must stay as it is until the
         answer: done (also if the key was there already, which is then left as it is), no_room, failed. Raises
         NoCapacity if a queue is full; there is no answer then."""
-        self._begin(_put, tickets, keys, memory)
+        self._begin(_put, tickets, keys, _objects(memory))
 
     def get(self, tickets: Sequence[int], keys: Sequence[str], memory: Sequence[Memory | Sequence[Memory]]) -> None:
         """Reads objects. Answers: done (the first `bytes` bytes of the memory are the object), gone, damaged,
         foreign_layout (it is larger than the memory), failed. After another one than done the memory holds anything."""
-        for i, pieces in enumerate(memory):
-            for piece in _pieces(pieces):
-                if isinstance(piece, np.ndarray) and not piece.flags.writeable:
-                    raise InvalidArgument(f"memory[{i}] is read-only, and must be writable")
-        self._begin(_get, tickets, keys, memory)
+        objects = _objects(memory)
+        for i, pieces in enumerate(objects):
+            if any(isinstance(piece, np.ndarray) and not piece.flags.writeable for piece in pieces):
+                raise InvalidArgument(f"memory[{i}] is read-only, and must be writable")
+        self._begin(_get, tickets, keys, objects)
 
     def exists(self, tickets: Sequence[int], keys: Sequence[str]) -> None:
         """Answers: done (it is there), gone, failed."""
@@ -93,18 +94,20 @@ class RemoteStore(_library.Object):
         """Answers: done (it was there, and is not any more), gone, failed."""
         self._begin(_remove, tickets, keys)
 
-    def _begin(self, call: Any, tickets: Sequence[int], keys: Sequence[str], memory: Any = None) -> None:
-        rows, kept = _batch(tickets, keys, memory)
+    def _begin(self, call: Any, tickets: Sequence[int], keys: Sequence[str],
+               objects: list[tuple[Memory, ...]] | None = None) -> None:
+        handle, numbers = self.handle, _numbers(tickets)
+        rows, kept = _batch(numbers, keys, objects)
         with self._lock:
-            for ticket in tickets:
+            for ticket in numbers:
                 if ticket in self._under_way:
                     raise InvalidArgument(f"tickets has {ticket}, which another request has that was not answered")
-            self._under_way.update(dict.fromkeys(tickets, kept))
+            self._under_way.update(dict.fromkeys(numbers, kept))
         try:
-            call(self.handle, address(rows), len(tickets))
-        except BaseException:
+            call(handle, address(rows), len(rows))
+        except Error:  # an interrupt may come after the request was accepted: its answer sets the memory free
             with self._lock:
-                for ticket in tickets:
+                for ticket in numbers:
                     del self._under_way[ticket]
             raise
 
@@ -132,7 +135,8 @@ class InProcessObjects(_library.Object):
     first."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        super().__init__(_create_objects, _destroy_objects, capacity_bytes)
+        super().__init__(_create_objects, _destroy_objects,
+                         integer("capacity_bytes", capacity_bytes, 0, 2**64 - 1))
 
 
 class InProcessStore(RemoteStore):
@@ -166,7 +170,8 @@ class ValkeyStore(RemoteStore):
                  "ca_file": ca_file, "certificate_file": certificate_file, "key_file": key_file,
                  "server_name": server_name, "prefix": prefix}
         options = _c.ValkeyOptions(
-            **{name: _text(name, text) for name, text in texts.items()}, port=port, database=database, tls=int(tls),
+            **{name: text_bytes(name, text) for name, text in texts.items() if text is not None}, port=port,
+            database=database, tls=int(bool(tls)),
             lanes=lanes, connect_timeout_s=connect_timeout_s, silence_timeout_s=silence_timeout_s,
             piece_bytes=piece_bytes, lifetime_s=lifetime_s, queue_bytes=queue_bytes, queue_requests=queue_requests)
         super().__init__(_valkey, ctypes.byref(options))
@@ -180,19 +185,32 @@ class ValkeyStore(RemoteStore):
         return {**numbers, "last_error": out.last_error.decode(errors="replace")}
 
 
-def _text(name: str, text: str | None) -> bytes | None:
-    if text is None:
-        return None
-    if not isinstance(text, str) or "\0" in text:
-        raise InvalidArgument(f"{name} must be a text without null characters")
-    return text.encode()
+def _numbers(tickets: Sequence[int]) -> list[int]:
+    numbers = [integer(f"tickets[{i}]", ticket, 0, 2**64 - 1) for i, ticket in enumerate(tickets)]
+    if len(set(numbers)) != len(numbers):
+        raise InvalidArgument("tickets names one twice")
+    return numbers
 
 
-def _pieces(memory: Any) -> Sequence[Memory]:
+def _objects(memory: Any) -> list[tuple[Memory, ...]]:
+    """The pieces of each object, in lists of our own: the caller may change theirs."""
+    try:
+        objects = list(memory)
+    except TypeError:
+        raise InvalidArgument(f"memory is a {type(memory).__name__}, and must have one element for each key") from None
+    return [_pieces(f"memory[{i}]", pieces) for i, pieces in enumerate(objects)]
+
+
+def _pieces(name: str, memory: Any) -> tuple[Memory, ...]:
     """One piece, or several."""
     is_one = isinstance(memory, np.ndarray) or (
         isinstance(memory, tuple) and len(memory) == 2 and all(isinstance(number, int) for number in memory))
-    return [memory] if is_one else memory
+    if is_one:
+        return (memory,)
+    if not isinstance(memory, (list, tuple)):
+        raise InvalidArgument(f"{name} is a {type(memory).__name__}, and must be an array of bytes, an address and a "
+                              "number of bytes, or a list of such pieces")
+    return tuple(memory)
 
 
 def _place(name: str, memory: Any) -> tuple[int, int]:
@@ -211,27 +229,20 @@ def _place(name: str, memory: Any) -> tuple[int, int]:
     return where, size
 
 
-def _batch(tickets: Sequence[int], keys: Sequence[str], memory: Any) -> tuple[Any, Any]:
+def _batch(tickets: list[int], keys: Sequence[str], objects: list[tuple[Memory, ...]] | None) -> tuple[Any, Any]:
     """The rows of a batch as C has them, and what must live until its answers."""
-    for name, values in (("keys", keys), ("memory", memory)):
+    for name, values in (("keys", keys), ("memory", objects)):
         if values is not None and len(values) != len(tickets):
             raise InvalidArgument(f"{name} has {len(values)} elements, and tickets has {len(tickets)}")
-    if len(set(tickets)) != len(tickets):
-        raise InvalidArgument("tickets names one twice")
-    for ticket in tickets:
-        if not isinstance(ticket, int) or not 0 <= ticket < 2**64:
-            raise InvalidArgument(f"tickets has {ticket!r}, and must have numbers from 0 to 2^64 - 1")
-    if wrong := [key for key in keys if not isinstance(key, str)]:
-        raise InvalidArgument(f"keys has a {type(wrong[0]).__name__}, and must have texts")
-    texts = [key.encode() for key in keys]
+    texts = [text_bytes(f"keys[{i}]", key) for i, key in enumerate(keys)]
     together = np.frombuffer(b"".join(texts), np.uint8)
     sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
-    rows = np.zeros(len(texts), REMOTE_KEY if memory is None else REMOTE_OBJECT)
+    rows = np.zeros(len(texts), REMOTE_KEY if objects is None else REMOTE_OBJECT)
     rows["ticket"], rows["key_bytes"] = np.fromiter(tickets, np.uint64, len(texts)), sizes
     rows["key"] = np.cumsum(sizes) - sizes + np.uint64(address(together) or 0)
-    kept = [memory, together]
-    for i, pieces in enumerate(memory or ()):
-        places = np.array([_place(f"memory[{i}]", piece) for piece in _pieces(pieces)], np.uint64).reshape(-1, 2)
+    kept: list[Any] = [objects, together]
+    for i, pieces in enumerate(objects or ()):
+        places = np.array([_place(f"memory[{i}]", piece) for piece in pieces], np.uint64).reshape(-1, 2)
         rows[i]["pieces"], rows[i]["piece_count"] = address(places) or 0, len(places)
         kept.append(places)
     return rows, kept

@@ -9,7 +9,8 @@ from typing import Any
 from stateport import _c, _library
 from stateport._arrays import address, slot_copies
 from stateport._tensors import stream_handle
-from stateport.model_layout import ModelLayout, Shard
+from stateport.errors import InvalidArgument
+from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
 
 _create = _library.function("resharder_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER,
@@ -41,6 +42,10 @@ class Resharder(_library.Object):
 
 
 def _rows(name: str, shards: ShardStores) -> Any:
-    return (_c.ShardStore * len(shards))(*(
-        _c.ShardStore(store=_library.handle_of(f"{name}[{i}]", store, StateStore), shard=shard._row())
-        for i, (store, shard) in enumerate(shards)))
+    rows = (_c.ShardStore * len(shards))()
+    for i, pair in enumerate(shards):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InvalidArgument(f"{name}[{i}] is a {type(pair).__name__}, and must be a store and its shard")
+        rows[i].store = _library.handle_of(f"{name}[{i}][0]", pair[0], StateStore)
+        rows[i].shard = shard_row(f"{name}[{i}][1]", pair[1])
+    return rows

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stateport import _c, _library
+from stateport._arguments import text_bytes
 from stateport.errors import InvalidArgument
 
 ELEMENT_TYPES = {"default": 0, "float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "float8": 5, "int8": 6,
@@ -136,7 +137,8 @@ class StateSpec(_library.Object):
     def find(cls, model: str, *, drafts: int = 0, conv_layout: str = "sd",
              recurrent_dtype: str = "default") -> StateSpec:
         """The spec of a model of the catalogue (see `models`)."""
-        return cls._from(_find, model.encode(), ctypes.byref(spec_options(drafts, conv_layout, recurrent_dtype)))
+        name, options = text_bytes("model", model), spec_options(drafts, conv_layout, recurrent_dtype)
+        return cls._from(_find, name, ctypes.byref(options))
 
     @classmethod
     def _from(cls, create: object, *arguments: object) -> StateSpec:

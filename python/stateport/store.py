@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arrays import address, int32s, slot_copies
 from stateport._tensors import Memory, describe, stream_handle
-from stateport.errors import BackendError, Error, InvalidArgument
+from stateport.errors import BackendError, InvalidArgument
 from stateport.runtime import ensure_started
 from stateport.spec import ELEMENT_BYTES, StateSpec, TensorSpec
 
@@ -32,18 +31,6 @@ _destroy = _library.function("store_destroy", _library.HANDLE)
 _tensor = _library.function("store_tensor", _library.HANDLE, _library.SIZE, _library.POINTER)
 _copy = _library.function("store_copy", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
 _clear = _library.function("store_clear", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
-
-
-class _Owned:
-    """A store of the C interface. It goes when its StateStore is closed and no array shows its memory any more."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle, self._forks = handle, _library.forks
-
-    def __del__(self) -> None:
-        if self._forks == _library.forks:
-            with contextlib.suppress(Error, TypeError, AttributeError):  # at the end of the interpreter
-                _destroy(self._handle)
 
 
 class DeviceArray:
@@ -71,7 +58,7 @@ class StateStore(_library.Object):
         self.spec, self.slots = spec, slots
         super().__init__(_create, _destroy, _library.handle_of("spec", spec, StateSpec), ctypes.byref(options),
                          stream_handle(stream))
-        self._owned: _Owned | None = _Owned(self.handle)
+        self._owned: _library.Owned | None = _library.Owned(_destroy, self.handle)
 
     @classmethod
     def view(cls, spec: StateSpec, tensors: Sequence[Any]) -> StateStore:
@@ -96,7 +83,7 @@ class StateStore(_library.Object):
         store._keep = tuple(memory.owner for memory in memories)
         store.spec, store.slots = spec, slots
         _library.Object.__init__(store, _view, _destroy, spec.handle, rows, len(memories), slots)
-        store._owned = _Owned(store.handle)
+        store._owned = _library.Owned(_destroy, store.handle)
         return store
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stateport import _c
+from stateport import _c, _library
 from stateport._arrays import UInt64s, copied
 from stateport.errors import InvalidArgument
 
@@ -38,7 +38,8 @@ class TierOptions:
     host_bytes_per_s, file_bytes_per_s, tokens_per_s, remote_bytes_per_s, remote_latency_s: a hit below the device is
     taken if loading it takes less time than computing it; every such hit is taken unless all that it needs is known.
     leading_blocks: the engine keeps the KV that leaves the device by its own means: called with prefixes [n, 2] by
-    `start`, it answers how many of these blocks, from the first one on, can be loaded from there.
+    `start`, it answers how many of these blocks, from the first one on, can be loaded from there. What it raises is
+    printed, and is 0.
     remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks it what
     else is there. max_finds: images of states that a request asks for, at most; 0: 4096, -1: none."""
 
@@ -63,13 +64,12 @@ class TierOptions:
         ask = values.pop("leading_blocks")
         out = _c.TierOptions(**values)
         if ask is not None:
-            out.leading_blocks = _c.LeadingBlocks(_answering(ask))
+            out.leading_blocks = _c.LeadingBlocks(_library.answering(_answer_of(ask), 0))
         return out
 
 
-def _answering(ask: LeadingBlocks) -> Callable[[Any, int, Any], int]:
+def _answer_of(ask: LeadingBlocks) -> Callable[[Any, int, Any], int]:
     def answer(prefixes: Any, count: int, _: Any) -> int:
-        # An exception must not cross the C interface: it is printed by ctypes, and the answer is 0.
         found = int(ask(copied(prefixes, 2 * count, np.uint64).reshape(count, 2)))
         return min(max(found, 0), count)
 

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
+from stateport._arguments import name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records, room
 from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
-from stateport.model_layout import ModelLayout, Shard
+from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.remote_store import RemoteStore
 from stateport.request_cache import RequestCache
 from stateport.spec import element_type
@@ -51,8 +52,8 @@ class SharedLayout:
     shard: Shard = Shard()
 
     def _row(self, name: str) -> Any:
-        handle = _library.handle_of(name, self.layout, ModelLayout)
-        return _c.SharedLayout(layout=handle, shard=self.shard._row())
+        handle = _library.handle_of(f"{name}.layout", self.layout, ModelLayout)
+        return _c.SharedLayout(layout=handle, shard=shard_row(f"{name}.shard", self.shard))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +73,12 @@ class RemoteOptions:
     """A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of
     who wrote them: what rank g of a tensor-parallel group of head_groups ranks would hold of some layers.
 
-    store: used by no one else while the tiers exist. states: one for each store of states. kv: of a block.
-    head_groups: a multiple of every tensor-parallel size in use. layers_per_object: pipeline stages begin at multiples
-    of it; 0: all layers. encodings: of states; the first is written, all are read. staging_bytes: host memory for
-    objects on their way. staging_bytes, transfers_max, queue_bytes, finds_max: 0: 256 MiB, 4,096, 256 MiB and 65,536.
-    Grid and model are equal for all that share the store."""
+    store: used by no one else while the tiers exist, and without requests that are not answered. states: one for
+    each store of states. kv: of a block. head_groups: a multiple of every tensor-parallel size in use.
+    layers_per_object: pipeline stages begin at multiples of it; 0: all layers. encodings: of states; the first is
+    written, all are read. staging_bytes: host memory for objects on their way. staging_bytes, transfers_max,
+    queue_bytes, finds_max: 0: 256 MiB, 4,096, 256 MiB and 65,536. Grid and model are equal for all that share the
+    store."""
 
     store: RemoteStore
     states: Sequence[SharedLayout] = ()
@@ -91,9 +93,13 @@ class RemoteOptions:
 
     def _struct(self) -> Any:
         states = (_c.SharedLayout * len(self.states))(*(
-            layout._row(f"remote.states[{i}]") for i, layout in enumerate(self.states)))
-        encodings = (_c.ObjectEncoding * len(self.encodings))(*(encoding._row() for encoding in self.encodings))
-        kv = None if self.kv is None else ctypes.pointer(self.kv._row("remote.kv"))
+            of_kind(f"remote.states[{i}]", layout, SharedLayout)._row(f"remote.states[{i}]")
+            for i, layout in enumerate(self.states)))
+        encodings = (_c.ObjectEncoding * len(self.encodings))(*(
+            of_kind(f"remote.encodings[{i}]", encoding, ObjectEncoding)._row()
+            for i, encoding in enumerate(self.encodings)))
+        kv = None if self.kv is None else ctypes.pointer(
+            of_kind("remote.kv", self.kv, SharedLayout)._row("remote.kv"))
         return _c.RemoteOptions(
             store=_library.handle_of("remote.store", self.store, RemoteStore), states=states, state_count=len(states),
             kv=kv, head_groups=self.head_groups, layers_per_object=self.layers_per_object, encodings=encodings,
@@ -144,16 +150,19 @@ class StateTiers(_library.Object):
         self._stores = (*states, kv, remote)  # what they view must outlive this
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", store, StateStore) for i, store in enumerate(states)))
-        name = model.encode() if isinstance(model, str) else model
+        name = name_bytes("model", model)
         kv_handle = None if kv is None else _library.handle_of("kv", kv, StateStore)
         options = _c.StateTiersOptions(
             states=handles, state_count=len(states), kv=kv_handle, model=name, model_bytes=len(name),
-            **dataclasses.asdict(shard or Shard()), host_bytes=host_bytes,
+            **dataclasses.asdict(of_kind("shard", shard or Shard(), Shard)), host_bytes=host_bytes,
             folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
             free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
             file_transfers_max=file_transfers_max, file_lanes=file_lanes,
-            remote=None if remote is None else ctypes.pointer(remote._struct()))
+            remote=None if remote is None else ctypes.pointer(
+                of_kind("remote", remote, RemoteOptions)._struct()))
         super().__init__(_create, _destroy, ctypes.byref(options))
+        if remote is not None:
+            _library.close_at_exit(self)
 
     # --- Under a request cache ---------------------------------------------------------------------------------------
 

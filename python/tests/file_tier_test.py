@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images in files, from and to memory of the host."""
 
+import contextlib
+import gc
 import pathlib
 import threading
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
 
 import stateport as sp
+from stateport import file_tier
 
 STATE = [sp.TensorSpec("conv", "bfloat16", (3, 64), conv_layout="ds"), sp.TensorSpec("recurrent", "float32", (4, 8))]
 KV = [sp.TensorSpec("recurrent", "int8", (5000,))]
@@ -106,6 +111,44 @@ def test_a_full_tier_refuses_until_something_is_removed(tmp_path: pathlib.Path) 
         tier.remove(keys_of("state", 1))
         tier.write(2, keys_of("state", 2), list(images_of(tier, "state", 2)))
         assert answers(tier) == {2: "done"} and tier.lookup(keys_of("state", 1, 2)).tolist() == [False, True]
+
+
+def test_memory_lives_though_an_interrupt_follows_the_call(tmp_path: pathlib.Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    real = file_tier._read
+
+    def interrupted(*arguments: Any) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(file_tier, "_read", interrupted)
+    with open_tier(tmp_path) as tier:
+        image = images_of(tier, "state", 1)[0].copy()
+        seen = weakref.ref(image)
+        with contextlib.suppress(KeyboardInterrupt):
+            tier.read(1, keys_of("state", 1), image)
+        del image
+        gc.collect()
+        assert seen() is not None
+        tier.wait()
+        assert answers(tier) == {1: "gone"}
+        assert seen() is None
+
+
+def test_a_read_goes_into_writable_memory_alone(tmp_path: pathlib.Path) -> None:
+    with open_tier(tmp_path) as tier:
+        image = images_of(tier, "state", 1)[0].copy()
+        tier.write(1, keys_of("state", 1), [image])
+        tier.wait()
+        assert answers(tier) == {1: "done"}
+        before, image.flags.writeable = image.copy(), False
+        with pytest.raises(sp.InvalidArgument, match="^image is read-only, and must be writable$"):
+            tier.read(2, keys_of("state", 1), image)
+        tier.wait()
+        assert answers(tier) == {} and np.array_equal(image, before)
+        tier.write(3, keys_of("state", 1, 2), [image, image])  # a write only reads
+        tier.wait()
+        assert answers(tier) == {3: "done"}
 
 
 def test_threads_write_and_read_at_once(tmp_path: pathlib.Path) -> None:

@@ -108,6 +108,71 @@ def test_objects_may_be_left_open_at_the_end_of_the_interpreter() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
 
 
+@pytest.mark.usefixtures("runtime")
+def test_a_remote_tier_may_be_left_open_with_a_request_under_way() -> None:
+    """Its thread calls the client, which is in Python: at the end of the interpreter it would wait for ever."""
+    done = run("""
+import time, numpy as np, stateport as sp
+
+class Client:
+    needs_registration = False
+
+    def __init__(self):
+        self.answers, self.asked = [], 0
+
+    def register(self, address, size): ...
+    def unregister(self, address, size): ...
+
+    def put(self, requests):
+        self.answers += [(request.ticket, "done", 64) for request in requests]
+        self.asked = 0
+        return True
+
+    get = exists = remove = put
+
+    def poll(self, capacity):
+        self.asked += 1
+        if self.asked < 300:
+            return []
+        answers, self.answers = self.answers, []
+        return answers
+
+    def close(self):
+        print("closed")
+
+spec = sp.StateSpec([sp.TensorSpec('recurrent', 'float32', (64,))])
+whole = sp.SharedLayout(sp.ModelLayout(spec, [sp.TensorSplit(0, (sp.SplitBand(64, 8),))]))
+remote = sp.RemoteOptions(sp.ClientStore(Client()), [whole], staging_bytes=4 << 20)
+tiers = sp.StateTiers(states=[sp.StateStore(spec, 2)], model="a", remote=remote)
+image = np.zeros(1, sp.SLOT_IMAGE)
+image["key"] = sp.image_keys([[1, 1]], 64, "state")
+tiers.put(image, "remote")
+while not remote.store.info()["accepted_requests"]:
+    tiers.poll()
+assert tiers.info()["in_flight"]
+print("left")
+""")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "left\nclosed\n", "")
+
+
+def test_what_the_parent_could_not_destroy_is_not_destroyed_by_a_child() -> None:
+    done = run("""
+import os, stateport as sp
+from stateport import _library
+told = []
+_library._leftovers.append((told.append, 7))
+child = os.fork()
+if child == 0:
+    sp.PrefixTree(1)
+    os._exit(len(told))
+_, status = os.waitpid(child, 0)
+sp.PrefixTree(1)
+assert told == [7]
+raise SystemExit(os.waitstatus_to_exitcode(status))
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_threads_share_a_cache() -> None:
     """Requests of four threads interleave in one cache; its own checks find nothing."""
     cache = make_cache(max_requests=4, kv_tokens=1 << 14)

@@ -75,6 +75,17 @@ def test_a_victim_is_kept_by_who_is_told() -> None:
     assert tree.sizes().free_slots == free + 1
 
 
+def test_a_victim_is_not_kept_by_who_raises(capfd: pytest.CaptureFixture[str]) -> None:
+    def on_victim(victim: sp.Victim) -> bool:
+        raise KeyError("no such list")
+
+    tree, _ = filled(on_victim=on_victim)
+    free = tree.sizes().free_slots
+    tree.evict(states=3)
+    assert tree.sizes().free_slots == free + 3
+    assert capfd.readouterr().err.count("KeyError: ") == 3
+
+
 def test_a_lock_protects_until_it_is_closed() -> None:
     tree, nodes = filled()
     with tree.lock(nodes[0]):

@@ -2,8 +2,11 @@
 """Stores that machines share, as far as no server is needed; that of Mooncake over a client that pretends."""
 
 import collections
+import contextlib
 import gc
+import sys
 import threading
+import types
 import weakref
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 import stateport as sp
 from remote_store_conformance import CASES, answers, behaves_like_a_map, bytes_of_seed, exists, get, put, room_of
+from stateport import remote_store
 
 pytestmark = pytest.mark.skipif(not sp.has_device(), reason="a core-only build has no tiers")
 
@@ -150,6 +154,79 @@ def test_memory_lives_until_the_answer() -> None:
         assert np.array_equal(get(store, "a", 1000)[1], copy)
 
 
+def test_memory_lives_though_the_lists_that_named_it_are_used_again() -> None:
+    with sp.InProcessStore(sp.InProcessObjects(1 << 20)) as store:
+        for i in range(2):
+            pieces = [bytes_of_seed(i, 1000)]
+            seen = weakref.ref(pieces[0])
+            batch: list[Any] = [pieces[0]] if i else [pieces]
+            store.put([i], [f"key{i}"], batch)
+            batch.clear()
+            pieces.clear()
+            gc.collect()
+            assert seen() is not None
+            assert answers(store, 1) == {i: ("done", 1000)}
+            assert np.array_equal(get(store, f"key{i}", 1000)[1], bytes_of_seed(i, 1000))
+
+
+def test_memory_lives_though_an_interrupt_follows_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = remote_store._put
+
+    def interrupted(*arguments: Any) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote_store, "_put", interrupted)
+    with sp.InProcessStore(sp.InProcessObjects(1 << 20)) as store:
+        memory = bytes_of_seed(1, 1000)
+        seen = weakref.ref(memory)
+        with contextlib.suppress(KeyboardInterrupt):
+            store.put([1], ["a"], [memory])
+        del memory
+        gc.collect()
+        assert seen() is not None
+        assert answers(store, 1) == {1: ("done", 1000)}
+        assert seen() is None
+
+
+def test_rows_of_a_matrix_are_objects() -> None:
+    with sp.InProcessStore(sp.InProcessObjects(1 << 20)) as store:
+        rows = np.arange(20, dtype=np.uint8).reshape(2, 10)
+        store.put(np.arange(2), ["a", "b"], rows)
+        assert answers(store, 2) == {0: ("done", 10), 1: ("done", 10)}
+        assert np.array_equal(get(store, "b", 10)[1], rows[1])
+        store.exists([], [])
+        assert not len(store.poll())
+
+
+@pytest.mark.parametrize(("use", "text"), [
+    (lambda store, memory: store.put([1], ["a"], None), "memory is a NoneType"),
+    (lambda store, memory: store.get([1], ["a"], None), "memory is a NoneType"),
+    (lambda store, memory: store.put([1], ["a"], [b"abc"]), "memory[0] is a bytes"),
+    (lambda store, memory: store.put([1], ["a"], [[memory, None]]), "memory[0] is a NoneType"),
+    (lambda store, memory: store.put([1], ["a"], [memory[::2]]), "memory[0] has the type uint8 and the shape [5]"),
+    (lambda store, memory: store.put([1], ["a"], [(-1, 5)]), "memory[0] is (-1, 5)"),
+    (lambda store, memory: store.put([1], ["a"], []), "memory has 0 elements, and tickets has 1"),
+    (lambda store, memory: store.exists([1], ["a", "b"]), "keys has 2 elements, and tickets has 1"),
+    (lambda store, memory: store.exists([1, -1], ["a", "b"]), "tickets[1] is -1"),
+    (lambda store, memory: store.exists([1.5], ["a"]), "tickets[0] is 1.5"),
+    (lambda store, memory: store.exists([[1]], ["a"]), "tickets[0] is [1]"),
+    (lambda store, memory: store.exists([3, 3], ["a", "b"]), "tickets names one twice"),
+    (lambda store, memory: store.exists([1], [None]), "keys[0] is a NoneType"),
+    (lambda store, memory: store.exists([1, 2], ["a", "b\udc80"]), "keys[1] must be a text"),
+    (lambda store, memory: store.exists([1], ["a b"]), "key"),
+    (lambda store, memory: store.poll(-1), "capacity is -1"),
+    (lambda store, memory: sp.InProcessObjects(-5), "capacity_bytes is -5"),
+])
+def test_bad_batches_are_refused_and_leave_no_ticket_behind(use: Any, text: str) -> None:
+    with sp.InProcessStore(sp.InProcessObjects(1 << 20)) as store:
+        with pytest.raises(sp.InvalidArgument) as raised:
+            use(store, np.zeros(10, np.uint8))
+        assert text in str(raised.value)
+        store.exists([1, 2, 3], ["a", "b", "c"])
+        assert len(answers(store, 3)) == 3
+
+
 def test_what_a_client_raises_is_a_refusal_or_a_failure() -> None:
     client = PretendedMooncake({})
     with sp.MooncakeStore(client) as store:
@@ -232,10 +309,127 @@ def test_a_client_that_does_nothing_right_harms_nobody() -> None:
     assert client.closed.is_set()
 
 
+class Interrupted(BaseException):
+    """No Exception, as asyncio.CancelledError is none."""
+
+
+class InterruptedClient(EndlessClient):
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("register", "put", "get", "remove", "poll", "close"):
+            setattr(self, name, self._raise)
+
+    def _raise(self, *_: Any) -> Any:
+        raise Interrupted
+
+
+def test_no_exception_of_a_client_becomes_an_answer() -> None:
+    """ctypes leaves the result of a callback that raises to chance."""
+    store, memory = sp.ClientStore(InterruptedClient()), np.zeros(10, np.uint8)
+    with pytest.raises(sp.BackendError):
+        store.register(memory)
+    for use in (lambda: store.put([1], ["a"], [memory]), lambda: store.get([1], ["a"], [memory]),
+                lambda: store.remove([1], ["a"])):
+        with pytest.raises(sp.NoCapacity):
+            use()
+    store.exists([7], ["a"])
+    assert not len(store.poll())
+    assert sum(store.info()["answers"].values()) == 0
+    store.close()
+
+
+class SlowlyClosed(EndlessClient):
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+        assert self.may_end.wait(60)
+
+
+def test_a_store_that_another_thread_closes_is_closed() -> None:
+    client = SlowlyClosed()
+    store = sp.ClientStore(client)
+    thread = threading.Thread(target=store.close)
+    thread.start()
+    try:
+        assert client.closed.wait(60)
+        store.close()
+        with pytest.raises(sp.ClosedError, match="this ClientStore is closed"):
+            store.poll()
+    finally:
+        client.may_end.set()
+        thread.join()
+
+
+class OwnedMooncake(PretendedMooncake):
+    """A client that was set up for a store. It must not be closed while one of its calls runs."""
+
+    made: "list[OwnedMooncake]" = []
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.made.append(self)
+        self.closed = 0
+
+    def setup(self, *_: Any) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def mooncake(monkeypatch: pytest.MonkeyPatch) -> list[OwnedMooncake]:
+    module: Any = types.ModuleType("mooncake.store")
+    module.MooncakeDistributedStore = OwnedMooncake
+    monkeypatch.setitem(sys.modules, "mooncake", types.ModuleType("mooncake"))
+    monkeypatch.setitem(sys.modules, "mooncake.store", module)
+    OwnedMooncake.made.clear()
+    return OwnedMooncake.made
+
+
+def test_a_client_of_the_store_ends_with_its_last_user(mooncake: list[OwnedMooncake]) -> None:
+    spec = sp.StateSpec([sp.TensorSpec("recurrent", "float32", (64,))])
+    whole = sp.SharedLayout(sp.ModelLayout(spec, [sp.TensorSplit(0, (sp.SplitBand(64, 8),))]))
+    store = sp.MooncakeStore.connect()
+    tiers = sp.StateTiers(states=[sp.StateStore(spec, 2)], model="a",
+                          remote=sp.RemoteOptions(store, [whole], staging_bytes=4 << 20))
+    store.close()
+    assert mooncake[0].closed == 0 and mooncake[0].buffers
+    tiers.close()
+    assert mooncake[0].closed == 1 and not mooncake[0].buffers
+
+
+def test_a_client_is_closed_if_its_store_cannot_be_made(mooncake: list[OwnedMooncake]) -> None:
+    with pytest.raises(sp.InvalidArgument, match="queue_bytes is -1"):
+        sp.MooncakeStore.connect(queue_bytes=-1)
+    assert mooncake[0].closed == 1
+
+
+def test_a_client_of_the_engine_keeps_no_memory_of_a_closed_store() -> None:
+    client = PretendedMooncake({})
+    with sp.MooncakeStore(client) as store:
+        room_of(store, 100)
+        assert client.buffers
+    assert not client.buffers
+
+
+def test_a_client_that_answers_too_much_has_failed() -> None:
+    client = PretendedMooncake({})
+    with sp.MooncakeStore(client) as store:
+        client.batch_is_exist = lambda keys: [1] * (len(keys) + 1)  # type: ignore[method-assign]
+        assert exists(store, "a") == "failed"
+        del client.batch_is_exist
+        assert exists(store, "a") == "gone"
+
+
 def test_no_text_of_a_valkey_store_shows_the_password() -> None:
     for arguments in ({"url": "valkey://:hunter2@"}, {"url": "valkey://:hunter2@host", "port": 70000},
                       {"password": "hunter2", "unix_socket": "/no/such/socket"}, {"password": "hunter2", "lanes": -1},
-                      {"password": "hunter2\0", "host": "a"}, {"url": "valkey://:hunter2@host", "ca_file": "x"}):
+                      {"password": "hunter2\0", "host": "a"}, {"password": "hunter2\udc80"}, {"password": b"hunter2"},
+                      {"url": "valkey://:hunter2@host", "ca_file": "x"}):
         with pytest.raises(sp.Error) as problem:
             sp.ValkeyStore(**arguments)  # type: ignore[arg-type]
         assert "hunter2" not in str(problem.value)

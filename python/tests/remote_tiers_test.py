@@ -26,6 +26,7 @@ from stateport import (
     StateTiers,
     TensorSpec,
     TensorSplit,
+    handover,
 )
 
 HEADS = 12
@@ -185,9 +186,105 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         StateTiers(states=[store], model="a", remote=RemoteOptions(client, [SharedLayout(model)]))
     used.close()
     assert len(client.poll()) == 0
+    client.exists([0], ["a"])
+    with pytest.raises(stateport.InvalidState, match="remote.store.*not answered"):
+        StateTiers(states=[store], model="a", remote=RemoteOptions(client, [SharedLayout(model)]))
+    assert len(client.poll()) == 1
+    StateTiers(states=[store], model="a", remote=RemoteOptions(client, [SharedLayout(model)])).close()
     plain = StateTiers(states=[store], host_bytes=1 << 20)
     with pytest.raises(stateport.InvalidState, match="no remote tier"):
         plain.find(key(1))
+
+
+OTHER: Any = 5
+
+
+@pytest.mark.parametrize(("use", "text"), [
+    (lambda model, store: Resharder(model, [(store, OTHER)], [(store, Shard())]), "sources[0][1] is a int"),
+    (lambda model, store: Resharder(model, [(store, Shard())], [store]), "destinations[0] is a StateStore"),
+    (lambda model, store: Resharder(model, [(OTHER, Shard())], []), "sources[0][0] is a int"),
+    (lambda model, store: model.spec(OTHER), "shard is a int"),
+    (lambda model, store: ModelLayout(whole_spec(), [OTHER] * 4), "splits[0] is a int"),
+    (lambda model, store: ModelLayout.find("falcon-h1-0.5b\0x"), "model must be a text"),
+    (lambda model, store: ModelLayout.find(OTHER), "model is a int"),
+    (lambda model, store: StateSpec.find("falcon-h1-0.5b\0x"), "model must be a text"),
+    (lambda model, store: StateTiers(states=[store], model=OTHER), "model is 5"),
+    (lambda model, store: StateTiers(states=[store], shard=OTHER), "shard is a int"),
+    (lambda model, store: StateTiers(states=[store], model="a", remote=OTHER), "remote is a int"),
+    (lambda model, store: StateTiers(states=[store], model="a", remote=RemoteOptions(OTHER)), "remote.store is a int"),
+    (lambda model, store: StateTiers(states=[store], model="a", remote=RemoteOptions(OTHER, [OTHER])),
+     "remote.states[0] is a int"),
+    (lambda model, store: StateTiers(states=[store], model="a", remote=RemoteOptions(
+        OTHER, [SharedLayout(model, OTHER)])), "remote.states[0].shard is a int"),
+    (lambda model, store: StateTiers(states=[store], model="a", remote=RemoteOptions(OTHER, encodings=[OTHER])),
+     "remote.encodings[0] is a int"),
+    (lambda model, store: stateport.plan_handover(model, OTHER, {0: Shard()}, stateport.Handover("a")),
+     "sources is a int"),
+    (lambda model, store: stateport.plan_handover(model, {0: Shard()}, {0: OTHER}, stateport.Handover("a")),
+     "destinations[0] is a int"),
+    (lambda model, store: stateport.plan_handover(model, {2**31: Shard()}, {0: Shard()}, stateport.Handover("a")),
+     f"a rank of sources is {2**31}"),
+    (lambda model, store: stateport.plan_handover(model, {0: Shard()}, {0: Shard()}, stateport.Handover(OTHER)),
+     "handover.model is 5"),
+    (lambda model, store: stateport.HandoverEnd(store, OTHER, stateport.Handover("a")), "shared is a int"),
+    (lambda model, store: stateport.HandoverEnd(store, SharedLayout(OTHER), stateport.Handover("a")),
+     "shared.layout is a int"),
+    (lambda model, store: stateport.HandoverEnd(store, SharedLayout(model), OTHER), "handover is a int"),
+    (lambda model, store: stateport.HandoverEnd(store, SharedLayout(model), stateport.Handover("a"), 0), "places is 0"),
+])
+def test_arguments_of_another_kind_are_refused_by_name(use: Any, text: str) -> None:
+    model = layout()
+    with pytest.raises(stateport.InvalidArgument) as raised:
+        use(model, StateStore(model.spec(), 3))
+    assert text in str(raised.value)
+
+
+def end_of(places: int = 1) -> tuple[StateStore, stateport.HandoverEnd]:
+    model = layout()
+    store = StateStore(model.spec(), 3)
+    fill(store, 1)
+    return store, stateport.HandoverEnd(store, SharedLayout(model), stateport.Handover("a", head_groups=1), places)
+
+
+def test_the_key_of_a_hand_over_lives_as_long_as_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of one record becomes an array that nobody but the call holds."""
+    _, end = end_of()
+    end.pack([[0, 0]])
+    stateport.synchronize()
+
+    def busy(real: Any) -> Any:
+        def call(*arguments: Any) -> None:
+            others = [np.full(IMAGE_KEY.itemsize, 255, np.uint8) for _ in range(100)]
+            real(*arguments)
+            del others
+
+        return call
+
+    for name in ("_seal", "_check"):
+        monkeypatch.setattr(handover, name, busy(getattr(handover, name)))
+    end.seal(0, [key(5)[0]])
+    assert end.check(0, [key(5)[0]]) == "done"
+
+
+def test_the_memory_of_a_closed_end_is_not_given_away() -> None:
+    store, end = end_of(2)
+    array = end.memory(1)
+    end.pack([[0, 1]])
+    stateport.synchronize()
+    end.seal(1, key(3))
+    before = array.copy()
+    assert before.any()
+    end.close()
+    store.close()
+    with pytest.raises(stateport.ClosedError, match="this HandoverEnd is closed"):
+        end.memory(0)
+    for _ in range(20):
+        end_of(2)[1].memory(1)[...] = 7
+    np.testing.assert_array_equal(array, before)
+    array[...] = 1
+    for place in (-1, 2, 0.5, None):
+        with pytest.raises(stateport.InvalidArgument, match="place is"):
+            end_of(2)[1].memory(place)  # type: ignore[arg-type]
 
 
 def test_a_hand_over_brings_what_a_reshard_brings() -> None:

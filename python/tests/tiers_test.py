@@ -2,6 +2,7 @@
 """StateTiers, alone and under a RequestCache."""
 from __future__ import annotations
 
+import ctypes
 import pathlib
 import time
 from collections.abc import Callable
@@ -209,3 +210,15 @@ def test_kv_that_lies_elsewhere_is_asked_for() -> None:
     assert set(media) == {"device"}, "there is no KV to load"
     prefixes = np.concatenate([sp.hash_blocks(prompt, 16)[1] for prompt in prompts])
     assert asked and all(row.shape[1] == 2 and (prefixes == row[0]).all(axis=1).any() for row in asked)
+
+
+def test_a_callback_that_raises_knows_of_no_kv(capfd: pytest.CaptureFixture[str]) -> None:
+    """ctypes leaves the result of a callback that raises to chance."""
+
+    def leading_blocks(prefixes: Any) -> int:
+        raise KeyError("no such directory")
+
+    struct = sp.TierOptions(leading_blocks=leading_blocks).struct()
+    prefixes = np.zeros((3, 2), np.uint64)
+    assert struct.leading_blocks(prefixes.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64)), 3, None) == 0
+    assert "no such directory" in capfd.readouterr().err

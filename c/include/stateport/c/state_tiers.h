@@ -45,7 +45,8 @@ typedef struct stateport_object_encoding {
 /// are equal for all that share the store.
 typedef struct stateport_remote_options {
   size_t size;
-  stateport_remote_store* store;          ///< used by no one else while the tiers exist
+  /// Used by no one else while the tiers exist, and without requests that are not answered.
+  stateport_remote_store* store;
   const stateport_shared_layout* states;  ///< [state_count] one for each store of states
   size_t state_count;
   const stateport_shared_layout* kv;  ///< of a block; null without KV
