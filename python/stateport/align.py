@@ -142,7 +142,8 @@ class AlignPlanner(_library.Object):
             return copied(copies, count.value, SLOT_COPY)
 
     def columns(self, group: int) -> Int32s:
-        """[max_requests] the running column of each request slot of a group; -1: none."""
+        """[max_requests] the running column of each request slot of a group; -1: it begins with the empty state; -2:
+        no request is in the slot."""
         out = _c.AlignArrays()
         _planner_arrays(self.handle, group, ctypes.byref(out))
         return copied(out.columns, self._max_requests, np.int32)

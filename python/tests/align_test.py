@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,19 @@ def batch_of(draw: random.Random, computed: list[int], drafts_max: int) -> list[
     return [np.array(values, np.int32) for values in (rows, [computed[row] for row in rows], scheduled, drafts)]
 
 
+def own_table() -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.zeros((REQUESTS, COLUMNS), np.int32)
+
+
+def part_of_a_wider_table() -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Around it lie ids of other blocks."""
+    wider = np.arange(1, 1 + REQUESTS * (COLUMNS + 7), dtype=np.int32).reshape(REQUESTS, -1) % (REQUESTS * COLUMNS) + 1
+    return wider[:, 3:3 + COLUMNS]
+
+
 @pytest.mark.usefixtures("runtime")
-def test_host_and_device_decide_alike() -> None:
+@pytest.mark.parametrize("make_table", [own_table, part_of_a_wider_table])
+def test_host_and_device_decide_alike(make_table: Callable[[], Any]) -> None:
     copies = 0
     for seed in seeds(40):
         print("seed", seed)
@@ -46,7 +58,7 @@ def test_host_and_device_decide_alike() -> None:
             stores[0].tensor(i)[...] = stores[1].tensor(i)[...] = values
         planner = sp.AlignPlanner([group(blocks)], max_requests=REQUESTS, drafts=drafts_max)
         context = sp.AlignContext([group(blocks)], max_requests=REQUESTS, drafts=drafts_max)
-        rows_of_batch = np.zeros_like(ids)
+        rows_of_batch = make_table()
         context.bind([stores[1]], [rows_of_batch])
         copier, computed = sp.SlotCopier(stores[0], stores[0]), [0] * REQUESTS
         planner.add_requests(range(REQUESTS), computed)
@@ -76,6 +88,24 @@ def test_host_and_device_decide_alike() -> None:
     assert copies > 50
 
 
+@pytest.mark.usefixtures("runtime")
+def test_a_row_of_a_wider_table_ends_with_its_columns() -> None:
+    """Whether a copy goes to the last column, or would go behind it: to a block that a neighbour of the row names."""
+    spec = sp.StateSpec([sp.TensorSpec("recurrent", "float32", (3,))])
+    wider = np.array([[9, 1, 2, 9], [9, 3, 4, 9]], np.int32)
+    for columns, slots in ((2, [0, 1, 1]), (1, [0, 1, 2])):
+        store = sp.StateStore(spec, 10)
+        store.tensor(0)[:, 0] = np.arange(10)
+        context = sp.AlignContext([sp.AlignGroup(BLOCK, 10)], max_requests=2)
+        context.bind([store], [wider[:, 1:1 + columns]])
+        context.add_request(1, BLOCK)
+        row, computed, scheduled, none = (np.array([n], np.int32) for n in (1, BLOCK, 1, 0))
+        context.pre_step(row, computed, scheduled, none)  # from column 0 to column 1
+        sp.synchronize()
+        assert list(store.tensor(0)[:3, 0]) == slots
+        assert list(store.tensor(0)[3:, 0]) == list(range(3, 10))
+
+
 def planner_of_two() -> sp.AlignPlanner:
     planner = sp.AlignPlanner([group(30), sp.AlignGroup(2 * BLOCK, 30, retention_tokens=16)], max_requests=REQUESTS)
     planner.add_requests([0, 2], [0, 0])
@@ -86,8 +116,9 @@ def test_a_block_is_published_only_with_exactly_its_state() -> None:
     planner = planner_of_two()
     planner.wrote(0, [5, 6], [8, -1])
     assert list(planner.publish(0, [5, 5, 6], [8, 12, 4])) == [True, False, False]
+    assert list(planner.columns(0)) == [-1, -2, -1]  # the empty state, no request, the empty state
     planner.forget([0])
-    assert list(planner.columns(0)) == [-1, 0, 0] or len(planner.columns(0)) == REQUESTS
+    assert list(planner.columns(0)) == [-2, -2, -1]
     assert list(planner.gather_accepted(0, [2, -1])) == [1, 1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import stateport as sp
 
@@ -76,3 +77,32 @@ def test_a_cache_that_may_not_ask_finds_nothing() -> None:
     started, kinds = serve(other, stored)
     assert started.load_medium == "device" and not kinds
     other.set_speeds(host_bytes_per_s=1, file_bytes_per_s=1, tokens_per_s=1, remote_bytes_per_s=1, remote_latency_s=1)
+
+
+def test_an_exception_tells_what_was_settled_and_attached() -> None:
+    one, other = make(max_finds=-1), make()
+    request = one.start(PROMPT).request  # type: ignore[union-attr]
+    plan = one.plan([request], [len(PROMPT)])
+    assert not len(one.take_transfers())
+    one.commit(plan, [1], [1])
+    assert not len(one.take_transfers())
+    one.finish(request)
+    stores = one.take_transfers()
+    assert len(stores) == one.transfers_under_way == 9  # a state, and the KV of eight blocks
+    results = np.zeros(5, sp.TRANSFER_RESULT)
+    results["id"], results["status"] = stores["id"][:5], DONE
+    results["id"][3] = 1 << 40
+    with pytest.raises(sp.InvalidArgument, match=str(1 << 40)) as raised:
+        one.settle(results)
+    assert raised.value.done == 3
+    assert one.transfers_under_way == 6
+    one.check_invariants()
+
+    images = stores["image"].copy()
+    images["tokens"][4] = 3  # no whole block
+    with pytest.raises(sp.InvalidArgument, match="3") as raised:
+        other.attach("remote", images)
+    assert raised.value.done == 4
+    usage = other.tier_usage("remote")
+    assert (usage.states, usage.kv_blocks) == (1, 3)
+    other.check_invariants()

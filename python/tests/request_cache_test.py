@@ -232,6 +232,43 @@ def test_a_plan_is_read_before_the_next_call_or_never() -> None:
         cache.commit(plan, [1], [5])
 
 
+def test_ids_of_kv_are_told_from_any_one_on() -> None:
+    cache = make()
+    requests = [cache.start(range(n, n + 7)).request for n in (0, 100)]  # type: ignore[union-attr]
+    plan = cache.plan(requests, [7, 4])
+    counts = [int(count) for count in plan.kv_count]
+    assert plan.kv_tokens_per_id == 1 and counts[0] >= 7 and counts[1] >= 4
+    for row in (0, 1, -1):
+        ids, count = list(plan.kv(row)), counts[row]
+        assert len(ids) == len(set(ids)) == count
+        for first in range(count + 3):
+            assert list(plan.kv(row, first)) == ids[first:]
+    assert not set(plan.kv(0)) & set(plan.kv(1))
+    for row in (2, -3):
+        with pytest.raises(IndexError):
+            plan.kv(row)
+    with pytest.raises(sp.InvalidArgument, match="first is -1, and must not be negative"):
+        plan.kv(0, -1)
+
+
+def test_a_plan_is_forgotten_when_a_newer_one_is_made() -> None:
+    cache = make(overlap=True)
+    request = cache.start(list(range(20))).request  # type: ignore[union-attr]
+    first = cache.plan([request], [20])
+    group, ids, start = first.groups[0], list(first.kv(0)), first.start
+    ahead = cache.plan([request], [1])
+    uses: list[Any] = [lambda: first.kv(0), lambda: first.room, lambda: group.read_slot, lambda: group.slots(0)]
+    for use in uses:
+        with pytest.raises(sp.ClosedError, match="the plan is older than the newest call of its cache"):
+            use()
+    assert list(start) == [0] and list(first.start) == [0] and len(ids) >= 20  # what was read stays
+    assert ahead.rows == 1 and len(ahead.room) == 1
+    commit = cache.commit(first, [1], [7])
+    with pytest.raises(sp.ClosedError, match="older"):
+        ahead.kv(0)
+    cache.commit(commit.next or ahead, [1], [8])
+
+
 def test_namespaces_and_media_keep_prompts_apart() -> None:
     cache, prompt = make(max_requests=1), list(range(40))
 

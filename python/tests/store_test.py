@@ -2,6 +2,7 @@
 """Specs, stores, views of other libraries' tensors, and copies."""
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import weakref
@@ -12,6 +13,7 @@ import pytest
 
 import stateport as sp
 from conftest import seeds
+from stateport import _tensors
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -162,6 +164,67 @@ def test_tensors_of_torch_are_viewed() -> None:
         sp.StateStore.view(spec, [tensor.clone().requires_grad_()])
     with pytest.raises(sp.InvalidArgument, match="tensors\\[0\\]"):
         sp.StateStore.view(spec, [torch.empty(4, 8, 8, device="meta", dtype=torch.bfloat16)])
+
+
+class Exported:
+    """Floats by DLPack. Their data begin `byte_offset` bytes behind the address that is told."""
+
+    def __init__(self, array: np.ndarray[Any, Any], byte_offset: int, *, versioned: bool = True,
+                 flags: int = 0) -> None:
+        self._array = array
+        self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        dense = _tensors._DLTensor(data=array.ctypes.data - byte_offset, device_type=_tensors.CPU, ndim=array.ndim,
+                                   code=2, bits=32, lanes=1, shape=self._shape, byte_offset=byte_offset)
+        self._name = b"dltensor_versioned" if versioned else b"dltensor"
+        self._tensor = _tensors._Versioned(major=1, flags=flags, tensor=dense) if versioned else dense
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _tensors.CPU, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.argtypes, new.restype = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p), ctypes.py_object
+        return new(ctypes.addressof(self._tensor), self._name, None)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+def test_a_tensor_may_begin_behind_its_address(versioned: bool) -> None:
+    spec = sp.StateSpec([STATE])
+    room = np.arange(5 * 24, dtype=np.float32).reshape(5, 2, 3, 4)
+    before = room.copy()
+    view = sp.StateStore.view(spec, [Exported(room[1:4], 4 * 24, versioned=versioned)])
+    assert np.array_equal(view.tensor(0), before[1:4])
+    view.copy([[0, 2]])
+    view.clear([1])
+    sp.synchronize()
+    before[3], before[2] = before[1], 0
+    assert np.array_equal(room, before)
+
+
+class Copying:
+    """A tensor that cannot be exported without a copy."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _tensors.CPU, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options.get("copy") is False:
+            raise BufferError("it cannot be exported without a copy")
+        return self._array.__dlpack__(**{**options, "copy": True})
+
+
+def test_a_copy_is_no_view() -> None:
+    """What is written into it, the engine would never see."""
+    spec, array = sp.StateSpec([STATE]), filled(3)[1]
+    sp.StateStore.view(spec, [Exported(array, 0)])
+    for tensor in (Exported(array, 0, flags=_tensors._COPIED), Copying(array)):
+        with pytest.raises(sp.InvalidArgument, match=r"tensors\[0\] cannot be viewed by DLPack.*without a copy"):
+            sp.StateStore.view(spec, [tensor])
+    with pytest.raises(sp.InvalidArgument, match=r"tensors\[0\] is read-only"):
+        sp.StateStore.view(spec, [Exported(array, 0, flags=_tensors._READ_ONLY)])
 
 
 class OnDevice:

@@ -49,7 +49,7 @@ typedef struct stateport_align_batch {
 /// Arrays [max_requests] of a group, by request slot: of the device for a context, of the host for a planner.
 typedef struct stateport_align_arrays {
   size_t size;
-  const int32_t* columns;
+  const int32_t* columns;  ///< running ones; -1: begins with the empty state; -2: no request is in the slot
   const int32_t* accepted;
   const int32_t* src_columns;  ///< of the last pre-step; null for a planner
   const int32_t* src_offsets;  ///< the same
