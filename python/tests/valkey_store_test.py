@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ValkeyStore against a server of its own, where valkey-server or redis-server is in PATH."""
 
-import contextlib
-import os
 import pathlib
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,39 +11,10 @@ import pytest
 
 import stateport as sp
 from remote_store_conformance import CASES, behaves_like_a_map, bytes_of_seed, exists, get, put
-
-PROGRAM = os.environ.get("STATEPORT_VALKEY_SERVER") or shutil.which("valkey-server") or shutil.which("redis-server")
-PASSWORD = "open sesame"
+from valkey_server import PROGRAM, Server
 
 pytestmark = [pytest.mark.skipif(not sp.has_device(), reason="a core-only build has no tiers"),
               pytest.mark.skipif(not PROGRAM, reason="neither valkey-server nor redis-server is here")]
-
-
-class Server:
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self.socket = str(folder / "socket")
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        assert PROGRAM
-        self._process = subprocess.Popen(
-            [PROGRAM, "--port", "0", "--unixsocket", self.socket, "--requirepass", PASSWORD, "--save", "",
-             "--dir", str(self._folder), "--logfile", str(self._folder / "log")])
-        while self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(self.socket)
-                return
-            time.sleep(0.01)
-        pytest.fail((self._folder / "log").read_text())
-
-    def kill(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-
-    def client(self, **options: Any) -> sp.ValkeyStore:
-        return sp.ValkeyStore(unix_socket=self.socket, password=PASSWORD, **options)
 
 
 @pytest.fixture(scope="module")
