@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of ranks that share checkpoints through Mooncake. Every process here is one of its own: the master, the client
+whose memory the store uses, and every rank."""
+
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from master import Lender, Master
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python" / "tests"))
+from shared_ranks import Server  # noqa: E402
+from shared_states import (  # noqa: E402
+    CASES,
+    FAULTS,
+    Case,
+    a_store_that_is_killed_is_reported,
+    exchange,
+)
+
+
+class MooncakeServer:
+    def __init__(self, folder: pathlib.Path) -> None:
+        # The name of what a killed writer was putting is free again after a second, not 30.
+        self._master = Master(folder / "log", put_start_discard_timeout_sec=1)
+        self._lender: Lender | None = None
+
+    @property
+    def store(self) -> tuple[str, dict[str, Any]]:
+        return "mooncake", {"master": self._master.address, "buffer_bytes": 16 << 20}
+
+    def start(self) -> None:
+        self._master.start()
+        self._lender = Lender(self._master)
+
+    def _send(self, number: int) -> None:
+        assert self._lender
+        for process in (self._lender, self._master):
+            process.send_signal(number)
+
+    def freeze(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._lender:
+            self._lender.kill()
+        self._master.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakeServer]:
+    started = MooncakeServer(tmp_path_factory.mktemp("mooncake"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.kill()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_ranks_store_other_ranks_load(server: Server, case: Case) -> None:
+    print(f"{case.name}: {exchange(server, case)}")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_what_is_spoilt_is_a_miss_with_its_reason(server: Server, fault: Callable[[Server], None]) -> None:
+    fault(server)
+
+
+def test_a_store_that_is_killed_is_reported(server: Server) -> None:
+    a_store_that_is_killed_is_reported(server, clients_go_on=True)
