@@ -15,7 +15,8 @@ from stateport.errors import BackendError, InvalidArgument
 
 class MooncakeStore(ClientStore):
     """Objects in a Mooncake Store, through its Python client (mooncake-transfer-engine). Pieces must lie in registered
-    memory. Removals are forced: an object goes even if it was read a moment ago.
+    memory. Removals are forced: an object goes even if it was read a moment ago. For some time after a writer was
+    killed in a put (the master's put_start_discard_timeout_sec), puts of that key are answered done and leave nothing.
 
     client: a mooncake.store.MooncakeDistributedStore that was set up; the engine's own will do. It is not closed.
     queue_bytes, queue_requests: of requests that were not answered. config: a ReplicateConfig for puts."""
