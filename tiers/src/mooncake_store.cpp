@@ -114,6 +114,9 @@ class MooncakeStore::Impl {
     } catch (const std::system_error& error) {
       stop();
       throw BackendError("start of a thread", error.what());
+    } catch (...) {
+      stop();
+      throw;
     }
   }
   Impl(const Impl&) = delete;

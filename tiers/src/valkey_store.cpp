@@ -48,16 +48,15 @@ class ValkeyStore::Impl {
  private:
   /// The first lane connects at once, the others when they have something to do.
   [[nodiscard]] std::string start() {
-    std::promise<std::string> connected;
     bool is_first = true;
     for (ValkeyLane& lane : lanes_) {
-      threads_.emplace_back([&lane, promise = std::exchange(is_first, false) ? &connected : nullptr] {
+      threads_.emplace_back([&lane, promise = std::exchange(is_first, false) ? &connected_ : nullptr] {
         block_signals();
         if (promise) promise->set_value(lane.connect());
         lane.run();
       });
     }
-    return connected.get_future().get();
+    return connected_.get_future().get();
   }
 
   /// A socket that was closed by the server must not end the process, and the engine's signals are the engine's.
@@ -79,6 +78,7 @@ class ValkeyStore::Impl {
   tiers::ValkeyCounts counts_;
   std::unique_ptr<tiers::ValkeyTlsContext> tls_;
   std::list<ValkeyLane> lanes_;
+  std::promise<std::string> connected_;  ///< of the first lane, which may set it after start() has thrown
   std::vector<std::thread> threads_;
 };
 
