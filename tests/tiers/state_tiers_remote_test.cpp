@@ -153,6 +153,23 @@ struct Machine {
   }
 };
 
+/// Its client fails when memory is to be unregistered.
+class ClingingStore final : public RemoteStore {
+ public:
+  int refused = 0;
+
+ private:
+  void do_unregister(std::span<std::byte>) override {
+    ++refused;
+    throw BackendError("unregister_memory", "refused by the test");
+  }
+  bool do_put(std::span<const RemoteObject>) override { return false; }
+  bool do_get(std::span<const RemoteObject>) override { return false; }
+  bool do_exists(std::span<const RemoteKey>) override { return false; }
+  bool do_remove(std::span<const RemoteKey>) override { return false; }
+  std::size_t do_poll(std::span<RemoteCompletion>) override { return 0; }
+};
+
 using Contents = std::vector<std::vector<std::byte>>;  // by tensor
 
 /// What slot 0 of an image holds, which has no gaps.
@@ -266,6 +283,21 @@ TEST_CASE("images of host memory and of files go to the remote tier, and come ba
     rank.stream.synchronize();
     CHECK(read.contents() == written.contents());
   }
+}
+
+TEST_CASE("a store that does not let go of memory does not end the program") {
+  Random random(4);
+  const Model model = random_model(random);
+  const RemoteOptions remote{.states = {{model.states}}, .kv = SharedLayout{model.kv}, .staging_bytes = 4 << 20};
+  const Rank sample(random, remote, false, std::make_shared<InProcessObjects>(1 << 30), {});
+  ClingingStore store;
+  PinnedResource memory;
+  {
+    StateTiersOptions options{.states = {&sample.state_store}, .kv = &sample.kv_store, .remote = remote};
+    options.remote->store = &store;
+    const StateTiers tiers(memory, options);
+  }
+  CHECK(store.refused == 1);
 }
 
 TEST_CASE("a remote tier refuses options that do not fit, and calls that need one") {

@@ -5,6 +5,7 @@
 #include <stateport/kernels/resharder.hpp>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace stateport::tiers {
@@ -62,7 +63,11 @@ RemoteObjects::RemoteObjects(MemoryResource& memory, const RemoteOptions& option
 
 RemoteObjects::~RemoteObjects() {
   tier_.reset();
-  options_.store->unregister_memory(staging_memory());
+  try {
+    options_.store->unregister_memory(staging_memory());
+  } catch (const std::exception&) {
+    // The store's client may be gone. Nothing uses the memory any more.
+  }
 }
 
 std::span<std::byte> RemoteObjects::staging_memory() const {
