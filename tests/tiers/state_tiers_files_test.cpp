@@ -33,13 +33,14 @@ constexpr std::int32_t blocks = 40;
 /// One group of states and KV, with host memory for six states, and files.
 struct World {
   explicit World(const std::string& folder, std::uint64_t model = 1,
-                 std::uint64_t capacity_bytes = std::uint64_t{1} << 26)
+                 std::uint64_t capacity_bytes = std::uint64_t{1} << 26, std::size_t transfers_max = 4096)
       : tiers(memory, {.states = {&states.store()},
                        .kv = &kv.store(),
                        .model = ModelId(model),
                        .host_budget_bytes = 6 * frame_bytes,
                        .files = FileTierOptions{.folder = folder, .capacity_bytes = capacity_bytes},
-                       .staging_bytes = 1}) {}
+                       .staging_bytes = 1,
+                       .file_transfers_max = transfers_max}) {}
 
   /// The answers of all that is under way.
   std::vector<TransferResult> wait() {
@@ -198,6 +199,24 @@ TEST_CASE("drain copies all that host memory holds, and only that") {
     CHECK(world.run(load_from(Medium::file, 1, key, block + 20)) == TransferStatus::done);
     CHECK(world.kv.holds(block + 20, key));
   }
+}
+
+TEST_CASE("drain begins no copy while more loads than its bound are under way") {
+  const test::TemporaryFolder folder;
+  World world(folder.images(), 1, std::uint64_t{1} << 26, 2);
+  world.states.fill(0, state_image(1));
+  CHECK(world.run(store_to(Medium::file, 1, state_image(1), 0)) == TransferStatus::done);
+  for (std::uint64_t prefix = 2; prefix <= 5; ++prefix)
+    CHECK(world.run(store_to(Medium::host, prefix, state_image(prefix), 0)) == TransferStatus::done);
+  CHECK(world.tiers.drain(world.stream) == 4);  // two are under way, and two left
+  const std::vector<Transfer> loads{load_from(Medium::file, 6, state_image(1), 1),
+                                    load_from(Medium::file, 7, state_image(1), 2),
+                                    load_from(Medium::file, 8, state_image(1), 3)};
+  world.tiers.execute(world.stream, {loads});
+  CHECK(world.tiers.drain(world.stream) == 7);
+  for (const TransferResult& result : world.wait()) CHECK(result.status == TransferStatus::done);
+  while (world.tiers.drain(world.stream) > 0) world.wait();
+  CHECK(world.tiers.files()->keys().size() == 5);
 }
 
 TEST_CASE("a folder of another model gives clean misses, and a full one no room") {

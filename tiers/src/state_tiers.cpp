@@ -9,6 +9,7 @@
 #include "remote_objects.hpp"
 #include "transfer_executor.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -269,7 +270,9 @@ std::size_t StateTiers::drain(const Stream& stream) {
     std::erase_if(keys, [&](const ImageKey& key) { return impl_->in_file(key); });
   }
   std::vector<Transfer> copies;
-  for (std::size_t room = impl_->file_transfers_max - under_way; room > 0 && !keys.empty(); --room, keys.pop_back())
+  // Loads are begun however many are under way.
+  const std::size_t room_now = impl_->file_transfers_max - std::min(under_way, impl_->file_transfers_max);
+  for (std::size_t room = room_now; room > 0 && !keys.empty(); --room, keys.pop_back())
     copies.push_back({.id = impl_->next_id++,
                       .kind = Transfer::Kind::copy,
                       .image = keys.back(),
