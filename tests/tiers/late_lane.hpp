@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,8 @@ class LateLane final : public tiers::CopyLane {
   void copy(const Stream& stream, std::size_t route, CopyPlan plan) override {
     if (routes_.loads(route) ? refuse_loads : refuse_stores) throw BackendError("copy", "refused by the test");
     ++launches;
+    lost_copies += copied_on_ && *copied_on_ != stream;
+    copied_on_ = stream;
     enqueue([this, stream, route, copies = std::vector(plan.begin(), plan.end())] {
       lane_->copy(stream, route, copies);
       stream.synchronize();
@@ -31,6 +34,7 @@ class LateLane final : public tiers::CopyLane {
   }
   void mark(const Stream&) override {
     if (refuse_marks) throw BackendError("mark", "refused by the test");
+    copied_on_.reset();
     enqueue([this, mark = ++marks_] { reached_ = mark; });
   }
   std::uint64_t reached() override { return lies ? marks_ : reached_; }
@@ -51,6 +55,7 @@ class LateLane final : public tiers::CopyLane {
   bool refuse_marks = false;
   bool lies = false;  ///< says that copies are done which are not
   int launches = 0;
+  int lost_copies = 0;  ///< on another stream than copies before it that have no mark
 
  private:
   std::unique_ptr<tiers::CopyLane> lane_;
@@ -58,6 +63,7 @@ class LateLane final : public tiers::CopyLane {
   std::deque<std::function<void()>> work_;
   std::uint64_t marks_ = 0;
   std::uint64_t reached_ = 0;
+  std::optional<Stream> copied_on_;  ///< since the last mark
 };
 
 }  // namespace stateport::test

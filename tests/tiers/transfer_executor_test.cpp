@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer_executor.hpp"
 
+#include "heap_counter.hpp"
 #include "transfer_rig.hpp"
 
 #include <doctest/doctest.h>
@@ -119,6 +120,38 @@ TEST_CASE("a store of an image that is held copies nothing, and is done when tha
   rig.execute({store_to(host, 3, a, 2)});
   CHECK(rig.lane->launches == 1);
   CHECK(rig.poll() == Results{{3, done}});
+}
+
+TEST_CASE("copies on another stream come behind what was enqueued before, loads of host memory included") {
+  TransferRig rig(2);
+  const ImageKey a = state_image(1), b = state_image(2);
+  rig.compute(0, a);
+  rig.execute({store_to(host, 1, a, 0)});
+  rig.lane->advance();
+  CHECK(rig.poll() == Results{{1, done}});
+  rig.execute({load_from(host, 2, a, 5)});
+  rig.stream = Stream::create();
+  // The store of b takes the place of a, which is still read.
+  rig.execute({drop_from(host, a), store_to(host, 3, b, 1)});
+  rig.stream = Stream::create();
+  rig.execute({load_from(host, 4, b, 6)});
+  CHECK(rig.lane->lost_copies == 0);
+  rig.lane->advance();
+  CHECK(rig.of(a).holds(5, a));
+}
+
+TEST_CASE("a lane whose marks nobody asks for needs no more events") {
+  const Stream stream = Stream::default_stream();
+  tiers::DeviceLane lane({});
+  for (int i = 0; i < 20; ++i) lane.mark(stream);
+  stream.synchronize();
+  const std::uint64_t before = test::heap_allocations();
+  for (int i = 0; i < 1000; ++i) {
+    lane.mark(stream);
+    stream.synchronize();
+  }
+  CHECK(test::heap_allocations() == before);
+  CHECK(lane.reached() == 1020);
 }
 
 TEST_CASE("results come in pieces of any size, each once") {

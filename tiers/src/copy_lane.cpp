@@ -23,7 +23,7 @@ void DeviceLane::follow(const Stream& stream) {
 
 void DeviceLane::mark(const Stream& stream) {
   follow(stream);
-  if (last_ - reached_ == events_.size()) {
+  if (last_ - reached_ == events_.size() && last_ - reached() == events_.size()) {
     std::vector<Event> more(2 * events_.size());
     for (std::uint64_t mark = reached_ + 1; mark <= last_; ++mark) more[mark % more.size()] = std::move(event_of(mark));
     events_ = std::move(more);

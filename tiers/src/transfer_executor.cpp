@@ -209,6 +209,7 @@ void TransferExecutor::add_load(const Stream& stream, const Transfer& transfer, 
   copies_[route].loads.push_back(transfer.id);
   written_[kind][static_cast<std::size_t>(transfer.place)] = batch_;
   gathers_ = true;
+  unmarked_ = true;  // copies on another stream come behind it
 }
 
 void TransferExecutor::separate(const Stream& stream, std::size_t kind, std::int32_t slot) {
@@ -468,13 +469,16 @@ void TransferExecutor::drop_late(Lower& lower) {
 
 bool TransferExecutor::needed(const Lower& lower, const ImageKey& image, std::uint64_t before) const noexcept {
   const auto at = static_cast<std::size_t>(&lower - lower_.data());
-  return operations_.count() > 0 && std::ranges::any_of(operations_.all(), [&](const TransferOperation& operation) {
-           const Transfer& transfer = operation.transfer;
-           const bool reads = operation.phase == Phase::to_read && lower_index(transfer.from) == at;
-           const bool writes = (operation.phase == Phase::to_write || operation.phase == Phase::copying) &&
-                               lower_index(transfer.to) == at;
-           return (reads || writes) && operation.number < before && transfer.image == image;
-         });
+  const auto has_one = [&](const Queue& queue, Medium Transfer::* side) {
+    for (std::uint32_t number = queue.head; number != none; number = operations_[number].next) {
+      const TransferOperation& operation = operations_[number];
+      const bool is_with_it = lower_index(operation.transfer.*side) == at;
+      if (is_with_it && operation.number < before && operation.transfer.image == image) return true;
+    }
+    return false;
+  };
+  return has_one(lower.to_read, &Transfer::from) || has_one(lower.to_write, &Transfer::to) ||
+         has_one(copying_, &Transfer::to);
 }
 
 HostTier& TransferExecutor::memory_of(const TransferOperation& operation) noexcept {

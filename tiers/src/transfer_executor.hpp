@@ -158,7 +158,7 @@ class TransferExecutor {
   std::vector<std::uint64_t> image_batch_;           ///< [image index] the batch that last copied it
   std::uint64_t batch_ = 1;                          ///< the number of the one that gathers
   bool gathers_ = false;                             ///< it has a copy
-  bool unmarked_ = false;                            ///< an operation waits for a mark that is not made
+  bool unmarked_ = false;                            ///< an operation or a copy has no mark behind it yet
   std::uint64_t marks_ = 0;
 
   TransferOperations operations_;
