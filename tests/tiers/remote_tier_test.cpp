@@ -9,11 +9,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace stateport;
@@ -101,6 +103,36 @@ struct Rank {
     REQUIRE(tier.find(next++, key));
     return answer().status;
   }
+};
+
+/// Takes `room` questions at a time, and answers them when the test says so: nothing is there.
+class SlowStore final : public RemoteStore {
+ public:
+  explicit SlowStore(std::size_t room) : room_(room) {}
+
+  std::atomic<int> polls = 0;
+  std::atomic<bool> answers = false;
+
+ private:
+  bool do_put(std::span<const RemoteObject>) override { return false; }
+  bool do_get(std::span<const RemoteObject>) override { return false; }
+  bool do_remove(std::span<const RemoteKey>) override { return false; }
+  bool do_exists(std::span<const RemoteKey> keys) override {
+    if (asked_.size() + keys.size() > room_) return false;
+    for (const RemoteKey& key : keys) asked_.push_back(key.ticket);
+    return true;
+  }
+  std::size_t do_poll(std::span<RemoteCompletion> completions) override {
+    ++polls;
+    if (!answers) return 0;
+    const std::size_t count = std::min(completions.size(), asked_.size());
+    for (std::size_t i = 0; i < count; ++i) completions[i] = {.ticket = asked_[i], .status = gone};
+    asked_.erase(asked_.begin(), asked_.begin() + static_cast<std::ptrdiff_t>(count));
+    return count;
+  }
+
+  std::size_t room_;
+  std::vector<std::uint64_t> asked_;  ///< of the tier's thread alone
 };
 
 std::size_t below(Random& random, std::size_t bound) {
@@ -219,6 +251,25 @@ TEST_CASE("a full store and a store that refuses are answered, and what its queu
   CHECK(never.write(key_of(1)) == no_room);
 }
 
+TEST_CASE("what a full store refuses is not offered again before it has answered something") {
+  const ObjectSet set = set_of({});
+  SlowStore store(set.size());
+  RemoteTier tier(store, {set});
+  for (std::int64_t i = 0; i < 3; ++i) REQUIRE(tier.find(static_cast<TransferId>(i), key_of(i)));
+  while (store.polls < 20) std::this_thread::yield();
+  // As many as there are jobs together, and one, at each of the times that find() woke the thread.
+  CHECK(store.statistics().refused_requests <= 6 * 3 * set.size());
+  const std::uint64_t refused = store.statistics().refused_requests;
+  const int polls = store.polls;
+  while (store.polls < polls + 20) std::this_thread::yield();
+  CHECK(store.statistics().refused_requests == refused);
+  store.answers = true;
+  tier.wait_idle();
+  RemoteTierCompletion answers[3];
+  CHECK(tier.poll(answers) == 3);
+  for (const RemoteTierCompletion& answer : answers) CHECK(answer.status == gone);
+}
+
 TEST_CASE("a tier bounds what is under way, and counts what it refuses") {
   const auto objects = make_objects();
   const ObjectSet set = set_of({});
@@ -270,6 +321,12 @@ TEST_CASE("a tier refuses bad arguments, and names them") {
   CHECK(refused([&] { RemoteTier(store, {}); }) == "sets.size()");
   CHECK(refused([&] { RemoteTier(store, {set}, {.queue_bytes = set.bytes() - 1}); }) == "queue_bytes");
   CHECK(refused([&] { RemoteTier(store, {set}, {.finds_max = 0}); }) == "finds_max");
+  // Answers to others would be taken for its own.
+  const RemoteKey other[] = {{.ticket = 1, .key = "another"}};
+  REQUIRE(store.exists(other));
+  CHECK_THROWS_WITH_AS(RemoteTier(store, {set}), doctest::Contains("without an answer = 1 (must be 0)"), InvalidState);
+  RemoteCompletion answer;
+  REQUIRE(store.poll({&answer, 1}) == 1);
   RemoteTier tier(store, {set});
   std::vector<std::byte> memory(set.bytes());
   const auto write = [&](const ImageKey& key, std::span<std::byte> bytes) {

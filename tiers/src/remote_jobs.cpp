@@ -81,11 +81,14 @@ void RemoteJobs::advance(std::vector<Ended>& ended) {
 }
 
 void RemoteJobs::submit_waiting(std::vector<Ended>& ended) {
-  while (!waiting_.empty()) {
+  while (!waiting_.empty() && !full_) {
     TransferStatus refusal = TransferStatus::no_room;
     try {
       if (submit_first()) continue;
-      if (in_store_ > 0) return;  // an answer may make room
+      if (in_store_ > 0) {
+        full_ = true;  // an answer may make room
+        return;
+      }
     } catch (const std::exception&) {
       refusal = TransferStatus::failed;
     }
@@ -124,12 +127,12 @@ bool RemoteJobs::submit_keys(std::size_t jobs) {
         names_.push_back(set.name(object, running.job.key));
         keys_.push_back({.ticket = ticket_of(waiting_[i], part)});
       }
-    running.left = part;
     running.parts.assign(part, TransferStatus::failed);
   }
   for (std::size_t i = 0; i < names_.size(); ++i) keys_[i].key = names_[i];
   const bool finds = running_[waiting_.front()].job.kind == RemoteJob::Kind::find;
   if (!(finds ? store_.exists(keys_) : store_.remove(keys_))) return false;
+  for (std::size_t i = 0; i < jobs; ++i) running_[waiting_[i]].left = running_[waiting_[i]].parts.size();
   in_store_ += keys_.size();
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(jobs));
   return true;
@@ -149,11 +152,11 @@ bool RemoteJobs::submit_objects(std::uint32_t number) {
   }
   for (std::size_t object = 0; object < set.size(); ++object)
     objects_.push_back({.ticket = ticket_of(number, object), .key = names_[object], .pieces = {&pieces_[object], 1}});
-  running.left = set.size();
   running.parts.assign(set.size(), TransferStatus::failed);
   running.bytes.assign(set.size(), 0);
   if (!(running.job.kind == RemoteJob::Kind::write ? store_.put_from(objects_) : store_.get_into(objects_)))
     return false;
+  running.left = set.size();
   in_store_ += set.size();
   waiting_.pop_front();
   return true;
@@ -169,6 +172,7 @@ void RemoteJobs::take_answers(std::vector<Ended>& ended) {
       if (number >= running_.size() || part >= running_[number].parts.size() || running_[number].left == 0) continue;
       Running& running = running_[number];
       --in_store_;
+      full_ = false;
       running.parts[part] = completion.status;
       if (!has_keys(running.job.kind)) running.bytes[part] = completion.bytes;
       if (--running.left == 0) finish(number, ended);

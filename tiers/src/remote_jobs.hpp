@@ -86,6 +86,7 @@ class RemoteJobs {
   std::vector<std::uint32_t> free_;
   std::deque<std::uint32_t> waiting_;
   std::size_t in_store_ = 0;
+  bool full_ = false;  ///< the store refused the first that waits, and has answered nothing since
   // Reused by every call.
   std::vector<std::string> names_;
   std::vector<RemotePiece> pieces_;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,6 +30,14 @@ void validate(std::span<const ObjectSet> sets, const RemoteTierOptions& options)
     require(options.queue_bytes >= set.bytes(), "queue_bytes", options.queue_bytes, "is less than a set of objects");
 }
 
+/// Answers to requests of others would be taken for those to the tier's.
+void require_unused(const RemoteStore& store) {
+  const RemoteStoreStatistics done = store.statistics();
+  const auto answered = std::accumulate(done.answers.begin(), done.answers.end(), std::uint64_t{0});
+  require_state(done.accepted_requests <= answered, "RemoteTier", "requests of the store without an answer",
+                done.accepted_requests - answered, "must be 0");
+}
+
 bool holds(const ObjectSet& set, CacheContent content, std::int32_t group) noexcept {
   return set.options().content == content && set.options().group == group;
 }
@@ -39,6 +48,7 @@ class RemoteTier::Impl {
  public:
   Impl(RemoteStore& store, std::vector<ObjectSet> sets, const RemoteTierOptions& options)
       : options_((validate(sets, options), options)), sets_(in_groups(std::move(sets))), store_(store), jobs_(store) {
+    require_unused(store_);
     try {
       thread_ = std::thread([this] { run(); });
     } catch (const std::system_error& error) {

@@ -64,7 +64,8 @@ class RemoteTier {
  public:
   /// `store` must outlive the tier, and is used by no one else while it exists. `sets`: what the tier may hold, for
   /// each content and group one set or more, those of further encodings behind the first. Throws InvalidArgument: no
-  /// set, queue_bytes less than a set, finds_max 0. BackendError if the thread cannot be started.
+  /// set, queue_bytes less than a set, finds_max 0. InvalidState while the store has requests that were not answered.
+  /// BackendError if the thread cannot be started.
   RemoteTier(RemoteStore& store, std::vector<ObjectSet> sets, const RemoteTierOptions& options = {});
   RemoteTier(RemoteTier&&) noexcept;
   RemoteTier& operator=(RemoteTier&&) noexcept;
@@ -77,9 +78,9 @@ class RemoteTier {
   [[nodiscard]] std::size_t bytes(const ImageKey& key) const;
 
   /// Seals the objects of the first encoding in `set`, its bytes(), and stores them. The memory is left alone until the
-  /// answer. False, and counted: the queue is full; there is no answer then. Answers: done, no_room, failed. After
-  /// another answer than done, some objects may be there. Throws InvalidArgument: a key that no set has, negative
-  /// tokens, memory of another size, or that is not registered with a store that needs it.
+  /// answer. False, and counted: the queue is full; there is no answer then. Answers: done, no_room, failed (also for
+  /// memory that is not registered with a store that needs it). After another answer than done, some objects may be
+  /// there. Throws InvalidArgument: a key that no set has, negative tokens, memory of another size.
   [[nodiscard]] bool write(TransferId id, const ImageKey& key, std::span<std::byte> set);
   /// Reads all objects of a key into `set`, bytes(key) bytes; what it holds is undefined until the answer `done`.
   /// Answers: done, gone (one or more are not there), damaged, foreign_layout, wrong_position, failed. Otherwise as
