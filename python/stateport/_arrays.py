@@ -53,7 +53,7 @@ def ints(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:
         raise InvalidArgument(f"{name} has {array.ndim} dimensions, and must have one")
     wanted = np.dtype(dtype)
     if array.dtype == wanted:
-        return np.ascontiguousarray(array)
+        return np.ascontiguousarray(array) if array.flags.aligned else array.copy()
     if array.size == 0:
         return np.empty(0, wanted)
     if array.dtype.kind not in "iu":
@@ -81,7 +81,8 @@ def records(name: str, values: Any, dtype: np.dtype[Any]) -> Records:
     if array.dtype != dtype or array.ndim != 1:
         raise InvalidArgument(f"{name} has the type {array.dtype} and {array.ndim} dimensions, and must be a vector of "
                               f"{dtype}")
-    return np.ascontiguousarray(array)
+    # A structured type is never unaligned to numpy; C reads words.
+    return np.ascontiguousarray(array) if (address(array) or 0) % 8 == 0 else array.copy()
 
 
 def slot_copies(name: str, values: Any) -> Records:

@@ -180,6 +180,11 @@ class Object:
     def closed(self) -> bool:
         return self._handle is None
 
+    @property
+    def _usable(self) -> bool:
+        """Neither closed nor made before the process forked."""
+        return self._handle is not None and self._forks == forks
+
     def close(self) -> None:
         """Ends the object; closing it twice is fine. What others need of it lives until they go."""
         handle, self._handle = self._handle, None  # at once: another thread may close it, too

@@ -14,12 +14,14 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arrays import copied
 from stateport._library import POINTER
+from stateport.errors import InvalidArgument
 from stateport.remote_store import REMOTE_COMPLETION, REMOTE_KEY, RemoteStore
 from stateport.tier_options import TRANSFER_STATUSES
 
 _create = _library.function("remote_store_callbacks", POINTER, POINTER)
 
 _NUMBERS = {status: number for number, status in enumerate(TRANSFER_STATUSES)}
+_FAILED = _NUMBERS["failed"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +36,9 @@ class RemoteRequest:
 
 class RemoteClient(Protocol):
     """What a client in Python has. Arguments were checked. put, get, exists and remove answer whether they accept the
-    batch; poll at most `capacity` of (ticket, status, bytes), status one of TRANSFER_STATUSES. Calls come from any
-    thread, one at a time. What a call raises is a refusal. close is the last one: memory of the callers may not be
-    touched after it."""
+    batch; poll at most `capacity` of (ticket, status, bytes), status one of TRANSFER_STATUSES; any other is "failed".
+    Calls come from any thread, one at a time. What a call raises is a refusal. close is the last one: memory of the
+    callers may not be touched after it."""
 
     needs_registration: bool
 
@@ -69,10 +71,16 @@ _contexts = itertools.count(1)
 _living: dict[int, _Calls] = {}
 
 
+_NAMES = ("register", "unregister", "put", "get", "exists", "remove", "poll", "close")
+
+
 class _Calls:
     """The functions of a client as C calls them. Nothing is raised: ctypes would give C any number."""
 
     def __init__(self, client: RemoteClient, context: int) -> None:
+        for name in _NAMES:
+            if not callable(getattr(client, name, None)):
+                raise InvalidArgument(f"client is a {type(client).__name__}, which has no function {name}")
         self._client = client
         self.table = _c.RemoteCallbacks(
             context=context, needs_registration=int(client.needs_registration),
@@ -103,7 +111,7 @@ class _Calls:
     def _polled(self, out: Any, capacity: int) -> int:
         try:
             answers = self._client.poll(capacity)[:capacity]
-            rows = np.array([(ticket, _NUMBERS[status], 0, size) for ticket, status, size in answers],
+            rows = np.array([(ticket, _NUMBERS.get(status, _FAILED), 0, size) for ticket, status, size in answers],
                             REMOTE_COMPLETION)
             ctypes.memmove(out, rows.ctypes.data, rows.nbytes)
         except BaseException:

@@ -191,7 +191,7 @@ class FileTier(_library.Object):
         _check(self.handle)
 
     def __repr__(self) -> str:
-        if self.closed:
+        if not self._usable:
             return "<FileTier, closed>"
         info = self.info()
         return f"<FileTier: {info['images']:,} images of {info['file_bytes']:,} bytes>"

@@ -63,7 +63,8 @@ class ModelLayout(_library.Object):
 
     def __init__(self, whole: StateSpec, splits: Sequence[TensorSplit]) -> None:
         for i, split in enumerate(splits):
-            of_kind(f"splits[{i}]", split, TensorSplit)
+            for j, band in enumerate(of_kind(f"splits[{i}]", split, TensorSplit).bands):
+                of_kind(f"splits[{i}].bands[{j}]", band, SplitBand)
         bands = [(_c.SplitBand * len(split.bands))(
             *(_c.SplitBand(extent=band.extent, parts=band.parts, unique=int(band.unique)) for band in split.bands))
             for split in splits]
@@ -96,4 +97,4 @@ class ModelLayout(_library.Object):
         return StateSpec._from(_spec, self.handle, ctypes.byref(shard_row("shard", shard or Shard())))
 
     def __repr__(self) -> str:
-        return "<ModelLayout, closed>" if self.closed else f"<ModelLayout {self.fingerprint:016x}>"
+        return f"<ModelLayout {self.fingerprint:016x}>" if self._usable else "<ModelLayout, closed>"

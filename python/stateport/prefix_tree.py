@@ -256,4 +256,4 @@ class PrefixTree(_library.Object):
         _check(self.handle)
 
     def __repr__(self) -> str:
-        return "<PrefixTree, closed>" if self.closed else f"<PrefixTree: {self.sizes()}>"
+        return f"<PrefixTree: {self.sizes()}>" if self._usable else "<PrefixTree, closed>"

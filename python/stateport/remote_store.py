@@ -203,14 +203,16 @@ def _objects(memory: Any) -> list[tuple[Memory, ...]]:
 
 def _pieces(name: str, memory: Any) -> tuple[Memory, ...]:
     """One piece, or several."""
-    is_one = isinstance(memory, np.ndarray) or (
-        isinstance(memory, tuple) and len(memory) == 2 and all(isinstance(number, int) for number in memory))
-    if is_one:
+    if isinstance(memory, np.ndarray) or _is_place(memory):
         return (memory,)
     if not isinstance(memory, (list, tuple)):
         raise InvalidArgument(f"{name} is a {type(memory).__name__}, and must be an array of bytes, an address and a "
                               "number of bytes, or a list of such pieces")
     return tuple(memory)
+
+
+def _is_place(memory: Any) -> bool:
+    return isinstance(memory, tuple) and len(memory) == 2 and all(isinstance(n, (int, np.integer)) for n in memory)
 
 
 def _place(name: str, memory: Any) -> tuple[int, int]:
@@ -220,13 +222,12 @@ def _place(name: str, memory: Any) -> tuple[int, int]:
             raise InvalidArgument(f"{name} has the type {memory.dtype} and the shape {list(memory.shape)}, and must be "
                                   "contiguous bytes in one dimension")
         return memory.ctypes.data, memory.nbytes
-    if not isinstance(memory, tuple) or len(memory) != 2:
+    if not isinstance(memory, tuple):
         raise InvalidArgument(f"{name} is a {type(memory).__name__}, and must be an array of bytes, or an address "
                               "and a number of bytes")
-    where, size = memory
-    if not all(isinstance(number, int) and 0 <= number < 2**63 for number in memory):
+    if not _is_place(memory) or not all(0 <= number < 2**63 for number in memory):
         raise InvalidArgument(f"{name} is {memory!r}, and must be an address and a number of bytes")
-    return where, size
+    return int(memory[0]), int(memory[1])
 
 
 def _batch(tickets: list[int], keys: Sequence[str], objects: list[tuple[Memory, ...]] | None) -> tuple[Any, Any]:

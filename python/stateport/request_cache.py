@@ -305,7 +305,7 @@ class RequestCache(CacheTiers):
         super().close()
 
     def __repr__(self) -> str:
-        if self.closed:
+        if not self._usable:
             return "<RequestCache, closed>"
         stats = self.stats()
         return (f"<RequestCache by {self.options.index}: {self.running_requests} requests run, {stats.states} states, "

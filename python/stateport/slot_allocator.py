@@ -278,7 +278,7 @@ class SlotAllocator(_library.Object):
         call(self.handle, address(ids), len(ids))
 
     def __repr__(self) -> str:
-        return "<SlotAllocator, closed>" if self.closed else f"<SlotAllocator of {self.blocks} blocks, {self.info()}>"
+        return f"<SlotAllocator of {self.blocks} blocks, {self.info()}>" if self._usable else "<SlotAllocator, closed>"
 
 
 def _int32(name: str, value: int) -> int:

@@ -63,6 +63,8 @@ class TierOptions:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         ask = values.pop("leading_blocks")
         out = _c.TierOptions(**values)
+        if ask is not None and not callable(ask):
+            raise InvalidArgument(f"leading_blocks is {ask!r}, and must be a function")
         if ask is not None:
             out.leading_blocks = _c.LeadingBlocks(_library.answering(_answer_of(ask), 0))
         return out

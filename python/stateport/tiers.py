@@ -119,7 +119,10 @@ class AttachedImages:
 
 def folder_bytes(folder: str | os.PathLike[str]) -> bytes:
     """Raises InvalidArgument for a name that the C interface would cut."""
-    name = os.fsencode(folder)
+    try:
+        name = os.fsencode(folder)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgument(f"folder is {folder!r}, and must be a path") from None
     if b"\0" in name:
         raise InvalidArgument(f"folder is {name!r}, and must have no zero byte")
     return name
@@ -273,7 +276,7 @@ class StateTiers(_library.Object):
         _check(self.handle)
 
     def __repr__(self) -> str:
-        if self.closed:
+        if not self._usable:
             return "<StateTiers, closed>"
         info = self.info()
         return (f"<StateTiers: {info['host_images']:,} images of {info['host_image_bytes']:,} bytes on the host, "

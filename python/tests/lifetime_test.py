@@ -92,6 +92,23 @@ def test_objects_of_the_parent_are_refused_after_a_fork() -> None:
     assert "before the process forked" in done.stdout
 
 
+def test_objects_of_the_parent_have_a_name_after_a_fork() -> None:
+    """It is written into logs."""
+    done = run("""
+import os, stateport as sp
+tree, books = sp.PrefixTree(2), sp.SlotAllocator(2, 2)
+cache = sp.RequestCache('tree', max_requests=1, max_request_tokens=64, kv_tokens=256, checkpoints=2,
+                        unchecked_layout=True)
+assert "closed" not in repr((tree, books, cache))
+child = os.fork()
+if child == 0:
+    print(tree, books, cache, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+""")
+    assert done.stdout == "<PrefixTree, closed> <SlotAllocator, closed> <RequestCache, closed>\n", done
+
+
 @pytest.mark.usefixtures("runtime")
 def test_a_device_of_the_parent_is_refused_after_a_fork() -> None:
     make = "sp.StateStore(sp.StateSpec([sp.TensorSpec('recurrent', 'float32', (4,))]), 2)"

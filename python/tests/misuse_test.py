@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import stateport as sp
+from stateport import _arrays
 
 BIG = 2**32
 
@@ -220,6 +221,17 @@ def test_a_batch_has_no_more_rows_than_its_tables(spec: sp.StateSpec) -> None:
     two = np.zeros(2, np.int32)
     with pytest.raises(sp.InvalidArgument, match="request has 2 elements, and the block tables 1 rows"):
         context.pre_step(two, two, two, two)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.int32), sp.TRANSFER_RESULT])
+def test_arrays_are_where_c_expects_them(dtype: Any) -> None:
+    """Bytes of a message begin anywhere; C may read whole words."""
+    data = np.arange(1 + 4 * dtype.itemsize, dtype=np.uint8)
+    for offset in range(2):
+        given = np.frombuffer(data, dtype, 4, offset)
+        taken = _arrays.ints("x", given, dtype) if dtype.kind == "i" else _arrays.records("x", given, dtype)
+        assert taken.ctypes.data % (4 if dtype.kind == "i" else 8) == 0
+        assert taken.tobytes() == given.tobytes()
 
 
 def test_objects_of_another_kind_are_refused(spec: sp.StateSpec) -> None:

@@ -195,6 +195,9 @@ def test_rows_of_a_matrix_are_objects() -> None:
         store.put(np.arange(2), ["a", "b"], rows)
         assert answers(store, 2) == {0: ("done", 10), 1: ("done", 10)}
         assert np.array_equal(get(store, "b", 10)[1], rows[1])
+        place: Any = (np.int64(rows.ctypes.data), np.int64(20))
+        store.put([1], ["c"], [place])
+        assert answers(store, 1) == {1: ("done", 20)}
         store.exists([], [])
         assert not len(store.poll())
 
@@ -260,6 +263,9 @@ def test_pieces_go_without_a_copy() -> None:
         assert client.calls == {"put": 1, "put in pieces": 1}
 
 
+FAILED = sp.TRANSFER_STATUSES.index("failed")
+
+
 class EndlessClient:
     """Answers nothing."""
 
@@ -303,7 +309,7 @@ def test_a_client_that_does_nothing_right_harms_nobody() -> None:
         with pytest.raises(sp.NoCapacity):
             call([1], ["a"], [memory])
     store.exists([7], ["a"])
-    assert not len(store.poll())
+    assert store.poll(1).tolist() == [(1, FAILED, 0, 0)]  # of no request, and of no status that there is
     assert not client.closed.is_set()
     store.close()
     assert client.closed.is_set()
@@ -336,6 +342,14 @@ def test_no_exception_of_a_client_becomes_an_answer() -> None:
     assert not len(store.poll())
     assert sum(store.info()["answers"].values()) == 0
     store.close()
+
+
+def test_a_client_has_all_functions() -> None:
+    client: Any = EndlessClient()
+    client.get = None
+    with pytest.raises(sp.InvalidArgument, match="client is a EndlessClient, which has no function get"):
+        sp.ClientStore(client)
+    assert not client.closed.is_set()
 
 
 class SlowlyClosed(EndlessClient):

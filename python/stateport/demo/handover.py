@@ -212,13 +212,19 @@ def run(options: argparse.Namespace) -> list[tuple[int, int, str, float]]:
             process.kill()
 
 
+def _count(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0 if every rank got the state that it would have computed."""
     parser = argparse.ArgumentParser(prog="python -m stateport.demo.handover", description=__doc__)
     parser.add_argument("--model", default="falcon-h1-0.5b", help="of the catalogue (%(default)s)")
-    parser.add_argument("--prefill", type=int, default=2, help="ranks that compute prompts (%(default)s)")
-    parser.add_argument("--decode", type=int, default=3, help="ranks that decode (%(default)s)")
-    parser.add_argument("--prompts", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--prefill", type=_count, default=2, help="ranks that compute prompts (%(default)s)")
+    parser.add_argument("--decode", type=_count, default=3, help="ranks that decode (%(default)s)")
+    parser.add_argument("--prompts", type=_count, default=3, help="(%(default)s)")
     parser.add_argument("--encoding", choices=_TYPES, default="float32",
                         help="of recurrent tensors on the way (%(default)s)")
     parser.add_argument("--decode-dtype", choices=_TYPES, default="float32",
@@ -228,8 +234,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         nixl()
         answers = run(options)
-    except (ImportError, stateport.Error, EOFError) as error:
-        print(f"stateport.demo.handover: {error or 'a rank ended too early'}", file=sys.stderr)
+    except (ImportError, stateport.Error, EOFError, ConnectionError) as error:
+        ended = isinstance(error, (EOFError, ConnectionError))
+        print(f"stateport.demo.handover: {'a rank ended too early' if ended else error}", file=sys.stderr)
         return 2
     for rank, prompt, status, seconds in answers:
         print(f"decode rank {rank}, prompt {prompt}: {status}, moved in {1e3 * seconds:.1f} ms")
