@@ -230,6 +230,7 @@ class RandomEngine {
 
 TEST_CASE("random plans move what their keys say, whenever copies and files end") {
   std::map<std::pair<Transfer::Kind, TransferStatus>, int> seen;
+  int seeds = 0;
   test::for_each_seed(300, [&](Random& random, std::uint64_t) {
     TransferRig rig(static_cast<std::size_t>(random.between(1, 6)), static_cast<std::size_t>(random.between(1, 3)),
                     {.transfers_max = random.chance(50) ? std::size_t{3} : std::size_t{100}},
@@ -240,7 +241,9 @@ TEST_CASE("random plans move what their keys say, whenever copies and files end"
     for (int step = 0; step < 120; ++step) engine.step();
     engine.finish();
     for (const auto& [what, count] : engine.seen()) seen[what] += count;
+    ++seeds;
   });
+  if (seeds < 20) return;  // who runs a few seeds again does not meet everything
   // All that can happen did.
   using Kind = Transfer::Kind;
   for (const TransferStatus status : {TransferStatus::done, TransferStatus::gone, TransferStatus::no_room})
