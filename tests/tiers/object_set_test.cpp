@@ -105,6 +105,8 @@ TEST_CASE("a name tells apart all that makes an object another one, and nothing 
   CHECK(is_new(first_name(layout, options, {.prefix = {{7, 9}}, .tokens = 96})));
   CHECK(is_new(first_name(layout, options, {.prefix = {{6, 8}}, .tokens = 96})));
   CHECK(is_new(ObjectSet(layout, {}, options).name(1, key)));
+  // Machines of two versions of the format do not remove each other's objects.
+  CHECK(first_name(layout, options).starts_with("v" + std::to_string(ImageLayout::version) + "/"));
   CHECK(is_new(first_name(ModelLayout(whole, {.axis = 1, .bands = {{.extent = 48, .parts = 48}}},
                                       {.axis = 0, .bands = {{.extent = 24, .parts = 24}}}),
                           options)));

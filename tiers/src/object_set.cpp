@@ -86,10 +86,11 @@ ObjectSet::ObjectSet(const ModelLayout& layout, const ModelShard& rank, const Ob
                                                                    .fingerprint = model.fingerprint()});
     offsets_.push_back(bytes_);
     bytes_ += objects_.back().image_bytes();
-    names_.push_back(fmt::format("{:016x}{:016x}/{:016x}/{:016x}/{}{}/{}-{}/{}of{}", options.model.words[0],
-                                 options.model.words[1], model.fingerprint(), model.whole().fingerprint(),
-                                 options.content == CacheContent::state ? 's' : 'k', options.group, shard.layer_begin,
-                                 shard.layer_end, shard.head_group, shard.head_groups));
+    names_.push_back(fmt::format("v{}/{:016x}{:016x}/{:016x}/{:016x}/{}{}/{}-{}/{}of{}", ImageLayout::version,
+                                 options.model.words[0], options.model.words[1], model.fingerprint(),
+                                 model.whole().fingerprint(), options.content == CacheContent::state ? 's' : 'k',
+                                 options.group, shard.layer_begin, shard.layer_end, shard.head_group,
+                                 shard.head_groups));
   }
 }
 

@@ -66,7 +66,8 @@ class ObjectSet {
     return set.subspan(offset(object), layout(object).image_bytes());
   }
 
-  /// The name of an object in a store: equal for all who mean the same content in the same encoding, and for no others.
+  /// The name of an object in a store: equal for all who mean the same content in the same encoding and version of the
+  /// format, and for no others.
   /// Up to 200 characters from '!' to '~'.
   [[nodiscard]] std::string name(std::size_t object, const ImageKey& key) const;
 
