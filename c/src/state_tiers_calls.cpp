@@ -237,8 +237,10 @@ stateport_state_tiers_info describe(const StateTiers& tiers) {
 
 std::vector<SlotImage> read_images(const stateport_slot_image* images, std::size_t count) {
   std::vector<SlotImage> wanted;
-  for (const stateport_slot_image& image : array(images, count, "images"))
+  for (const stateport_slot_image& image : array(images, count, "images")) {
+    require(image.reserved == 0, "images.reserved", image.reserved, "must be 0");
     wanted.push_back({from_c(image.key), SlotId{image.slot}});
+  }
   return wanted;
 }
 

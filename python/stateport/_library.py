@@ -248,7 +248,10 @@ _leftovers: list[tuple[Callable[..., None], int | None]] = []  # objects that we
 
 
 def _destroy_leftovers() -> None:
-    while _leftovers:
-        destroy, handle = _leftovers.pop()
-        with contextlib.suppress(Error):
+    for destroy, handle in [_leftovers.pop() for _ in range(len(_leftovers))]:
+        try:
             destroy(handle)
+        except InvalidState:  # still in that callback
+            _leftovers.append((destroy, handle))
+        except Error:
+            pass

@@ -18,8 +18,9 @@ class MooncakeStore(ClientStore):
     memory. Removals are forced: an object goes even if it was read a moment ago. For some time after a writer was
     killed in a put (the master's put_start_discard_timeout_sec), puts of that key are answered done and leave nothing.
 
-    client: a mooncake.store.MooncakeDistributedStore that was set up; the engine's own will do. It is not closed.
-    queue_bytes, queue_requests: of requests that were not answered. config: a ReplicateConfig for puts."""
+    client: a mooncake.store.MooncakeDistributedStore that was set up; the engine's own will do. It is not closed, but
+    memory that was registered here is unregistered at the end. queue_bytes, queue_requests: of requests that were not
+    answered. config: a ReplicateConfig for puts."""
 
     def __init__(self, client: Any, *, config: Any = None, queue_bytes: int = 1 << 30,
                  queue_requests: int = 65536) -> None:

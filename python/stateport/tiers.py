@@ -130,10 +130,11 @@ def folder_bytes(folder: str | os.PathLike[str]) -> bytes:
 
 class StateTiers(_library.Object):
     """Moves states and KV blocks between an engine's stores and the tiers below them. It decides nothing. Nothing waits
-    for the device or a file but this constructor and close.
+    for the device, a file or the network but this constructor and close.
 
     states: a store for each group of layers: those that checkpoints lie in. kv: the engine's KV, a block in a slot.
-    model: names the model: weights, revision, whatever makes states of two models differ; not empty with a folder.
+    model: names the model: weights, revision, whatever makes states of two models differ; not empty with a folder or a
+    remote tier.
     host_bytes: of pinned memory, for images that stay on the host. folder: of the files, made if it is not there;
     several processes may use one. file_bytes: for images in files. free_floor_bytes: writes that would leave the file
     system less are refused. file_queue_bytes, staging_bytes, file_transfers_max, file_lanes: 0: 256 MiB, 64 MiB, 4,096
@@ -249,7 +250,7 @@ class StateTiers(_library.Object):
         _remove(self.handle, stream_handle(stream), address(array), len(array))
 
     def keys(self, medium: str) -> Records:
-        """The keys of all images of a tier: IMAGE_KEY [n]."""
+        """The keys of all images on the "host" or in a "file": IMAGE_KEY [n]."""
         count, out = ctypes.c_size_t(), np.empty(0, IMAGE_KEY)
         while True:
             _keys(self.handle, medium_number(medium), address(out), len(out), ctypes.byref(count))

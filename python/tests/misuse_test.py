@@ -95,7 +95,14 @@ def test_copies_of_an_end_are_never_dropped() -> None:
 def test_an_object_that_goes_in_its_own_callback_is_destroyed_later() -> None:
     """A lock that is dropped while its tree evicts would hold its path for ever."""
     held: list[sp.Lock] = []
-    tree = sp.PrefixTree(4, eviction=sp.Eviction("lru"), on_victim=lambda _: bool(held.clear()))
+
+    def on_victim(_: sp.Victim) -> bool:
+        held.clear()
+        gc.collect()
+        sp.PrefixTree(1)  # tries to destroy it, too early
+        return False
+
+    tree = sp.PrefixTree(4, eviction=sp.Eviction("lru"), on_victim=on_victim)
     for branch in range(2):
         slot = int(tree.allocate_slots(1)[0])
         tree.tag_slot(slot, [branch])

@@ -89,8 +89,16 @@ def test_what_is_not_there_is_answered_as_gone() -> None:
     assert [sp.TRANSFER_STATUSES[status] for status in wait(tiers, 1).values()] == ["gone"]
 
 
+def later_images() -> Any:
+    """Of a later version, with a member that this one does not know."""
+    out = images((1, 1))
+    out["reserved"] = 7
+    return out
+
+
 @pytest.mark.parametrize(("use", "text"), [
     (lambda tiers: tiers.put(images((1, 9)), "host"), "9"),
+    (lambda tiers: tiers.put(later_images(), "host"), "images.reserved = 7 (must be 0)"),
     (lambda tiers: tiers.put(images((1, 1)), "tape"), "medium is 'tape'"),
     (lambda tiers: tiers.put(np.zeros(3), "host"), "images has the type float64"),
     (lambda tiers: tiers.lookup(images((1, 1))), "images has the type"),

@@ -69,7 +69,8 @@ typedef struct stateport_state_tiers_options {
   /// The engine's KV, a block in a slot (usually a view): each KV tensor of a layer is a tensor of kind
   /// STATEPORT_RECURRENT. Null: none.
   stateport_store* kv;
-  /// Names the model: weights, revision, whatever makes states of two models differ. Must not be empty with a folder.
+  /// Names the model: weights, revision, whatever makes states of two models differ. Must not be empty with a folder
+  /// or a remote tier.
   const void* model;
   size_t model_bytes;
   /// Which part of the model's states the stores hold: layers [layer_begin, layer_end) of part `head_group` of
@@ -134,7 +135,8 @@ stateport_status stateport_image_bytes(stateport_spec* spec, uint64_t* out);
 /// less room than an image, a folder that holds other things or may not be read and written.
 stateport_status stateport_state_tiers_create(const stateport_state_tiers_options* options,
                                               stateport_state_tiers** out);
-/// Waits for the device. Transfers with a file that were not answered are given up.
+/// Waits for the device, and for what a store that machines share has begun. Other transfers that were not answered are
+/// given up.
 stateport_status stateport_state_tiers_destroy(stateport_state_tiers* tiers);
 stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, stateport_state_tiers_info* out);
 /// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
@@ -215,8 +217,8 @@ stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, cons
 /// Forgets images in host memory and files, in the order of what was enqueued. Those that are nowhere are ignored.
 stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void* stream,
                                               const stateport_image_key* images, size_t count);
-/// The keys of all images in a tier: at most `capacity` into `out`, and into `count` how many there are. In files by
-/// tokens and then prefix.
+/// The keys of all images in host memory or files: at most `capacity` into `out`, and into `count` how many there are.
+/// In files by tokens and then prefix.
 stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_t medium, stateport_image_key* out,
                                             size_t capacity, size_t* count);
 /// Copies what host memory holds to files that do not hold it: call it and poll until `left` is 0, and the next run
