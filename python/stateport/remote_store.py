@@ -186,7 +186,9 @@ class ValkeyStore(RemoteStore):
 
 
 def _numbers(tickets: Sequence[int]) -> list[int]:
-    numbers = [integer(f"tickets[{i}]", ticket, 0, 2**64 - 1) for i, ticket in enumerate(tickets)]
+    numbers = list(tickets)
+    if not all(type(number) is int and 0 <= number < 2**64 for number in numbers):
+        numbers = [integer(f"tickets[{i}]", ticket, 0, 2**64 - 1) for i, ticket in enumerate(numbers)]
     if len(set(numbers)) != len(numbers):
         raise InvalidArgument("tickets names one twice")
     return numbers
@@ -235,7 +237,10 @@ def _batch(tickets: list[int], keys: Sequence[str], objects: list[tuple[Memory, 
     for name, values in (("keys", keys), ("memory", objects)):
         if values is not None and len(values) != len(tickets):
             raise InvalidArgument(f"{name} has {len(values)} elements, and tickets has {len(tickets)}")
-    texts = [text_bytes(f"keys[{i}]", key) for i, key in enumerate(keys)]
+    try:
+        texts = [key.encode() for key in keys]
+    except (AttributeError, UnicodeEncodeError):
+        texts = [text_bytes(f"keys[{i}]", key) for i, key in enumerate(keys)]  # names the wrong one
     together = np.frombuffer(b"".join(texts), np.uint8)
     sizes = np.fromiter(map(len, texts), np.uint64, len(texts))
     rows = np.zeros(len(texts), REMOTE_KEY if objects is None else REMOTE_OBJECT)
