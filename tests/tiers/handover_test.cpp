@@ -209,6 +209,11 @@ TEST_CASE("a hand-over refuses what cannot be, and names it") {
   StoreImage image(random, layout.whole(), {.slots = 1});
   const StateStore store = image.upload(Stream::default_stream());
   CHECK_THROWS_WITH_AS(HandoverEnd(memory, {layout}, store, {}, 0), doctest::Contains("places = 0"), InvalidArgument);
+  // 16 GiB in each of 2^31 - 1 places: 2^65 bytes, less some.
+  const ModelLayout large(StateSpec::uniform(1, {}, {.shape = {1 << 20, 64, 64}}), {.axis = 1},
+                          {.axis = 0, .bands = {{.extent = 1 << 20, .parts = 1 << 20}}});
+  CHECK_THROWS_WITH_AS(HandoverEnd(memory, {large}, store, {}, INT32_MAX), doctest::Contains("places = 2147483647"),
+                       InvalidArgument);
   HandoverEnd end(memory, {layout}, store, {}, 1);
   CHECK_THROWS_WITH_AS(end.seal(1, key), doctest::Contains("place = 1"), InvalidArgument);
   CHECK_THROWS_WITH_AS(static_cast<void>(end.check(-1, key)), doctest::Contains("place = -1"), InvalidArgument);

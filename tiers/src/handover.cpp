@@ -6,6 +6,7 @@
 #include <stateport/kernels/resharder.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -97,7 +98,7 @@ class HandoverEnd::Impl {
   Impl(MemoryResource& resource, const SharedLayout& shared, const StateStore& store, const ObjectSetOptions& options,
        std::int32_t count)
       : set(shared.layout, shared.shard, options),
-        places((require(count >= 1, "places", count, "must be at least 1"), count)),
+        places(checked_places(count)),
         buffer(resource, set.bytes() * static_cast<std::size_t>(count), ImageLayout::alignment_bytes) {
     std::vector<StateStore> views;
     for (std::size_t object = 0; object < set.size(); ++object)
@@ -107,6 +108,13 @@ class HandoverEnd::Impl {
     const ShardStore rank{&store, shared.shard};
     pack.emplace(shared.layout, std::span(&rank, 1), objects);
     unpack.emplace(shared.layout, objects, std::span(&rank, 1));
+  }
+
+  [[nodiscard]] std::int32_t checked_places(std::int32_t count) const {
+    require(count >= 1, "places", count, "must be at least 1");
+    require(set.bytes() <= static_cast<std::size_t>(PTRDIFF_MAX) / static_cast<std::size_t>(count), "places", count,
+            "take more than memory has");
+    return count;
   }
 
   ObjectSet set;

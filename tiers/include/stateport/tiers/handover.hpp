@@ -56,7 +56,8 @@ struct HandoverPlan {
 class HandoverEnd {
  public:
   /// Takes places * set().bytes() bytes from `memory`, which must outlive the end, as must `store`. `options`: with the
-  /// grid of the plan. Throws InvalidArgument as ObjectSet and Resharder, and for places < 1; OutOfMemory.
+  /// grid of the plan. Throws InvalidArgument as ObjectSet and Resharder, and for places < 1 or more than memory has;
+  /// OutOfMemory.
   HandoverEnd(MemoryResource& memory, const SharedLayout& shared, const StateStore& store,
               const ObjectSetOptions& options, std::int32_t places);
   HandoverEnd(HandoverEnd&&) noexcept;
