@@ -171,9 +171,9 @@ def objects_of(server: Server, model: Model) -> list[str]:
 
 def an_object_of_another_model_is_reported(server: Server) -> None:
     """It has the name of this model's object: the header decides."""
-    names_of_another = {name.split("/", 1)[1]: name for name in objects_of(server, Model("another model"))}
+    names_of_another = {name.split("/", 2)[2]: name for name in objects_of(server, Model("another model"))}
     spoil(server, Model("this model"), "replace",
-          lambda names: (names[0], names_of_another[names[0].split("/", 1)[1]]), "foreign_layout", removes=True)
+          lambda names: (names[0], names_of_another[names[0].split("/", 2)[2]]), "foreign_layout", removes=True)
 
 
 def another_model_or_layout_finds_nothing(server: Server) -> None:
