@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that share checkpoints through a store, each a process: this file is its program. A rank keeps its share of the
-model of shared_model.py in memory of its own, as an engine does, and does what it is told through a pipe."""
+"""Ranks that share checkpoints through a store, each a process, of which this file is the program. A rank keeps its
+share of the model of shared_model.py in memory of its own, as an engine does, and does what it is told through a
+pipe."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import os
 import pathlib
@@ -266,21 +268,21 @@ def interpreter() -> list[str]:
 
 
 class Process:
-    """A rank in another process."""
+    """An object of shared_ranks, or of another module, in another process."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, what: str, *arguments: Any, module: str = "shared_ranks") -> None:
         self._pipe, there = Pipe()
         with there:
             self._process = subprocess.Popen([*interpreter(), __file__, str(there.fileno())],
                                              pass_fds=[there.fileno()])
-        self._pipe.send(arguments)
+        self._pipe.send((module, what, arguments))
 
     def begin(self, what: str, *arguments: Any) -> None:
         self._pipe.send((what, arguments))
 
     def end(self) -> Any:
         if not self._pipe.poll(2 * WAIT_S):
-            raise TimeoutError("a rank does not answer")
+            raise TimeoutError("a process does not answer")
         done, answer = self._pipe.recv()
         if not done:
             raise AssertionError(answer)
@@ -294,19 +296,43 @@ class Process:
         self._process.kill()
         self._process.wait()
 
+    def __enter__(self) -> Process:
+        try:
+            self.end()  # it is there
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self.kill()
+
     def close(self) -> None:
-        """Lets the rank end, and raises if it did not end well."""
+        """Lets the process end, and raises if it did not end well."""
         self._pipe.close()
         if code := self._process.wait(WAIT_S):
-            raise AssertionError(f"a rank ended with {code}")
+            raise AssertionError(f"a process ended with {code}")
 
 
 class Ranks:
     """A group of ranks, in a `with` statement."""
 
     def __init__(self, server: Server, model: Model, side: Side) -> None:
-        self.all_ranks = [Process(server.store, model, side, rank, stage)
+        self.all_ranks = [Process("Rank", server.store, model, side, rank, stage)
                           for stage in range(side.stages) for rank in range(side.ranks)]
+        try:
+            self.end()  # all are there
+        except BaseException:
+            self._kill()
+            raise
+
+    def _kill(self) -> None:
+        for rank in self.all_ranks:
+            rank.kill()
 
     def __getitem__(self, rank: int) -> Process:
         return self.all_ranks[rank]
@@ -331,23 +357,24 @@ class Ranks:
             for rank in self.all_ranks if kind is None else ():
                 rank.close()
         finally:
-            for rank in self.all_ranks:
-                rank.kill()
+            self._kill()
 
 
 def serve(pipe: Connection) -> None:
-    rank = Rank(*pipe.recv())
+    module, what, arguments = pipe.recv()
+    served = getattr(importlib.import_module(module), what)(*arguments)
+    pipe.send((True, None))
     while True:
         try:
             what, arguments = pipe.recv()
         except EOFError:
             break
         try:
-            answer = True, getattr(rank, what)(*arguments)
+            answer = True, getattr(served, what)(*arguments)
         except Exception:
             answer = False, traceback.format_exc()
         pipe.send(answer)
-    rank.close()
+    served.close()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one group of ranks stores another one loads, whatever their numbers, conv layouts and element types; and what
-they are told when the store has lost or spoilt something. Every rank is a process; the store is a server's."""
+they are told when the store has lost or spoilt something. What one engine computed another one hits. Every rank and
+every engine is a process; the store is a server's."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from shared_engine import PROMPT_TOKENS
 from shared_model import Model
 from shared_ranks import FAMILIES, WAIT_S, Compared, Process, Ranks, Server, Side
 
@@ -192,8 +194,8 @@ def another_model_or_layout_finds_nothing(server: Server) -> None:
 # --- Ends in the middle ----------------------------------------------------------------------------------------------
 
 
-def a_store_that_is_killed_is_reported(server: Server, *, clients_go_on: bool) -> None:
-    """In the middle of puts and of gets. What was loaded before stays, and the next server serves."""
+def a_store_that_is_killed_is_reported(server: Server) -> None:
+    """In the middle of puts and of gets. What was loaded before stays, and the next server serves the same clients."""
     model = Model("a store that is killed")
     with Ranks(server, model, Side(2)) as writers, Ranks(server, model, Side(1, conv_layout="ds")) as readers:
         writers.do("fill", [0, 1, 2])
@@ -210,13 +212,12 @@ def a_store_that_is_killed_is_reported(server: Server, *, clients_go_on: bool) -
         assert whole(readers.do("compare", [0])) and whole(writers.do("compare", [0, 1, 2]))
         assert all(readers.do("untouched", [1, 2, 3]))
         server.start()
-        if clients_go_on:
-            for rank in writers.all_ranks:
-                until("done", rank, "put", [1, 2])
-            for rank in readers.all_ranks:
-                until("done", rank, "get", [1, 2])
-                until("gone", rank, "find", [0])
-            assert whole(readers.do("compare", [0, 1, 2]))
+        for rank in writers.all_ranks:
+            until("done", rank, "put", [1, 2])
+        for rank in readers.all_ranks:
+            until("done", rank, "get", [1, 2])
+            until("gone", rank, "find", [0])
+        assert whole(readers.do("compare", [0, 1, 2]))
     with Ranks(server, model, Side(2, conv_layout="ds")) as readers:
         assert all_of(readers.do("find", [0])) == {"gone"}
         write(server, model, [0])
@@ -249,6 +250,30 @@ def a_writer_that_is_killed_leaves_no_object(server: Server) -> None:
         assert whole(readers.do("compare", [0]))
 
 
+def engine(server: Server) -> Process:
+    return Process("Engine", server.store, module="shared_engine")
+
+
+def what_one_engine_computed_another_one_hits(server: Server) -> None:
+    """At its first request. The store is killed while a third one loads: it computes."""
+    with engine(server) as first:
+        assert first.do("serve", 1)[:2] == (PROMPT_TOKENS, 0)
+        first.do("drain")
+    with engine(server) as second:
+        computed, hit, lost = second.do("serve", 1)
+        assert computed + hit == PROMPT_TOKENS and hit >= 64 and not lost
+        assert second.do("serve", 2)[:2] == (PROMPT_TOKENS, 0)
+    with engine(server) as third:
+        server.freeze()
+        third.begin("serve", 1)
+        time.sleep(0.2)
+        server.kill()
+        assert third.end()[:2] == (PROMPT_TOKENS, 0)
+        server.start()
+        assert third.do("serve", 1)[0] <= PROMPT_TOKENS - 64  # from its own device
+
+
 FAULTS = [a_damaged_byte_is_reported, a_missing_object_is_reported, a_stale_object_is_reported,
-          an_object_of_another_model_is_reported, another_model_or_layout_finds_nothing,
-          a_writer_that_is_killed_leaves_no_object]
+          an_object_of_another_model_is_reported, another_model_or_layout_finds_nothing]
+ENDS = [a_writer_that_is_killed_leaves_no_object, a_store_that_is_killed_is_reported,
+        what_one_engine_computed_another_one_hits]  # these freeze or kill the server

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import stateport as sp
 from shared_ranks import Server
-from shared_states import CASES, FAULTS, Case, a_store_that_is_killed_is_reported, exchange
+from shared_states import CASES, ENDS, FAULTS, Case, exchange
 from valkey_server import PROGRAM
 from valkey_server import Server as ValkeyServer
 
@@ -17,18 +19,30 @@ pytestmark = [pytest.mark.skipif(not sp.has_device(), reason="a core-only build 
               pytest.mark.skipif(not PROGRAM, reason="neither valkey-server nor redis-server is here")]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer]:
-    started = ValkeyServer(tmp_path_factory.mktemp("valkey"))
-    started.start()
+@contextlib.contextmanager
+def running(folder: pathlib.Path) -> Iterator[ValkeyServer]:
+    started = ValkeyServer(folder)
     try:
-        started.client().close()
-    except sp.InvalidState as problem:
-        pytest.skip(str(problem))
-    else:
+        started.start()
+        try:
+            started.client().close()
+        except sp.InvalidState as problem:
+            pytest.skip(str(problem))
         yield started
     finally:
         started.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer]:
+    with running(tmp_path_factory.mktemp("valkey")) as started:
+        yield started
+
+
+@pytest.fixture
+def server_of_its_own(tmp_path: pathlib.Path) -> Iterator[ValkeyServer]:
+    with running(tmp_path) as started:
+        yield started
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -41,5 +55,6 @@ def test_what_is_spoilt_is_a_miss_with_its_reason(server: Server, fault: Callabl
     fault(server)
 
 
-def test_a_store_that_is_killed_is_reported(server: Server) -> None:
-    a_store_that_is_killed_is_reported(server, clients_go_on=True)
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_what_ends_in_the_middle(server_of_its_own: Server, end: Callable[[Server], None]) -> None:
+    end(server_of_its_own)

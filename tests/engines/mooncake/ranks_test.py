@@ -2,6 +2,7 @@
 """Groups of ranks that share checkpoints through Mooncake. Every process here is one of its own: the master, the client
 whose memory the store uses, and every rank."""
 
+import contextlib
 import pathlib
 import signal
 import sys
@@ -13,13 +14,7 @@ from master import Lender, Master
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python" / "tests"))
 from shared_ranks import Server  # noqa: E402
-from shared_states import (  # noqa: E402
-    CASES,
-    FAULTS,
-    Case,
-    a_store_that_is_killed_is_reported,
-    exchange,
-)
+from shared_states import CASES, ENDS, FAULTS, Case, exchange  # noqa: E402
 
 
 class MooncakeServer:
@@ -53,14 +48,26 @@ class MooncakeServer:
         self._master.kill()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakeServer]:
-    started = MooncakeServer(tmp_path_factory.mktemp("mooncake"))
+@contextlib.contextmanager
+def running(folder: pathlib.Path) -> Iterator[MooncakeServer]:
+    started = MooncakeServer(folder)
     try:
         started.start()
         yield started
     finally:
         started.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakeServer]:
+    with running(tmp_path_factory.mktemp("mooncake")) as started:
+        yield started
+
+
+@pytest.fixture
+def server_of_its_own(tmp_path: pathlib.Path) -> Iterator[MooncakeServer]:
+    with running(tmp_path) as started:
+        yield started
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -73,5 +80,6 @@ def test_what_is_spoilt_is_a_miss_with_its_reason(server: Server, fault: Callabl
     fault(server)
 
 
-def test_a_store_that_is_killed_is_reported(server: Server) -> None:
-    a_store_that_is_killed_is_reported(server, clients_go_on=True)
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_what_ends_in_the_middle(server_of_its_own: Server, end: Callable[[Server], None]) -> None:
+    end(server_of_its_own)

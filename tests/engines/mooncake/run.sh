@@ -4,8 +4,8 @@
 #   The contract of every remote store, random batches, a full store, a master that is killed in the middle of puts and
 #   comes back. Then groups of ranks, each a process, that load what groups of another size stored: 4 to 2, 2 to 4,
 #   3 to 1, 1 to 3 and pipelines, in other conv layouts and through int8, byte for byte; objects that were damaged,
-#   removed or exchanged, and stores and writers that are killed. Then perf/mooncake_overhead.py, what the way through
-#   MooncakeStore leaves of the client's own speed.
+#   removed or exchanged, and stores and writers that are killed; and engines that hit what another one computed. Then
+#   perf/mooncake_overhead.py, what the way through MooncakeStore leaves of the client's own speed.
 # The master and its clients run here, over the loopback device. Mooncake is installed in the cache folder (200 MB);
 # STATEPORT_WHEEL names a wheel of stateport that is not built then. Exit code 77: it could not be made, and why.
 set -euo pipefail
