@@ -33,6 +33,8 @@ def struct(name, **members):
 
     def init(self, **values):
         for member, value in values.items():
+            if member not in members:
+                raise TypeError(f"{name} has no member {member}")
             if member in ranges:
                 values[member] = _fitting(member, value, *ranges[member])
             elif members.get(member) is c_double and not isinstance(value, (int, float)):
@@ -48,6 +50,8 @@ def plain_struct(name, **members):
 
     def init(self, **values):
         for member, value in values.items():
+            if member not in members:
+                raise TypeError(f"{name} has no member {member}")
             if member in ranges:
                 values[member] = _fitting(member, value, *ranges[member])
         ctypes.Structure.__init__(self, **values)
@@ -275,7 +279,7 @@ CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slot
                    transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),
-                media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double)
+                media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double, search=c_int32)
 StartedRequest = struct("StartedRequest", request=c_int32, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
                         load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32)
 PassBatch = struct("PassBatch", request=INT32S, tokens=INT32S, drafts=INT32S, rows=c_size_t)

@@ -22,7 +22,9 @@ namespace {
 
 static_assert(STATEPORT_FINISHED == static_cast<int>(RequestEnd::finished) &&
               STATEPORT_PREEMPTED == static_cast<int>(RequestEnd::preempted) &&
-              STATEPORT_ABORTED == static_cast<int>(RequestEnd::aborted));
+              STATEPORT_ABORTED == static_cast<int>(RequestEnd::aborted) &&
+              STATEPORT_SEARCH_KNOWN == static_cast<int>(PromptSearch::known) &&
+              STATEPORT_SEARCH_DEVICE == static_cast<int>(PromptSearch::device));
 
 constexpr std::size_t events_at_once = 64;
 
@@ -38,7 +40,8 @@ struct ReadPrompt {
                .name_space = from_c(given.name_space),
                .media = {},
                .hint = read_hint(given.hint, "hint"),
-               .now_s = given.now_s} {
+               .now_s = given.now_s,
+               .search = enumerator(given.search, PromptSearch::device, "search")} {
     for (const stateport_media_key& key : read_structs(given.media, given.media_count, "media")) {
       const auto id = array(static_cast<const char*>(key.id), key.id_bytes, "id");
       media.push_back({{id.data(), id.size()}, key.first_token});

@@ -14,6 +14,7 @@ from stateport.tier_options import MEDIA, TierOptions
 
 INDEXES = ("slots", "tree", "align")
 PLACEMENTS = ("passes", "last", "branch", "rungs", "every")
+SEARCHES = ("everywhere", "known", "device")
 ALIGN_MODES = ("boundaries", "running", "all")
 LOST_REASONS = ("nothing", "no_checkpoint", "off_grid", "evicted", "too_few_tokens", "locked_pool", "evicted_kv",
                 "never_stored", "tier_costs_more", "tier_failed")

@@ -25,7 +25,7 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import HANDLE, INT32, POINTER, SIZE, TEXT, UINT64
-from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, plain, started
+from stateport.cache_options import SEARCHES, CacheOptions, CacheStats, StartedRequest, plain, started
 from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
@@ -105,11 +105,15 @@ class RequestCache(CacheTiers):
     # --- The life of a request ---------------------------------------------------------------------------------------
 
     def start(self, tokens: Any, *, namespace: Namespace | None = None, media: Sequence[MediaKey] = (),
-              hint: ReuseHint | None = None, now_s: float = 0.0) -> StartedRequest | None:
+              hint: ReuseHint | None = None, now_s: float = 0.0,
+              search: str = "everywhere") -> StartedRequest | None:
         """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes what it
-        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back."""
+        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back.
+        search: "everywhere"; "known", the remote tier is not asked what it has; "device", nothing is loaded."""
+        if search not in SEARCHES:
+            raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
         array = int32s("tokens", tokens)
-        prompt = _c.Prompt(count=len(array), now_s=now_s)
+        prompt = _c.Prompt(count=len(array), now_s=now_s, search=SEARCHES.index(search))
         keep: list[Any] = []
         if len(array):
             prompt.tokens = _pointer(array)

@@ -43,7 +43,7 @@ def test_what_changes_a_state_changes_the_name() -> None:
 def test_weights_of_which_nothing_is_known_are_not_written_to_files() -> None:
     with pytest.raises(sp.InvalidArgument, match="model is 'org/model', of which neither files nor a commit"):
         model_name(engine(commit=None), 16)
-    model_name(engine(commit=None), 16, in_files=False)
+    model_name(engine(commit=None), 16, outlives=False)
     model_name(engine(commit=None), 16, named="revision 3")
 
 

@@ -47,7 +47,7 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   record.computed = opened->reused_tokens;
   StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
   if (tiers_) {
-    tiers_->start(id, *opened, started);
+    tiers_->start(id, prompt.search, *opened, started);
   } else {
     if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
     stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);

@@ -22,6 +22,7 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   check_hint(prompt.hint);
   require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", prompt.now_s,
           "must be finite and not before the last one");
+  require(prompt.search <= PromptSearch::device, "search", static_cast<int>(prompt.search), "is no PromptSearch");
 }
 
 void RequestRecord::fill(const Prompt& prompt) {

@@ -41,11 +41,17 @@ RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<Re
       requests_(records.size()),
       load_slots_(group_count(cache.options())) {}
 
-void RequestTiers::start(RequestId id, const OpenedPrompt& opened, StartedRequest& started) {
+void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started) {
   const std::int64_t cached = std::max(opened.cached_tokens, opened.reused_tokens);
-  Request& request =
-      requests_[id.index()] = {.device_tokens = opened.reused_tokens, .opened_tokens = cached, .lost = opened.lost};
-  look(id, cached);
+  Request& request = requests_[id.index()] = {.device_tokens = opened.reused_tokens,
+                                              .cached_tokens = cached,
+                                              .opened_tokens = cached,
+                                              .lost = opened.lost,
+                                              .stage = search == PromptSearch::known ? Stage::loads : Stage::states};
+  if (search == PromptSearch::device)
+    end_call(false);
+  else
+    look(id, cached);
   if (request.wait == Wait::answers) started.load = TierLoad{.medium = Medium::remote};
   if (request.wait == Wait::load)
     started.load = TierLoad{.tokens = request.hit.tokens, .bytes = request.hit.bytes, .medium = request.hit.medium};

@@ -66,8 +66,9 @@ class RequestTiers final : public CacheTiers {
   /// Throws InvalidState unless the transfers of the last plan or commit were taken.
   void check_taken(const char* call) const;
   /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
-  /// the device, and worth it, a load for it begins. Fills in `started`, and counts the request unless it waits.
-  void start(RequestId request, const OpenedPrompt& opened, StartedRequest& started);
+  /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`, and counts the
+  /// request unless it waits.
+  void start(RequestId request, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started);
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return requests_[request.index()].wait != Wait::nothing;
   }
@@ -89,7 +90,7 @@ class RequestTiers final : public CacheTiers {
   struct Request {
     TierHit hit;                     ///< of a load that is under way
     std::int64_t device_tokens = 0;  ///< that are reused, now
-    std::int64_t cached_tokens = 0;  ///< whose KV was on the device or below
+    std::int64_t cached_tokens = 0;  ///< whose KV was on the device, or below and looked for
     std::int64_t opened_tokens = 0;  ///< whose KV was on the device when it began
     std::optional<LostHit> lost;
     Stage stage = Stage::states;

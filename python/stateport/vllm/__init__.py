@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prefix caching of hybrid models below vLLM's own cache, in host memory and in files: a KV connector, no patch.
+"""Prefix caching of hybrid models below vLLM's own cache, in host memory, in files and in a store that engines share: a
+KV connector, no patch.
 
     vllm serve MODEL --enable-prefix-caching --mamba-cache-mode align --kv-transfer-config \\
       '{"kv_connector": "StateportConnector", "kv_connector_module_path": "stateport.vllm", "kv_role": "kv_both",

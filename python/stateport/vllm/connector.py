@@ -29,7 +29,7 @@ from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.scheduler import SchedulerSide
 from stateport.vllm.worker import WorkerSide
 
-_SOURCES = {"host": CacheHitSource.HOST, "file": CacheHitSource.DISK}
+_SOURCES = {"host": CacheHitSource.HOST, "file": CacheHitSource.DISK, "remote": CacheHitSource.EXTERNAL_UNSPECIFIED}
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         else:
             self._worker = WorkerSide(layout, options, model=model_name(
                 vllm_config, layout.block_size_tokens, named=options.model, rank=_rank(vllm_config),
-                in_files=options.folder is not None))
+                outlives=options.has_tiers))
 
     @property
     def requires_kv_delivery(self) -> bool:

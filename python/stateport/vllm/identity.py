@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is called in files, so that no engine takes the states of another model."""
+"""What a model is called in files and in shared stores, so that no engine takes the states of another model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from stateport.errors import InvalidArgument
 
 
 def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", rank: str = "",
-               in_files: bool = True) -> str:
+               outlives: bool = True) -> str:
     """Of the weights (`named`, or what is known of them) and of everything in the configuration that changes what a
-    prompt leaves in memory. rank: which part of the model. in_files: what has the name outlives the process. Raises
-    InvalidArgument where equal names can then be of other weights."""
+    prompt leaves in memory. rank: which part of the model. outlives: what has the name is there for other processes,
+    too. Raises InvalidArgument where equal names can then be of other weights. Where named weights lie is no matter."""
     model, cache = vllm_config.model_config, vllm_config.cache_config
+    config = model.hf_config.to_dict()
+    if named:
+        config.pop("_name_or_path", None)
     facts = {
-        "weights": named or _weights(vllm_config, in_files),
+        "weights": named or _weights(vllm_config, outlives),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
-        "config": model.hf_config.to_dict(),
+        "config": config,
         "overrides": str(getattr(model, "hf_overrides", None)),
         "cache_dtype": [str(cache.cache_dtype), str(getattr(cache, "mamba_cache_dtype", None)),
                         str(getattr(cache, "mamba_ssm_cache_dtype", None))],
@@ -31,17 +34,17 @@ def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", ran
         "vllm": str(getattr(sys.modules.get("vllm"), "__version__", "")),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
-    return f"{model.model} {hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{named or model.model} {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def _weights(vllm_config: Any, in_files: bool) -> list[Any]:
+def _weights(vllm_config: Any, outlives: bool) -> list[Any]:
     model, load = vllm_config.model_config, vllm_config.load_config
     commit = getattr(model.hf_config, "_commit_hash", None)  # not in to_dict
     known: list[Any] = [model.model, str(model.revision), str(load.load_format), str(commit)]
     if str(load.load_format).endswith("dummy"):
         return [*known, model.seed]
     files = files_of(model.model)
-    if in_files and files is None and commit is None:
+    if outlives and files is None and commit is None:
         raise InvalidArgument(f"model is {model.model!r}, of which neither files nor a commit are known: name the "
                               "weights by 'model' in kv_connector_extra_config")
     return [*known, files]

@@ -9,7 +9,9 @@ from typing import Any
 
 from stateport.errors import InvalidArgument
 from stateport.eviction import ORDERS
+from stateport.vllm.sharing import check_store
 
+_OPTIONAL = {"folder": str, "remote": dict}
 _LEARNING = ("hix", "gdsf")  # orders that weigh memory against benefit
 
 
@@ -20,6 +22,13 @@ class ConnectorOptions:
     host_bytes: of host memory in each worker, for KV and states together.
     folder, file_bytes: images in files, which later engines find, too; so many bytes of each worker. None: no files.
     The folder above must be there.
+    remote: a store that engines on any machine share: {"store": "mooncake", "master": "HOST:PORT", …} or {"store":
+    "valkey", "url": "valkey://HOST:PORT", …}, with the arguments of MooncakeStore.connect or of ValkeyStore. Each
+    worker opens it. Engines of one model, parallelism and version of vLLM find what the others computed. A password is
+    named by "password_variable", an environment variable. None: nothing is shared.
+    remote_bytes: of images there that this engine remembers; what else is there it asks for.
+    load_wait_s: a prompt waits so long for files and the store, then it is computed. Until what it waited for is
+    answered, no prompt waits. 0: without end.
     checkpoint_tokens: a prompt leaves a state at its multiples (rounded up to whole blocks of vLLM), where later
     prompts may branch off. Each one ends a chunk of the prefill. 0: only where the prompt leaves a prefix that is
     cached, and where vLLM itself ends a chunk.
@@ -28,11 +37,15 @@ class ConnectorOptions:
     go on from an answer. 0: none.
     eviction: "lru", "lfu", "fifo", "slru", "mru" or "filo".
     model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
-    configuration and, of a local folder, the names, sizes and times of its files."""
+    configuration and, of a local folder, the names, sizes and times of its files: machines with copies of their own
+    share nothing then."""
 
     host_bytes: int = 4 << 30
     folder: str | None = None
     file_bytes: int = 0
+    remote: Mapping[str, Any] | None = None
+    remote_bytes: int = 64 << 30
+    load_wait_s: float = 10.0
     checkpoint_tokens: int = 1024
     state_share: float = 0.0
     decode_checkpoint_tokens: int = 512
@@ -44,14 +57,23 @@ class ConnectorOptions:
             raise InvalidArgument(f"host_bytes is {self.host_bytes}, and must be at least 1")
         if self.file_bytes < 0 or (self.file_bytes == 0) != (self.folder is None):
             raise InvalidArgument(f"file_bytes is {self.file_bytes} and folder is {self.folder!r}: name both or none")
-        for name in ("checkpoint_tokens", "decode_checkpoint_tokens"):
-            if getattr(self, name) < 0:
+        if self.remote_bytes < 1:
+            raise InvalidArgument(f"remote_bytes is {self.remote_bytes}, and must be at least 1")
+        if self.remote is not None:
+            check_store(self.remote)
+        for name in ("checkpoint_tokens", "decode_checkpoint_tokens", "load_wait_s"):
+            if not getattr(self, name) >= 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}, and must not be negative")
         if not 0 <= self.state_share < 1:
             raise InvalidArgument(f"state_share is {self.state_share}, and must be from 0 to below 1")
         if self.eviction not in ORDERS or self.eviction in _LEARNING:
             allowed = ", ".join(order for order in ORDERS if order not in _LEARNING)
             raise InvalidArgument(f"eviction is {self.eviction!r}, and must be one of {allowed}")
+
+    @property
+    def has_tiers(self) -> bool:
+        """There is something below the memory of the host."""
+        return self.folder is not None or self.remote is not None
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> ConnectorOptions:
@@ -62,7 +84,7 @@ class ConnectorOptions:
             if name not in fields:
                 raise InvalidArgument(f"kv_connector_extra_config has the key {name!r}, and may have "
                                       f"{', '.join(fields)}")
-            wanted = type(fields[name].default) if name != "folder" else str
+            wanted = _OPTIONAL.get(name) or type(fields[name].default)
             if not isinstance(value, (int, float) if wanted is float else wanted) or (
                     isinstance(value, bool) and wanted is not bool):
                 raise InvalidArgument(f"{name} is {value!r}, and must be {wanted.__name__}")

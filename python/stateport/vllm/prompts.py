@@ -22,12 +22,16 @@ def tokens_of(request: Any) -> Int32s | None:
     return np.asarray(request.all_token_ids[:], dtype=np.int32)
 
 
-def namespace_of(request: Any) -> Namespace | None:
-    """Of the adapter and the salt: requests that differ in one of them share nothing."""
+def namespace_of(request: Any, resets: int = 0) -> Namespace | None:
+    """Of the adapter and the salt: requests that differ in one of them share nothing. resets: of this process. After
+    one, weights may have changed: nothing is shared with what was stored before, or with other processes."""
     lora, salt = getattr(request, "lora_request", None), getattr(request, "cache_salt", None)
-    if lora is None and salt is None:
+    if lora is None and salt is None and not resets:
         return None
-    return Namespace(None if lora is None else _adapter(lora), None if salt is None else str(salt).encode())
+    key = b"" if lora is None else _adapter(lora)
+    if resets:
+        key += repr((_PROCESS, resets)).encode()
+    return Namespace(key or None, None if salt is None else str(salt).encode())
 
 
 def _adapter(lora: Any) -> bytes:

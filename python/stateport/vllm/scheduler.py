@@ -2,12 +2,13 @@
 """The scheduler's side: what the pools on the host hold, what a prompt reuses of them, and what a step keeps.
 
 The pools of the workers are the "device" of a RequestCache: KV blocks and checkpoints in a store of their own; files
-lie below. vLLM's own cache lies above, and its pages take the place of live states."""
+and a store that engines share lie below. vLLM's own cache lies above, and its pages take the place of live states."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
 from stateport.vllm.layout import PageLayout
+from stateport.vllm.loads import Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.prompts import media_of, namespace_of, tokens_of
@@ -38,14 +40,15 @@ class Held:
 
     reused: tokens whose KV (kv: places on the host) and state (slot) can be restored. local: tokens of vLLM's own hit.
     junction: where vLLM wants to stop, 0: nowhere. branch: where the prompt leaves a prefix whose KV is cached.
-    known: reused, slot and kv are. admitted: vLLM has blocks for it."""
+    waits_since_s: for files or the shared store, None: it does not. known: reused, slot and kv are. admitted: vLLM has
+    blocks for it."""
 
     number: int
     prompt_tokens: int
-    loading: bool
-    medium: str
     lost: str
     branch: int
+    waits_since_s: float | None = None
+    medium: str = "host"
     reused: int = 0
     slot: int = -1
     kv: Int32s = dataclasses.field(default_factory=lambda: np.empty(0, np.int32))
@@ -70,8 +73,9 @@ class SchedulerSide:
             options.checkpoint_tokens, 0 if layout.speculative else options.decode_checkpoint_tokens))
         self._max_requests, self._max_request_tokens = max_requests, max_request_tokens
         self._held: dict[str, Held] = {}
+        self._loads = Loads()
         self._step = StepBuilder()
-        self._reset_wanted = False
+        self._reset_wanted, self._resets = False, 0
         self._cache: RequestCache | None = None
 
     # --- The workers -------------------------------------------------------------------------------------------------
@@ -84,8 +88,9 @@ class SchedulerSide:
         # One block of the pools is the cache's own.
         blocks, states = min(info.kv_blocks for info in infos) - 1, min(info.states for info in infos)
         tiers = None
-        if self.options.folder is not None:
+        if self.options.has_tiers:
             tiers = TierOptions(file_bytes=self.options.file_bytes, write_through=True,
+                                remote_bytes=self.options.remote_bytes if self.options.remote is not None else 0,
                                 state_image_bytes=max(info.state_image_bytes for info in infos),
                                 kv_image_bytes=max(info.kv_image_bytes for info in infos))
         self._max_request_tokens = min(self._max_request_tokens, blocks * self._block)
@@ -96,7 +101,8 @@ class SchedulerSide:
             eviction=Eviction(self.options.eviction))
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
-        if tiers is not None:
+        self._image_bytes = first.kv_image_bytes, first.state_image_bytes
+        if self.options.folder is not None:
             self._attach(infos)
 
     def _attach(self, infos: Sequence[WorkerInfo]) -> None:
@@ -117,25 +123,36 @@ class SchedulerSide:
         """What workers told of transfers: TRANSFER_RESULT [n]."""
         complete = self._results.add(results)
         if len(complete):
-            self.counters.add("failed_transfers", int((complete["status"] != 0).sum()))
+            answers = self._loads.answered(complete)
+            self.counters.add("asked_images", answers.asked)
+            self.counters.add("found_images", answers.found)
+            self.counters.add("failed_transfers", answers.failed)
             self.cache.settle(complete)
             self._take_transfers()
 
     def _take_transfers(self) -> None:
-        if self.options.folder is not None:
-            self._step.transfer(self.cache.take_transfers())
+        if not self.options.has_tiers:
+            return
+        transfers = self.cache.take_transfers()
+        for medium, kv_blocks, states in self._loads.begin(transfers):
+            size = kv_blocks * self._image_bytes[0] + states * self._image_bytes[1]
+            self.counters.add("loaded_bytes", size, medium)
+        self._step.transfer(transfers)
 
     # --- Prompts -----------------------------------------------------------------------------------------------------
 
     def match(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens behind vLLM's own hit can be restored; None: ask again in the next step."""
         held = self._held.get(request.request_id)
+        if held is not None and self._waits(held) and self._is_late(held):
+            self._give_up(request.request_id, held)
+            held = None
         if held is None:
             held = self._look_up(request)
+        if held is not None and self._waits(held):
+            return None
         if held is None:
             return 0
-        if held.loading and bool(self.cache.loading([held.number])[0]):
-            return None
         if not held.known:
             self._find_places(held)
         held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
@@ -145,23 +162,34 @@ class SchedulerSide:
 
     def _look_up(self, request: Any) -> Held | None:
         tokens = tokens_of(request)
-        started = self._start(request, tokens)
+        started = self._start(request, tokens, "device" if request.skip_reading_prefix_cache else self._loads.search)
         if tokens is None or started is None:
             return None
-        held = Held(started.request, len(tokens), started.load_tokens > 0, "host", started.lost,
-                    started.reused_tokens + started.lost_tokens)
-        if held.loading:
-            held.medium = "file"
-            self.counters.add("loaded_bytes", started.load_bytes)
+        held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens)
+        if started.load_medium != "device":
+            held.waits_since_s = time.monotonic()
         self._held[request.request_id] = held
         return held
 
-    def _start(self, request: Any, tokens: Int32s | None) -> StartedRequest | None:
+    def _waits(self, held: Held) -> bool:
+        return held.waits_since_s is not None and bool(self.cache.loading([held.number])[0])
+
+    def _is_late(self, held: Held) -> bool:
+        return held.waits_since_s is not None and 0 < self.options.load_wait_s < time.monotonic() - held.waits_since_s
+
+    def _give_up(self, request_id: str, held: Held) -> None:
+        """The prompt's request of the cache ends when what it waits for is answered. Until then no other one waits."""
+        self._loads.give_up(held.number)
+        self.counters.add("late_loads", 1)
+        self._finish(self._held.pop(request_id).number)
+
+    def _start(self, request: Any, tokens: Int32s | None, search: str) -> StartedRequest | None:
         """Into the cache; None, with the reason counted: it does not take the request now."""
         reason = "not_tokens" if tokens is None else "too_long" if len(tokens) > self._max_request_tokens else (
             "resetting" if self._reset_wanted else "")
         if tokens is not None and not reason:
-            started = self.cache.start(tokens, namespace=namespace_of(request), media=media_of(request, len(tokens)))
+            started = self.cache.start(tokens, namespace=namespace_of(request, self._resets),
+                                       media=media_of(request, len(tokens)), search=search)
             self._take_transfers()
             if started is not None:
                 return started
@@ -174,6 +202,11 @@ class SchedulerSide:
         nothing is reused."""
         held.known = True
         held.reused = self.cache.computed(held.number)
+        load = self._loads.of(held.number)
+        if load is not None and load.tokens == held.reused:
+            held.medium = load.medium
+        elif load is not None:
+            held.lost, held.branch = "tier_failed", max(held.branch, load.tokens)
         if held.reused == 0:
             return
         plan = self.cache.plan([held.number], [1])
@@ -303,15 +336,11 @@ class SchedulerSide:
         if known is None or len(known) < tokens:
             self.counters.add("unsaved", 1, "unknown_tokens")
             return
-        started = self._start(request, known[:tokens])
+        started = self._start(request, known[:tokens], "device")
         if started is None:
             return
-        if started.load_tokens:
-            self.counters.add("unsaved", 1, "loading")
-        else:
-            self._save(started.request, tokens, blocks, tables)
-        self.cache.finish(started.request)
-        self._take_transfers()
+        self._save(started.request, tokens, blocks, tables)
+        self._finish(started.request)
 
     def _save(self, number: int, tokens: int, blocks: Mapping[int, int], tables: Sequence[Sequence[int]]) -> None:
         """The request has computed these tokens. KV that is new to the request is copied, and the state unless the
@@ -344,13 +373,19 @@ class SchedulerSide:
         """The prompt is computed, or vLLM has preempted or dropped it. What was kept stays."""
         held = self._held.pop(request_id, None)
         if held is not None:
-            self.cache.finish(held.number)
-            self._take_transfers()
+            self._finish(held.number)
+
+    def _finish(self, number: int) -> None:
+        self.cache.finish(number)
+        self._loads.forget(number)
+        self._take_transfers()
 
     def reset(self) -> None:
         """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
-        request is under way and no transfer either."""
+        request is under way and no transfer either. What is stored later is this engine's alone: vLLM resets a cache
+        when weights change, of which no name tells."""
         self._reset_wanted = True
+        self._resets += 1
         for name in list(self._held):
             self.end(name)
         self._try_reset()

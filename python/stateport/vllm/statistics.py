@@ -16,10 +16,14 @@ COUNTED = {
     "saved_states": ("States that were copied to the host", ""),
     "saved_bytes": ("Bytes of KV and states that were copied to the host, in each worker", ""),
     "restored_bytes": ("Bytes that were copied from the host, in each worker", ""),
-    "loaded_bytes": ("Bytes of images that were read from files, in each worker", ""),
+    "loaded_bytes": ("Bytes of images that were loaded to the host, in each worker, by tier", "tier"),
     "unsaved": ("States that vLLM offered and that were not kept, by reason", "reason"),
     "failed_restores": ("Prompts whose pages could not be restored", ""),
-    "failed_transfers": ("Transfers with files that did not succeed", ""),
+    "failed_transfers": ("Transfers with files or the shared store that did not succeed, and finds that were not "
+                         "answered", ""),
+    "asked_images": ("Images that the shared store was asked for", ""),
+    "found_images": ("Images of those that were there", ""),
+    "late_loads": ("Prompts that were computed because files or the shared store kept them waiting", ""),
 }
 
 

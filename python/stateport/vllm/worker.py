@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side: pools on the host, copies between them and vLLM's pages, and files."""
+"""A worker's side: pools on the host, copies between them and vLLM's pages, and what lies below the pools."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from stateport import _library
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records
 from stateport.copier import SlotCopier
 from stateport.errors import Error
+from stateport.remote_store import RemoteStore
 from stateport.runtime import synchronize
 from stateport.spec import StateSpec
 from stateport.store import StateStore
-from stateport.tiers import StateTiers
+from stateport.tiers import RemoteOptions, StateTiers
 from stateport.vllm.layout import KV, STATE, PageGroup, PageLayout, Part, kv_parts, pool_sizes, state_parts
 from stateport.vllm.metadata import PageCopies, StepPlan, WorkerInfo
 from stateport.vllm.options import ConnectorOptions
+from stateport.vllm.sharing import open_store, unsplit
 
 logger = logging.getLogger(__name__)
 
 _LAYOUT_NAMES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_ATTENTION_BACKEND")
-_CLOSE_S_MAX = 60.0  # for writes to files that are under way when the engine ends
+_CLOSE_S_MAX = 60.0  # for writes that are under way when the engine ends
 
 
 @dataclasses.dataclass
@@ -48,6 +50,7 @@ class WorkerSide:
         self._model = model
         self._groups: dict[int, _Group] = {}
         self._tiers: StateTiers | None = None
+        self._store: RemoteStore | None = None
         self.info: WorkerInfo | None = None
 
     # --- The pools ---------------------------------------------------------------------------------------------------
@@ -63,12 +66,20 @@ class WorkerSide:
         device = next(iter(kv_caches.values())).device
         stores = [self._pool(content, spec, slots, device, pages)
                   for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
-        if self.options.folder is not None:
+        if self.options.has_tiers:
             self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._name(kv_caches),
-                                     folder=self.options.folder, file_bytes=self.options.file_bytes)
+                                     folder=self.options.folder, file_bytes=self.options.file_bytes,
+                                     remote=self._remote(kv, states))
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
                                states.image_bytes, states.fingerprint, self.images())
         return self.info
+
+    def _remote(self, kv: StateSpec, states: StateSpec) -> RemoteOptions | None:
+        """Its objects are images of this rank: the model's name says which one it is."""
+        if self.options.remote is None:
+            return None
+        self._store = open_store(self.options.remote)
+        return RemoteOptions(self._store, states=[unsplit(states)], kv=unsplit(kv))
 
     def _name(self, kv_caches: Mapping[str, torch.Tensor]) -> str:
         """The model, and how the values of a page lie in it: an image has the bytes of a page as they are."""
@@ -141,25 +152,29 @@ class WorkerSide:
         _settle_copies()
 
     def results(self) -> Records:
-        """Transfers with files that have ended: TRANSFER_RESULT [n]."""
+        """Transfers with what lies below the pools that have ended: TRANSFER_RESULT [n]."""
         if self._tiers is None:
             return np.empty(0, TRANSFER_RESULT)
         return self._tiers.poll(_stream())
 
     def images(self) -> Records:
         """What lies in files: IMAGE_KEY [n]."""
-        return np.empty(0, IMAGE_KEY) if self._tiers is None else self._tiers.keys("file")
+        if self._tiers is None or self.options.folder is None:
+            return np.empty(0, IMAGE_KEY)
+        return self._tiers.keys("file")
 
     def close(self) -> None:
-        """Waits for the files that are being written, at most a minute."""
+        """Waits for what is being written, at most a minute."""
         tiers, self._tiers = self._tiers, None
-        if tiers is None:
-            return
-        end = time.monotonic() + _CLOSE_S_MAX
-        while tiers.info()["in_flight"] and time.monotonic() < end:
-            tiers.poll(_stream())
-            time.sleep(0.001)
-        tiers.close()
+        store, self._store = self._store, None
+        if tiers is not None:
+            end = time.monotonic() + _CLOSE_S_MAX
+            while tiers.info()["in_flight"] and time.monotonic() < end:
+                tiers.poll(_stream())
+                time.sleep(0.001)
+            tiers.close()
+        if store is not None:
+            store.close()
 
 
 _TYPED = (torch.float32, torch.bfloat16, torch.float16)

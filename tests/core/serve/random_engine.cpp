@@ -203,12 +203,16 @@ void RandomEngine::start() {
   if (names.tenant == 1) tenant.salt = "one";
   if (names.tenant == 2) tenant.extra_key = "two";
   const MediaKey media{.id = "image", .first_token = names.media_at};
+  const auto search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
                                       .media = std::span(&media, names.media_at >= 0 ? 1 : 0),
                                       .hint = random_hint(),
-                                      .now_s = now_s_ += 1});
+                                      .now_s = now_s_ += 1,
+                                      .search = search});
   if (!started) return;
+  if (search == PromptSearch::device) REQUIRE_FALSE(started->load);
+  if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
   hits += started->reused_tokens > 0;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   REQUIRE(started->lost.has_value() == (started->lost_tokens > 0));

@@ -123,6 +123,39 @@ TEST_CASE("a request asks for so many states at most, those of the longest prefi
   }
 }
 
+TEST_CASE("a prompt is looked for as far as its caller says") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Two two(small(index, remote));
+    RequestCache& cache = *two.other.cache;
+    for (const PromptSearch search : {PromptSearch::known, PromptSearch::device}) {
+      const StartedRequest unknown = *cache.start({.tokens = two.prompt, .search = search});
+      CHECK_FALSE(unknown.load);
+      CHECK(unknown.reused_tokens == 0);
+      CHECK(cache.chunk(unknown.request, 100) > 0);
+      cache.end(unknown.request, RequestEnd::aborted);
+    }
+    CHECK(two.usage().asked_images == 0);
+    CHECK(cache.stats().requests == 2);
+    // What it has found once, and given up on the device, it knows.
+    two.other.serve(two.prompt);
+    push_down(two.other);
+    const StartedRequest here = *cache.start({.tokens = two.prompt, .search = PromptSearch::device});
+    CHECK_FALSE(here.load);
+    CHECK(here.reused_tokens == 0);
+    cache.check_invariants();
+    cache.end(here.request, RequestEnd::aborted);
+    const std::int64_t asked = two.usage().asked_images;
+    const StartedRequest known = *cache.start({.tokens = two.prompt, .search = PromptSearch::known});
+    REQUIRE(known.load);
+    CHECK(known.load->tokens == 32);
+    two.other.move_all();
+    CHECK(cache.computed(known.request) == 32);
+    CHECK(two.usage().asked_images == asked);
+    CHECK_THROWS_AS(static_cast<void>(cache.start({.tokens = two.prompt, .search = PromptSearch{3}})), InvalidArgument);
+  }
+}
+
 TEST_CASE("nobody asks for what would take longer to load than to compute") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

@@ -3,7 +3,8 @@
 # StateportConnector in vLLM as it is published, on the CPU: tests/engines/vllm/run.sh [MODEL…]
 #   lfm2, granite, qwen3_next, tiny, with random weights: what plain vLLM and stateport reuse of each prompt, from which
 #   tier, and whether tokens and log-probabilities are bit for bit those of a cold run. Then a second engine starts over
-#   the files that the first one left.
+#   the files that the first one left; and two engines that run at a time share a Mooncake Store (sharing.py).
+#   Without Mooncake that part is left out, which is said.
 # Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py).
 # vLLM is installed in the cache folder (6.5 GB, 3 to 7 minutes, once); the wheel takes 5 minutes unless it is built or
 # STATEPORT_WHEEL names one; a model takes 2 minutes and 3 GB of memory. Exit code 77: it could not be made, and why.
@@ -32,6 +33,42 @@ export VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_TH
 run_python "$folder" -c 'import vllm' >"$folder/import.log" 2>&1 ||
   impossible "vLLM does not start here: $(tail -n 1 "$folder/import.log")"
 
+# Mooncake's client has an environment of its own, behind vLLM's in the order of look-ups.
+mooncake=$cache/engines/mooncake
+provide_engine "$mooncake" "$python" 1 "$here/../mooncake/requirements.txt" \
+  "mooncake-transfer-engine-non-cuda==$(pinned mooncake-transfer-engine-non-cuda)"
+PYTHONPATH=$("$mooncake/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH MC_LOG_LEVEL=${MC_LOG_LEVEL:-ERROR} GLOG_minloglevel=${GLOG_minloglevel:-2}
+run_python "$folder" -c 'import mooncake.store' >"$folder/mooncake.log" 2>&1 || {
+  say "Mooncake does not start here, and nothing is shared (libibverbs1): $(tail -n 1 "$folder/mooncake.log")"
+  mooncake=
+}
+
+# share MODEL FOLDER: the store, two engines at a time, and the cold one.
+share() {
+  local model=$1 work=$2 engine engines=() status=0
+  rm -f "$work"/address "$work"/*.done "$work"/store.*
+  run_python "$folder" "$here/shared_store.py" "$work" >"$work/store.log" 2>&1 &
+  while [ ! -e "$work/address" ]; do
+    kill -0 $! 2>/dev/null || fail "the store of Mooncake did not start" "read $work/store.log"
+    sleep 0.1
+  done
+  run_python "$folder" "$here/sharing.py" jobs "$work" "$model"
+  say "$model: two engines share a Mooncake Store"
+  for engine in one two; do
+    run_python "$folder" "$here/serve.py" "$work/sharing-$engine.json" >"$work/sharing-$engine.log" 2>&1 &
+    engines+=($!)
+  done
+  wait "${engines[@]:0:1}" || status=1
+  wait "${engines[@]:1:1}" || status=1
+  touch "$work/store.stop"
+  wait
+  [ $status = 0 ] || fail "an engine that shares failed" "read $work/sharing-one.log and $work/sharing-two.log"
+  run_python "$folder" "$here/serve.py" "$work/sharing-cold.json" >"$work/sharing-cold.log" 2>&1 ||
+    fail "the engine 'cold' of $model failed" "read $work/sharing-cold.log"
+  run_python "$folder" "$here/sharing.py" compare "$work"
+}
+
 models=("$@")
 [ $# -gt 0 ] || models=(lfm2 granite qwen3_next)
 failed=()
@@ -51,6 +88,7 @@ for model in "${models[@]}"; do
       fail "the engine '$job' of $model failed" "$(tail -n 3 "$work/$job.log")" "read $work/$job.log"
   done
   run_python "$folder" "$here/compare.py" "$work" || failed+=("$model")
+  [ -z "$mooncake" ] || share "$model" "$work" || failed+=("$model, shared")
 done
 [ ${#failed[@]} = 0 ] || fail "vLLM: $(printf '%s ' "${failed[@]}")differ"
 say "vLLM: all good"

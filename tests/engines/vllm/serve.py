@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """One engine: serve.py JOB.json. It serves the job's requests, one call of vLLM after the other, and writes what came
-out of each: tokens, their log-probabilities, reused tokens, and those of them that stateport restored, by tier."""
+out of each: tokens, their log-probabilities, reused tokens, those of them that stateport restored, by tier, and how
+long it took. A call may wait for a file (wait_for) that another engine made (tell)."""
 import json
 import pathlib
 import sys
+import time
 from typing import Any
 
 from vllm import LLM, SamplingParams
 
+SIGNAL_S_MAX, WRITES_S = 600, 2  # WRITES_S: what a call left is written to a shared store until then
 OURS = "vllm:stateport_"
 RESTORED = OURS + "hit_tokens"
 
@@ -51,18 +54,32 @@ def serve(llm: LLM, call: dict[str, Any], earlier: dict[str, list[int]]) -> list
         prompts.append({"prompt_token_ids": tokens})
     sampling = SamplingParams(temperature=0, max_tokens=call["output_tokens"], logprobs=0, detokenize=False,
                               ignore_eos=True)
-    before = restored(llm)
+    before, begin = restored(llm), time.monotonic()
     outputs = llm.generate(prompts, sampling, use_tqdm=False)
-    after = restored(llm)
+    after, seconds = restored(llm), time.monotonic() - begin
     rows = []
     for request, prompt, output in zip(call["requests"], prompts, outputs, strict=True):
         sampled = list(output.outputs[0].token_ids)
         earlier[request["name"]] = prompt["prompt_token_ids"] + sampled
         chosen = [step[token].logprob for step, token in zip(output.outputs[0].logprobs, sampled, strict=True)]
         rows.append({"name": request["name"], "prompt_tokens": len(prompt["prompt_token_ids"]), "tokens": sampled,
-                     "logprobs": chosen, "reused": output.num_cached_tokens,
+                     "logprobs": chosen, "reused": output.num_cached_tokens, "seconds": seconds,
                      "restored": {tier: count - before.get(tier, 0) for tier, count in after.items()}})
     return rows
+
+
+def wait_for(file: str | None) -> None:
+    end = time.monotonic() + SIGNAL_S_MAX
+    while file and not pathlib.Path(file).exists():
+        if time.monotonic() > end:
+            sys.exit(f"{file} is not there after {SIGNAL_S_MAX} s")
+        time.sleep(0.05)
+
+
+def tell(file: str | None) -> None:
+    if file:
+        time.sleep(WRITES_S)
+        pathlib.Path(file).touch()
 
 
 def main() -> None:
@@ -71,9 +88,11 @@ def main() -> None:
     llm = engine(job)
     rows, earlier = [], {}
     for call in job["calls"]:
+        wait_for(call.get("wait_for"))
         if call["reset"] and not llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not reset its cache")
         rows += serve(llm, call, earlier)
+        tell(call.get("tell"))
     counters = counted(llm)
     llm.llm_engine.engine_core.shutdown()  # also ends the writes to files
     pathlib.Path(job["out"]).write_text(json.dumps({"rows": rows, "counters": counters}))

@@ -14,6 +14,13 @@
 extern "C" {
 #endif
 
+/// How far a start looks for what a prompt can reuse.
+typedef enum stateport_prompt_search {
+  STATEPORT_SEARCH_EVERYWHERE = 0,  ///< on the device and below, and the remote tier is asked what else it has
+  STATEPORT_SEARCH_KNOWN,           ///< the remote tier is not asked
+  STATEPORT_SEARCH_DEVICE           ///< nothing is loaded: the request can run at once
+} stateport_prompt_search;
+
 typedef struct stateport_prompt {
   size_t size;
   const int32_t* tokens;  ///< all that is known; of a request that starts again: prompt and output so far
@@ -23,6 +30,7 @@ typedef struct stateport_prompt {
   size_t media_count;
   const stateport_reuse_hint* hint;  ///< null: nothing is known
   double now_s;                      ///< the caller's clock in seconds; never goes back
+  int32_t search;                    ///< stateport_prompt_search
 } stateport_prompt;
 
 typedef struct stateport_started_request {

@@ -25,6 +25,13 @@ struct MediaKey {
   std::int64_t first_token = 0;  ///< position in the prompt; ascending
 };
 
+/// How far start() looks for what a prompt can reuse.
+enum class PromptSearch : std::uint8_t {
+  everywhere,  ///< on the device and below, and the remote tier is asked what else it has
+  known,       ///< the remote tier is not asked
+  device       ///< nothing is loaded: the request can run at once
+};
+
 /// What a request asks for. The spans are read during the call alone.
 struct Prompt {
   std::span<const Token> tokens;  ///< all that is known; of a request that starts again: prompt and output so far
@@ -32,6 +39,7 @@ struct Prompt {
   std::span<const MediaKey> media;
   ReuseHint hint;    ///< about prompts that may continue this one, unless end() gives a better one
   double now_s = 0;  ///< the caller's clock in seconds; never goes back
+  PromptSearch search = PromptSearch::everywhere;
 };
 
 /// What a request that starts gets from a tier. Without tokens the remote tier is being asked what it has

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What requests of the cache ask the tiers for and load, seen in the transfers that the cache names."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from stateport._arrays import Records
+from stateport.tier_options import CONTENTS, MEDIA, TRANSFER_KINDS, TRANSFER_STATUSES
+
+ASK_AGAIN_S = 5.0  # after a find that was not answered as it should be
+
+_LOAD, _FIND = TRANSFER_KINDS.index("load"), TRANSFER_KINDS.index("find")
+_DONE, _GONE = TRANSFER_STATUSES.index("done"), TRANSFER_STATUSES.index("gone")
+_KV = CONTENTS.index("kv_block")
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What a request loads. medium: the slowest tier. tokens: of the longest prefix."""
+
+    medium: str
+    tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """asked: finds. found: those of them that were done. failed: transfers that were not done, but for what was asked
+    for and is not there."""
+
+    asked: int
+    found: int
+    failed: int
+
+
+class Loads:
+    """The finds and loads under way, and when to wait for them.
+
+    A store that does not answer must not keep prompts waiting: until all that a prompt gave up on is answered, nothing
+    is loaded; after a find that failed the store is not asked for ASK_AGAIN_S seconds."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, tuple[int, int]] = {}  # by transfer: its request and kind
+        self._loads: dict[int, tuple[int, int]] = {}  # by request: the slowest tier, tokens
+        self._late: set[int] = set()  # transfers that a prompt gave up on
+        self._ask_from_s = 0.0
+
+    @property
+    def search(self) -> str:
+        """How far a prompt is looked for now: of RequestCache.start."""
+        if self._late:
+            return "device"
+        return "known" if time.monotonic() < self._ask_from_s else "everywhere"
+
+    def begin(self, transfers: Records) -> list[tuple[str, int, int]]:
+        """Transfers are under way. What is loaded: tier, blocks of KV, states."""
+        loaded = []
+        for number, kind, request in zip(*(transfers[name].tolist() for name in ("id", "kind", "request")),
+                                         strict=True):
+            if kind in (_LOAD, _FIND):
+                self._under_way[number] = request, kind
+        loads = transfers[transfers["kind"] == _LOAD]
+        for request, medium, tokens in zip(loads["request"].tolist(), loads["from"].tolist(),
+                                           loads["image"]["tokens"].tolist(), strict=True):
+            slowest, longest = self._loads.get(request, (0, 0))
+            self._loads[request] = max(medium, slowest), max(tokens, longest)
+        for medium in sorted(set(loads["from"].tolist())):
+            of_kv = loads["image"]["content"][loads["from"] == medium] == _KV
+            loaded.append((MEDIA[medium], int(of_kv.sum()), int((~of_kv).sum())))
+        return loaded
+
+    def answered(self, results: Records) -> Answers:
+        """Transfers ended: TRANSFER_RESULT [n]."""
+        asked = found = failed = 0
+        for number, status in zip(results["id"].tolist(), results["status"].tolist(), strict=True):
+            _, kind = self._under_way.pop(number, (-1, -1))
+            self._late.discard(number)
+            asked += kind == _FIND
+            found += kind == _FIND and status == _DONE
+            is_failure = status != _DONE and not (kind == _FIND and status == _GONE)
+            failed += is_failure
+            if kind == _FIND and is_failure:
+                self._ask_from_s = time.monotonic() + ASK_AGAIN_S
+        return Answers(asked, found, failed)
+
+    def give_up(self, request: int) -> None:
+        """Nobody waits for this request of the cache any more."""
+        self._late |= {number for number, (whose, _) in self._under_way.items() if whose == request}
+
+    def of(self, request: int) -> Load | None:
+        """Of a request of the cache; None: it loaded nothing."""
+        if request not in self._loads:
+            return None
+        medium, tokens = self._loads[request]
+        return Load(MEDIA[medium], tokens)
+
+    def forget(self, request: int) -> None:
+        """The request of the cache ends; its number may be used again."""
+        self._loads.pop(request, None)
