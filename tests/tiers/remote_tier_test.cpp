@@ -105,10 +105,10 @@ struct Rank {
   }
 };
 
-/// Takes `room` questions at a time, and answers them when the test says so: nothing is there.
+/// Takes `room` questions at a time, and answers them when the test says so, each so many times: nothing is there.
 class SlowStore final : public RemoteStore {
  public:
-  explicit SlowStore(std::size_t room) : room_(room) {}
+  explicit SlowStore(std::size_t room, std::size_t times = 1) : room_(room), times_(times) {}
 
   std::atomic<int> polls = 0;
   std::atomic<bool> answers = false;
@@ -119,7 +119,7 @@ class SlowStore final : public RemoteStore {
   bool do_remove(std::span<const RemoteKey>) override { return false; }
   bool do_exists(std::span<const RemoteKey> keys) override {
     if (asked_.size() + keys.size() > room_) return false;
-    for (const RemoteKey& key : keys) asked_.push_back(key.ticket);
+    for (const RemoteKey& key : keys) asked_.insert(asked_.end(), times_, key.ticket);
     return true;
   }
   std::size_t do_poll(std::span<RemoteCompletion> completions) override {
@@ -132,6 +132,7 @@ class SlowStore final : public RemoteStore {
   }
 
   std::size_t room_;
+  std::size_t times_;
   std::vector<std::uint64_t> asked_;  ///< of the tier's thread alone
 };
 
@@ -268,6 +269,18 @@ TEST_CASE("what a full store refuses is not offered again before it has answered
   RemoteTierCompletion answers[3];
   CHECK(tier.poll(answers) == 3);
   for (const RemoteTierCompletion& answer : answers) CHECK(answer.status == gone);
+}
+
+TEST_CASE("a client that answers more than it was asked does no harm") {
+  const ObjectSet set = set_of({});
+  REQUIRE(set.size() > 1);
+  SlowStore store(plenty, set.size());
+  store.answers = true;
+  RemoteTier tier(store, {set});
+  for (std::int64_t i = 0; i < 100; ++i) REQUIRE(tier.find(static_cast<TransferId>(i), key_of(i)));
+  tier.wait_idle();
+  const RemoteTierStatistics statistics = tier.statistics();
+  CHECK(statistics.find_answers[static_cast<std::size_t>(gone)] == 100);
 }
 
 TEST_CASE("a tier bounds what is under way, and counts what it refuses") {

@@ -128,11 +128,12 @@ bool RemoteJobs::submit_keys(std::size_t jobs) {
         keys_.push_back({.ticket = ticket_of(waiting_[i], part)});
       }
     running.parts.assign(part, TransferStatus::failed);
+    running.waits.assign(part, false);
   }
   for (std::size_t i = 0; i < names_.size(); ++i) keys_[i].key = names_[i];
   const bool finds = running_[waiting_.front()].job.kind == RemoteJob::Kind::find;
   if (!(finds ? store_.exists(keys_) : store_.remove(keys_))) return false;
-  for (std::size_t i = 0; i < jobs; ++i) running_[waiting_[i]].left = running_[waiting_[i]].parts.size();
+  for (std::size_t i = 0; i < jobs; ++i) wait_for_answers(running_[waiting_[i]]);
   in_store_ += keys_.size();
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(jobs));
   return true;
@@ -153,13 +154,19 @@ bool RemoteJobs::submit_objects(std::uint32_t number) {
   for (std::size_t object = 0; object < set.size(); ++object)
     objects_.push_back({.ticket = ticket_of(number, object), .key = names_[object], .pieces = {&pieces_[object], 1}});
   running.parts.assign(set.size(), TransferStatus::failed);
+  running.waits.assign(set.size(), false);
   running.bytes.assign(set.size(), 0);
   if (!(running.job.kind == RemoteJob::Kind::write ? store_.put_from(objects_) : store_.get_into(objects_)))
     return false;
-  running.left = set.size();
+  wait_for_answers(running);
   in_store_ += set.size();
   waiting_.pop_front();
   return true;
+}
+
+void RemoteJobs::wait_for_answers(Running& running) noexcept {
+  running.left = running.parts.size();
+  std::fill(running.waits.begin(), running.waits.end(), true);
 }
 
 void RemoteJobs::take_answers(std::vector<Ended>& ended) {
@@ -169,8 +176,9 @@ void RemoteJobs::take_answers(std::vector<Ended>& ended) {
       const std::uint32_t number = number_of(completion.ticket);
       const std::size_t part = part_of(completion.ticket);
       // A client that answers what was not asked does no harm.
-      if (number >= running_.size() || part >= running_[number].parts.size() || running_[number].left == 0) continue;
+      if (number >= running_.size() || part >= running_[number].waits.size() || !running_[number].waits[part]) continue;
       Running& running = running_[number];
+      running.waits[part] = false;
       --in_store_;
       full_ = false;
       running.parts[part] = completion.status;

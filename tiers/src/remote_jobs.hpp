@@ -63,6 +63,7 @@ class RemoteJobs {
     RemoteJob job;
     std::int32_t encoding = 0;          ///< read: that is tried
     std::size_t left = 0;               ///< parts that are not answered
+    std::vector<bool> waits;            ///< which these are
     std::vector<TransferStatus> parts;  ///< by object; of finds and removes by encoding and object
     std::vector<std::uint64_t> bytes;   ///< of parts that were got
   };
@@ -76,6 +77,8 @@ class RemoteJobs {
   [[nodiscard]] bool submit_keys(std::size_t jobs);
   /// Jobs like the first one, whose keys go in one batch.
   [[nodiscard]] std::size_t jobs_together() const;
+  /// The store has all parts of the job.
+  static void wait_for_answers(Running& running) noexcept;
   void take_answers(std::vector<Ended>& ended);
   void finish(std::uint32_t number, std::vector<Ended>& ended);
   void finish_read(std::uint32_t number, std::vector<Ended>& ended);
