@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import stateport as sp
+from stateport.vllm import prompts
 from stateport.vllm.identity import model_name
 from stateport.vllm.prompts import namespace_of
 
@@ -72,3 +73,22 @@ def test_an_adapter_that_was_trained_again_shares_nothing(tmp_path: pathlib.Path
     assert namespace_of(request(str(tmp_path))) != before
     assert namespace_of(request("org/adapter")) == namespace_of(request("org/adapter"))
     assert namespace_of(request("org/adapter", "tenant")) != namespace_of(request("org/adapter"))
+
+
+def test_after_a_reset_prompts_share_nothing_with_earlier_ones_or_other_processes(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = types.SimpleNamespace(lora_name="a", lora_int_id=1, lora_path="nowhere")
+    asked = [types.SimpleNamespace(), types.SimpleNamespace(cache_salt="s"), types.SimpleNamespace(lora_request=lora)]
+    names = [namespace_of(request, resets) for request in asked for resets in range(3)]
+    monkeypatch.setattr(prompts, "_PROCESS", "another one")
+    names += [namespace_of(request, 1) for request in asked]
+    assert len({repr(name) for name in names}) == len(names)
+
+
+def test_named_weights_have_one_name_wherever_they_lie() -> None:
+    here, there = engine("/a/model", None), engine("/b/model", None)
+    for one in (here, there):
+        path = one.model_config.model
+        one.model_config.hf_config.to_dict = lambda path=path: {"hidden_size": 64, "_name_or_path": path}
+    assert model_name(here, 16, named="mine") == model_name(there, 16, named="mine")
+    assert model_name(here, 16, outlives=False) != model_name(there, 16, outlives=False)

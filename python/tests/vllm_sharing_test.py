@@ -122,6 +122,9 @@ def test_what_one_engine_computed_another_one_restores_and_the_other_way_round(s
     assert values["asked_images"] > values["found_images"] > 0 and "failed_transfers" not in values
     assert values["loaded_bytes:remote"] > 0 and "late_loads" not in values
     assert serve(first, request("b", branch)) == [44]
+    # Requests of the cache with the numbers of those that loaded.
+    assert serve(second, request("c", prompt(42)), request("d", prompt(42))) == [40, 40]
+    assert values["hits:host"] == 2 and values["hits:remote"] == 2
     for engine in (first, second):
         engine.close()
 
