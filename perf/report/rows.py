@@ -119,6 +119,9 @@ def copy_rows():
     for bench, what in (("fp32_to_blocks", "fp32 -> int8 blocks"), ("blocks_to_fp32", "int8 blocks -> fp32")):
         yield row("convert", f"{what} slot copy | memcpy of the fp32 states, same threads", "slot_convert_bench",
                   f"{bench}{manual}", "ours_ns", "memcpy_ns")
+    for layout in ("sd", "ds"):
+        yield row("reshard", f"a state of 4 ranks to 2, sd -> {layout} | memcpy per tensor, same threads",
+                  "resharder_bench", f"four_to_two/sd_to_{layout}{manual}", "ours_ns", "memcpy_ns")
     for idle, what in ((0, "64 requests"), (63, "1 of 64 requests")):
         yield row("commit", f"states of accepted drafts, {what} | memcpy per chunk", "commit_step_bench",
                   f"commit_step/idle:{idle}{manual}", "ours_ns", "memcpy_ns")

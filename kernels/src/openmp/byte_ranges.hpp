@@ -8,6 +8,7 @@
 #include "../shifted_copy.hpp"
 #include "block_range.hpp"
 #include "convert_copy.hpp"
+#include "place_copy.hpp"
 #include "row_shift.hpp"
 #include "stream_copy.hpp"
 
@@ -102,7 +103,10 @@ inline void copy_elements_of(const TensorRoute& route, std::byte* dst, const std
   if (route.mode == TensorRoute::Mode::convert)
     return convert_copy(dst + range.first * bytes, route.dst_type, src + range.first * element_bytes(route.src_type),
                         route.src_type, range.count, nontemporal_min);
-  if (route.mode == TensorRoute::Mode::elements) return copy_elements(0, 1, route, dst, src, range.first, range.count);
+  if (route.mode == TensorRoute::Mode::elements) {
+    if (copy_places(route, dst, src, static_cast<std::uint32_t>(range.first), range.count)) return;
+    return copy_elements(0, 1, route, dst, src, range.first, range.count);
+  }
   stream_copy(dst + range.first * bytes, src + range.first * bytes, range.count * bytes, nontemporal_min);
 }
 
