@@ -171,6 +171,34 @@ def test_a_reset_forgets_everything_though_a_request_runs() -> None:
     engine.close()
 
 
+def test_prompts_that_began_before_a_reset_leave_nothing() -> None:
+    engine = engine_of()
+    engine.budget = 8
+    one = request("a", prompt(42))
+    engine.add(one)
+    for _ in range(3):
+        engine.step()
+    engine.side.reset(["a 0"])
+    engine.drain()
+    assert serve(engine, request("b", prompt(42))) == [0]
+    assert serve(engine, request("c", prompt(42))) == [40]
+    engine.close()
+
+
+def test_a_prompt_that_is_preempted_after_a_reset_is_computed_anew_and_kept() -> None:
+    engine = engine_of()
+    engine.budget = 8
+    one = request("a", prompt(42))
+    engine.add(one)
+    engine.step()
+    engine.side.reset(["a 0"])
+    engine.step()
+    engine.step(preempt=one)
+    engine.drain()
+    assert serve(engine, request("b", prompt(42))) == [40]
+    engine.close()
+
+
 def test_failed_restores_are_computed_and_counted() -> None:
     engine = engine_of()
     serve(engine, request("a", prompt(42)))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import stateport as sp
-from stateport.vllm import prompts
+from stateport.vllm import identity, prompts
 from stateport.vllm.identity import model_name
 from stateport.vllm.prompts import namespace_of
 
@@ -83,6 +83,26 @@ def test_after_a_reset_prompts_share_nothing_with_earlier_ones_or_other_processe
     monkeypatch.setattr(prompts, "_PROCESS", "another one")
     names += [namespace_of(request, 1) for request in asked]
     assert len({repr(name) for name in names}) == len(names)
+
+
+def test_what_decides_how_pages_are_packed_changes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = engine()
+    names = [model_name(made, 16, outlives=False)]
+    for place, member, value in ((made, "speculative_config", types.SimpleNamespace(model="draft")),
+                                 (made, "attention_config", types.SimpleNamespace(backend="OTHER")),
+                                 (made.cache_config, "kv_cache_layout", "HND")):
+        setattr(place, member, value)
+        names.append(model_name(made, 16, outlives=False))
+    monkeypatch.setattr(identity.platform, "machine", lambda: "another")
+    names.append(model_name(made, 16, outlives=False))
+    assert len(set(names)) == len(names)
+
+
+def test_an_adapter_with_files_is_the_same_whatever_number_an_engine_gives_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"1234")
+    first, second = (request(str(tmp_path)) for _ in range(2))
+    second.lora_request.lora_int_id = 7
+    assert namespace_of(first) == namespace_of(second)
 
 
 def test_named_weights_have_one_name_wherever_they_lie() -> None:

@@ -76,8 +76,8 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._worker: WorkerSide | None = None
         if role == KVConnectorRole.SCHEDULER:
             seqs = int(vllm_config.scheduler_config.max_num_seqs)
-            # Beside those that run: prompts that wait for a load or for room, and one for a state of decoding.
-            self._scheduler = SchedulerSide(layout, options, max_requests=2 * seqs + 1,
+            # Prompts that run, those that wait for files or a store, those that gave that up, and a state of decoding.
+            self._scheduler = SchedulerSide(layout, options, max_requests=3 * seqs + 1,
                                             max_request_tokens=int(vllm_config.model_config.max_model_len))
         else:
             self._worker = WorkerSide(layout, options, model=model_name(
@@ -172,7 +172,7 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return False, None
 
     def reset_cache(self) -> bool:
-        self._decides.reset()
+        self._decides.reset([name for name, request in self._requests.items() if request.num_computed_tokens > 0])
         return True
 
     # --- Both --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import sys
 from typing import Any
 
@@ -31,10 +32,29 @@ def model_name(vllm_config: Any, block_size_tokens: int, *, named: str = "", ran
                         str(getattr(cache, "mamba_ssm_cache_dtype", None))],
         "block_size_tokens": block_size_tokens,
         "rank": rank,
+        "drafts": _drafts(vllm_config),
+        "kernels": _kernels(vllm_config),
         "vllm": str(getattr(sys.modules.get("vllm"), "__version__", "")),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return f"{named or model.model} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _drafts(vllm_config: Any) -> list[str]:
+    """A draft model may have KV of its own among the layers."""
+    drafts = getattr(vllm_config, "speculative_config", None)
+    return [str(getattr(drafts, name, None)) for name in ("method", "model", "revision")]
+
+
+def _kernels(vllm_config: Any) -> list[str]:
+    """What decides how kernels pack the values of a page beyond its shape and strides: on a CPU its instructions."""
+    chosen = [str(getattr(getattr(vllm_config, "attention_config", None), "backend", None)),
+              str(getattr(vllm_config.cache_config, "kv_cache_layout", None))]
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.cuda.is_available():
+        has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
+        chosen += [torch.backends.cpu.get_cpu_capability(), str(has_tiles)]
+    return [*chosen, platform.machine()]
 
 
 def _weights(vllm_config: Any, outlives: bool) -> list[Any]:

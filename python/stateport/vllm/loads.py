@@ -12,7 +12,7 @@ from stateport.tier_options import CONTENTS, MEDIA, TRANSFER_KINDS, TRANSFER_STA
 ASK_AGAIN_S = 5.0  # after a find that was not answered as it should be
 
 _LOAD, _FIND = TRANSFER_KINDS.index("load"), TRANSFER_KINDS.index("find")
-_DONE, _GONE = TRANSFER_STATUSES.index("done"), TRANSFER_STATUSES.index("gone")
+_DONE, _GONE, _FAILED = (TRANSFER_STATUSES.index(status) for status in ("done", "gone", "failed"))
 _KV = CONTENTS.index("kv_block")
 
 
@@ -43,7 +43,7 @@ class Loads:
     def __init__(self) -> None:
         self._under_way: dict[int, tuple[int, int]] = {}  # by transfer: its request and kind
         self._loads: dict[int, tuple[int, int]] = {}  # by request: the slowest tier, tokens
-        self._late: set[int] = set()  # transfers that a prompt gave up on
+        self._late: dict[int, set[int]] = {}  # by request that was given up: its transfers
         self._ask_from_s = 0.0
 
     @property
@@ -52,6 +52,11 @@ class Loads:
         if self._late:
             return "device"
         return "known" if time.monotonic() < self._ask_from_s else "everywhere"
+
+    @property
+    def late_requests(self) -> int:
+        """Requests of the cache that were given up, and are there until all is answered."""
+        return len(self._late)
 
     def begin(self, transfers: Records) -> list[tuple[str, int, int]]:
         """Transfers are under way. What is loaded: tier, blocks of KV, states."""
@@ -74,19 +79,24 @@ class Loads:
         """Transfers ended: TRANSFER_RESULT [n]."""
         asked = found = failed = 0
         for number, status in zip(results["id"].tolist(), results["status"].tolist(), strict=True):
-            _, kind = self._under_way.pop(number, (-1, -1))
-            self._late.discard(number)
+            request, kind = self._under_way.pop(number, (-1, -1))
+            late = self._late.get(request, set())
+            late.discard(number)
+            if not late:
+                self._late.pop(request, None)
             asked += kind == _FIND
             found += kind == _FIND and status == _DONE
             is_failure = status != _DONE and not (kind == _FIND and status == _GONE)
             failed += is_failure
-            if kind == _FIND and is_failure:
+            if kind == _FIND and status == _FAILED:
                 self._ask_from_s = time.monotonic() + ASK_AGAIN_S
         return Answers(asked, found, failed)
 
     def give_up(self, request: int) -> None:
         """Nobody waits for this request of the cache any more."""
-        self._late |= {number for number, (whose, _) in self._under_way.items() if whose == request}
+        late = {number for number, (whose, _) in self._under_way.items() if whose == request}
+        if late:
+            self._late[request] = late
 
     def of(self, request: int) -> Load | None:
         """Of a request of the cache; None: it loaded nothing."""

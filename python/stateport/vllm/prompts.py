@@ -38,7 +38,8 @@ def _adapter(lora: Any) -> bytes:
     """With what is known of its files, since an adapter may be trained again at the same place. Where none are known,
     it is kept apart from those of other processes."""
     known = files_of(str(lora.lora_path))
-    return repr((lora.lora_name, lora.lora_int_id, lora.lora_path, _PROCESS if known is None else known)).encode()
+    facts = known if known is not None else (_PROCESS, lora.lora_int_id)
+    return repr((lora.lora_name, lora.lora_path, facts)).encode()
 
 
 def media_of(request: Any, tokens: int) -> list[MediaKey]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
 from stateport.tier_options import TierOptions
 from stateport.vllm.layout import PageLayout
-from stateport.vllm.loads import Loads
+from stateport.vllm.loads import Load, Loads
 from stateport.vllm.metadata import ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.prompts import media_of, namespace_of, tokens_of
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 NULL_BLOCK = 0  # vLLM's: of tokens whose block is not kept
 Offers = Mapping[str, Sequence[tuple[int, int, int]]]  # request: (group, vLLM's block, tokens)
+HANG_S = 1.0  # what a prompt waits for so long and then is not there for keeps no other one waiting
 BlockIds = Callable[[str], Sequence[Sequence[int]] | None]
 
 
@@ -40,14 +42,15 @@ class Held:
 
     reused: tokens whose KV (kv: places on the host) and state (slot) can be restored. local: tokens of vLLM's own hit.
     junction: where vLLM wants to stop, 0: nowhere. branch: where the prompt leaves a prefix whose KV is cached.
-    waits_since_s: for files or the shared store, None: it does not. known: reused, slot and kv are. admitted: vLLM has
-    blocks for it."""
+    waits_since_s: for files or the shared store, None: it does not. load: what came of that. known: reused, slot and kv
+    are. admitted: vLLM has blocks for it."""
 
     number: int
     prompt_tokens: int
     lost: str
     branch: int
     waits_since_s: float | None = None
+    load: Load | None = None
     medium: str = "host"
     reused: int = 0
     slot: int = -1
@@ -74,6 +77,9 @@ class SchedulerSide:
         self._max_requests, self._max_request_tokens = max_requests, max_request_tokens
         self._held: dict[str, Held] = {}
         self._loads = Loads()
+        self._wait_s = options.load_wait_s or math.inf
+        self._waiting_max = max(max_requests // 3, 1)
+        self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
         self._reset_wanted, self._resets = False, 0
         self._cache: RequestCache | None = None
@@ -144,15 +150,19 @@ class SchedulerSide:
     def match(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens behind vLLM's own hit can be restored; None: ask again in the next step."""
         held = self._held.get(request.request_id)
-        if held is not None and self._waits(held) and self._is_late(held):
-            self._give_up(request.request_id, held)
-            held = None
         if held is None:
-            held = self._look_up(request)
-        if held is not None and self._waits(held):
-            return None
+            search = "device" if request.skip_reading_prefix_cache else self._loads.search
+            if self._is_crowded(search):
+                return None
+            held = self._look_up(request, search)
+        elif held.waits_since_s is not None:
+            if self._waits(held) and not self._is_late(held):
+                return None
+            held = self._look_up_again(request, held)
         if held is None:
             return 0
+        if held.waits_since_s is not None:
+            return None
         if not held.known:
             self._find_places(held)
         held.local, held.junction = local_tokens, int(request.shared_prefix_boundary)
@@ -160,9 +170,17 @@ class SchedulerSide:
         request.shared_prefix_boundary = self._next_stop(held, max(local_tokens, usable))
         return max(usable - local_tokens, 0)
 
-    def _look_up(self, request: Any) -> Held | None:
+    def _is_crowded(self, search: str) -> bool:
+        """So many prompts wait, or have numbers of the cache, that this one is looked up later. One number is for
+        states of decoding."""
+        waiting = sum(held.waits_since_s is not None for held in self._held.values())
+        taken = len(self._held) + self._loads.late_requests
+        return bool(self._held) and (taken >= self._max_requests - 1 or
+                                     (search != "device" and waiting >= self._waiting_max))
+
+    def _look_up(self, request: Any, search: str) -> Held | None:
         tokens = tokens_of(request)
-        started = self._start(request, tokens, "device" if request.skip_reading_prefix_cache else self._loads.search)
+        started = self._start(request, tokens, search)
         if tokens is None or started is None:
             return None
         held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens)
@@ -175,13 +193,22 @@ class SchedulerSide:
         return held.waits_since_s is not None and bool(self.cache.loading([held.number])[0])
 
     def _is_late(self, held: Held) -> bool:
-        return held.waits_since_s is not None and 0 < self.options.load_wait_s < time.monotonic() - held.waits_since_s
+        return held.waits_since_s is not None and time.monotonic() - held.waits_since_s > self._wait_s
 
-    def _give_up(self, request_id: str, held: Held) -> None:
-        """The prompt's request of the cache ends when what it waits for is answered. Until then no other one waits."""
-        self._loads.give_up(held.number)
-        self.counters.add("late_loads", 1)
-        self._finish(self._held.pop(request_id).number)
+    def _look_up_again(self, request: Any, held: Held) -> Held | None:
+        """All is there that the prompt waited for, or it waits no longer: what is in the pools tells where it leaves
+        what is cached. A request of the cache that still waits ends when that is answered; until then no other one
+        waits."""
+        load = None
+        if self._waits(held):
+            self.counters.add("late_loads", 1)
+        else:
+            load = self._loads.of(held.number)
+        self.end(request.request_id)
+        again = self._look_up(request, "device")
+        if again is not None:
+            again.load = load
+        return again
 
     def _start(self, request: Any, tokens: Int32s | None, search: str) -> StartedRequest | None:
         """Into the cache; None, with the reason counted: it does not take the request now."""
@@ -202,11 +229,10 @@ class SchedulerSide:
         nothing is reused."""
         held.known = True
         held.reused = self.cache.computed(held.number)
-        load = self._loads.of(held.number)
-        if load is not None and load.tokens == held.reused:
-            held.medium = load.medium
-        elif load is not None:
-            held.lost, held.branch = "tier_failed", max(held.branch, load.tokens)
+        if held.load is not None and held.load.tokens == held.reused:
+            held.medium = held.load.medium
+        elif held.load is not None and held.load.tokens > held.reused:
+            held.lost, held.branch = "tier_failed", max(held.branch, held.load.tokens)
         if held.reused == 0:
             return
         plan = self.cache.plan([held.number], [1])
@@ -296,8 +322,10 @@ class SchedulerSide:
         are copied in this step, because vLLM does not keep their blocks."""
         for name in preempted:
             self.end(name)
+            self._stale.discard(name)
+        self._stale &= requests.keys()
         for name, offered in offers.items():
-            if name in requests and name in scheduled:
+            if name in requests and name in scheduled and name not in self._stale:
                 self._keep_offers(requests[name], offered, block_ids(name))
         for name, tokens in scheduled.items():
             if name in requests:
@@ -372,19 +400,23 @@ class SchedulerSide:
     def end(self, request_id: str) -> None:
         """The prompt is computed, or vLLM has preempted or dropped it. What was kept stays."""
         held = self._held.pop(request_id, None)
-        if held is not None:
-            self._finish(held.number)
+        if held is None:
+            return
+        if self._waits(held) and time.monotonic() - (held.waits_since_s or 0) > min(HANG_S, self._wait_s):
+            self._loads.give_up(held.number)
+        self._finish(held.number)
 
     def _finish(self, number: int) -> None:
         self.cache.finish(number)
         self._loads.forget(number)
         self._take_transfers()
 
-    def reset(self) -> None:
+    def reset(self, running: Iterable[str] = ()) -> None:
         """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
         request is under way and no transfer either. What is stored later is this engine's alone: vLLM resets a cache
-        when weights change, of which no name tells."""
+        when weights change, of which no name tells. Of the prompts `running`, which have begun, nothing is kept."""
         self._reset_wanted = True
+        self._stale |= set(running)
         self._resets += 1
         for name in list(self._held):
             self.end(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,9 +27,10 @@ def check_store(remote: Mapping[str, Any]) -> None:
     store = str(remote.get("store"))
     if store not in _STORES:
         raise InvalidArgument(f"remote.store is {remote.get('store')!r}, and must be one of {', '.join(_STORES)}")
-    if _SECRET in remote or urllib.parse.urlsplit(str(remote.get("url", ""))).password is not None:
-        raise InvalidArgument("remote has a password, which vLLM would write to its log: name the environment variable "
-                              "that has it by remote.password_variable")
+    if _SECRET in remote or "@" in str(remote.get("url", "")):
+        raise InvalidArgument("remote has a password, or a user in its url, which vLLM would write to its log: name "
+                              "the user by remote.user, and the environment variable of the password by "
+                              "remote.password_variable")
     allowed = _arguments(store)
     for name, value in remote.items():
         if name == "store":

@@ -30,7 +30,8 @@ from stateport.vllm.sharing import open_store, unsplit
 
 logger = logging.getLogger(__name__)
 
-_LAYOUT_NAMES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_ATTENTION_BACKEND")
+_LAYOUT_NAMES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_ATTENTION_BACKEND",
+                 "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT")
 _CLOSE_S_MAX = 60.0  # for writes that are under way when the engine ends
 
 
@@ -67,9 +68,13 @@ class WorkerSide:
         stores = [self._pool(content, spec, slots, device, pages)
                   for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
         if self.options.has_tiers:
-            self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._name(kv_caches),
-                                     folder=self.options.folder, file_bytes=self.options.file_bytes,
-                                     remote=self._remote(kv, states))
+            try:
+                self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._name(kv_caches),
+                                         folder=self.options.folder, file_bytes=self.options.file_bytes,
+                                         remote=self._remote(kv, states))
+            except BaseException:
+                self.close()
+                raise
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
                                states.image_bytes, states.fingerprint, self.images())
         return self.info
@@ -164,7 +169,7 @@ class WorkerSide:
         return self._tiers.keys("file")
 
     def close(self) -> None:
-        """Waits for what is being written, at most a minute."""
+        """Waits for what is being written, at most a minute, and then for the call that the store is in."""
         tiers, self._tiers = self._tiers, None
         store, self._store = self._store, None
         if tiers is not None:

@@ -203,7 +203,8 @@ void RandomEngine::start() {
   if (names.tenant == 1) tenant.salt = "one";
   if (names.tenant == 2) tenant.extra_key = "two";
   const MediaKey media{.id = "image", .first_token = names.media_at};
-  const auto search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
+  PromptSearch search = PromptSearch::everywhere;
+  if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
                                       .media = std::span(&media, names.media_at >= 0 ? 1 : 0),

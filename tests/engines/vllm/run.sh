@@ -34,26 +34,33 @@ run_python "$folder" -c 'import vllm' >"$folder/import.log" 2>&1 ||
   impossible "vLLM does not start here: $(tail -n 1 "$folder/import.log")"
 
 # Mooncake's client has an environment of its own, behind vLLM's in the order of look-ups.
-mooncake=$cache/engines/mooncake
-provide_engine "$mooncake" "$python" 1 "$here/../mooncake/requirements.txt" \
-  "mooncake-transfer-engine-non-cuda==$(pinned mooncake-transfer-engine-non-cuda)"
-PYTHONPATH=$("$mooncake/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONPATH MC_LOG_LEVEL=${MC_LOG_LEVEL:-ERROR} GLOG_minloglevel=${GLOG_minloglevel:-2}
-run_python "$folder" -c 'import mooncake.store' >"$folder/mooncake.log" 2>&1 || {
-  say "Mooncake does not start here, and nothing is shared (libibverbs1): $(tail -n 1 "$folder/mooncake.log")"
-  mooncake=
+export MC_LOG_LEVEL=${MC_LOG_LEVEL:-ERROR} GLOG_minloglevel=${GLOG_minloglevel:-2}
+site_of() {
+  "$1/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])'
 }
+mooncake=$cache/engines/mooncake
+if (provide_engine "$mooncake" "$python" 1 "$here/../mooncake/requirements.txt" \
+  "mooncake-transfer-engine-non-cuda==$(pinned mooncake-transfer-engine-non-cuda)"); then
+  both_sites=$(site_of "$folder"):$(site_of "$mooncake")
+  PYTHONPATH=$both_sites run_python "$folder" -c 'import mooncake.store' >"$folder/mooncake.log" 2>&1 || {
+    say "Mooncake does not start here, and nothing is shared (libibverbs1): $(tail -n 1 "$folder/mooncake.log")"
+    mooncake=
+  }
+else
+  mooncake=
+fi
 
 # share MODEL FOLDER: the store, two engines at a time, and the cold one.
 share() {
   local model=$1 work=$2 engine engines=() status=0
+  local -x PYTHONPATH=$both_sites
   rm -f "$work"/address "$work"/*.done "$work"/store.*
   run_python "$folder" "$here/shared_store.py" "$work" >"$work/store.log" 2>&1 &
   while [ ! -e "$work/address" ]; do
     kill -0 $! 2>/dev/null || fail "the store of Mooncake did not start" "read $work/store.log"
     sleep 0.1
   done
-  run_python "$folder" "$here/sharing.py" jobs "$work" "$model"
+  run_python "$folder" "$here/sharing.py" jobs "$work" "$model" || return 1
   say "$model: two engines share a Mooncake Store"
   for engine in one two; do
     run_python "$folder" "$here/serve.py" "$work/sharing-$engine.json" >"$work/sharing-$engine.log" 2>&1 &

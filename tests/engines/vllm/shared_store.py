@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Mooncake Store for two engines: shared_store.py FOLDER. It writes where it is to FOLDER/address, and ends, with all
-that it holds, when FOLDER/store.stop is there; then it writes FOLDER/store.stopped."""
+that it holds, when FOLDER/store.stop is there or who started it is gone; then it writes FOLDER/store.stopped."""
+import os
 import pathlib
 import sys
 import time
@@ -10,12 +11,12 @@ from master import Master  # noqa: E402
 
 
 def main() -> None:
-    folder = pathlib.Path(sys.argv[1])
+    folder, starter = pathlib.Path(sys.argv[1]), os.getppid()
     with Master(folder / "master.log") as master:
         lender = master.lender()
         (folder / "address.part").write_text(master.address)
         (folder / "address.part").rename(folder / "address")
-        while not (folder / "store.stop").exists():
+        while not (folder / "store.stop").exists() and os.getppid() == starter:
             time.sleep(0.02)
         master.kill()  # the lender's memory is there to the end, and nobody knows what lies where
         (folder / "store.stopped").touch()

@@ -50,7 +50,8 @@ def write_jobs(folder: pathlib.Path, model: str) -> None:
     served = calls(folder)
     both = [{**call, "reset": True, "wait_for": "", "tell": ""} for name in ("one", "two") for call in served[name]]
     for name, its_calls in {**served, "cold": both}.items():
-        job = {"model": str(folder / "model"), "dtype": DTYPES[model], "stateport": None if name == "cold" else stateport,
+        job = {"model": str(folder / "model"), "dtype": DTYPES[model],
+               "stateport": None if name == "cold" else stateport,
                "batched_tokens": BLOCK if name == "cold" else 4096, "retention": BLOCK if name == "cold" else 0,
                "calls": its_calls, "out": str(folder / f"sharing-{name}.out.json")}
         (folder / f"sharing-{name}.json").write_text(json.dumps(job))
