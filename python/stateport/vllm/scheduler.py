@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 NULL_BLOCK = 0  # vLLM's: of tokens whose block is not kept
 Offers = Mapping[str, Sequence[tuple[int, int, int]]]  # request: (group, vLLM's block, tokens)
-HANG_S = 1.0  # what a prompt waits for so long and then is not there for keeps no other one waiting
 BlockIds = Callable[[str], Sequence[Sequence[int]] | None]
+HANG_S = 1.0  # a prompt that ends after it waited so long shows that no other one should wait
 
 
 @dataclasses.dataclass
@@ -78,7 +78,7 @@ class SchedulerSide:
         self._held: dict[str, Held] = {}
         self._loads = Loads()
         self._wait_s = options.load_wait_s or math.inf
-        self._waiting_max = max(max_requests // 3, 1)
+        self._waiting, self._waiting_max = 0, max(max_requests // 3, 1)  # prompts that wait for files or the store
         self._stale: set[str] = set()  # prompts of vLLM that began before a reset
         self._step = StepBuilder()
         self._reset_wanted, self._resets = False, 0
@@ -173,10 +173,9 @@ class SchedulerSide:
     def _is_crowded(self, search: str) -> bool:
         """So many prompts wait, or have numbers of the cache, that this one is looked up later. One number is for
         states of decoding."""
-        waiting = sum(held.waits_since_s is not None for held in self._held.values())
         taken = len(self._held) + self._loads.late_requests
         return bool(self._held) and (taken >= self._max_requests - 1 or
-                                     (search != "device" and waiting >= self._waiting_max))
+                                     (search != "device" and self._waiting >= self._waiting_max))
 
     def _look_up(self, request: Any, search: str) -> Held | None:
         tokens = tokens_of(request)
@@ -186,6 +185,7 @@ class SchedulerSide:
         held = Held(started.request, len(tokens), started.lost, started.reused_tokens + started.lost_tokens)
         if started.load_medium != "device":
             held.waits_since_s = time.monotonic()
+            self._waiting += 1
         self._held[request.request_id] = held
         return held
 
@@ -402,8 +402,10 @@ class SchedulerSide:
         held = self._held.pop(request_id, None)
         if held is None:
             return
-        if self._waits(held) and time.monotonic() - (held.waits_since_s or 0) > min(HANG_S, self._wait_s):
-            self._loads.give_up(held.number)
+        if held.waits_since_s is not None:
+            self._waiting -= 1
+            if self._waits(held) and time.monotonic() - held.waits_since_s > min(HANG_S, self._wait_s):
+                self._loads.give_up(held.number)
         self._finish(held.number)
 
     def _finish(self, number: int) -> None:
