@@ -84,6 +84,10 @@ check_exports() {
 }
 
 quietly cmake --install "$checkout/build/openmp" --prefix "$folder/static"
+[ -s "$folder/static/share/stateport/stateport.cdx.json" ] || {
+  printf 'check-install: no bill of materials is installed\n' >&2
+  exit 1
+}
 use_package static "$folder/static"
 use_pkg_config static "$folder/static"
 

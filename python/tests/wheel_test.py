@@ -2,6 +2,7 @@
 """What a wheel holds, and that it depends on no folder of the machine that built it."""
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -39,6 +40,20 @@ def test_a_wheel_holds_library_headers_package_and_types(wheel: zipfile.ZipFile)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".cpp", ".a", ".pc"))]
     tag = wheel.filename.rsplit("-", 3)[1:] if wheel.filename else []
     assert tag[:2] == ["py3", "none"]
+
+
+def test_a_wheel_names_what_it_was_built_from(wheel: zipfile.ZipFile) -> None:
+    """A bill of materials lies where PEP 770 looks for it."""
+    names = [name for name in wheel.namelist() if name.endswith(".dist-info/sboms/stateport.cdx.json")]
+    assert len(names) == 1
+    bill = json.loads(wheel.read(names[0]))
+    assert bill["metadata"]["component"]["version"] == stateport.version()
+    components = {component["name"]: component for component in bill["components"]}
+    assert {"fmt", "OpenSSL", "xxHash", "tsl-robin-map", "numpy"} <= set(components)
+    assert ("Kokkos" in components) == stateport.has_device()
+    assert "doctest" not in components
+    for name in set(components) - {"numpy"}:
+        assert components[name]["version"] and len(components[name]["hashes"][0]["content"]) == 64, name
 
 
 def test_a_wheel_holds_no_absolute_path(wheel: zipfile.ZipFile) -> None:
