@@ -99,7 +99,7 @@ AllocatorInfo = struct("AllocatorInfo", free_blocks=c_int32, cached_blocks=c_int
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
 HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=c_int32, salt=c_void_p, salt_bytes=c_size_t,
-                     adapter=c_void_p, adapter_bytes=c_size_t)
+                     adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64)
 Namespace = struct("Namespace", extra_key=c_void_p, extra_key_bytes=c_size_t, salt=c_void_p, salt_bytes=c_size_t)
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
@@ -274,7 +274,7 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
                       events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
                       position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64,
-                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32)
+                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32, hash_seed=c_uint64)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32,
                    transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)

@@ -26,7 +26,8 @@ std::string_view text(const void* data, std::size_t bytes, const char* argument)
 
 BlockHasher make_hasher(const stateport_hash_options& options) {
   return BlockHasher({.kind = options.fast != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
-                      .block_size_tokens = options.block_size_tokens});
+                      .block_size_tokens = options.block_size_tokens,
+                      .seed = options.seed});
 }
 
 /// Of the whole request; their names are the caller's.

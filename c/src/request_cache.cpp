@@ -59,6 +59,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
                              .budget_bytes = given.budget_bytes,
                              .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
+                             .hash_seed = given.hash_seed,
                              .overlap = given.overlap != 0,
                              .events = given.events != 0,
                              .tiers = read_tier_options(given.tiers)};

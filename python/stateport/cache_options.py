@@ -10,6 +10,7 @@ from typing import Any
 from stateport import _c
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
+from stateport.hashing import check_seed
 from stateport.tier_options import MEDIA, TierOptions
 
 INDEXES = ("slots", "tree", "align")
@@ -46,11 +47,12 @@ class CacheOptions:
     every token; -1: only at its end. decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only
     at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
     spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots, tree: of cached KV and
-    checkpoints together. fast_hash: xxh3_128, for a single tenant, in place of sha256.
+    checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events.
     cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of
     positions so many tokens apart is kept. separate_checkpoints: slots, tree: checkpoints lie in a store of their
-    own."""
+    own. hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the
+    same for all that share files or a store; 0: none."""
 
     index: str
     max_requests: int
@@ -77,6 +79,7 @@ class CacheOptions:
     spare_checkpoint_tokens: int = 0
     tiers: TierOptions | None = None
     separate_checkpoints: bool = False
+    hash_seed: int = dataclasses.field(default=0, repr=False)
 
     def struct(self) -> Any:
         """It holds on to what it points to."""
@@ -85,6 +88,7 @@ class CacheOptions:
             if values[name] not in allowed:
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be one of {', '.join(allowed)}")
             values[name] = allowed.index(values[name])
+        check_seed("hash_seed", self.hash_seed)
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")

@@ -75,12 +75,24 @@ def _bytes(struct: Any, name: str, value: bytes | None) -> Any:
     return buffer
 
 
-def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | None = None,
-                fast: bool = False) -> tuple[Int64s, UInt64s]:
+def check_seed(name: str, seed: Any) -> None:
+    """The error does not tell the value, which may be a secret."""
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise InvalidArgument(f"{name} must be a whole number from 0 to 2^64 - 1")
+
+
+def _options(block_size_tokens: int, fast: bool, seed: int) -> Any:
+    check_seed("seed", seed)
+    return _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast, seed=seed)
+
+
+def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
+                seed: int = 0) -> tuple[Int64s, UInt64s]:
     """The chained hashes of the n = len(tokens) // block_size_tokens whole blocks of a prompt: keys [n] for
-    SlotAllocator, prefixes [n, 2] for tags and images. fast: xxh3_128, for a single tenant, in place of sha256."""
+    SlotAllocator, prefixes [n, 2] for tags and images. fast: xxh3_128 in place of sha256. seed: two seeds share
+    nothing; a secret where tenants are not trusted, without which fast is for a single tenant; 0: none."""
     array = int32s("tokens", tokens)
-    options = _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast)
+    options = _options(block_size_tokens, fast, seed)
     keep = _name(options, namespace)
     blocks = len(array) // block_size_tokens if block_size_tokens > 0 else 0
     keys, prefixes = np.empty(blocks, np.int64), np.empty((blocks, 2), np.uint64)
@@ -92,8 +104,9 @@ def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | N
 class Hasher(_library.Object):
     """The chained hashes of a request whose tokens come little by little: each token is hashed once."""
 
-    def __init__(self, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False) -> None:
-        options = _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast)
+    def __init__(self, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
+                 seed: int = 0) -> None:
+        options = _options(block_size_tokens, fast, seed)
         keep = _name(options, namespace)
         super().__init__(_create, _destroy, ctypes.byref(options))
         del keep

@@ -2,6 +2,7 @@
 """Hashes of blocks."""
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -38,6 +39,25 @@ def test_names_and_media_keep_blocks_apart() -> None:
             keys.append(tuple(hasher.append(tokens, [sp.MediaKey(b"picture", position)])[0]))
     assert len(set(keys)) == 6
     assert keys[0][0] == keys[5][0], "a picture in the second block leaves the first one as it is"
+
+
+def test_seeds_keep_blocks_apart_and_are_told_to_nobody() -> None:
+    for fast in (False, True):
+        prefixes = set()
+        for seed in (0, 1, 2**63, 2**64 - 1):
+            whole = sp.hash_blocks(range(16), 16, fast=fast, seed=seed)[1]
+            assert np.array_equal(sp.Hasher(16, fast=fast, seed=seed).append(range(16))[1], whole)
+            prefixes.add(tuple(whole[0]))
+        assert len(prefixes) == 4
+    secret = 1234567890123456789
+    options = sp.CacheOptions("tree", 1, 16, 64, hash_seed=secret)
+    assert str(secret) not in repr(options)
+    for bad in (-secret, 16 * secret):
+        with pytest.raises(sp.InvalidArgument, match="hash_seed must be") as told:
+            dataclasses.replace(options, hash_seed=bad).struct()
+        assert str(secret) not in str(told.value)
+    with pytest.raises(sp.InvalidArgument, match="seed must be"):
+        sp.hash_blocks(range(16), 16, seed=-1)
 
 
 def test_bad_hashes_are_refused() -> None:

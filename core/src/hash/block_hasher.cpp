@@ -29,8 +29,8 @@ void append_tokens(std::vector<std::uint8_t>& message, std::span<const std::int3
   }
 }
 
-BlockDigest xxh3_128(std::span<const std::uint8_t> message) {
-  const XXH128_hash_t hash = XXH3_128bits(message.data(), message.size());
+BlockDigest xxh3_128(std::span<const std::uint8_t> message, std::uint64_t seed) {
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(message.data(), message.size(), seed);
   BlockDigest digest;
   for (std::size_t byte = 0; byte < 8; ++byte) {
     digest.bytes[byte] = static_cast<std::uint8_t>(hash.low64 >> (8 * byte));
@@ -45,7 +45,8 @@ BlockHasher::BlockHasher(const BlockHasherOptions& options) : options_(options) 
   require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
   if (options.kind == BlockHashKind::sha256) sha256_ = std::make_unique<detail::Sha256>();
   constexpr std::size_t room_for_keys = 1024;
-  message_.reserve(sizeof(BlockDigest) + 4 * static_cast<std::size_t>(options.block_size_tokens) + room_for_keys);
+  message_.reserve(sizeof(options.seed) + sizeof(BlockDigest) +
+                   4 * static_cast<std::size_t>(options.block_size_tokens) + room_for_keys);
 }
 
 BlockHasher::~BlockHasher() = default;
@@ -87,7 +88,9 @@ void BlockHasher::hash_prompt(std::span<const std::int32_t> tokens, std::span<co
 
 BlockDigest BlockHasher::digest(const BlockDigest& parent, std::span<const std::int32_t> tokens,
                                 std::span<const ExtraKey> keys, std::int64_t block_start) {
-  message_.assign(parent.bytes.begin(), parent.bytes.end());
+  message_.clear();
+  if (sha256_ && options_.seed != 0) append_u64(message_, options_.seed);
+  message_.insert(message_.end(), parent.bytes.begin(), parent.bytes.end());
   append_u64(message_, tokens.size());
   append_tokens(message_, tokens);
   append_u64(message_, keys.size());
@@ -97,7 +100,7 @@ BlockDigest BlockHasher::digest(const BlockDigest& parent, std::span<const std::
     append_u64(message_, key.id.size());
     message_.insert(message_.end(), key.id.begin(), key.id.end());
   }
-  return sha256_ ? (*sha256_)(message_) : xxh3_128(message_);
+  return sha256_ ? (*sha256_)(message_) : xxh3_128(message_, options_.seed);
 }
 
 }  // namespace stateport

@@ -8,7 +8,7 @@ namespace stateport::detail {
 
 HashedKv::HashedKv(const RequestCacheOptions& options, CacheNews& news)
     : block_size_(options.block_size_tokens),
-      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
+      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens, .seed = options.hash_seed}),
       pool_({.blocks = kv_blocks(options)}),
       news_(news),
       prefix_of_(static_cast<std::size_t>(kv_blocks(options))),

@@ -31,7 +31,7 @@ bool spares_last_request(EvictionOrder order) {
 
 TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
-      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens}),
+      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens, .seed = options.hash_seed}),
       tree_([&] {
         PrefixTree::Options tree{.page_size = options.block_size_tokens,
                                  .slots = checkpoint_slots(options),
@@ -42,7 +42,9 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
                                  .memory = options.memory,
                                  .position_tokens = options.position_tokens,
                                  .kv_indices = options.kv_tokens + options.block_size_tokens,
-                                 .kv_event_hash = options.hash};
+                                 .hash_seed = options.hash_seed,
+                                 .kv_event_hash = options.hash,
+                                 .kv_event_hash_seed = options.hash_seed};
         if (options.events || options.tiers.enabled())
           tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
         return tree;

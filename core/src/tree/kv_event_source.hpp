@@ -21,8 +21,8 @@ class KvEventSource {
  public:
   using Callback = std::function<void(const KvEvent&)>;
 
-  KvEventSource(Callback tell, BlockHashKind kind, std::int32_t page_size) : tell_(std::move(tell)) {
-    if (tell_) hasher_.emplace(BlockHasherOptions{.kind = kind, .block_size_tokens = page_size});
+  KvEventSource(Callback tell, const BlockHasherOptions& hash) : tell_(std::move(tell)) {
+    if (tell_) hasher_.emplace(hash);
   }
 
   [[nodiscard]] bool is_on() const noexcept { return hasher_.has_value(); }

@@ -78,7 +78,9 @@ RadixTree::RadixTree(PrefixTreeOptions options)
       nodes_(options_, learning_ != nullptr),
       victims_(nodes_, pool_, *options_.policy, static_cast<std::size_t>(options_.slots)),
       kv_(options_.kv_indices),
-      events_(options_.on_kv_event, options_.kv_event_hash, options_.page_size) {
+      events_(options_.on_kv_event, {.kind = options_.kv_event_hash,
+                                     .block_size_tokens = options_.page_size,
+                                     .seed = options_.kv_event_hash_seed}) {
   if (learning_) history_.emplace(nodes_, *learning_, options_);
   reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
 }

@@ -9,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +37,24 @@ TEST_CASE("the xxh3 hash of a block is the 128 bits of the same message, low wor
   BlockHasher hasher({.kind = BlockHashKind::xxh3_128, .block_size_tokens = 4});
   const BlockDigest first = hasher.hash_block({}, Tokens{1, 2, 3, 4});
   CHECK(test::hex(first.bytes) == "550b97e41a962eb9478a40464d5170bf00000000000000000000000000000000");
+}
+
+TEST_CASE("a seed comes before the sha256 message, and no two seeds give a block the same hash") {
+  constexpr std::uint64_t seed = 0x0123456789abcdefu;
+  BlockHasher hasher({.block_size_tokens = 4, .seed = seed});
+  const BlockDigest first = hasher.hash_block({}, Tokens{1, 2, 3, 4});
+  CHECK(test::hex(first.bytes) == "f271787d5103fe082bcf652eecb4baf8cf370299384be262e5d54e46b3d0d5f6");
+  for (const BlockHashKind kind : kinds) {
+    std::set<std::array<std::uint64_t, 2>> prefixes;
+    std::set<BlockHash> keys;
+    for (const std::uint64_t value :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 63, seed, ~std::uint64_t{0}}) {
+      BlockHasher seeded({.kind = kind, .block_size_tokens = 4, .seed = value});
+      const BlockDigest digest = seeded.hash_block({}, Tokens{1, 2, 3, 4});
+      CHECK(prefixes.insert(digest.prefix().words).second);
+      CHECK(keys.insert(digest.key()).second);
+    }
+  }
 }
 
 TEST_CASE("a prompt's hashes are those of its full blocks, and a salt changes all of them") {

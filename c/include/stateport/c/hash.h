@@ -12,11 +12,14 @@ extern "C" {
 typedef struct stateport_hash_options {
   size_t size;
   int32_t block_size_tokens;
-  int32_t fast;      ///< not 0: xxh3_128, for a single tenant; 0: sha256
+  int32_t fast;      ///< not 0: xxh3_128, for a single tenant unless seed is a secret; 0: sha256
   const void* salt;  ///< of the tenant
   size_t salt_bytes;
   const void* adapter;
   size_t adapter_bytes;
+  /// Two seeds share nothing; 0: none. A secret random value where tenants are not trusted, the same for all that share
+  /// files or a store.
+  uint64_t seed;
 } stateport_hash_options;
 
 /// An image or another input at a position of a prompt. Prompts that differ in it share nothing from its block on; in a

@@ -74,7 +74,7 @@ typedef struct stateport_request_cache_options {
   const stateport_state_group* groups;  ///< align: at least one; else none
   size_t group_count;
   const stateport_eviction_options* eviction;  ///< of states, and of leaves of the tree; null: LRU. align: no hix, gdsf
-  int32_t fast_hash;                           ///< not 0: xxh3_128, for a single tenant; 0: sha256
+  int32_t fast_hash;                           ///< not 0: xxh3_128, see hash_seed; 0: sha256
   int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
   int32_t events;                              ///< not 0: keep events for stateport_request_cache_take_events
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
@@ -95,6 +95,10 @@ typedef struct stateport_request_cache_options {
   /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
   /// the latter to the former, those after it back. 0: one store has both.
   int32_t separate_checkpoints;
+  /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A secret
+  /// random value where tenants are not trusted, the same for all that share files or a store; fast_hash without one is
+  /// for a single tenant. No error, event or statistic tells it.
+  uint64_t hash_seed;
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.

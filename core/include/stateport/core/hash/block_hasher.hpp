@@ -24,12 +24,17 @@ struct ExtraKey {
   std::int64_t first_token = 0;  ///< where its scope begins; 0 for salts and adapters of a whole request
 };
 
-/// sha256 resists an attacker who chooses prompts. xxh3_128 is faster and does not: single tenant only.
+/// sha256 resists an attacker who chooses prompts. xxh3_128 is faster; an attacker can find collisions of it unless
+/// BlockHasherOptions::seed is a secret, so that without one it is for a single tenant only.
 enum class BlockHashKind : std::uint8_t { sha256, xxh3_128 };
 
 struct BlockHasherOptions {
   BlockHashKind kind = BlockHashKind::sha256;
   std::int32_t block_size_tokens = 16;
+  /// Enters every hash, so that two seeds share nothing: all that are to share files or a store have the same. 0: none.
+  /// A secret random value where tenants are not trusted: with xxh3_128 so that nobody can find two prompts of one
+  /// hash, with sha256 so that nobody can choose prompts for places in a table or guess the names of files and objects.
+  std::uint64_t seed = 0;
 };
 
 /// Chained hashes of the blocks of a prompt: H(parent || framed tokens || framed extra keys).
@@ -37,11 +42,11 @@ struct BlockHasherOptions {
 /// The message of one block, integers little-endian; every part has its length before it, so no two inputs give the
 /// same bytes:
 ///
-///     parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
+///     seed u64 (sha256, if it is not 0) | parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
 ///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | id
 ///
-/// The parent of a first block is BlockDigest{}. No allocation after construction unless extra keys of one block are
-/// longer than all before. Not thread-safe: one hasher per thread.
+/// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. No allocation after construction
+/// unless extra keys of one block are longer than all before. Not thread-safe: one hasher per thread.
 class BlockHasher {
  public:
   /// Throws InvalidArgument for a block size < 1.

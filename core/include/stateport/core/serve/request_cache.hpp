@@ -84,6 +84,9 @@ struct RequestCacheOptions {
   std::int64_t budget_bytes = 0;
   std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
+  /// A secret where tenants are not trusted, see BlockHasherOptions::seed; 0: none. Enters names in tiers through the
+  /// hashes of prefixes, events, and (tree) the table of nodes. No error, event or statistic tells it.
+  std::uint64_t hash_seed = 0;
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
   bool events = false;  ///< keep events for take_events()

@@ -46,6 +46,7 @@ struct PrefixTreeOptions {
   /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
   std::function<void(const KvEvent&)> on_kv_event;
   BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< what the events name blocks by
+  std::uint64_t kv_event_hash_seed = 0;                 ///< see BlockHasherOptions::seed
 };
 
 }  // namespace stateport
