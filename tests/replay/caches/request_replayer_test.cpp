@@ -4,6 +4,7 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "random.hpp"
 #include "symbolic_passes.hpp"
 #include "workload/generator.hpp"
 
@@ -49,6 +50,7 @@ RequestReplayOptions options_of(CacheIndex index, const Workload& workload, bool
 }  // namespace
 
 TEST_CASE("every state that is continued from, published or left at an end is right, with any drafts and counters") {
+  constexpr std::int64_t requests = stateport::test::seeds_of_build(40);
   for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})
     for (const std::int64_t block_size : {16, 512})
       for (const std::int32_t drafts : {0, 1, 3})
@@ -57,17 +59,17 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
           CAPTURE(block_size);
           CAPTURE(drafts);
           CAPTURE(asynchronous);
-          const Workload workload = generate_workload({.kind = kind, .requests = 40, .block_size_tokens = block_size});
+          const Workload workload = generate_workload({.kind = kind, .requests = requests, .block_size_tokens = block_size});
           const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous);
           SymbolicPasses states = symbols_for(options);
           RequestReplayer replayer(workload, options, states);
           serve_all(replayer);
-          CHECK(replayer.counts().requests == 40);
+          CHECK(replayer.counts().requests == requests);
           CHECK(replayer.counts().first_mismatch.empty());
           CHECK(states.wrong_reads == 0);
           CHECK(states.counts().mismatches == 0);
           CHECK(states.counts().restores == replayer.counts().requests_hit);
-          const std::int64_t ends = asynchronous ? 0 : 40;
+          const std::int64_t ends = asynchronous ? 0 : requests;
           CHECK(states.counts().verified == states.counts().restores + states.counts().commits + ends);
           CHECK(states.counts().commits > 0);
           const PassCounts& passes = replayer.pass_counts();
