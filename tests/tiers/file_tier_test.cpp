@@ -8,10 +8,12 @@
 #include "scripted_calls.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -100,6 +102,33 @@ TEST_CASE("images are written and read, at any alignment") {
   CHECK(answer.seconds > 0);
   CHECK(read_image(tier, fixture.layouts, state_key(3)) == TransferStatus::done);
   tier.check_invariants();
+}
+
+TEST_CASE("what was said is for the owner of the folder alone, unless the folder lets others in") {
+  const auto permissions = [](const std::string& path) {
+    return static_cast<unsigned>(std::filesystem::status(path).permissions());
+  };
+  const auto mask = ::umask(0);
+  for (const unsigned folder_permissions : {0U, 0700U, 0750U, 0777U}) {
+    CAPTURE(folder_permissions);
+    const Fixture fixture;
+    const std::string folder = fixture.folder.images();
+    if (folder_permissions != 0) {
+      std::filesystem::create_directory(folder);
+      std::filesystem::permissions(folder, static_cast<std::filesystem::perms>(folder_permissions));
+    }
+    FileTier tier = fixture.open();
+    CHECK(write_images(tier, fixture.layouts, {state_key(1)}) == TransferStatus::done);
+    const unsigned expected = folder_permissions == 0 ? 0700U : folder_permissions;
+    CHECK(permissions(folder) == expected);
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      CHECK(permissions(entry.path()) == (expected & 0666U));
+      ++files;
+    }
+    CHECK(files == 3);  // marker, lock, images
+  }
+  ::umask(mask);
 }
 
 TEST_CASE("images larger than a transfer are written and read, between small ones, at any alignment") {

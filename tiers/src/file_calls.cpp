@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -10,9 +11,15 @@
 
 namespace stateport {
 
+int open_in_folder(int folder, const char* name, int flags) {
+  constexpr mode_t read_and_write = 0666;
+  struct stat facts = {};
+  if ((flags & O_CREAT) != 0 && ::fstat(folder, &facts) != 0) return -1;
+  return ::openat(folder, name, flags | O_CLOEXEC, facts.st_mode & read_and_write);
+}
+
 int FileCalls::open(int folder, const char* name, int flags) {
-  constexpr mode_t everybody_as_the_mask_allows = 0666;
-  return ::openat(folder, name, flags | O_CLOEXEC, everybody_as_the_mask_allows);
+  return open_in_folder(folder, name, flags);
 }
 
 ssize_t FileCalls::write_at(int file, const std::byte* bytes, std::size_t size, off_t offset) {

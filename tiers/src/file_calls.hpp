@@ -14,13 +14,17 @@ struct FileRange {
   std::uint64_t end = 0;
 };
 
+/// Opens `name` in the open `folder`, closed on exec. A new file may be read and written by those who may read and write
+/// the folder, as far as the process's mask allows. -1 and errno as of openat.
+[[nodiscard]] int open_in_folder(int folder, const char* name, int flags);
+
 /// The calls to the operating system that a file tier makes on images. Return values and errno are those of the system.
 /// Tests put failures in their place. Thread-safe.
 class FileCalls {
  public:
   virtual ~FileCalls() = default;
 
-  /// Of `name` in the open `folder`, closed on exec.
+  /// open_in_folder().
   virtual int open(int folder, const char* name, int flags);
   virtual ssize_t write_at(int file, const std::byte* bytes, std::size_t size, off_t offset);
   virtual ssize_t read_at(int file, std::byte* bytes, std::size_t size, off_t offset);

@@ -63,7 +63,7 @@ bool is_lock(std::string_view name) {
 }  // namespace
 
 ImageFolder::ImageFolder(FileCalls& calls, const std::string& path) : calls_(calls), path_(path) {
-  const bool made = ::mkdir(path.c_str(), 0777) == 0;
+  const bool made = ::mkdir(path.c_str(), S_IRWXU) == 0;
   if (!made && errno != EEXIST) throw_system(path, "it cannot be made", errno);
   folder_ = FileHandle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder_) throw_system(path, "it cannot be opened", errno);
@@ -85,7 +85,7 @@ void ImageFolder::require_ours() {
   require(contents.has_marker || contents.foreign_files == 0, "folder", path_,
           "holds other files, and is no folder of images");
   if (contents.has_marker) return;
-  const FileHandle marker(::openat(folder_.get(), marker_name, O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  const FileHandle marker(open_in_folder(folder_.get(), marker_name, O_WRONLY | O_CREAT));
   if (!marker) throw_system(path_, "it cannot be written", errno);
 }
 
@@ -94,7 +94,7 @@ void ImageFolder::take_lock() {
   for (int i = 0; i < tries; ++i) {
     writer_ = random_writer();
     const std::string name = writer_ + std::string(lock_suffix);
-    lock_ = FileHandle(::openat(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    lock_ = FileHandle(open_in_folder(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL));
     if (!lock_) throw_system(path_, "it cannot be written", errno);
     struct stat facts = {};
     // Between these two calls another writer may have taken the lock for a dead one's and removed it.

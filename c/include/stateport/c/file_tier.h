@@ -20,7 +20,9 @@ typedef struct stateport_file_tier stateport_file_tier;
 
 typedef struct stateport_file_tier_options {
   size_t size;
-  const char* folder;         ///< made if it is not there; the folder above it must be. Empty, or a folder of images
+  /// Made if it is not there, for its owner alone; the folder above it must be. Empty, or a folder of images. Files get
+  /// the folder's permissions, as far as the process's mask allows.
+  const char* folder;
   uint64_t file_bytes;        ///< for images
   uint64_t free_floor_bytes;  ///< writes that would leave the file system less are answered STATEPORT_TRANSFER_NO_ROOM
   uint64_t queue_bytes;       ///< of images whose write was not answered yet, and as much for reads; 0: 256 MiB

@@ -81,8 +81,8 @@ typedef struct stateport_state_tiers_options {
   int32_t head_groups;
   /// Of pinned memory, for images that stay on the host, used in whole frames (stateport_state_tiers_info). 0: none do.
   uint64_t host_bytes;
-  /// Of the files: made if it is not there, and the folder above it must be. Several processes may use one. Null: no
-  /// file tier.
+  /// Of the files: made if it is not there, for its owner alone, and the folder above it must be. Files get the folder's
+  /// permissions, as far as the process's mask allows. Several processes may use one. Null: no file tier.
   const char* folder;
   uint64_t file_bytes;        ///< for images in files
   uint64_t free_floor_bytes;  ///< writes that would leave the file system less are refused

@@ -17,7 +17,8 @@ namespace stateport {
 class FileCalls;
 
 struct FileTierOptions {
-  /// Made if it is not there; the folder above it must be. Empty, or a folder of images.
+  /// Made if it is not there, for its owner alone; the folder above it must be. Empty, or a folder of images. Files get
+  /// the folder's permissions, as far as the process's mask allows: states tell what was said.
   std::string folder;
   std::uint64_t capacity_bytes = 0;
   /// Writes that would leave the file system fewer free bytes are refused.
