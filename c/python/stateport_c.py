@@ -274,7 +274,7 @@ CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_req
                       group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
                       events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
                       position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64,
-                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32, hash_seed=c_uint64)
+                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32, hash_seed=c_uint64, scrub=c_int32)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32,
                    transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
@@ -300,7 +300,9 @@ GroupPlan = struct("GroupPlan", clear=INT32S, clear_count=c_size_t, copies=POINT
                    saves=POINTER(StateSave), save_count=c_size_t)
 PassPlan = struct("PassPlan", groups=POINTER(GroupPlan), group_count=c_size_t, pass_id=c_uint64, ready=c_int32,
                   rows_without_room=c_int32, rows=c_size_t, room=POINTER(c_uint8), start=POINTER(c_int64),
-                  kv=POINTER(INT32S), kv_count=POINTER(c_int64), kv_tokens_per_id=c_int32)
+                  kv=POINTER(INT32S), kv_count=POINTER(c_int64), kv_tokens_per_id=c_int32,
+                  scrub_kv=INT32S, scrub_kv_count=c_size_t, scrub_scratch=INT32S, scrub_scratch_count=c_size_t,
+                  scrub_draft_rows=INT32S, scrub_draft_rows_count=c_size_t)
 GroupCommit = struct("GroupCommit", steps=POINTER(StepCommit), step_count=c_size_t, from_scratch=POINTER(SlotCopy),
                      from_scratch_count=c_size_t, copies=POINTER(SlotCopy), copy_count=c_size_t)
 PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_size_t, next=POINTER(PassPlan),

@@ -62,6 +62,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .hash_seed = given.hash_seed,
                              .overlap = given.overlap != 0,
                              .events = given.events != 0,
+                             .scrub = given.scrub != 0,
                              .tiers = read_tier_options(given.tiers)};
   if (given.block_size_tokens != 0) wanted.block_size_tokens = given.block_size_tokens;
   if (given.cost_linear != 0 || given.cost_quadratic != 0) wanted.cost = {given.cost_linear, given.cost_quadratic};
@@ -204,6 +205,10 @@ void PassPlanArrays::set(const PassPlan& plan) {
   for (const RowPlan& row : plan.rows) add(row);
   for (std::size_t group = 0; group < std::min(groups_.size(), plan.groups.size()); ++group)
     groups_[group].set(plan.groups[group]);
+  scrub_kv_.assign(plan.scrub.kv_blocks.begin(), plan.scrub.kv_blocks.end());
+  scrub_scratch_.clear();
+  for (const SlotId slot : plan.scrub.scratch) scrub_scratch_.push_back(slot.value());
+  scrub_draft_rows_.assign(plan.scrub.draft_rows.begin(), plan.scrub.draft_rows.end());
 }
 
 void PassPlanArrays::add(const RowPlan& row) {
@@ -227,6 +232,12 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   told.start = start_.data();
   told.kv = kv_.data();
   told.kv_count = kv_count_.data();
+  told.scrub_kv = scrub_kv_.data();
+  told.scrub_kv_count = scrub_kv_.size();
+  told.scrub_scratch = scrub_scratch_.data();
+  told.scrub_scratch_count = scrub_scratch_.size();
+  told.scrub_draft_rows = scrub_draft_rows_.data();
+  told.scrub_draft_rows_count = scrub_draft_rows_.size();
   return told;
 }
 

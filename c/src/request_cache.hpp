@@ -59,6 +59,9 @@ class PassPlanArrays {
   std::vector<std::int64_t> start_;
   std::vector<const std::int32_t*> kv_;
   std::vector<std::int64_t> kv_count_;
+  std::vector<std::int32_t> scrub_kv_;
+  std::vector<std::int32_t> scrub_scratch_;
+  std::vector<std::int32_t> scrub_draft_rows_;
   std::vector<GroupPlanArrays> groups_;
 };
 

@@ -52,7 +52,8 @@ class CacheOptions:
     cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of
     positions so many tokens apart is kept. separate_checkpoints: slots, tree: checkpoints lie in a store of their
     own. hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the
-    same for all that share files or a store; 0: none."""
+    same for all that share files or a store; 0: none. scrub: plans name memory that changes tenant (Namespace.salt), to
+    be set to zero before the copies and the pass: PassPlan.scrub_…, GroupPlan.clear."""
 
     index: str
     max_requests: int
@@ -80,6 +81,7 @@ class CacheOptions:
     tiers: TierOptions | None = None
     separate_checkpoints: bool = False
     hash_seed: int = dataclasses.field(default=0, repr=False)
+    scrub: bool = False
 
     def struct(self) -> Any:
         """It holds on to what it points to."""

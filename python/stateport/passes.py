@@ -77,7 +77,7 @@ class GroupPlan:
 
     @functools.cached_property
     def clear(self) -> Int32s:
-        """[n] slots that begin with the empty state."""
+        """[n] slots that begin with the empty state, or (scrub) were another tenant's."""
         array: Int32s = _array(self, "clear", self._struct.clear_count, np.int32)
         return array
 
@@ -166,6 +166,26 @@ class PassPlan:
         """[rows] how many ids `kv` has."""
         array: Int64s = _array(self, "kv_count", self.rows, np.int64)
         return array
+
+    def _scrub(self, what: str) -> Int32s:
+        array: Int32s = _array(self, f"scrub_{what}", getattr(self._struct, f"scrub_{what}_count"), np.int32)
+        return array
+
+    @functools.cached_property
+    def scrub_kv(self) -> Int32s:
+        """[n] with CacheOptions.scrub: KV blocks that another tenant may have written, to be set to zero in every layer
+        before the copies and the pass."""
+        return self._scrub("kv")
+
+    @functools.cached_property
+    def scrub_scratch(self) -> Int32s:
+        """[n] the same of scratch states (`in_scratch` of saves)."""
+        return self._scrub("scratch")
+
+    @functools.cached_property
+    def scrub_draft_rows(self) -> Int32s:
+        """[n] rows of the pass whose scratch memory for steps is to be set to zero."""
+        return self._scrub("draft_rows")
 
     def kv(self, row: int, first: int = 0) -> Int32s:
         """The ids of a row from `first` on: id k holds the tokens [k, k + 1) * kv_tokens_per_id of the request."""

@@ -10,7 +10,9 @@ PassPlan Pass::view() {
   }
   for (std::size_t g = 0; g < group_plans.size(); ++g)
     group_plans[g] = ready ? GroupPlan{.clear = clear[g], .copies = copies[g]} : GroupPlan{};
-  return {.pass = id, .ready = ready, .rows = rows, .groups = group_plans, .rows_without_room = without_room};
+  PassPlan plan{.pass = id, .ready = ready, .rows = rows, .groups = group_plans, .rows_without_room = without_room};
+  if (ready) plan.scrub = {.kv_blocks = scrub_kv, .scratch = scrub_scratch, .draft_rows = scrub_draft_rows};
+  return plan;
 }
 
 PassQueue::PassQueue(std::size_t requests, std::size_t groups) {
@@ -34,6 +36,9 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.busy_rows = 0;
   pass.saves.clear();
   pass.save_slots.clear();
+  pass.scrub_kv.clear();
+  pass.scrub_scratch.clear();
+  pass.scrub_draft_rows.clear();
   pass.without_room = 0;
   pass.dropped = 0;
   pass.ready = false;

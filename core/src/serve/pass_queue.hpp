@@ -35,6 +35,9 @@ struct Pass {
   std::vector<SaveRange> save_ranges;         ///< [rows, groups] first and end in `saves`
   std::vector<std::vector<SlotId>> clear;     ///< [groups]
   std::vector<std::vector<SlotCopy>> copies;  ///< [groups]
+  std::vector<std::int32_t> scrub_kv;  ///< see ScrubPlan
+  std::vector<SlotId> scrub_scratch;
+  std::vector<std::int32_t> scrub_draft_rows;
   std::vector<GroupPlan> group_plans;
   std::vector<std::int32_t> columns;  ///< [rows, groups] index align: the running column; of busy rows
   std::int32_t without_room = 0;

@@ -23,8 +23,11 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       group_commits_(groups_) {
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
+  if (options.scrub) marks_.emplace(options_, states_);
+  for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(passes_.at(i));
   if (!options.tiers.enabled()) return;
-  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), records_, stats_, news_.listener());
+  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), records_, stats_, marks_ ? &*marks_ : nullptr,
+                 news_.listener());
   news_.set_tiers(tiers_->index());
 }
 
@@ -36,6 +39,7 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   Record& record = records_[id.index()];
   record.fill(prompt);
+  if (marks_) marks_->begin(id, prompt.name_space.salt);
   const std::optional<Opened> opened = open(id, prompt.now_s);
   if (!opened) {
     if (tiers_) tiers_->end_call(false);
@@ -92,6 +96,7 @@ RowPart RequestBook::reserve_row(Pass& pass, RequestId request, std::int64_t upt
   const bool room = reserve(request, upto);
   note_memory(request);
   ++(room ? pass.busy_rows : pass.without_room);
+  if (!room && marks_) records_[request.index()].quiet_until = 0;  // it may have new KV
   return room ? RowPart::busy : RowPart::none;
 }
 
@@ -124,6 +129,7 @@ void RequestBook::note_memory(RequestId request) {
 
 /// The index has its part in placing a row: it may change the state that the row finds, in a copy.
 void RequestBook::place_busy_rows(Pass& pass) {
+  if (marks_) marks_->place_drafts(pass);
   if (pass.busy_rows == 0) return;
   pass.save_ranges.assign(pass.rows.size() * groups_, SaveRange{});
   pass.states.resize(pass.rows.size() * groups_);
@@ -133,6 +139,7 @@ void RequestBook::place_busy_rows(Pass& pass) {
     std::ranges::copy(pass.rows[i].states, states.begin());
     pass.rows[i].states = states;
     place(pass, i);
+    if (marks_) marks_->place(pass, i);
   }
   for (std::size_t g = 0; g < groups_; ++g) pass.quiet &= pass.clear[g].empty() && pass.copies[g].empty();
   pass.quiet &= pass.saves.empty();
@@ -140,9 +147,13 @@ void RequestBook::place_busy_rows(Pass& pass) {
 
 void RequestBook::drop_newest() {
   Pass& pass = passes_.newest();
+  if (marks_) marks_->forget(pass);
   unplace(pass);
-  for (std::size_t i = 0; i < pass.rows.size(); ++i)
-    if (pass.is_busy(i)) note_memory(pass.rows[i].request);
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    if (!pass.is_busy(i)) continue;
+    note_memory(pass.rows[i].request);
+    if (marks_) records_[pass.rows[i].request.index()].quiet_until = 0;  // what the pass was to clear is to be named
+  }
   passes_.pop_newest();
 }
 
@@ -161,6 +172,10 @@ void RequestBook::settle_row(Pass& pass, std::size_t index, std::int32_t sampled
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
   const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
   const std::int64_t most = std::min(room, options_.max_request_tokens) + 1;
+  if (marks_ && !marks_->owns_rest(pass.rows[index].request, record.kv, record.computed)) {
+    record.quiet_until = 0;
+    return;
+  }
   record.quiet_until = decodes ? std::min(quiet_until(pass.rows[index].request), most) : 0;
 }
 
@@ -205,6 +220,7 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
 PassCommit RequestBook::take_commit() {
   for (std::size_t g = 0; g < groups_; ++g)
     group_commits_[g] = {.from_scratch = after_[g].from_scratch, .copies = after_[g].copies, .steps = after_[g].steps};
+  for (std::size_t g = 0; marks_ && g < groups_; ++g) marks_->copied(g, group_commits_[g]);
   PassCommit result{
       .groups = group_commits_, .published_states = published_, .dropped_states = dropped_, .next = std::nullopt};
   if (passes_.size() > 0 && !passes_.at(0).ready) {

@@ -9,6 +9,7 @@
 #include "serve/request_record.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/state_ages.hpp"
+#include "serve/tenant_marks.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -123,6 +124,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
   std::vector<GroupCommit> group_commits_;
+  std::optional<TenantMarks> marks_;  ///< with options.scrub
   std::optional<RequestTiers> tiers_;
 };
 

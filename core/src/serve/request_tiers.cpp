@@ -31,11 +31,12 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 }  // namespace
 
 RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-                           TierListener* listener)
+                           TenantMarks* marks, TierListener* listener)
     : cache_(cache),
       target_(target),
       records_(records),
       stats_(stats),
+      marks_(marks),
       block_size_(cache.options().block_size_tokens),
       index_(setup_of(cache.options(), listener)),
       requests_(records.size()),
@@ -114,6 +115,7 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
     end_call(false);
     return false;
   }
+  if (marks_ != nullptr) marks_->loading(load_blocks_, load_slots_);
   end_call(false);  // the places of the load may hold what is to be stored first
   index_.load(id.value(), hit, prefixes, cached, load_blocks_, load_slots_);
   return true;
@@ -133,6 +135,7 @@ void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
   target_.end_load(id, request.hit.tokens, done);
   target_.note_memory(id);
+  if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
   if (done)
     request.device_tokens = records_[id.index()].computed = request.hit.tokens;
   else

@@ -5,6 +5,7 @@
 
 #include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
+#include "serve/tenant_marks.hpp"
 #include "tier/tier_index.hpp"
 
 #include <cstdint>
@@ -49,9 +50,9 @@ class LoadTarget {
 /// The part of a RequestCache that deals with tiers: what requests load, and what a TierIndex is told of them.
 class RequestTiers final : public CacheTiers {
  public:
-  /// What is named here must outlive it. `options` are checked, but for the tiers.
+  /// What is named here must outlive it. `options` are checked, but for the tiers. `marks`, `listener`: null, or told.
   RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-               TierListener* listener);
+               TenantMarks* marks, TierListener* listener);
 
   [[nodiscard]] TransferPlan take_transfers() override;
   std::int32_t settle(std::span<const TransferResult> results) override;
@@ -111,6 +112,7 @@ class RequestTiers final : public CacheTiers {
   LoadTarget& target_;
   std::span<RequestRecord> records_;
   CacheStats& stats_;
+  TenantMarks* marks_;
   std::int64_t block_size_;
   TierIndex index_;
   std::vector<Request> requests_;

@@ -10,6 +10,13 @@
 #include <utility>
 
 namespace stateport::test {
+namespace {
+
+bool is_load(const Transfer& transfer) {
+  return transfer.kind == Transfer::Kind::load;
+}
+
+}  // namespace
 
 RequestCacheOptions random_options(Random& random, CacheIndex index) {
   RequestCacheOptions options{.index = index,
@@ -176,7 +183,7 @@ RandomEngine::Old RandomEngine::random_prompt() {
   if (prompt.tokens.size() > 60) prompt.tokens.resize(60);
   if (options_.tiers.kv_elsewhere != nullptr) return prompt;
   const std::int64_t tokens = std::ssize(prompt.tokens);
-  if (random_.chance(15)) prompt.names.tenant = random_.between32(0, 2);
+  if (random_.chance(marked_ != nullptr ? 50 : 15)) prompt.names.tenant = random_.between32(0, 2);
   if (random_.chance(10)) prompt.names.media_at = random_.between(-1, tokens - 1);
   if (prompt.names.media_at >= tokens) prompt.names.media_at = -1;
   return prompt;
@@ -218,6 +225,7 @@ void RandomEngine::start() {
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   REQUIRE(started->lost.has_value() == (started->lost_tokens > 0));
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
+  tenants_[started->request.value()] = tenant_of(names);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
                                 .told = prompt.size(),
@@ -239,6 +247,7 @@ void RandomEngine::end(RequestId id) {
   const std::vector<SlotCopy> kept(copies.begin(), copies.end());
   if (!kept.empty()) take_transfers();
   world_.after_end(kept);
+  if (marked_ != nullptr) marked_->after_end(kept);
   running_.erase(id);
 }
 
@@ -303,6 +312,7 @@ void RandomEngine::run() {
 
 void RandomEngine::run_rows() {
   world_.before(plan_);
+  if (marked_ != nullptr) marked_->before(plan_);
   for (std::size_t i = 0; i < planned_->rows.size(); ++i) {
     RunRow& row = planned_->rows[i];
     if (!row.room || !row.live) continue;
@@ -314,6 +324,7 @@ void RandomEngine::run_rows() {
     Tokens fed(live.tokens.begin() + start, live.tokens.begin() + start + given);
     for (std::int32_t d = 0; d < row.drafts; ++d) fed.push_back(random_.between32(0, 2));
     world_.run(i, plan, seen(live, 0, start), seen(live.names, start, fed));
+    if (marked_ != nullptr) marked_->run(i, plan, tenant_of(live.names));
     row.sampled_at = live.tokens.size();
     if (start + given < live.prompt) continue;
     // The first drafts are accepted, and one token more is sampled.
@@ -338,6 +349,7 @@ void RandomEngine::commit() {
   const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
   take_transfers();
   world_.after(commit);
+  if (marked_ != nullptr) marked_->after(commit);
   for (const RunRow& row : pass_->rows) {
     if (!row.live || !row.room || second_) continue;
     const Live& live = running_.at(row.request);
@@ -359,6 +371,7 @@ void RandomEngine::take_transfers() {
   if (!options_.tiers.enabled()) return;
   for (const Transfer& transfer : cache_->tiers()->take_transfers().transfers) {
     world_.begin(transfer);
+    if (marked_ != nullptr) marked_->begin(transfer);
     if (transfer.kind != Transfer::Kind::drop) under_way_.push_back(transfer);
   }
 }
@@ -373,6 +386,7 @@ void RandomEngine::settle(std::size_t most) {
     const bool fails = random_.chance(fail_per_cent_) || (is_find ? !world_.has(*at) : world_.is_gone(*at));
     const auto reason = reasons[static_cast<std::size_t>(random_.between(0, std::ssize(reasons) - 1))];
     world_.end(*at, !fails);
+    if (marked_ != nullptr) marked_->end(*at, !fails, is_load(*at) ? tenants_.at(at->request) : 0);
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
     under_way_.erase(at);
   }

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "marked_memory.hpp"
 #include "random.hpp"
 #include "state_world.hpp"
 
@@ -38,6 +39,8 @@ class RandomEngine {
 
   /// Shares its remote tier and the prompts that it serves, from now on.
   void join(const RandomEngine& other);
+  /// Two tenants use this memory from now on, too, often with equal prompts.
+  void mark(MarkedMemory& memory) noexcept { marked_ = &memory; }
   void step();
   /// Ends everything and forgets it.
   void finish();
@@ -83,6 +86,7 @@ class RandomEngine {
     std::vector<RunRow> rows;
   };
 
+  [[nodiscard]] static int tenant_of(const Names& names) noexcept { return names.tenant == 1 ? 1 : 0; }
   /// A plan has to be enqueued before another request starts, or a settle() begins a load.
   [[nodiscard]] bool may_begin() const { return !planned_ || !planned_->ready; }
   void check_usage() const;
@@ -118,6 +122,8 @@ class RandomEngine {
   double now_s_ = 0;
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
+  MarkedMemory* marked_ = nullptr;
+  std::map<std::int32_t, int> tenants_;  ///< by request, also of those that ended
   std::vector<Transfer> under_way_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };

@@ -17,6 +17,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace stateport;
@@ -691,9 +692,14 @@ TEST_CASE("of two caches with one remote tier, too, every pass reads the state a
 }
 
 TEST_CASE("a warm request cache allocates nothing for decode steps") {
-  for (const CacheIndex index : every_index) {
+  constexpr std::array cases = {std::pair(CacheIndex::slots, false), std::pair(CacheIndex::slots, true),
+                                std::pair(CacheIndex::tree, false),  std::pair(CacheIndex::tree, true),
+                                std::pair(CacheIndex::align, false), std::pair(CacheIndex::align, true)};
+  for (const auto& [index, scrub] : cases) {
     CAPTURE(static_cast<int>(index));
+    CAPTURE(scrub);
     RequestCacheOptions options = small(index, 2);
+    options.scrub = scrub;
     options.max_request_tokens = 500;
     options.kv_tokens = 4000;
     if (index == CacheIndex::align)
@@ -706,7 +712,7 @@ TEST_CASE("a warm request cache allocates nothing for decode steps") {
       std::uint64_t allocations = 0;
       for (int request = 0; request < 4; ++request) {
         const Tokens prompt = counting(9, 1000 * request);
-        const auto started = cache->start({.tokens = prompt});
+        const auto started = cache->start({.tokens = prompt, .name_space = {.salt = request % 2 == 0 ? "one" : "two"}});
         rows[static_cast<std::size_t>(request)] = {.request = started->request,
                                                    .tokens = static_cast<std::int32_t>(9 - started->reused_tokens)};
       }

@@ -19,7 +19,7 @@ extern "C" {
 ///
 ///     start → (chunk → plan → [before] → forward → commit → [after])* → end
 ///
-///     [before]  for each group: clear, copies
+///     [before]  scrub, and for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
 /// A plan is for a whole batch. Passes are committed in the order of their plans. Memory that plans and commits name
@@ -95,10 +95,14 @@ typedef struct stateport_request_cache_options {
   /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
   /// the latter to the former, those after it back. 0: one store has both.
   int32_t separate_checkpoints;
-  /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A secret
-  /// random value where tenants are not trusted, the same for all that share files or a store; fast_hash without one is
-  /// for a single tenant. No error, event or statistic tells it.
+  /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A
+  /// secret random value where tenants are not trusted, the same for all that share files or a store; fast_hash without
+  /// one is for a single tenant. No error, event or statistic tells it.
   uint64_t hash_seed;
+  /// Not 0: plans name memory that changes tenant (stateport_namespace.salt), to be set to zero before the copies and
+  /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. What the engine leaves out is not scrubbed. For
+  /// tiers see stateport_state_tiers_options.scrub.
+  int32_t scrub;
 } stateport_request_cache_options;
 
 /// What the engine must have, and how many requests run.

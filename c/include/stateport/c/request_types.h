@@ -76,7 +76,7 @@ typedef struct stateport_state_save {
 ///                  write_slot takes d more tokens.
 typedef struct stateport_group_plan {
   size_t size;
-  const int32_t* clear;  ///< slots that begin with the empty state
+  const int32_t* clear;  ///< slots that begin with the empty state, or (scrub) were another tenant's
   size_t clear_count;
   const stateport_slot_copy* copies;  ///< within the store, in any order
   size_t copy_count;
@@ -108,6 +108,14 @@ typedef struct stateport_pass_plan {
   const int32_t* const* kv;  ///< [rows] kv[i][k] holds the tokens [k, k + 1) * kv_tokens_per_id of the request
   const int64_t* kv_count;   ///< [rows]
   int32_t kv_tokens_per_id;  ///< block ids: the block size; with a tree one KV index a token
+  /// With stateport_request_cache_options.scrub: memory that another tenant may have written, to be set to zero before
+  /// the copies and the pass.
+  const int32_t* scrub_kv;  ///< numbers of KV blocks, in every layer
+  size_t scrub_kv_count;
+  const int32_t* scrub_scratch;  ///< scratch states (stateport_state_save.in_scratch)
+  size_t scrub_scratch_count;
+  const int32_t* scrub_draft_rows;  ///< rows of the pass: the scratch memory of their steps
+  size_t scrub_draft_rows_count;
 } stateport_pass_plan;
 
 /// Of a row with drafts (slots, tree): states in scratch memory of the engine that become the live state and a

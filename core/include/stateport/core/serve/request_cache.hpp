@@ -90,6 +90,12 @@ struct RequestCacheOptions {
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
   bool events = false;  ///< keep events for take_events()
+  /// Memory that changes tenant (Namespace::salt; no salt is a tenant) is cleared before a pass of the new one: plans
+  /// name it in PassPlan::scrub and GroupPlan::clear. Slots for checkpoints and the destinations of loads need nothing:
+  /// all their bytes are written before anybody can read them. What no plan has named yet counts as another tenant's,
+  /// also after reset(). The cache moves no byte: KV of an engine that ignores the lists, or that is loaded by its own
+  /// means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers: StateTiersOptions.
+  bool scrub = false;
   /// What lies below the device. It is for whole blocks of KV and the states at their ends, and costs a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;
@@ -122,7 +128,7 @@ struct CacheUsage {
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
-///     [before]  for each group: clear, copies
+///     [before]  scrub, and for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
 /// The cache decides and moves no byte: the engine enqueues what plans and commits say on one stream, in this order.

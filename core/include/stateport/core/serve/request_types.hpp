@@ -129,10 +129,18 @@ struct RowPlan {
 
 /// What must be enqueued before a pass, for one group of layers. The copies of one group run in any order.
 struct GroupPlan {
-  std::span<const SlotId> clear;  ///< slots that begin with the empty state
+  std::span<const SlotId> clear;  ///< slots that begin with the empty state, or (scrub) were another tenant's
   /// Slots, tree: restores, from slots for checkpoints to live ones. Align: within the store, moves of running states
   /// and checkpoints.
   CopyPlan copies;
+};
+
+/// With RequestCacheOptions::scrub: memory that another tenant may have written, beside the slots of GroupPlan::clear.
+/// It is set to zero before the copies and the pass.
+struct ScrubPlan {
+  std::span<const std::int32_t> kv_blocks;   ///< numbers of KV blocks, in every layer
+  std::span<const SlotId> scratch;           ///< scratch states (StateSave::in_scratch)
+  std::span<const std::int32_t> draft_rows;  ///< rows of the pass: the scratch memory of their steps (StepCommit)
 };
 
 struct PassPlan {
@@ -144,6 +152,7 @@ struct PassPlan {
   std::span<const RowPlan> rows;      ///< in the order of the batch
   std::span<const GroupPlan> groups;  ///< [groups]
   std::int32_t rows_without_room = 0;
+  ScrubPlan scrub;
 };
 
 /// For a row with drafts (slots, tree): states in the engine's scratch memory that become the live state and a

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "hash/sha256.hpp"
+#include "serve/pass_queue.hpp"
+#include "serve/request_record.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace stateport::detail {
+
+/// For RequestCacheOptions::scrub: which tenant wrote last to each place that a pass may name. A place whose writer is
+/// not known counts as another tenant's.
+///
+/// A pass that is placed names the places that become its tenants', and they are theirs from then on. If it does not
+/// run, nobody is known to have cleared them.
+class TenantMarks {
+ public:
+  /// What is named here must outlive it.
+  TenantMarks(const RequestCacheOptions& options, const StateTable& states);
+
+  /// Makes room in a pass for all that place() and place_drafts() may add to it.
+  void reserve(Pass& pass) const;
+  /// The request is this tenant's until another begins with its number.
+  void begin(RequestId request, const std::optional<std::string_view>& salt);
+  /// The pass is placed: adds the rows whose scratch memory for steps is to be cleared, of those that are quiet, too.
+  void place_drafts(Pass& pass);
+  /// A busy row of the pass was placed: adds what is to be cleared for it to the pass.
+  void place(Pass& pass, std::size_t index);
+  /// The pass will not run.
+  void forget(const Pass& pass) noexcept;
+  /// Slots take what others had.
+  void copied(std::size_t group, const GroupCommit& commit) noexcept;
+  /// A load will write to these, or to a part of them.
+  void loading(std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots) noexcept;
+  /// All that the request has of its first `tokens` tokens is there.
+  void loaded(RequestId request, const KvRow& kv, std::int64_t tokens) noexcept;
+  /// Nobody else wrote last to the KV of the request behind `computed` tokens.
+  [[nodiscard]] bool owns_rest(RequestId request, const KvRow& kv, std::int64_t computed) const noexcept;
+
+ private:
+  /// 128 bits of a tenant's name: no table of names grows.
+  using Tenant = PrefixHash;
+  using Writers = std::vector<Tenant>;
+
+  [[nodiscard]] std::size_t block_of(const KvRow& kv, std::size_t block) const noexcept;
+  [[nodiscard]] std::size_t blocks_of(const KvRow& kv) const noexcept;
+  void place_columns(Pass& pass, const RowPlan& row, const Tenant& tenant);
+  void place_slots(Pass& pass, std::size_t index, const Tenant& tenant);
+
+  const RequestCacheOptions& options_;
+  const StateTable& states_;
+  bool in_columns_;
+  Sha256 sha256_;
+  std::vector<std::uint8_t> name_;
+  std::vector<Tenant> tenant_;  ///< by request
+  Writers kv_;                  ///< by KV block
+  std::vector<Writers> slots_;  ///< by group and slot of the store that has the states of running requests
+  Writers scratch_;
+  Writers draft_rows_;
+};
+
+}  // namespace stateport::detail

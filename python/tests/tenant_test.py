@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two tenants on one RequestCache: what plans name to be cleared, and what nobody shares."""
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import stateport as sp
+from conftest import seeds
+from request_cache_test import options_of
+
+TENANTS = (None, sp.Namespace(salt=b"one"), sp.Namespace(salt=b"two"), sp.Namespace(salt=b"two", extra_key=b"adapter"))
+
+
+def blocks_of(plan: sp.PassPlan, row: int, size: int) -> set[int]:
+    return {int(kv) * plan.kv_tokens_per_id // size for kv in plan.kv(row)}
+
+
+def serve(cache: sp.RequestCache, prompt: list[int], tenant: sp.Namespace | None, writers: dict[int, Any],
+          size: int) -> int:
+    """Runs a prompt alone. `writers`: by KV block."""
+    started = cache.start(prompt, namespace=tenant)
+    assert started is not None
+    salt = tenant.salt if tenant else None
+    done = started.reused_tokens
+    while done < len(prompt):
+        count = int(cache.chunk([started.request], [64])[0])
+        plan = cache.plan([started.request], [count])
+        assert plan.room[0]
+        strangers = {block for block in blocks_of(plan, 0, size) if writers.get(block, "nobody") != salt}
+        assert set(map(int, plan.scrub_kv)) == strangers
+        assert not len(plan.scrub_scratch) or plan.groups[0].saves["in_scratch"].all()
+        assert not len(plan.scrub_draft_rows)
+        writers.update(dict.fromkeys(strangers, salt))
+        done += count
+        cache.commit(plan, [int(done == len(prompt))], [1] if done == len(prompt) else [])
+    cache.finish(started.request)
+    return started.reused_tokens
+
+
+@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+def test_plans_name_the_kv_that_changes_tenant(index: str) -> None:
+    for seed in seeds(20):
+        print("seed", seed)
+        draw = random.Random(seed)
+        options = options_of(index, draw)
+        with sp.RequestCache(index, scrub=True, hash_seed=draw.getrandbits(64), **options) as cache:
+            writers: dict[int, Any] = {}
+            prompts = [[draw.randint(0, 9) for _ in range(draw.randint(1, 200))] for _ in range(3)]
+            served: dict[tuple[Any, int], int] = {}
+            for _ in range(30):
+                which, tenant = draw.randrange(3), draw.choice(TENANTS)
+                reused = serve(cache, prompts[which], tenant, writers, options["block_size_tokens"])
+                assert not reused or (tenant, which) in served
+                served[tenant, which] = 1
+                if draw.random() < 0.05:
+                    cache.reset()
+                    served.clear()
+            assert writers
+
+
+def test_without_scrub_plans_name_nothing_more() -> None:
+    with sp.RequestCache("tree", max_requests=1, max_request_tokens=64, kv_tokens=256, checkpoints=2,
+                         unchecked_layout=True) as cache:
+        started = cache.start([1, 2, 3])
+        assert started is not None
+        plan = cache.plan([started.request], [3])
+        assert not len(plan.scrub_kv) and not len(plan.scrub_scratch) and not len(plan.scrub_draft_rows)
