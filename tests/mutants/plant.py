@@ -2,37 +2,58 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one fault at a time in a copy of the project and asks the tests to notice it.
 
-    plant.py [--only NAME…] [--check] [--folder FOLDER] [--configure ARGUMENT…]
+    plant.py [--only NAME…] [--check] [--jobs N] [--results FILE] [--folder FOLDER] [--python PROGRAM]
+             [--configure ARGUMENT…]
 
-mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and optionally `tests`, a
-doctest filter of source files that is tried first (otherwise the tests of the wing that the file belongs to), and
-`program`, the tests of another layer than core, which needs Kokkos. Each is planted alone; its program is built and
-run: first those tests, then all, at last with all their seeds. A fault that no test notices is a survivor, and a
-missing test. --check only looks whether every `old` is there exactly once.
+mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and what must notice:
+
+    program  tests that are built and run; without it test-core. Those of other layers than core need Kokkos. `python`:
+             nothing is built, the tests run over the library of the project without a fault
+    tests    of a program with doctest, a filter of source files that is tried first (otherwise the tests of the wing
+             that the file belongs to); of `python`, the files in python/tests that must notice, separated by blanks
+
+Each is planted alone. Programs with doctest run those tests, then all; of core at first with few seeds. A fault that no
+test notices is a survivor, and a missing test. --check only looks whether every `old` is there exactly once.
+
+--jobs: so many faults at a time, each in a copy of its own. --results: a line of JSON for every fault; those that this
+file says were noticed, of the same entry in the same file, are left out, so that a run can be ended and go on later.
+--python: for tests of Python, one that has numpy, torch and pytest (and transformers, for its adapter).
 
 Exit code 0, or 1 with a line for every survivor and every entry that does not fit the code. Standard library only."""
 import argparse
+import hashlib
 import json
 import os
 import pathlib
+import queue
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path(__file__).with_name("mutants.json")
 CORE_PROGRAM = "test-core"
-# Most faults show at once; the others have all the seeds of the build. Some tests count what they have seen, and
-# fail with fewer.
+OF_CORE = {CORE_PROGRAM, "test-c-core"}
+PYTHON = "python"
+# They check themselves in C, and have no filter.
+WITHOUT_FILTER = {"test-c", "test-c-core"}
+# What tests of Python load.
+LIBRARY = "stateport_c_loadable"
+# Most faults of core show at once; the others have all the seeds of the build, with which other programs are quick.
+# Some of their tests count what they have seen, and fail with fewer.
 FEW_SEEDS = {"STATEPORT_TEST_SEEDS": "100"}
 # A fault may make a loop endless. All tests together take a quarter of this, whatever else the machine does.
 CPU_LIMIT_S = 180
 CPU_LIMIT_OF_FEW_SEEDS_S = 60
-CONFIGURE = ["-G", "Ninja", "-DSTATEPORT_BUILD_PERF=OFF", "-DCMAKE_BUILD_TYPE=Release",
-             "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG"]
-CONFIGURE_CORE = ["-DSTATEPORT_CORE_ONLY=ON"]
+# A fault may make threads wait for ever. All tests together take a tenth of this on a machine that does little else.
+TIME_LIMIT_S = 600
+CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
+             f"-DSTATEPORT_SHARED_DIR={CHECKOUT.parent / 'shared'}"]
+CONFIGURE_CORE = ["-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF"]
 CONFIGURE_ALL = ["-DSTATEPORT_CORE_ONLY=OFF", "-DSTATEPORT_BACKEND=OPENMP"]
 
 
@@ -49,13 +70,29 @@ def read_list():
             errors.append(f"{mutant['name']}: `old` is found {found} times in {mutant['file']}, not once")
         if mutant["old"] == mutant["new"]:
             errors.append(f"{mutant['name']}: `new` is the same as `old`")
+        if program_of(mutant) == PYTHON:
+            errors += [f"{mutant['name']}: there is no {test}" for test in python_tests(CHECKOUT, mutant)
+                       if not test.is_file()]
     return mutants, errors
+
+
+def program_of(mutant):
+    return mutant.get("program", CORE_PROGRAM)
+
+
+def python_tests(tree, mutant):
+    return [tree / "python" / "tests" / test for test in mutant.get("tests", "").split()]
+
+
+def first_tests(mutant):
+    wing = pathlib.PurePath(mutant["file"]).parent.name
+    return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else "*")
 
 
 def copy_project(target):
     """Copies what has changed since the last copy, so that a later run compiles little, and removes what is gone."""
     def entries(root):
-        skipped = {"build", ".git", "__pycache__"}
+        skipped = {"build", ".git", "__pycache__", ".mypy_cache", ".ruff_cache"}
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if name not in skipped]
             for name in files:
@@ -74,20 +111,25 @@ def copy_project(target):
 class Bench:
     """A copy of the project, the build folder in it, and what is planted there now."""
 
-    def __init__(self, folder, mutants, configure):
+    def __init__(self, folder, mutants, options):
         # As copied: the checkout may change while this runs.
         self.original = {one["file"]: (CHECKOUT / one["file"]).read_text(encoding="utf-8") for one in mutants}
         self.tree = folder
+        self.python = options.python
         self.programs = sorted({program_of(one) for one in mutants})
-        core_only = self.programs == [CORE_PROGRAM]
+        core_only = set(self.programs) <= OF_CORE
         self.build_folder = folder / "build" / ("mutants" if core_only else "mutants-all")
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_project(self.tree)
         if not (self.build_folder / "build.ninja").is_file():
             subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE,
-                            *(CONFIGURE_CORE if core_only else CONFIGURE_ALL), *configure], check=True,
+                            *(CONFIGURE_CORE if core_only else CONFIGURE_ALL), *options.configure], check=True,
                            stdout=subprocess.DEVNULL)
+        if PYTHON in self.programs:
+            calls = self.tree / "python" / "stateport" / "_c.py"
+            calls.unlink(missing_ok=True)
+            calls.symlink_to("../../c/python/stateport_c.py")
 
     def plant(self, mutant):
         """Restores the file of the last fault only if the next one is elsewhere: two rebuilds become one."""
@@ -103,62 +145,145 @@ class Bench:
             path.write_text(text, encoding="utf-8")
 
     def build(self, *programs):
-        return subprocess.run(["ninja", "-C", self.build_folder, *programs], capture_output=True, text=True)
+        targets = [LIBRARY if program == PYTHON else program for program in programs]
+        return subprocess.run(["ninja", "-C", self.build_folder, *targets], capture_output=True, text=True)
 
-    def passes(self, program, *arguments, environment=None):
-        """Whether the tests notice nothing. An endless loop and a crash are noticed."""
-        limit_s = CPU_LIMIT_OF_FEW_SEEDS_S if environment else CPU_LIMIT_S
+    def passes(self, program, *arguments, few_seeds=False):
+        """Whether the tests of a program notice nothing."""
+        command = [self.build_folder / "bin" / program]
+        if program not in WITHOUT_FILTER:
+            command += ["--abort-after=1", *arguments]
+        return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if few_seeds else CPU_LIMIT_S, FEW_SEEDS if few_seeds else {})
 
-        def limit():
-            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
-        run = subprocess.run([self.build_folder / "bin" / program, "--abort-after=1", *arguments],
-                             capture_output=True, preexec_fn=limit, env={**os.environ, **(environment or {})})
-        return run.returncode == 0
+    def passes_python(self, tests):
+        folders = [str(self.tree / "python"), str(self.tree / "python" / "tests")]
+        # -B: of a file that was written twice within a second, old code would be taken.
+        return runs([self.python, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], CPU_LIMIT_S,
+                    {"PYTHONPATH": os.pathsep.join(folders),
+                     "STATEPORT_LIBRARY": str(self.build_folder / "lib" / f"lib{LIBRARY}.so")})
+
+    def survives(self, mutant):
+        program = program_of(mutant)
+        if program == PYTHON:
+            return self.passes_python(python_tests(self.tree, mutant))
+        if program in WITHOUT_FILTER:
+            return self.passes(program)
+        in_core = program == CORE_PROGRAM
+        return (self.passes(program, f"--source-file={first_tests(mutant)}", few_seeds=in_core) and
+                (not in_core or self.passes(program, few_seeds=True)) and self.passes(program))
 
 
-def program_of(mutant):
-    return mutant.get("program", CORE_PROGRAM)
-
-
-def first_tests(mutant):
-    wing = pathlib.PurePath(mutant["file"]).parent.name
-    return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else "*")
+def runs(command, cpu_limit_s, environment):
+    """Whether a command ends well. An endless loop, threads that wait for ever and a crash do not."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, cpu_limit_s))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limit,
+                          start_new_session=True, env={**os.environ, **environment}) as process:
+        try:
+            return process.wait(TIME_LIMIT_S) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            # What the tests have started ends with them.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 def judge(bench, mutant):
     bench.plant(mutant)
     program = program_of(mutant)
-    built = bench.build(program)
-    if built.returncode:
+    built = bench.build(program) if program != PYTHON else None
+    if built and built.returncode:
         return "does not compile:\n" + built.stdout[-2000:]
-    survives = (bench.passes(program, f"--source-file={first_tests(mutant)}", environment=FEW_SEEDS) and
-                bench.passes(program, environment=FEW_SEEDS) and bench.passes(program))
-    return "survives" if survives else ""
+    return "survives" if bench.survives(mutant) else ""
 
 
-def plant_all(options, mutants):
-    """Returns how many are not noticed, or None if nothing can be said."""
-    bench = Bench(options.folder, mutants, options.configure)
+def works(bench, mutants):
+    """Whether the project builds without a fault, and its tests pass."""
     built = bench.build(*bench.programs)
-    if built.returncode or not all(bench.passes(program, environment=FEW_SEEDS) and bench.passes(program)
-                                   for program in bench.programs):
+    compiled = [program for program in bench.programs if program != PYTHON]
+    tests = sorted({test for one in mutants if program_of(one) == PYTHON for test in python_tests(bench.tree, one)})
+    good = (not built.returncode and all(bench.passes(program) for program in compiled) and
+            (CORE_PROGRAM not in compiled or bench.passes(CORE_PROGRAM, few_seeds=True)) and
+            all(bench.passes_python([test]) for test in tests))
+    if not good:
         print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
-        return None
-    survivors = 0
-    for mutant in sorted(mutants, key=lambda one: one["file"]):
-        began = time.monotonic()
-        answer = judge(bench, mutant)
-        survivors += bool(answer)
-        print(f"{mutant['name']}: {answer or 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
-    bench.plant(None)
-    return survivors
+    return good
+
+
+class Results:
+    """What was found, in a file if there is one."""
+
+    def __init__(self, path):
+        self.path = path
+        self.lock = threading.Lock()
+        self.survivors = 0
+        self.noticed = set()
+        if path and path.is_file():
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            self.noticed = {line["content"] for line in lines if line["answer"] == "noticed"}
+
+    @staticmethod
+    def content(mutant):
+        text = (CHECKOUT / mutant["file"]).read_text(encoding="utf-8")
+        return hashlib.sha256(json.dumps([mutant, text], sort_keys=True).encode()).hexdigest()[:16]
+
+    def open(self, mutants):
+        return [mutant for mutant in mutants if self.content(mutant) not in self.noticed]
+
+    def add(self, mutant, content, answer, took_s):
+        with self.lock:
+            self.survivors += bool(answer)
+            print(f"{mutant['name']}: {answer or 'noticed'} ({took_s:.0f} s)", flush=True)
+            if self.path:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"name": mutant["name"], "content": content,
+                                           "answer": answer or "noticed"}) + "\n")
+
+
+def plant_all(options, mutants, results):
+    """Returns whether anything can be said."""
+    contents = {mutant["name"]: results.content(mutant) for mutant in mutants}
+    benches = [Bench(options.folder / str(number) if options.jobs > 1 else options.folder, mutants, options)
+               for number in range(options.jobs)]
+    if not works(benches[0], mutants):
+        return False
+    waiting = queue.SimpleQueue()
+    for file in sorted({mutant["file"] for mutant in mutants}):
+        waiting.put([mutant for mutant in mutants if mutant["file"] == file])
+
+    def work(bench):
+        bench.build(*bench.programs)
+        while True:
+            try:
+                group = waiting.get_nowait()
+            except queue.Empty:
+                break
+            for mutant in group:
+                began = time.monotonic()
+                answer = judge(bench, mutant)
+                results.add(mutant, contents[mutant["name"]], answer, time.monotonic() - began)
+        bench.plant(None)
+
+    workers = [threading.Thread(target=work, args=(bench,)) for bench in benches]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return True
 
 
 def main():
     parser = argparse.ArgumentParser(description="Plants faults in a copy of the project and runs its tests.")
     parser.add_argument("--check", action="store_true", help="only look whether the list fits the code")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="the names, or beginnings of names, to plant")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="what was found, to go on from")
     parser.add_argument("--folder", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", help="of the copy")
+    parser.add_argument("--python", default=sys.executable, metavar="PROGRAM", help="for tests of Python")
     parser.add_argument("--configure", nargs="+", default=[], metavar="ARGUMENT", help="for cmake, beside ours")
     options = parser.parse_args()
     mutants, errors = read_list()
@@ -168,16 +293,15 @@ def main():
         return 1 if errors else 0
     if options.only:
         mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
-    in_core = [mutant for mutant in mutants if program_of(mutant) == CORE_PROGRAM]
-    others = [mutant for mutant in mutants if program_of(mutant) != CORE_PROGRAM]
-    survivors = 0
-    for group in (in_core, others):
-        found = plant_all(options, group) if group else 0
-        if found is None:
+    results = Results(options.results)
+    wanted = results.open(mutants)
+    for group in ([one for one in wanted if program_of(one) in OF_CORE],
+                  [one for one in wanted if program_of(one) not in OF_CORE]):
+        if group and not plant_all(options, group, results):
             return 1
-        survivors += found
-    print(f"{len(mutants)} mutants, {survivors} not noticed")
-    return 1 if survivors else 0
+    earlier = f" ({len(mutants) - len(wanted)} of them noticed earlier)" if len(wanted) < len(mutants) else ""
+    print(f"{len(mutants)} mutants, {results.survivors} not noticed{earlier}")
+    return 1 if results.survivors else 0
 
 
 if __name__ == "__main__":
