@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -188,6 +189,26 @@ assert told == [7]
 raise SystemExit(os.waitstatus_to_exitcode(status))
 """)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("runtime")
+def test_a_child_ends_without_the_threads_of_its_parent(tmp_path: pathlib.Path) -> None:
+    """Tiers with files end when their threads have: a child has none of them."""
+    done = run(f"""
+import os, signal, stateport as sp
+spec = sp.StateSpec([sp.TensorSpec('recurrent', 'float32', (4,))])
+tiers = sp.StateTiers(states=[sp.StateStore(spec, 2)], model="a", folder={str(tmp_path / "images")!r},
+                      file_bytes=1 << 20)
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    tiers.close()
+    os._exit(7)
+_, status = os.waitpid(child, 0)
+tiers.check_invariants()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+""")
+    assert done.returncode == 7, done
 
 
 def test_threads_share_a_cache() -> None:

@@ -48,6 +48,17 @@ def test_a_state_comes_back_as_it_was_stored() -> None:
     engine.states.check_invariants()
 
 
+def test_of_two_states_for_one_slot_the_last_is_stored() -> None:
+    engine = Engine(blocks=4, slots=1)
+    engine.kv.block_hashes[1] = 9
+    slot, = engine.states.allocate_slots_batch([1])
+    engine.fill(engine.live(), 0, ssm=50, conv=70)
+    engine.fill(engine.live(), 2, ssm=60, conv=80)
+    engine.states.store_from_live_batch([slot, slot], [0, 2])
+    assert engine.states.restore_to_live(1, 1)
+    assert [[int(one) for one in tensor[:, 1].unique()] for tensor in engine.live()] == [[60, 61], [80, 81]]
+
+
 def test_a_slot_that_was_not_written_is_not_restored() -> None:
     engine = Engine(blocks=4, slots=1)
     engine.fill(engine.live(), 0, ssm=5, conv=7)

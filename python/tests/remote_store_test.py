@@ -169,6 +169,19 @@ def test_memory_lives_though_the_lists_that_named_it_are_used_again() -> None:
             assert np.array_equal(get(store, f"key{i}", 1000)[1], bytes_of_seed(i, 1000))
 
 
+def test_registered_memory_lives_until_it_is_unregistered() -> None:
+    with sp.InProcessStore(sp.InProcessObjects(1 << 20), needs_registration=True) as store:
+        memory = bytes_of_seed(1, 1000)
+        seen, place = weakref.ref(memory), (memory.ctypes.data, memory.size)
+        store.register(memory)
+        del memory
+        gc.collect()
+        assert seen() is not None
+        store.unregister(place)
+        gc.collect()
+        assert seen() is None
+
+
 def test_memory_lives_though_an_interrupt_follows_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     real = remote_store._put
 

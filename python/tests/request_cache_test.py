@@ -2,6 +2,7 @@
 """RequestCache: requests of random prompts whose states are numbers that only their own tokens give."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from typing import Any
@@ -217,6 +218,37 @@ def test_a_request_is_aborted_when_its_statement_raises() -> None:
         raise KeyError
     assert cache.running_requests == 0
     cache.check_invariants()
+
+
+def answer(cache: sp.RequestCache, request: int) -> None:
+    """The prompt and one token of decoding, whose state is published at the end of the request alone."""
+    cache.commit(cache.plan([request], [len(cache.tokens(request))]), [1], [5])
+    cache.commit(cache.plan([request], [1]), [1], [6])
+
+
+@pytest.mark.parametrize("how", ["finish", "preempt", "abort", "a statement", "a statement that raises"])
+def test_what_a_request_computed_is_kept_unless_it_is_aborted(how: str) -> None:
+    cache, prompt = make(block_size_tokens=1), list(range(40))
+    if how.startswith("a statement"):
+        with contextlib.suppress(KeyError), cache.serving(prompt) as started:
+            answer(cache, started.request)
+            if how.endswith("raises"):
+                raise KeyError
+    else:
+        request = cache.start(prompt).request  # type: ignore[union-attr]
+        answer(cache, request)
+        getattr(cache, how)(request)
+    kept = how in ("finish", "preempt", "a statement")
+    again = cache.start([*prompt, 5, 6])
+    assert again is not None and again.reused_tokens == (41 if kept else 40)
+
+
+def test_a_plan_is_not_read_behind_the_end_of_its_cache() -> None:
+    cache = make()
+    plan = cache.plan([cache.start([1, 2, 3]).request], [3])  # type: ignore[union-attr]
+    cache.close()
+    with pytest.raises(sp.ClosedError):
+        plan.kv(0)
 
 
 def test_a_plan_is_read_before_the_next_call_or_never() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 import stateport as sp
 from conftest import seeds
-from stateport import _tensors
+from stateport import _c, _tensors
+from stateport import store as store_module
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -92,6 +93,19 @@ def test_an_array_of_a_store_outlives_it(spec: sp.StateSpec) -> None:
     gc.collect()
     array[...] = 3
     assert array.sum() == 3 * array.size
+
+
+def test_a_store_goes_with_the_last_array_of_it(spec: sp.StateSpec) -> None:
+    store = sp.StateStore(spec, 2)
+    handle, array, out = store.handle, store.tensor(1), _c.TensorMemory()
+    store.close()
+    gc.collect()
+    store_module._tensor(handle, 1, ctypes.byref(out))
+    assert out.base == array.ctypes.data
+    del array
+    gc.collect()
+    with pytest.raises(sp.Error, match="a handle that was destroyed"):
+        store_module._tensor(handle, 1, ctypes.byref(out))
 
 
 def test_a_view_keeps_tensors_until_the_last_user_is_gone(spec: sp.StateSpec) -> None:

@@ -36,6 +36,14 @@ def test_what_changes_a_state_changes_the_name() -> None:
     names = [model_name(made, 16) for made in (engine(), engine(commit="c2"), engine(model="org/other"),
                                               engine(dtype="float16"), engine(hidden_size=65),
                                               engine(revision="v2"), engine(quantization="fp8"))]
+    for name in ("cache_dtype", "mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+        other = engine()
+        setattr(other.cache_config, name, "float32")
+        names.append(model_name(other, 16))
+    for drafts in ({"method": "mtp"}, {"model": "org/draft"}, {"model": "org/draft", "revision": "v2"}):
+        other = engine()
+        other.speculative_config = types.SimpleNamespace(**drafts)
+        names.append(model_name(other, 16))
     names += [model_name(engine(), 32), model_name(engine(), 16, rank="1/2"), model_name(engine(), 16, named="mine")]
     assert len(set(names)) == len(names)
     assert model_name(engine(), 16) == names[0]
@@ -46,6 +54,15 @@ def test_weights_of_which_nothing_is_known_are_not_written_to_files() -> None:
         model_name(engine(commit=None), 16)
     model_name(engine(commit=None), 16, outlives=False)
     model_name(engine(commit=None), 16, named="revision 3")
+
+
+def test_random_weights_are_those_of_their_seed() -> None:
+    names = set()
+    for seed in (0, 1):
+        made = engine(seed=seed)
+        made.load_config.load_format = "dummy"
+        names.add(model_name(made, 16))
+    assert len(names) == 2
 
 
 @pytest.mark.parametrize("place", [lambda folder: folder, lambda folder: folder / "model.gguf"])

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 using stateport::Buffer;
 using stateport::DeviceResource;
@@ -19,6 +20,29 @@ using stateport::InvalidArgument;
 using stateport::OutOfMemory;
 using stateport::StatisticsResource;
 using stateport::Stream;
+
+namespace {
+
+/// Memory of the device that notes on which stream it is given back.
+class NotingResource final : public stateport::MemoryResource {
+ public:
+  std::vector<Stream> given_back;
+
+ protected:
+  [[nodiscard]] void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override {
+    return device_.allocate(bytes, alignment, stream);
+  }
+  void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override {
+    given_back.push_back(stream);
+    device_.deallocate(memory, bytes, alignment, stream);
+  }
+  [[nodiscard]] stateport::MemoryKind do_kind() const noexcept override { return device_.kind(); }
+
+ private:
+  DeviceResource device_;
+};
+
+}  // namespace
 
 static_assert(!std::is_copy_constructible_v<Buffer> && std::is_nothrow_move_constructible_v<Buffer>);
 
@@ -51,6 +75,18 @@ TEST_CASE("a buffer owns its memory until it is reset, moved over or destroyed")
   }
   CHECK(counted.statistics().live_bytes == 0);
   CHECK(counted.statistics().allocations == counted.statistics().deallocations);
+}
+
+TEST_CASE("a buffer gives its memory back on its own stream, wherever it was moved") {
+  NotingResource noting;
+  const std::vector<Stream> streams = {Stream::create(), Stream::create()};
+  {
+    Buffer first(noting, 8, 256, streams[0]);
+    Buffer second(noting, 8, 256, streams[1]);
+    second = std::move(first);
+    CHECK(noting.given_back == std::vector{streams[1]});
+  }
+  CHECK(noting.given_back == std::vector{streams[1], streams[0]});
 }
 
 TEST_CASE("a moved-from and a default buffer are empty") {

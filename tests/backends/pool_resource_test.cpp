@@ -153,6 +153,20 @@ TEST_CASE("a pool takes over blocks that another stream freed before it asks ups
   counted.give(low, 8 * kib, first);
 }
 
+TEST_CASE("a pool that ends gives all its slabs back, whichever streams they were freed on") {
+  HostResource host;
+  StatisticsResource upstream(host);
+  {
+    PoolResource pool(upstream, {.slab_bytes = 64 * kib});
+    const std::vector<Stream> streams = {Stream::default_stream(), Stream::create(), Stream::create()};
+    std::vector<void*> taken;
+    for (const Stream& stream : streams) taken.push_back(pool.allocate(64 * kib, 256, stream));
+    for (std::size_t i = 0; i < streams.size(); ++i) pool.deallocate(taken[i], 64 * kib, 256, streams[i]);
+    CHECK(upstream.statistics().live_bytes == streams.size() * 64 * kib);
+  }
+  CHECK(upstream.statistics().live_bytes == 0);
+}
+
 TEST_CASE("a pool prefers the blocks of the asking stream") {
   const Stream first = Stream::create();
   const Stream second = Stream::create();

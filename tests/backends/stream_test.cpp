@@ -73,6 +73,7 @@ TEST_CASE("a forgotten native stream stays usable by those who name it") {
   const Stream standard = Stream::default_stream();
   Stream::forget_native(standard.native());
   CHECK(Stream::default_stream() == standard);
+  CHECK(Stream::from_native(standard.native()) == standard);
 }
 
 TEST_CASE("streams may be made, named and dropped by several threads at once") {

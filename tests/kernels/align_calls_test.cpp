@@ -121,6 +121,8 @@ TEST_CASE("requests are remembered before anything is bound, and many are forgot
   CHECK(launches_of([&] { context.forget(stream, {}); }).empty());
   CHECK(from_device(context.columns(1), requests) == expected);
   CHECK(from_device(context.accepted(1), requests) == Int32s(requests, 1));
+  const StagedRequest forgotten{.request = even.back(), .computed = 4, .scheduled = 1};
+  CHECK_THROWS_AS(static_cast<void>(context.stage(stream, {&forgotten, 1})), InvalidArgument);
   // One that is out of range: nothing is forgotten.
   const std::vector<RequestId> bad = {RequestId{1}, RequestId{requests}};
   CHECK_THROWS_AS(context.forget(stream, bad), InvalidArgument);
@@ -158,6 +160,21 @@ TEST_CASE("a post-step of a request that is not remembered moves nothing and is 
   e.context.fill_accepted(e.stream, batch.request, 4, 8);
   e.context.post_step(e.stream, batch);
   CHECK(from_device(e.context.skipped_parts(), 1)[0] == 2 * 2 * 8);
+}
+
+TEST_CASE("a step neither reads nor writes a block behind those of the group") {
+  const Stream stream = Stream::default_stream();
+  DeviceResource resource;
+  const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {.shape = {4, 8, 8}}), {.slots = 6});
+  for (const Int32s& ids : {Int32s{5, 2}, Int32s{2, 5}}) {
+    AlignContext context({.max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 5, .conv_window = 4}}});
+    DeviceArray table(ids);
+    context.bind(std::vector<AlignBinding>{{&store, table.data(), 2, 2}});
+    context.add_request(stream, RequestId{0}, 4);
+    const std::vector<StagedRequest> row = {{.request = RequestId{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
+    context.pre_step(stream, context.stage(stream, row));
+    CHECK(from_device(context.skipped_parts(), 1)[0] == 2);
+  }
 }
 
 TEST_CASE("addresses in the upper half of the range are only numbers to the tables and the decisions") {
@@ -280,6 +297,9 @@ TEST_CASE("modes none and all remember without a binding, and launch what they r
     CHECK(launches_of([&] { context.pre_step(stream, batch); }).empty());
     context.scatter_accepted(stream, request.data(), sampled.data(), 3);
     CHECK(from_device(context.accepted(1), 3) == Int32s{1, 1, 3});
+    DeviceArray beyond(Int32s{3});
+    context.scatter_accepted(stream, beyond.data(), sampled.data(), 1);
+    CHECK(from_device(context.src_columns(0), 3) == Int32s(3, no_column));
     const bool all = mode == AlignMode::all;
     CHECK(launches_of([&] { context.post_step(stream, batch); }) ==
           (all ? Labels{"stateport::align_post_step"} : Labels{}));

@@ -148,6 +148,10 @@ TEST_CASE("a copier refuses stores that do not fit and plans that cannot run") {
                          StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = {4, 2, 2}, .type = ElementType::fp8}),
                          {.slots = 3});
   CHECK_THROWS_AS(SlotCopier(a, other_shape), InvalidArgument);
+  for (const std::array<std::int64_t, 3> shape : {std::array<std::int64_t, 3>{4, 2, 3}, {4, 3, 2}, {5, 2, 2}}) {
+    const StateStore other(resource, StateSpec::uniform(1, {.window = 3, .dim = 8}, {.shape = shape}), {.slots = 3});
+    CHECK_THROWS_AS(SlotCopier(a, other), InvalidArgument);
+  }
   CHECK_THROWS_AS(SlotCopier(a, fewer), InvalidArgument);
   CHECK_THROWS_AS(SlotCopier(a, bytes), InvalidArgument);
   SlotCopier copier(a, a);

@@ -68,6 +68,15 @@ TEST_CASE("every fp16 and bf16 pattern has its value in fp32 and comes back") {
   }
 }
 
+TEST_CASE("a NaN of fp32 stays one, whichever of its bits are set") {
+  for (int bit = 0; bit < 23; ++bit)
+    for (const std::uint32_t sign : {0u, 0x80000000u}) {
+      const auto nan = std::bit_cast<float>(sign | 0x7F800000u | 1u << bit);
+      CHECK(std::isnan(bf16_to_fp32(fp32_to_bf16(nan))));
+      CHECK(std::isnan(fp16_to_fp32(fp32_to_fp16(nan))));
+    }
+}
+
 TEST_CASE("fp32 rounds to the nearest fp16 and bf16, ties to even") {
   stateport::test::for_each_seed(2000, [](stateport::test::Random& random, std::uint64_t) {
     for (int i = 0; i < 20; ++i) {

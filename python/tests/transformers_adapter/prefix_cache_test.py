@@ -2,6 +2,7 @@
 """What a PrefixCache refuses, and that nothing leaks when a request does not end well."""
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import threading
@@ -203,6 +204,21 @@ def test_a_pass_that_failed_gives_back_what_it_had_taken(cache: PrefixCache, mod
         cache.generate(as_ids((*PROMPT[:21], 100, 101, 102)), max_new_tokens=3)
     after = cache.stats()
     assert (after.states, after.kv_tokens) == (before.states, before.kv_tokens)
+
+
+def test_a_request_that_cannot_be_restored_ends(cache: PrefixCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    cache.generate(as_ids(PROMPT), max_new_tokens=2)
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(cache._ledger.stores, "restore", no_memory)
+        cache.generate(as_ids(PROMPT), max_new_tokens=2)
+    assert cache.running_requests == 0
+    cache.generate(as_ids(PROMPT), max_new_tokens=2)
+    assert cache.last is not None
+    assert cache.last.reused_tokens > 0
+    cache.check_invariants()
 
 
 def test_a_prefill_that_was_broken_off_does_not_go_on(model: Any) -> None:
@@ -413,6 +429,22 @@ def test_models_that_are_refused(name: str) -> None:
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with pytest.raises(UnsupportedModel, match=f"{family}ForCausalLM .*{why}"):
         PrefixCache(model, memory="16 MiB")
+
+
+def test_a_model_with_state_outside_of_its_cache_is_refused() -> None:
+    model = tiny_model("lfm2")
+    real, calls = model.forward, []
+
+    @functools.wraps(real)
+    def forward(*arguments: Any, **options: Any) -> Any:
+        out = real(*arguments, **options)
+        calls.append(out)
+        out.logits = out.logits * len(calls)
+        return out
+
+    model.forward = forward
+    with pytest.raises(UnsupportedModel, match="answers differently when a prompt is computed in parts"):
+        PrefixCache(model, memory="1 MiB")
 
 
 def test_a_model_on_another_device_or_in_training_is_refused(model: Any) -> None:
