@@ -62,8 +62,9 @@ class FileTier(_library.Object):
 
     folder: made if it is not there, for its owner alone; files get its permissions. Several processes may use one.
     states: what images of states hold, a spec for each group of layers. kv: what the image of a KV block holds. model:
-    names the model: weights, revision, whatever makes states of two models differ. file_bytes: for images. free_floor_bytes: writes that would leave the file system less
-    are answered "no_room". queue_bytes: of images under way, 0: 256 MiB. lanes: files at a time, 0: 2."""
+    names the model: weights, revision, whatever makes states of two models differ. file_bytes: for images.
+    free_floor_bytes: writes that would leave the file system less are answered "no_room". queue_bytes: of images under
+    way, 0: 256 MiB. lanes: files at a time, 0: 2."""
 
     def __init__(self, folder: str | os.PathLike[str], *, states: Sequence[StateSpec] = (),
                  kv: StateSpec | None = None, model: str | bytes, file_bytes: int, shard: Shard | None = None,

@@ -286,6 +286,19 @@ def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path)
     second.close()
 
 
+def test_the_largest_images_of_the_workers_are_those_of_all(tmp_path: pathlib.Path) -> None:
+    engine = engine_of()
+    options = dataclasses.replace(LARGE, folder=str(tmp_path), file_bytes=1 << 20)
+    side = SchedulerSide(engine.side.layout, options, max_requests=1, max_request_tokens=1000)
+    info = dataclasses.replace(engine.ranks[0].info, images=np.empty(0, IMAGE_KEY))
+    side.open([dataclasses.replace(info, kv_image_bytes=kv, state_image_bytes=state)
+               for kv, state in ((8192, 4096), (4096, 12288))])
+    tiers = side.cache.options.tiers
+    assert tiers is not None and (tiers.kv_image_bytes, tiers.state_image_bytes) == (8192, 12288)
+    side.cache.close()
+    engine.close()
+
+
 def test_the_smallest_pool_of_the_workers_is_that_of_all() -> None:
     engine = engine_of()
     side = SchedulerSide(engine.side.layout, LARGE, max_requests=1, max_request_tokens=1000)
