@@ -377,14 +377,16 @@ void TierContents::evict_state(std::uint32_t node, Medium medium) {
 }
 
 void TierContents::prune(std::uint32_t node) {
+  std::uint32_t first = node;
   for (const Medium medium : tiers_)
-    for (std::uint32_t at = node; at != none && nodes_[at].used && !nodes_[at].is_needed_in(medium);) {
+    for (std::uint32_t at = first; at != none && nodes_[at].used && !nodes_[at].is_needed_in(medium);) {
       const std::uint32_t parent = nodes_[at].parent;
       prune_block(at, medium);
       const std::uint32_t left = nodes_[at].used ? release(at) : none;
+      if (at == first && left != at) first = left;  // slower tiers may have KV of the blocks before it
       at = left == at ? parent : left;
     }
-  release(node);
+  if (first != none) release(first);
 }
 
 /// No state needs this KV there. It goes to the tier where one does. What makes room for that may come here again.

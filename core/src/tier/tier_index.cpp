@@ -304,11 +304,13 @@ void TierIndex::flush() {
     let_go(leaving.node, CacheContent::kv_block);
   }
   for (const std::uint32_t node : incomplete_) let_go(node, CacheContent::state);
-  for (const std::uint32_t node : incomplete_) release(node);
+  // Before nodes are released: a prune begins at a node that is there.
   for (const std::uint32_t node : leaving_states_) {
     if (nodes_[node].used) prune(node);
   }
-  for (std::size_t i = leaving_kv_.size(); i-- > 0;) release(leaving_kv_[i].node);
+  for (const std::uint32_t node : incomplete_) release(node);
+  for (std::size_t i = leaving_kv_.size(); i-- > 0;)
+    if (nodes_[leaving_kv_[i].node].used) prune(leaving_kv_[i].node);
   incomplete_.clear();
   leaving_states_.clear();
   leaving_kv_.clear();
@@ -403,6 +405,11 @@ void TierIndex::check_invariants() const {
   std::array<std::int64_t, medium_count> states = {};
   std::array<std::int64_t, medium_count> blocks = {};
   std::size_t parts = 0;
+  const auto is_unclaimed = [&](std::uint32_t node) {
+    return std::ranges::any_of(tiers_, [&](Medium medium) {
+      return std::ranges::find(level(medium).unclaimed, node) != level(medium).unclaimed.end();
+    });
+  };
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     const TierNode& entry = nodes_[node];
     if (!entry.used) continue;
@@ -422,6 +429,8 @@ void TierIndex::check_invariants() const {
     for (const Medium medium : tiers_)
       check(!source(medium).eligible(node) || level(medium).order.contains(source(medium), node),
             "a state in a tier is no candidate");
+    const bool is_held = entry.kv.readers > 0 || entry.kv.coming != 0 || entry.kv.going || is_unclaimed(node);
+    check((entry.kv.in & below_device) == 0 || entry.is_needed() || is_held, "a tier keeps KV that no state needs");
   }
   for (const auto& [request, load] : loads_) parts += static_cast<std::size_t>(load.left);
   for (const auto& [request, ask] : asks()) parts += static_cast<std::size_t>(ask.left);
