@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine.hpp"
+
+#include "violation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+namespace stateport::soak {
+
+namespace {
+
+constexpr std::array below = {Medium::host, Medium::file, Medium::remote};
+
+}  // namespace
+
+void Figures::add(const Figures& other) {
+  requests += other.requests;
+  prompt_tokens += other.prompt_tokens;
+  hit_tokens += other.hit_tokens;
+  loaded_tokens += other.loaded_tokens;
+  loads += other.loads;
+  failed_loads += other.failed_loads;
+  passes_ahead += other.passes_ahead;
+  cancelled_passes += other.cancelled_passes;
+  refused_calls += other.refused_calls;
+  preempted += other.preempted;
+  aborted += other.aborted;
+  resets += other.resets;
+  restarts += other.restarts;
+  found_images += other.found_images;
+}
+
+std::size_t Engine::StoredHash::operator()(const CacheEvent& event) const noexcept {
+  return static_cast<std::size_t>(event.prefix.words[0]) ^ static_cast<std::size_t>(event.medium) * 0x9E3779B9u ^
+         static_cast<std::size_t>(event.content) << 7 ^ static_cast<std::size_t>(event.group) << 8;
+}
+
+bool Engine::SameContent::operator()(const CacheEvent& a, const CacheEvent& b) const noexcept {
+  return a.prefix == b.prefix && a.medium == b.medium && a.content == b.content && a.group == b.group;
+}
+
+Engine::Engine(test::Random& random, Workload& workload, EngineSetup setup, MakeMover make_mover)
+    : random_(random), workload_(workload), setup_(std::move(setup)), make_mover_(std::move(make_mover)) {
+  // Engines that began together do not restart together.
+  if (setup_.requests_of_life > 0)
+    next_restart_ = random_.between(setup_.requests_of_life / 2, setup_.requests_of_life);
+  next_reset_ = setup_.requests_to_reset;
+  open();
+}
+
+Engine::~Engine() = default;
+
+void Engine::open() {
+  world_ = std::make_unique<MarkWorld>(setup_.options);
+  if (setup_.planted == Planted::state) world_->lose_every_copies = 1000;
+  mover_ = make_mover_(*world_);
+  cache_ = make_request_cache(setup_.options);
+  now_s_ = 0;
+  sequence_ = 0;
+  stored_.clear();
+  for (const ImageKey& image : mover_->found()) {
+    const bool is_taken = cache_->tiers()->attach(Medium::file, image);
+    if (!is_taken) mover_->remove(image);
+    figures_.found_images += is_taken;
+  }
+}
+
+void Engine::close() {
+  figures_ = figures();
+  cache_.reset();
+  mover_.reset();
+  world_.reset();
+}
+
+Figures Engine::figures() const {
+  Figures all = figures_;
+  if (!cache_) return all;
+  const CacheStats& stats = cache_->stats();
+  all.prompt_tokens += stats.prompt_tokens;
+  all.hit_tokens += stats.hit_tokens;
+  for (const Medium medium : below) {
+    const TierUsage usage = cache_->tiers()->usage(medium);
+    all.loads += usage.loads;
+    all.loaded_tokens += usage.hit_tokens;
+  }
+  return all;
+}
+
+void Engine::step() {
+  start();
+  end_some();
+  plan();
+  if (planned_ && !second_ && random_.chance(2)) cancel();
+  if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
+  if (pass_ && random_.chance(80)) commit();
+  if (!pass_) run();
+  if (!setup_.options.overlap && pass_) commit();
+  if (random_.chance(1)) refused();
+  const std::int64_t rare = random_.between(0, 9999);
+  if (rare < 20) mover_->strike();
+  if (rare >= 20 && rare < 25) cache_->tiers()->drain();
+  if (may_begin() && mover_->under_way() > 0) settle(false);
+  follow_events();
+  if (setup_.requests_of_life > 0 && figures_.requests >= next_restart_) restart();
+  if (setup_.requests_to_reset > 0 && figures_.requests >= next_reset_) reset();
+}
+
+void Engine::rest() {
+  while (pass_ || planned_) {
+    if (!pass_) run();
+    if (pass_) commit();
+  }
+  while (!running_.empty()) end(running_.begin()->first, RequestEnd::finished);
+  take_transfers();
+  settle(true);
+  follow_events();
+  cache_->check_invariants();
+  check_rest();
+}
+
+void Engine::restart() {
+  next_restart_ += setup_.requests_of_life;
+  rest();
+  drain();
+  close();
+  open();
+  ++figures_.restarts;
+}
+
+void Engine::reset() {
+  next_reset_ += setup_.requests_to_reset;
+  rest();
+  cache_->reset();
+  take_transfers();
+  follow_events();
+  must(setup_.planted == Planted::events || stored_.empty(), "a reset leaves something that events say is stored");
+  for (const Medium medium : {Medium::host, Medium::file})
+    must(mover_->images(medium) == 0, "a reset leaves images in a tier");
+  ++figures_.resets;
+}
+
+void Engine::drain() {
+  std::int64_t written = -1;
+  const auto bytes = [&] { return cache_->tiers()->usage(Medium::file).bytes_written; };
+  for (int round = 0; round < 8 && written < bytes(); ++round) {
+    written = bytes();
+    cache_->tiers()->drain();
+    take_transfers();
+    settle(true);
+  }
+}
+
+void Engine::check_invariants() const {
+  cache_->check_invariants();
+  mover_->check_invariants();
+}
+
+void Engine::check_rest() const {
+  must(cache_->running_requests() == 0, "requests run in a cache where all have ended");
+  must(cache_->tiers()->transfers_under_way() == 0, "transfers are under way where all were answered");
+  const auto groups = static_cast<std::int64_t>(group_count(setup_.options));
+  for (const Medium medium : {Medium::host, Medium::file}) {
+    const TierUsage usage = cache_->tiers()->usage(medium);
+    must(mover_->images(medium) == usage.states * groups + usage.kv_blocks,
+         "a tier holds more or less than its cache says");
+  }
+  const CacheUsage usage = cache_->usage();
+  const RequestCacheOptions& options = setup_.options;
+  if (options.index == CacheIndex::align) return;
+  if (options.budget_bytes > 0 && (options.index == CacheIndex::slots || options.eviction == EvictionOrder::hix))
+    must(options.memory.of(usage.kv_tokens, usage.states) <= options.budget_bytes, "a cache exceeds its budget");
+  if (!options.events || setup_.planted == Planted::events) return;
+  const auto of = [&](CacheContent content) {
+    return std::ranges::count_if(stored_, [&](const CacheEvent& stored) {
+      return stored.medium == Medium::device && stored.content == content;
+    });
+  };
+  // Two requests that made the same at a time may both have kept it: it is found once.
+  const bool is_tree = options.index == CacheIndex::tree;
+  const std::int64_t states = of(CacheContent::state);
+  const std::int64_t blocks = of(CacheContent::kv_block);
+  const std::int64_t held = usage.kv_tokens / options.block_size_tokens;
+  must(is_tree ? states == usage.states : states <= usage.states, "events tell of other states than a cache has");
+  must(is_tree ? blocks == held : blocks <= held, "events tell of other KV than a cache has");
+}
+
+RequestId Engine::pick() {
+  auto at = running_.begin();
+  std::advance(at, random_.between(0, std::ssize(running_) - 1));
+  return at->first;
+}
+
+ReuseHint Engine::random_hint(std::size_t conversation) {
+  return {.last_turn = random_.chance(10),
+          .expected_idle_s = random_.chance(10) ? 30.0 : 0,
+          .session = random_.chance(50) ? conversation + 1 : 0};
+}
+
+void Engine::start() {
+  if (!may_begin() || std::cmp_greater_equal(running_.size(), setup_.options.max_requests) || random_.chance(30))
+    return;
+  Workload::Request request = workload_.next();
+  constexpr std::array tenants = {Namespace{}, Namespace{.salt = "one"}, Namespace{.salt = "two"},
+                                  Namespace{.extra_key = "two"}};
+  constexpr std::array<std::string_view, 6> media_ids = {"a", "b", "c", "d", "e", "f"};
+  const MediaKey media{.id = media_ids[static_cast<std::size_t>(request.names.media)],
+                       .first_token = request.names.media_at};
+  const auto search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
+  const auto started = cache_->start({.tokens = request.prompt,
+                                      .name_space = tenants[static_cast<std::size_t>(request.names.tenant)],
+                                      .media = std::span(&media, request.names.media_at >= 0 ? 1 : 0),
+                                      .hint = random_hint(request.conversation),
+                                      .now_s = now_s_ += 0.25,
+                                      .search = search});
+  if (!started) {
+    must(++steps_without_start_ < 20000, "a cache starts no request any more");
+    return;
+  }
+  steps_without_start_ = 0;
+  ++figures_.requests;
+  must(search != PromptSearch::device || !started->load, "a load for a request that asked for none");
+  must(started->load.has_value() == cache_->tiers()->is_loading(started->request), "a load that is not under way");
+  must(started->lost.has_value() == (started->lost_tokens > 0), "lost tokens without a reason");
+  must(started->reused_tokens < std::ssize(request.prompt), "a hit on a whole prompt");
+  Live live{.request = request, .tokens = request.prompt, .told = request.prompt.size()};
+  live.prompt = std::ssize(request.prompt);
+  live.loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt;
+  live.reused_tokens = started->reused_tokens;
+  live.marks.push_back(0);
+  for (const Token token : live.tokens)
+    live.marks.push_back(next_mark(live.marks.back(), request.names.seen(std::ssize(live.marks) - 1, token)));
+  must(running_.emplace(started->request, std::move(live)).second, "one number for two requests");
+}
+
+void Engine::end_some() {
+  if (running_.empty()) return;
+  if (random_.chance(starved_ ? 20 : 1)) return end(pick(), RequestEnd::preempted);
+  if (random_.chance(1)) return end(pick(), RequestEnd::aborted);
+  for (const auto& [id, live] : running_)
+    if (std::cmp_greater_equal(live.told, live.prompt + live.request.output)) return end(id, RequestEnd::finished);
+}
+
+void Engine::end(RequestId id, RequestEnd how) {
+  Live& live = running_.at(id);
+  live.tokens.resize(live.told);
+  workload_.ended(live.request, live.tokens);
+  bool is_in_pass = false;
+  for (auto* batch : {&pass_, &planned_})
+    if (*batch)
+      for (RunRow& row : (*batch)->rows) {
+        is_in_pass |= row.request == id;
+        row.live &= row.request != id;
+      }
+  const std::size_t conversation = live.request.conversation;
+  running_.erase(id);
+  figures_.preempted += how == RequestEnd::preempted;
+  figures_.aborted += how == RequestEnd::aborted;
+  if (setup_.planted == Planted::slot && !is_in_pass) return;
+  const CopyPlan copies = cache_->end(id, how, random_hint(conversation));
+  const std::vector<SlotCopy> kept(copies.begin(), copies.end());
+  if (!kept.empty()) take_transfers();
+  world_->after_end(kept);
+}
+
+std::vector<PassRow> Engine::next_rows() {
+  const RequestCacheOptions& options = setup_.options;
+  std::vector<PassRow> rows;
+  for (const auto& [id, live] : running_) {
+    std::int64_t low = cache_->computed(id);
+    if (pass_)
+      for (const RunRow& row : pass_->rows)
+        if (row.request == id && row.live && row.room) low += row.tokens - row.drafts;
+    if (low < live.prompt) {
+      const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, random_.between(0, 120)));
+      if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
+    } else if (low + 2 * (1 + options.drafts) + 1 < options.max_request_tokens) {
+      std::int32_t drafts = random_.between32(0, options.drafts);
+      if (options.align_mode == AlignMode::all && drafts < options.drafts) drafts = 0;
+      rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
+    }
+  }
+  return rows;
+}
+
+void Engine::plan() {
+  if (planned_ || (pass_ && !setup_.options.overlap)) return;
+  const std::vector<PassRow> rows = next_rows();
+  take_transfers();
+  const PassPlan plan = cache_->plan(rows);
+  take_transfers();
+  planned_.emplace();
+  planned_->pass = plan.pass;
+  planned_->ready = plan.ready;
+  if (plan.ready) plan_ = plan;
+  starved_ = plan.rows_without_room > 0;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    planned_->rows.push_back(
+        {.request = rows[i].request, .drafts = rows[i].drafts, .tokens = rows[i].tokens, .room = plan.rows[i].room});
+  figures_.passes_ahead += pass_.has_value();
+}
+
+void Engine::cancel() {
+  cache_->cancel(planned_->pass);
+  planned_.reset();
+  ++figures_.cancelled_passes;
+}
+
+void Engine::run() {
+  if (pass_ || !planned_) {
+    // Two passes run before the first is read back.
+    if (!pass_ || !planned_ || !planned_->ready || second_) return;
+    run_rows();
+    second_ = true;
+    return;
+  }
+  run_rows();
+  pass_ = std::move(planned_);
+  planned_.reset();
+}
+
+void Engine::run_rows() {
+  world_->before(plan_);
+  for (std::size_t i = 0; i < planned_->rows.size(); ++i) {
+    RunRow& row = planned_->rows[i];
+    if (row.room && row.live) run_row(i, row);
+  }
+}
+
+void Engine::run_row(std::size_t index, RunRow& row) {
+  Live& live = running_.at(row.request);
+  const RowPlan& plan = plan_.rows[index];
+  const std::int64_t given = plan.start + row.tokens - row.drafts;
+  must(given <= std::ssize(live.tokens), "a pass runs over tokens that are not known");
+  must(row.drafts == 0 || given == std::ssize(live.tokens), "drafts behind a token that is not the last");
+  row.sampled_at = live.tokens.size();
+  const auto append = [&](Token token) {
+    live.marks.push_back(next_mark(live.marks.back(), live.request.names.seen(std::ssize(live.tokens), token)));
+    live.tokens.push_back(token);
+  };
+  for (std::int32_t draft = 0; draft < row.drafts; ++draft) append(random_.between32(0, 9));
+  world_->run(index, plan, live.marks);
+  if (given < live.prompt) return;
+  // The first drafts are accepted, and one token more is sampled.
+  const std::int32_t accepted = random_.between32(0, row.drafts);
+  live.tokens.resize(row.sampled_at + static_cast<std::size_t>(accepted));
+  live.marks.resize(live.tokens.size() + 1);
+  append(random_.between32(0, 9));
+  row.sampled = accepted + 1;
+}
+
+void Engine::commit() {
+  std::vector<std::int32_t> counts;
+  Tokens sampled;
+  for (const RunRow& row : pass_->rows) {
+    counts.push_back(row.live ? row.sampled : 0);
+    if (counts.back() == 0) continue;
+    Live& live = running_.at(row.request);
+    const auto first = live.tokens.begin() + static_cast<std::ptrdiff_t>(row.sampled_at);
+    sampled.insert(sampled.end(), first, first + row.sampled);
+    live.told = row.sampled_at + static_cast<std::size_t>(row.sampled);
+  }
+  const PassCommit commit = cache_->commit(pass_->pass, counts, sampled);
+  take_transfers();
+  world_->after(commit);
+  if (!second_) check_states(*pass_);
+  pass_.reset();
+  if (commit.next) {
+    planned_->ready = commit.next->ready;
+    if (commit.next->ready) plan_ = *commit.next;
+  }
+  if (second_) {
+    pass_ = std::move(planned_);
+    planned_.reset();
+    second_ = false;
+  }
+}
+
+void Engine::check_states(const Batch& batch) const {
+  for (const RunRow& row : batch.rows) {
+    if (!row.live || !row.room) continue;
+    const Live& live = running_.at(row.request);
+    const std::int64_t computed = cache_->computed(row.request);
+    for (std::size_t g = 0; g < group_count(setup_.options); ++g)
+      must(world_->holds(cache_->state(row.request, g), g, computed, live.marks[static_cast<std::size_t>(computed)]),
+           "a commit leaves the state of other tokens");
+  }
+}
+
+void Engine::take_transfers() {
+  mover_->take(cache_->tiers()->take_transfers());
+}
+
+void Engine::settle(bool all) {
+  do {
+    results_.clear();
+    mover_->poll(results_, all);
+    cache_->tiers()->settle(results_);
+    take_transfers();
+    follow_loads();
+  } while (all && mover_->under_way() > 0);
+}
+
+/// A load brings all that was announced, or nothing.
+void Engine::follow_loads() {
+  for (auto& [id, live] : running_) {
+    if (!live.loading_tokens || cache_->tiers()->is_loading(id)) continue;
+    const std::int64_t computed = cache_->computed(id);
+    if (*live.loading_tokens == 0) {
+      must(computed >= live.reused_tokens, "a request lost what it had while it waited");
+    } else {
+      must(computed == *live.loading_tokens || computed == live.reused_tokens, "a load brought a part");
+      figures_.failed_loads += computed != *live.loading_tokens;
+    }
+    live.loading_tokens.reset();
+  }
+}
+
+void Engine::follow_events() {
+  if (!setup_.options.events || setup_.planted == Planted::events) return;
+  std::array<CacheEvent, 64> events;
+  while (const std::size_t count = cache_->take_events(events)) {
+    for (const CacheEvent& event : std::span(events).first(count)) {
+      must(event.sequence == ++sequence_, "events are missing");
+      if (event.kind == CacheEvent::Kind::cleared) stored_.clear();
+      if (event.kind == CacheEvent::Kind::stored) must(stored_.insert(event).second, "an event of what is stored");
+      if (event.kind == CacheEvent::Kind::removed) must(stored_.erase(event) == 1, "an event of what is not stored");
+    }
+  }
+}
+
+}  // namespace stateport::soak

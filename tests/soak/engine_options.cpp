@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine_options.hpp"
+
+#include <stateport/core/align/align_planner.hpp>
+
+#include "real_tiers.hpp"
+
+#include <cstdint>
+
+namespace stateport::soak {
+
+namespace {
+
+constexpr std::int32_t block_size = 8;  ///< tokens
+constexpr std::int64_t request_tokens = 288;
+
+RequestCacheOptions common(CacheIndex index, int number, bool is_real) {
+  RequestCacheOptions options{.index = index,
+                              .max_requests = is_real ? 4 : 6,
+                              .max_request_tokens = request_tokens,
+                              .drafts = number == 0 ? 2 : 3,
+                              .block_size_tokens = block_size,
+                              .kv_tokens = is_real ? 1536 : 3072,
+                              .checkpoints = is_real ? 16 : 32,
+                              .memory = {.state_bytes = 4096, .kv_bytes_per_token = 64},
+                              .position_tokens = block_size,
+                              .hash = BlockHashKind::xxh3_128};
+  options.layout_fingerprint = 3;
+  options.overlap = number == 0;
+  options.events = true;
+  return options;
+}
+
+void of_slots(RequestCacheOptions& options, int number) {
+  options.eviction = number == 0 ? EvictionOrder::lru : EvictionOrder::gdsf;
+  options.placement = number == 0 ? CheckpointPlacement::passes : CheckpointPlacement::branch;
+  options.decode_checkpoint_tokens = number == 0 ? 2 * block_size : 0;
+  if (number == 1) options.budget_bytes = options.memory.of(options.kv_tokens * 3 / 4, options.checkpoints * 3 / 4);
+}
+
+void of_tree(RequestCacheOptions& options, int number) {
+  options.eviction = number == 0 ? EvictionOrder::hix : EvictionOrder::gdsf;
+  options.placement = number == 0 ? CheckpointPlacement::last : CheckpointPlacement::rungs;
+  options.separate_checkpoints = number == 0;
+  options.spare_checkpoint_tokens = number == 0 ? 4 * block_size : 0;
+  options.decode_checkpoint_tokens = number == 0 ? 0 : 2 * block_size;
+  if (number == 0) options.budget_bytes = options.memory.of(options.kv_tokens * 3 / 4, options.checkpoints * 3 / 4);
+}
+
+void of_align(RequestCacheOptions& options, int number) {
+  options.checkpoints = 0;
+  options.layout_fingerprint = 0;
+  options.align_mode = number == 0 ? AlignMode::align : AlignMode::all;
+  options.eviction = number == 0 ? EvictionOrder::lru : EvictionOrder::lfu;
+  for (const std::int32_t size : {block_size, 2 * block_size}) {
+    const auto one = static_cast<std::int32_t>(
+        resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0));
+    options.groups.push_back({.block_size_tokens = size,
+                              .blocks = options.max_requests * one + 32,
+                              .conv_window = 3 + options.drafts,
+                              .layout_fingerprint = 5});
+  }
+}
+
+}  // namespace
+
+EngineSetup engine_setup(CacheIndex index, int number, bool is_real) {
+  EngineSetup setup{.options = common(index, number, is_real)};
+  RequestCacheOptions& options = setup.options;
+  if (index == CacheIndex::slots) of_slots(options, number);
+  if (index == CacheIndex::tree) of_tree(options, number);
+  if (index == CacheIndex::align) of_align(options, number);
+  TierOptions& tiers = options.tiers;
+  if (is_real)
+    RealTiers::set_image_bytes(options);
+  else
+    tiers.state_image_bytes = 4096, tiers.kv_image_bytes = 512;
+  const std::int64_t checkpoint = tiers.state_image_bytes + 4 * tiers.kv_image_bytes;
+  tiers.host_bytes = (is_real ? 16 : 40) * checkpoint;
+  tiers.file_bytes = (is_real ? 32 : 80) * checkpoint;
+  tiers.remote_bytes = (is_real ? 64 : 160) * checkpoint;
+  tiers.write_through = number == 1;
+  if (number == 1) tiers.queue_bytes = 16 * checkpoint;
+  tiers.max_finds = number == 0 ? 4 : 4096;
+  if (is_real || number == 1) setup.requests_of_life = is_real ? 500 : 20000;
+  return setup;
+}
+
+}  // namespace stateport::soak

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stateport::soak {
+
+/// What this process holds. -1: not known on this system.
+struct ProcessMemory {
+  std::int64_t resident_bytes = -1;
+  std::int64_t heap_bytes = -1;  ///< in use, of all arenas
+  std::int64_t descriptors = -1;
+  std::int64_t threads = -1;
+};
+[[nodiscard]] ProcessMemory process_memory();
+
+/// Samples of a run, and whether memory stayed flat. The first tenth is warm-up.
+class MemorySamples {
+ public:
+  /// How much more than in the second quarter the median of the last one may be.
+  struct Limits {
+    double heap_growth = 0;           ///< part of the second quarter's
+    std::int64_t heap_min_bytes = 0;  ///< less is no growth
+    std::int64_t counts = 0;          ///< descriptors, threads
+  };
+  /// Caches of a new engine grow for some 10,000 requests.
+  static constexpr std::int64_t long_requests = 200'000;
+  static constexpr Limits of_long_runs = {.heap_growth = 0.01, .heap_min_bytes = 256 * 1024, .counts = 2};
+  static constexpr Limits of_short_runs = {.heap_growth = 0.3, .heap_min_bytes = 2 * 1024 * 1024, .counts = 12};
+  static constexpr std::size_t samples_min = 40;
+
+  explicit MemorySamples(std::size_t capacity) { samples_.reserve(capacity); }
+  /// `files`: in the folders of tiers.
+  void add(const ProcessMemory& memory, std::int64_t files);
+  [[nodiscard]] bool enough() const noexcept { return samples_.size() >= samples_min; }
+  /// What has grown, a line each; nothing if all stayed flat.
+  [[nodiscard]] std::vector<std::string> growth(const Limits& limits) const;
+  /// A line for each of the quarters: medians.
+  [[nodiscard]] std::vector<std::string> quarters() const;
+
+ private:
+  struct Sample {
+    ProcessMemory memory;
+    std::int64_t files = 0;
+  };
+  template <class Value>
+  [[nodiscard]] std::int64_t median(int quarter, Value&& value) const;
+
+  std::vector<Sample> samples_;
+};
+
+}  // namespace stateport::soak

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace stateport::soak {
+
+/// What the tiers of all engines went through.
+struct FaultCounts {
+  std::int64_t failed_transfers = 0;
+  std::int64_t damaged_images = 0;
+  std::int64_t vanished_images = 0;
+  std::int64_t store_absences = 0;
+};
+
+/// Carries out the transfers of one engine.
+class Mover {
+ public:
+  Mover() = default;
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+  virtual ~Mover() = default;
+
+  virtual void take(TransferPlan plan) = 0;
+  /// Appends answers: some of those that there are, or with `all` what ends by waiting.
+  virtual void poll(std::vector<TransferResult>& results, bool all) = 0;
+  [[nodiscard]] virtual std::size_t under_way() const = 0;
+  /// What an engine that starts finds in files, in an order of its own.
+  [[nodiscard]] virtual std::vector<ImageKey> found() = 0;
+  /// Removes what was found and is not taken.
+  virtual void remove(const ImageKey& image) = 0;
+  /// Something below the device breaks, vanishes, goes away or comes back.
+  virtual void strike() = 0;
+  /// Images that the tier holds. Not of the remote one.
+  [[nodiscard]] virtual std::int64_t images(Medium medium) const = 0;
+  virtual void check_invariants() const = 0;
+};
+
+}  // namespace stateport::soak

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace stateport::soak {
+
+/// The library did what it must never do.
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline void must(bool holds, const char* what) {
+  if (!holds) throw Violation(what);
+}
+
+}  // namespace stateport::soak
