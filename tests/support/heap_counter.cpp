@@ -8,6 +8,16 @@ namespace {
 thread_local std::uint64_t allocations = 0;
 thread_local std::uint64_t of_memory = 0;
 thread_local std::uint64_t until_failure = 0;
+thread_local bool later_fail = false;
+thread_local bool exhausted = false;
+
+bool fails() noexcept {
+  if (until_failure > 0 && --until_failure == 0) {
+    exhausted = later_fail;
+    return true;
+  }
+  return exhausted;
+}
 }  // namespace
 
 std::uint64_t stateport::test::heap_allocations() noexcept {
@@ -18,25 +28,27 @@ std::uint64_t stateport::test::memory_allocations() noexcept {
   return of_memory;
 }
 
-void stateport::test::fail_heap_allocation(std::uint64_t n) noexcept {
+void stateport::test::fail_heap_allocation(std::uint64_t n, bool and_later) noexcept {
   until_failure = n;
+  later_fail = and_later;
+  exhausted = false;
 }
 
 // operator new[] ends here too, but for sanitizers, which have their own.
 void* operator new(std::size_t bytes) {
   ++allocations;
-  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
+  if (fails()) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
-  if (until_failure > 0 && --until_failure == 0) return nullptr;
+  if (fails()) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
-  if (until_failure > 0 && --until_failure == 0) throw std::bad_alloc();
+  if (fails()) throw std::bad_alloc();
   if (void* memory = operator new(bytes, alignment, std::nothrow)) return memory;
   throw std::bad_alloc();
 }

@@ -13,8 +13,9 @@ namespace stateport::test {
 /// resources.
 [[nodiscard]] std::uint64_t memory_allocations() noexcept;
 
-/// Makes the n-th call of operator new by this thread from now on throw std::bad_alloc, once; 0 = none.
-void fail_heap_allocation(std::uint64_t n) noexcept;
+/// Makes the n-th call of operator new by this thread from now on throw std::bad_alloc, once; 0 = none. `and_later`:
+/// and all calls after it, until the next call of this.
+void fail_heap_allocation(std::uint64_t n, bool and_later = false) noexcept;
 
 /// Runs `body(attempt)` with its first allocation failing, then its second, and so on until it runs through. `body`
 /// does only what may fail, once per call; `after(attempt)` checks what the failure left behind. Returns the number of

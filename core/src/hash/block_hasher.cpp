@@ -29,6 +29,14 @@ void append_tokens(std::vector<std::uint8_t>& message, std::span<const std::int3
   }
 }
 
+/// Of the seed, the digest of the parent, a length and the tokens, and a length and the keys, each a kind, a position, a
+/// length and an id.
+std::size_t message_bytes(const BlockHasherOptions& options, std::size_t keys, std::size_t id_bytes) noexcept {
+  constexpr std::size_t number = 8;
+  const std::size_t token_bytes = 4 * static_cast<std::size_t>(options.block_size_tokens);
+  return sizeof(options.seed) + sizeof(BlockDigest) + 2 * number + token_bytes + keys * (1 + 2 * number) + id_bytes;
+}
+
 BlockDigest xxh3_128(std::span<const std::uint8_t> message, std::uint64_t seed) {
   const XXH128_hash_t hash = XXH3_128bits_withSeed(message.data(), message.size(), seed);
   BlockDigest digest;
@@ -45,13 +53,16 @@ BlockHasher::BlockHasher(const BlockHasherOptions& options) : options_(options) 
   require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
   if (options.kind == BlockHashKind::sha256) sha256_ = std::make_unique<detail::Sha256>();
   constexpr std::size_t room_for_keys = 1024;
-  message_.reserve(sizeof(options.seed) + sizeof(BlockDigest) +
-                   4 * static_cast<std::size_t>(options.block_size_tokens) + room_for_keys);
+  reserve_keys(0, room_for_keys);
 }
 
 BlockHasher::~BlockHasher() = default;
 BlockHasher::BlockHasher(BlockHasher&&) noexcept = default;
 BlockHasher& BlockHasher::operator=(BlockHasher&&) noexcept = default;
+
+void BlockHasher::reserve_keys(std::size_t keys, std::size_t id_bytes) {
+  message_.reserve(message_bytes(options_, keys, id_bytes));
+}
 
 BlockDigest BlockHasher::hash_block(const BlockDigest& parent, std::span<const std::int32_t> tokens,
                                     std::span<const ExtraKey> keys) {

@@ -12,6 +12,7 @@
 namespace stateport::detail {
 
 AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, news_) {
+  room_.set_index(index_room_);
   loading_.assign(static_cast<std::size_t>(options.max_requests) * groups_, BlockId{null_block});
   std::int32_t index = 0;
   for (const StateGroup& group : options.groups) {
@@ -19,6 +20,9 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
     if (options.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options.eviction);
     blocks_.emplace_back(group, index++, news_, std::move(eviction));
   }
+  for (const StateGroup& group : options.groups)
+    reserve_amortised(scratch_, 1 + static_cast<std::size_t>(table_columns(options.align_mode, options.max_request_tokens,
+                                                                           group.block_size_tokens, options.drafts)));
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
       const auto columns = static_cast<std::int32_t>(
@@ -39,7 +43,7 @@ CacheUsage AlignRequestCache::usage() const noexcept {
 
 std::span<const std::int32_t> AlignRequestCache::slots_of(RequestId request, std::size_t group) const {
   const Row& row = row_of(request, group);
-  return options_.align_mode == AlignMode::align ? row.window.columns() : std::span(row.ids);
+  return options_.align_mode == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
 }
 
 /// Every group has the state after so many tokens of the prompt.
@@ -59,11 +63,38 @@ std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto
       .tokens;
 }
 
+void AlignRequestCache::Room::before_open(RequestId id) {
+  const Record& prompt = cache_.record(id);
+  cache_.cached_ = cache_.kv_.match(id, prompt.tokens.all(), prompt.names());
+  cache_.kv_.prepare(id, cache_.cached_.size());
+  for_columns(id, std::ssize(cache_.cached_) * cache_.options_.block_size_tokens);
+}
+
+void AlignRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
+  cache_.kv_.prepare_tokens(id, upto);
+  for_columns(id, upto);
+}
+
+/// Windows have all the room that they can need.
+void AlignRequestCache::Room::for_columns(RequestId id, std::int64_t upto) {
+  const RequestCacheOptions& options = cache_.options_;
+  for (std::size_t g = 0; g < cache_.blocks_.size() && options.align_mode != AlignMode::align; ++g)
+    cache_.row_of(id, g).ids.prepare(static_cast<std::size_t>(
+        table_columns(options.align_mode, upto, cache_.blocks_[g].block_size(), options.drafts)));
+}
+
+void AlignRequestCache::Room::before_commit(const Pass&) {}
+
+void AlignRequestCache::Room::before_close(RequestId, RequestEnd) {}
+
+std::size_t AlignRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
+  return cache_.kv_.unregistered_blocks(id);
+}
+
 std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, double) {
-  const Record& prompt = record(id);
-  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), prompt.names());
+  const std::span<const BlockId> cached = cached_;
   Opened opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
-  opened.reused_tokens = longest_hit(id, std::min(prompt.prompt_tokens - 1, opened.cached_tokens));
+  opened.reused_tokens = longest_hit(id, std::min(record(id).prompt_tokens - 1, opened.cached_tokens));
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
   begin(id, opened.reused_tokens);
   if (opened.cached_tokens > opened.reused_tokens) opened.lost = why_lost(id, opened.reused_tokens, cached);
@@ -141,7 +172,7 @@ bool AlignRequestCache::grow_window(RequestId request, std::size_t group, std::i
 }
 
 bool AlignRequestCache::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
-  std::vector<std::int32_t>& ids = row_of(request, group).ids;
+  ReadyVector<std::int32_t>& ids = row_of(request, group).ids;
   const auto needed =
       static_cast<std::size_t>(table_columns(options_.align_mode, upto, blocks_[group].block_size(), options_.drafts));
   if (needed <= ids.size()) return true;

@@ -57,7 +57,23 @@ class AlignRequestCache final : public RequestBook {
   /// One request in one group.
   struct Row {
     ColumnTable window;             ///< align
-    std::vector<std::int32_t> ids;  ///< none, all
+    ReadyVector<std::int32_t> ids;  ///< none, all
+  };
+
+  /// Room for what the hooks do.
+  class Room final : public IndexRoom {
+   public:
+    explicit Room(AlignRequestCache& cache) : cache_(cache) {}
+    void before_open(RequestId request) override;
+    void before_row(RequestId request, std::int64_t upto) override;
+    void before_commit(const Pass& pass) override;
+    void before_close(RequestId request, RequestEnd how) override;
+    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
+
+   private:
+    void for_columns(RequestId request, std::int64_t upto);
+
+    AlignRequestCache& cache_;
   };
 
   [[nodiscard]] Row& row_of(RequestId request, std::size_t group) noexcept {
@@ -85,11 +101,13 @@ class AlignRequestCache final : public RequestBook {
   void settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
   void publish_states(const RowPlan& row, std::size_t group);
 
+  Room index_room_{*this};
   HashedKv kv_;
   std::deque<StateBlocks> blocks_;  ///< by group
   std::vector<Row> rows_;           ///< [requests, groups]
   std::vector<BlockId> loading_;    ///< [requests, groups] where states are loaded to; null_block: nowhere
   std::vector<BlockId> scratch_;
+  std::span<const BlockId> cached_;  ///< what Room::before_open() found
 };
 
 }  // namespace stateport::detail

@@ -37,8 +37,12 @@ void BatchCheck::check_row(const PassRow& row, std::size_t passes) const {
 void BatchCheck::check_rows(std::span<const PassRow> rows, std::size_t passes) {
   require(rows.size() <= records_.size(), "rows", rows.size(), "must be at most max_requests");
   ++batch_;
+  busy_.clear();
   for (const PassRow& row : rows) {
-    if (!is_quiet(row, passes)) check_row(row, passes);
+    if (!is_quiet(row, passes)) {
+      check_row(row, passes);
+      busy_.push_back(row);
+    }
     std::uint64_t& named = records_[row.request.index()].named;
     require(named != batch_, "request", row.request, "is named twice");
     named = batch_;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace stateport::detail {
 
@@ -17,10 +18,14 @@ namespace stateport::detail {
 class BatchCheck {
  public:
   BatchCheck(const RequestCacheOptions& options, std::span<RequestRecord> records, const PassQueue& passes)
-      : options_(options), records_(records), passes_(passes) {}
+      : options_(options), records_(records), passes_(passes) {
+    busy_.reserve(records.size());
+  }
 
   /// A plan behind the first `passes` outstanding passes. Marks the requests as named by this batch.
   void check_rows(std::span<const PassRow> rows, std::size_t passes);
+  /// Of the rows that were checked last, those whose requests are not quiet.
+  [[nodiscard]] std::span<const PassRow> busy_rows() const noexcept { return busy_; }
   /// A commit of the oldest outstanding pass: how many tokens each row sampled, and all together.
   void check_counts(std::span<const std::int32_t> counts, std::int64_t sampled) const;
 
@@ -32,6 +37,7 @@ class BatchCheck {
   std::span<RequestRecord> records_;
   const PassQueue& passes_;
   std::uint64_t batch_ = 0;
+  std::vector<PassRow> busy_;
 };
 
 }  // namespace stateport::detail

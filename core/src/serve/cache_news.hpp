@@ -24,6 +24,8 @@ class CacheNews final : private TierListener {
   void set_tiers(TierIndex& tiers) noexcept { tiers_ = &tiers; }
   [[nodiscard]] TierListener* listener() noexcept { return events_.on() ? this : nullptr; }
   [[nodiscard]] bool has_events() const noexcept { return events_.on(); }
+  /// Makes room for so many events.
+  void prepare(std::size_t events) { events_.prepare(events); }
   /// False: nobody listens, and nothing needs to be told.
   [[nodiscard]] bool on() const noexcept { return events_.on() || tiers_ != nullptr; }
 

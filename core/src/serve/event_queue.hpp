@@ -7,16 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace stateport::detail {
 
-/// Events in order of their numbers, until they are taken. Allocates only when more wait than ever before.
+/// Events in order of their numbers, until they are taken. Allocates only when more wait than ever before, and after
+/// prepare(n) not for n events.
 class EventQueue {
  public:
   explicit EventQueue(bool on) : on_(on) {}
 
   [[nodiscard]] bool on() const noexcept { return on_; }
+  void prepare(std::size_t count) {
+    if (!on_ || count <= events_.capacity() - events_.size()) return;
+    std::vector<CacheEvent> larger;
+    larger.reserve(std::max(events_.size() - taken_ + count, 2 * events_.capacity()));
+    larger.assign(events_.begin() + static_cast<std::ptrdiff_t>(taken_), events_.end());
+    events_ = std::move(larger);
+    taken_ = 0;
+  }
   /// Numbers the event; without effect if events are off.
   void push(CacheEvent event) {
     if (!on_) return;

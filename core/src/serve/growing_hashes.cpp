@@ -23,4 +23,12 @@ void GrowingHashes::extend(BlockHasher& hasher, std::span<const Token> tokens, c
   }
 }
 
+void reserve_keys(BlockHasher& hasher, const PromptNames& names, std::vector<ExtraKey>& scratch) {
+  std::size_t id_bytes = names.name_space.salt.value_or("").size() + names.name_space.extra_key.value_or("").size();
+  for (const MediaKey& media : names.media) id_bytes += media.id.size();
+  constexpr std::size_t other_names = 2;
+  reserve_amortised(scratch, other_names + names.media.size());
+  hasher.reserve_keys(scratch.capacity(), id_bytes);
+}
+
 }  // namespace stateport::detail

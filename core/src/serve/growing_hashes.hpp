@@ -3,6 +3,7 @@
 
 #include <stateport/core/hash/block_hasher.hpp>
 
+#include "containers/ready_vector.hpp"
 #include "serve/request_record.hpp"
 
 #include <cstddef>
@@ -18,6 +19,11 @@ class GrowingHashes {
     hashes_.clear();
     last_ = {};
   }
+  /// Makes room for the hashes of so many blocks.
+  void reserve(std::size_t blocks) {
+    reserve_amortised(hashes_.keys, blocks);
+    reserve_amortised(hashes_.prefixes, blocks);
+  }
   /// Hashes the full blocks of `tokens` that are not hashed yet.
   void extend(BlockHasher& hasher, std::span<const Token> tokens, const PromptNames& names,
               std::vector<ExtraKey>& scratch);
@@ -30,5 +36,8 @@ class GrowingHashes {
   PromptHashes hashes_;
   BlockDigest last_;
 };
+
+/// Makes room in both for the names of a prompt, whichever block they are in.
+void reserve_keys(BlockHasher& hasher, const PromptNames& names, std::vector<ExtraKey>& scratch);
 
 }  // namespace stateport::detail

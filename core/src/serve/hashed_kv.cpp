@@ -25,12 +25,21 @@ HashedKv::~HashedKv() {
 std::span<const BlockId> HashedKv::match(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
   Row& row = rows_[request.index()];
   row.hashes.clear();
+  reserve_keys(hasher_, names, extra_keys_);
   row.hashes.extend(hasher_, tokens, names, extra_keys_);
   matched_.resize(row.hashes.size());
   const std::size_t found = pool_.find_prefix(row.hashes.keys(), matched_);
   std::size_t same = 0;
   while (same < found && prefix_of_[matched_[same].index()] == row.hashes.prefixes()[same]) ++same;
   return std::span(matched_).first(same);
+}
+
+void HashedKv::prepare(RequestId request, std::size_t blocks) {
+  Row& row = rows_[request.index()];
+  reserve_amortised(row.blocks, blocks);
+  row.ids.prepare(blocks);
+  row.hashes.reserve(blocks);
+  reserve_amortised(parents_, blocks);
 }
 
 void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {

@@ -5,6 +5,7 @@
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "containers/ready_vector.hpp"
 #include "serve/cache_news.hpp"
 #include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
@@ -27,7 +28,16 @@ class HashedKv final : private BlockListener {
   /// The leading blocks of the prompt that are cached, confirmed by the whole prefix hash. Valid until the next call.
   [[nodiscard]] std::span<const BlockId> match(RequestId request, std::span<const Token> tokens,
                                                const PromptNames& names);
-  /// The request begins with these blocks.
+  /// Makes room for a request of so many blocks: nothing of what follows needs more memory for them.
+  void prepare(RequestId request, std::size_t blocks);
+  void prepare_tokens(RequestId request, std::int64_t upto) {
+    prepare(request, static_cast<std::size_t>((upto + block_size_ - 1) / block_size_));
+  }
+  /// Full blocks of the request that cannot be found yet, or are not computed.
+  [[nodiscard]] std::size_t unregistered_blocks(RequestId request) const noexcept {
+    return rows_[request.index()].blocks.size() - rows_[request.index()].registered;
+  }
+  /// The request begins with these blocks. Precondition for this and what changes a request: prepare().
   void begin(RequestId request, std::span<const BlockId> blocks);
   /// How many leading blocks the request holds, or can hold because they are cached.
   [[nodiscard]] std::size_t cached_blocks(RequestId request) const;
@@ -58,14 +68,14 @@ class HashedKv final : private BlockListener {
     return rows_[request.index()].blocks;
   }
   [[nodiscard]] KvRow row(RequestId request) const noexcept {
-    return {.ids = rows_[request.index()].ids, .tokens_per_id = block_size_};
+    return {.ids = std::span(rows_[request.index()].ids), .tokens_per_id = block_size_};
   }
 
  private:
   struct Row {
     GrowingHashes hashes;
     std::vector<BlockId> blocks;
-    std::vector<std::int32_t> ids;  ///< the same
+    ReadyVector<std::int32_t> ids;  ///< the same
     std::size_t registered = 0;     ///< leading blocks that are found by hash
   };
 

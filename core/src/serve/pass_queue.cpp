@@ -19,12 +19,15 @@ PassQueue::PassQueue(std::size_t requests, std::size_t groups) {
   for (Pass& pass : passes_) {
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
+    pass.busy.reserve(requests);
     pass.row_of.resize(requests, -1);
     pass.states.reserve(requests * groups);
     pass.columns.resize(requests * groups);
     pass.save_ranges.reserve(requests * groups);
     pass.clear.resize(groups);
     pass.copies.resize(groups);
+    for (auto& clear : pass.clear) clear.reserve(requests);
+    for (auto& copies : pass.copies) copies.reserve(requests);
     pass.group_plans.resize(groups);
   }
 }
@@ -34,6 +37,7 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.rows.resize(rows);
   pass.parts.resize(rows);
   pass.busy_rows = 0;
+  pass.busy.clear();
   pass.saves.clear();
   pass.save_slots.clear();
   pass.scrub_kv.clear();

@@ -18,9 +18,15 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
       records_(static_cast<std::size_t>(options.max_requests)),
       states_(records_.size(), groups_),
       check_(options_, records_, passes_),
+      room_(*this, records_, passes_, check_, news_),
       after_(groups_),
       ages_(static_cast<std::size_t>(checkpoint_slots(options)), stats_),
       group_commits_(groups_) {
+  for (After& after : after_) {
+    after.copies.reserve(records_.size());
+    after.steps.reserve(records_.size());
+  }
+  end_copies_.reserve(1);
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
   if (options.scrub) marks_.emplace(options_, states_);
@@ -34,12 +40,16 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   check_prompt(prompt, options_.max_request_tokens, now_s_);
   if (tiers_) tiers_->check_taken("start");
-  now_s_ = prompt.now_s;
-  if (free_requests_.empty()) return std::nullopt;
+  if (free_requests_.empty()) {
+    now_s_ = prompt.now_s;
+    return std::nullopt;
+  }
   const RequestId id = free_requests_.back();
   Record& record = records_[id.index()];
   record.fill(prompt);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
+  room_.before_start(id);
+  now_s_ = prompt.now_s;
   const std::optional<Opened> opened = open(id, prompt.now_s);
   if (!opened) {
     if (tiers_) tiers_->end_call(false);
@@ -77,7 +87,7 @@ inline void RequestBook::add_row(Pass& pass, std::size_t index, const PassRow& r
   const Record& record = records_[row.request.index()];
   const PassQueue::Bounds start = passes_.bounds(row.request, record.computed, ahead);
   const std::int64_t upto = start.high + row.tokens;
-  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, row.request, upto);
+  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, index, row.request, upto);
   pass.parts[index] = part;
   RowPlan& plan = pass.rows[index];
   plan.request = row.request;
@@ -92,11 +102,12 @@ inline void RequestBook::add_row(Pass& pass, std::size_t index, const PassRow& r
   if (pass.ready) pass.place(index, start.low, states_.of(row.request), in_columns_);
 }
 
-RowPart RequestBook::reserve_row(Pass& pass, RequestId request, std::int64_t upto) {
+RowPart RequestBook::reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto) {
   const bool room = reserve(request, upto);
   note_memory(request);
   ++(room ? pass.busy_rows : pass.without_room);
   if (!room && marks_) records_[request.index()].quiet_until = 0;  // it may have new KV
+  if (room) pass.busy.push_back(static_cast<std::uint32_t>(index));
   return room ? RowPart::busy : RowPart::none;
 }
 
@@ -108,8 +119,9 @@ PassPlan RequestBook::plan(std::span<const PassRow> rows) {
     for (const PassRow& row : rows)
       require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
   }
+  const std::size_t ahead = std::min(passes_.size(), limit - 1);
+  room_.before_plan(ahead);
   if (passes_.size() == limit) drop_newest();
-  const std::size_t ahead = passes_.size();
   Pass& pass = passes_.next(rows.size());
   pass.id = ++last_pass_;
   pass.ready = ahead == 0 || passes_.at(0).quiet;
@@ -185,6 +197,7 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
   if (tiers_) tiers_->check_taken("commit");
   Pass& pass = passes_.at(0);
   check_.check_counts(counts, std::ssize(sampled));
+  room_.before_commit(pass);
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -240,8 +253,12 @@ CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hi
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
   if (tiers_) tiers_->check_taken("end");
+  if (tiers_ && tiers_->end_later(request)) {  // what is being loaded has to stay
+    end_copies_.clear();
+    return {};
+  }
+  room_.before_end(request, how);
   end_copies_.clear();
-  if (tiers_ && tiers_->end_later(request)) return {};  // what is being loaded has to stay
   const ReuseHint& known = hint == ReuseHint{} ? record(request).hint : hint;
   close(request, how, known);
   if (tiers_ && how != RequestEnd::aborted) tiers_->tell_end(request, known, now_s_);
@@ -268,6 +285,7 @@ RowState RequestBook::state(RequestId request, std::size_t group) const {
 void RequestBook::reset() {
   require_state(running_ == 0, "reset", "running_requests", running_, "must be 0");
   if (tiers_) tiers_->check_reset();
+  room_.before_reset();
   while (passes_.size() > 0) drop_newest();
   forget_all();
   if (tiers_) tiers_->index().reset();

@@ -7,6 +7,7 @@
 #include "serve/cache_news.hpp"
 #include "serve/pass_queue.hpp"
 #include "serve/request_record.hpp"
+#include "serve/request_room.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/state_ages.hpp"
 #include "serve/tenant_marks.hpp"
@@ -61,7 +62,9 @@ class RequestBook : public RequestCache, protected LoadTarget {
     std::vector<StepCommit> steps;
   };
 
+  /// The index gives room_ its part. All hooks that change something find the room that they need.
   explicit RequestBook(const RequestCacheOptions& options);
+
 
   /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing
   /// taken. The record holds the prompt already.
@@ -98,6 +101,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
   std::vector<Record> records_;
   StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
   BatchCheck check_;
+  RequestRoom room_;
   std::vector<After> after_;  ///< by group, of this commit
   std::vector<SlotCopy> end_copies_;
   std::int32_t published_ = 0;  ///< of this commit
@@ -114,7 +118,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
   }
   void drop_newest();
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
-  [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
+  [[nodiscard]] RowPart reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto);
   void note_memory(RequestId request) final;
   void place_busy_rows(Pass& pass);
   void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);

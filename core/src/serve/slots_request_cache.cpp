@@ -49,6 +49,8 @@ SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
   checkpoints_.reserve(most);
   blocks_.reserve(most);
   given_.reserve(most);
+  to_tell_.reserve(requests_.size());
+  room_.set_index(index_room_);
   kv_.pool().add_listener(*this);
 }
 
@@ -56,9 +58,38 @@ SlotsRequestCache::~SlotsRequestCache() {
   kv_.pool().remove_listener(*this);
 }
 
+void SlotsRequestCache::Room::before_open(RequestId id) {
+  const Record& prompt = cache_.record(id);
+  cache_.cached_ = cache_.kv_.match(id, prompt.tokens.all(), prompt.names());
+  cache_.kv_.prepare(id, cache_.cached_.size());
+  reserve_amortised(cache_.matched_, cache_.cached_.size());
+  reserve_amortised(cache_.passed_over_, cache_.cached_.size());
+}
+
+void SlotsRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
+  cache_.kv_.prepare_tokens(id, upto);
+}
+
+void SlotsRequestCache::Room::before_commit(const Pass& pass) {
+  const std::size_t most = pass.saves.size() + pass.rows.size();
+  reserve_amortised(cache_.checkpoints_, most);
+  reserve_amortised(cache_.blocks_, most);
+  reserve_amortised(cache_.given_, most);
+  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + most);
+  reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
+}
+
+void SlotsRequestCache::Room::before_close(RequestId id, RequestEnd) {
+  reserve_amortised(cache_.matched_, cache_.kv_.blocks(id).size());
+}
+
+std::size_t SlotsRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
+  return cache_.kv_.unregistered_blocks(id);
+}
+
 std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double) {
   const Record& prompt = record(id);
-  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), prompt.names());
+  const std::span<const BlockId> cached = cached_;
   const GrowingHashes& hashes = kv_.hashes(id);
   matched_.resize(cached.size());
   const BlockMatch match = matcher_.match({.chunk_tokens = prompt.prompt_tokens,

@@ -74,6 +74,20 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     std::int32_t step = 0;
   };
 
+  /// Room for what the hooks do.
+  class Room final : public IndexRoom {
+   public:
+    explicit Room(SlotsRequestCache& cache) : cache_(cache) {}
+    void before_open(RequestId request) override;
+    void before_row(RequestId request, std::int64_t upto) override;
+    void before_commit(const Pass& pass) override;
+    void before_close(RequestId request, RequestEnd how) override;
+    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
+
+   private:
+    SlotsRequestCache& cache_;
+  };
+
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
@@ -96,6 +110,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void keep_to_budget();
   void drop_useless(BlockId block);
 
+  Room index_room_{*this};
   HashedKv kv_;
   SlotPool slots_;
   SlotAllocator allocator_;
@@ -109,6 +124,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> displaced_;        ///< whose state is found in another block
   std::vector<BlockId> matched_;
+  std::span<const BlockId> cached_;  ///< what Room::before_open() found
   std::vector<Recency> passed_over_;   ///< of one lookup
   BlockId last_victim_;                ///< whose state was evicted last
   std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block

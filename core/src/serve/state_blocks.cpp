@@ -24,10 +24,10 @@ StateBlocks::~StateBlocks() {
 }
 
 void StateBlocks::take_null_block() {
-  std::vector<BlockId> all(static_cast<std::size_t>(pool_.free_blocks()));
-  static_cast<void>(pool_.allocate(all));
-  std::erase(all, BlockId{null_block});
-  pool_.release(all);
+  all_.resize(static_cast<std::size_t>(pool_.free_blocks()));
+  static_cast<void>(pool_.allocate(all_));
+  std::erase(all_, BlockId{null_block});
+  pool_.release(all_);
 }
 
 BlockId StateBlocks::find(BlockHash key, const PrefixHash& prefix, std::int64_t tokens) const {

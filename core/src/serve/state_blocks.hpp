@@ -59,6 +59,7 @@ class StateBlocks final : private BlockListener {
   std::vector<PrefixHash> prefix_of_;  ///< by block, of those that are registered
   std::vector<std::uint8_t> found_;    ///< by block: it is the one that its hash finds
   std::int64_t evictions_ = 0;
+  std::vector<BlockId> all_;  ///< scratch of take_null_block(), with room for every block
 };
 
 }  // namespace stateport::detail

@@ -9,13 +9,17 @@
 
 namespace stateport::detail {
 
-/// The tokens of a request. Each step appends a few to each of its requests: here that is a comparison and a copy, with
-/// the growth of the memory out of the way, where std::vector has it in line.
+/// The tokens of a request; append() does not allocate after reserve(). Each step appends a few to each of its requests:
+/// here that is a comparison and a copy, with the growth of the memory out of the way, where std::vector has it in line.
 class TokenList {
  public:
   void assign(std::span<const Token> tokens) {
     size_ = 0;
     append(tokens);
+  }
+  void reserve(std::size_t tokens) {
+    if (tokens > memory_.size()) [[unlikely]]
+      grow(tokens - size_);
   }
   void append(std::span<const Token> tokens) {
     if (tokens.size() > memory_.size() - size_) [[unlikely]]

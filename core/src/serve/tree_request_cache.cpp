@@ -52,13 +52,94 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
       kv_(options.kv_tokens, options.block_size_tokens),
       requests_(static_cast<std::size_t>(options.max_requests)),
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
-      told_(state_prefix_.size(), 0) {}
+      told_(state_prefix_.size(), 0) {
+  freed_.slots.reserve(state_prefix_.size());
+  room_.set_index(index_room_);
+}
 
 Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
   const Request& request = requests_[id.index()];
   Namespace result = record(id).name_space();
   if (request.has_extra_key) result.extra_key = request.extra_key;
   return result;
+}
+
+/// For the KV that leaves the tree when one call of it needs `tokens` tokens, or gives up that many: whole leaves go, and
+/// what an insert brings twice.
+void TreeRequestCache::Room::for_freed(std::int64_t tokens) {
+  const std::int64_t held = cache_.kv_.capacity() - cache_.kv_.available();
+  const std::int64_t most = std::min(tokens, held) + 2 * cache_.options_.max_request_tokens;
+  reserve_amortised(cache_.freed_.kv, static_cast<std::size_t>(std::min(most, held)));
+}
+
+void TreeRequestCache::Room::before_open(RequestId id) {
+  Request& request = cache_.requests_[id.index()];
+  const Record& prompt = cache_.record(id);
+  request.has_extra_key = !prompt.media.empty();
+  if (request.has_extra_key) name_media(prompt, request.extra_key);
+  request.row.prepare(prompt.tokens.size());
+  if (cache_.news_.on())
+    reserve_keys(cache_.hasher_, {.name_space = cache_.name_space(id), .media = {}}, cache_.extra_keys_);
+  for_freed(0);
+}
+
+void TreeRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
+  Request& request = cache_.requests_[id.index()];
+  const std::int64_t page = cache_.options_.block_size_tokens;
+  request.row.prepare(static_cast<std::size_t>(ceil_div(upto, page) * page));
+  if (cache_.news_.on()) request.hashes.reserve(static_cast<std::size_t>(ceil_div(upto, page)));
+  for_freed(upto);
+}
+
+/// Of one request, the longest of `upto` tokens.
+void TreeRequestCache::Room::for_donations(RequestId id, std::int64_t upto, std::int64_t donations) {
+  inserts_.inserts += donations;
+  inserts_.new_tokens += std::max<std::int64_t>(upto - cache_.requests_[id.index()].protected_tokens, 0);
+  inserts_.longest_tokens = std::max(inserts_.longest_tokens, upto);
+  names_.push_back(cache_.name_space(id));
+  inserts_.names = names_;
+}
+
+void TreeRequestCache::Room::before_commit(const Pass& pass) {
+  inserts_ = {};
+  names_.clear();
+  for (const std::uint32_t i : pass.busy) {
+    const RowPlan& row = pass.rows[i];
+    if (!pass.is_busy(i) || row.start >= cache_.record(row.request).prompt_tokens) continue;
+    const auto [first, end] = pass.save_ranges[i];
+    for_donations(row.request, row.start + row.tokens, static_cast<std::int64_t>(end - first) + 1);
+  }
+  if (inserts_.inserts > 0) cache_.tree_.reserve_inserts(inserts_);
+  reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
+  for_freed(0);
+}
+
+void TreeRequestCache::Room::before_close(RequestId id, RequestEnd how) {
+  inserts_ = {};
+  names_.clear();
+  if (how != RequestEnd::aborted) {
+    for_donations(id, cache_.record(id).computed, 1);
+    cache_.tree_.reserve_inserts(inserts_);
+  }
+  const RequestCacheOptions& options = cache_.options_;
+  std::int64_t excess = 0;
+  if (options.budget_bytes > 0) {
+    const CacheUsage now = cache_.usage();
+    const std::int64_t bytes = options.memory.of(now.kv_tokens, now.states) - options.budget_bytes;
+    const std::int64_t of_token = options.memory.kv_bytes_per_token;
+    if (bytes > 0) excess = of_token > 0 ? ceil_div(bytes, of_token) : now.kv_tokens;
+  }
+  for_freed(excess);
+}
+
+void TreeRequestCache::Room::before_forget() {
+  reserve_amortised(cache_.freed_.kv, static_cast<std::size_t>(cache_.tree_.sizes().total_tokens()));
+}
+
+std::size_t TreeRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
+  const Request& request = cache_.requests_[id.index()];
+  return (request.row.size() - static_cast<std::size_t>(request.protected_tokens)) /
+         static_cast<std::size_t>(cache_.options_.block_size_tokens);
 }
 
 /// What left the tree is free again.
@@ -98,8 +179,6 @@ void TreeRequestCache::return_slot(SlotId slot) {
 std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double now_s) {
   Request& request = requests_[id.index()];
   const Record& prompt = record(id);
-  request.has_extra_key = !prompt.media.empty();
-  if (request.has_extra_key) name_media(prompt, request.extra_key);
   tree_.set_time(now_s);
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
@@ -147,7 +226,7 @@ std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
 }
 
 bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
-  std::vector<KvIndex>& row = requests_[id.index()].row;
+  ReadyVector<KvIndex>& row = requests_[id.index()].row;
   if (upto <= std::ssize(row)) return true;
   const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
   const std::size_t held = row.size();

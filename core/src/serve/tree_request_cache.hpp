@@ -51,7 +51,7 @@ class TreeRequestCache final : public RequestBook {
  private:
   struct Request {
     std::int32_t live = -1;             ///< its slot, as the one column of its row
-    std::vector<KvIndex> row;           ///< KV of every token that memory was found for; whole pages
+    ReadyVector<KvIndex> row;           ///< KV of every token that memory was found for; whole pages
     std::int64_t protected_tokens = 0;  ///< of the row, that are the tree's
     PrefixLock lock;
     PrefixMatch hit;
@@ -65,6 +65,26 @@ class TreeRequestCache final : public RequestBook {
     GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
     PrefixLock cached;     ///< while something is loaded: all that the tree has of the prompt
     SlotId loading;        ///< where a checkpoint is loaded to
+  };
+
+  /// Room for what the hooks do.
+  class Room final : public IndexRoom {
+   public:
+    explicit Room(TreeRequestCache& cache) : cache_(cache) {}
+    void before_open(RequestId request) override;
+    void before_row(RequestId request, std::int64_t upto) override;
+    void before_commit(const Pass& pass) override;
+    void before_close(RequestId request, RequestEnd how) override;
+    void before_forget() override;
+    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
+
+   private:
+    void for_freed(std::int64_t tokens);
+    void for_donations(RequestId request, std::int64_t upto, std::int64_t donations);
+
+    TreeRequestCache& cache_;
+    InsertRoom inserts_;
+    std::vector<Namespace> names_;  ///< of the donations
   };
 
   [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
@@ -95,6 +115,7 @@ class TreeRequestCache final : public RequestBook {
   void on_kv_event(const KvEvent& event);
   void keep_to_budget();
 
+  Room index_room_{*this};
   BlockHasher hasher_;
   PrefixTree tree_;
   KvPagePool kv_;

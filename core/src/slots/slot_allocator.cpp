@@ -106,7 +106,7 @@ SlotAllocator::Books::Books(SlotPool& pool, BlockDirectory& directory, const Slo
   if (options.eviction && (options.eviction->learning() || victims.strategy() != VictimStrategy::list))
     forest = std::make_unique<StateForest>(options.eviction, blocks, held.size(), options.kv_follows);
   victims.reserve(slot_of.size());
-  fresh.reserve(held.size());
+  fresh.reserve(slot_of.size());
   chosen.reserve(held.size());
   foreseen.reserve(held.size());
   given.reserve(held.size());
@@ -190,7 +190,6 @@ std::int64_t SlotAllocator::evict(std::int64_t states) {
 /// fresh.
 void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
   fresh.clear();
-  fresh.reserve(std::min(batch_blocks.size(), slot_of.size()));
   if (++batch == 0) {
     for (Held& entry : held) entry.batch = 0;
     batch = 1;

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/kv_event_source.hpp"
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <array>
 
 namespace stateport::detail {
+
+void KvEventSource::reserve(std::uint32_t arena_pages, std::uint32_t pages, std::span<const Namespace> names) {
+  if (digests_.size() < arena_pages) digests_.resize(arena_pages);
+  reserve_amortised(prepared_, pages);
+  for (const Namespace& name : names)
+    hasher_->reserve_keys(2, name.salt.value_or("").size() + name.extra_key.value_or("").size());
+}
 
 void KvEventSource::prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens,
                             const Namespace& name_space, std::uint32_t arena_pages) {

@@ -27,6 +27,8 @@ class KvEventSource {
 
   [[nodiscard]] bool is_on() const noexcept { return hasher_.has_value(); }
 
+  /// Makes room for `arena_pages`, and for what prepare() does for up to `pages` pages with these names.
+  void reserve(std::uint32_t arena_pages, std::uint32_t pages, std::span<const Namespace> names);
   /// Makes room for `arena_pages` and works out what stored() will tell of `tokens`, whole pages after page `parent`
   /// of the arena, or at the start of a prompt. All that can fail.
   void prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens, const Namespace& name_space,

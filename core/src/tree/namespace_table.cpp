@@ -3,6 +3,8 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+
 namespace stateport::detail {
 namespace {
 
@@ -50,9 +52,28 @@ Namespace NamespaceTable::name(std::uint32_t number) const noexcept {
   return records_[number].name.view();
 }
 
+void NamespaceTable::reserve(std::span<const Namespace> names) {
+  reserved_.reserve(std::max(names.size(), reserved_.size()));
+  for (const std::uint32_t number : reserved_) {
+    records_[number].reserved = false;
+    if (records_[number].children == 0) erase(number);
+  }
+  reserved_.clear();
+  for (const Namespace& name : names) {
+    const std::uint32_t number = find_or_add(name);
+    if (number == unnamed || records_[number].reserved) continue;
+    records_[number].reserved = true;
+    reserved_.push_back(number);
+  }
+}
+
 void NamespaceTable::drop_child(std::uint32_t number) noexcept {
   Record& record = records_[number];
-  if (--record.children > 0 || number == unnamed) return;
+  if (--record.children == 0 && number != unnamed && !record.reserved) erase(number);
+}
+
+void NamespaceTable::erase(std::uint32_t number) noexcept {
+  Record& record = records_[number];
   numbers_.erase(record.name);
   record.name = {};
   free_.push_back(number);
@@ -60,6 +81,7 @@ void NamespaceTable::drop_child(std::uint32_t number) noexcept {
 
 void NamespaceTable::clear() noexcept {
   records_.resize(1);
+  reserved_.clear();
   records_.front().children = 0;
   free_.clear();
   numbers_.clear();

@@ -28,6 +28,8 @@ class NamespaceTable {
   [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space);
   [[nodiscard]] Namespace name(std::uint32_t number) const noexcept;
 
+  /// Adds these, and keeps them until the next call even if they have no children.
+  void reserve(std::span<const Namespace> names);
   void add_child(std::uint32_t number) noexcept { ++records_[number].children; }
   void drop_child(std::uint32_t number) noexcept;
   void clear() noexcept;
@@ -55,10 +57,14 @@ class NamespaceTable {
   struct Record {
     Name name;
     std::uint32_t children = 0;
+    bool reserved = false;
   };
+
+  void erase(std::uint32_t number) noexcept;
 
   std::vector<Record> records_;
   std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> reserved_;
   FlatMap<Name, std::uint32_t, NameHash, NameEqual> numbers_;
 };
 

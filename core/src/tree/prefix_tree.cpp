@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <string>
+#include <utility>
 
 namespace stateport {
 namespace {
@@ -128,11 +130,25 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   return impl_->insert(prefix, freed);
 }
 
+void PrefixTree::reserve_inserts(const InsertRoom& room) {
+  require(room.inserts >= 0, "room.inserts", room.inserts, "must not be negative");
+  const auto is_count = [](std::int64_t tokens) { return tokens >= 0 && std::cmp_less_equal(tokens, max_key_tokens); };
+  require(is_count(room.new_tokens), "room.new_tokens", room.new_tokens, "must be a number of tokens");
+  require(is_count(room.longest_tokens), "room.longest_tokens", room.longest_tokens, "must be a number of tokens");
+  impl_->reserve_inserts(room);
+}
+
 EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
   require(demand.tokens >= 0, "demand.tokens", demand.tokens, "must not be negative");
   require(demand.states >= 0, "demand.states", demand.states, "must not be negative");
   require(demand.bytes >= 0, "demand.bytes", demand.bytes, "must not be negative");
-  return impl_->evict(demand, freed);
+  EvictResult result;
+  try {
+    impl_->evict(demand, freed, result);
+  } catch (const std::bad_alloc&) {
+    if (result.tokens == 0 && result.states == 0) throw;
+  }
+  return result;
 }
 
 std::size_t PrefixTree::peek_victims(VictimKind kind, std::span<Victim> out) {

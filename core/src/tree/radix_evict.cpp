@@ -7,23 +7,28 @@
 
 namespace stateport::detail {
 
-Victim RadixTree::victim(std::uint32_t node, bool whole) const noexcept {
+namespace {
+
+/// What goes if `node` does: its state alone, or all of it.
+Victim victim_of(const RadixNodes& nodes, const SlotPool& pool, std::uint32_t node, bool whole) noexcept {
   Victim victim;
-  victim.node = nodes_.id(node);
-  victim.end_tokens = nodes_.tokens_of(nodes_.end_page(node));
+  victim.node = nodes.id(node);
+  victim.end_tokens = nodes.tokens_of(nodes.end_page(node));
   if (whole) {
-    victim.tokens = nodes_.tokens(node);
-    victim.kv = nodes_.kv(node);
+    victim.tokens = nodes.tokens(node);
+    victim.kv = nodes.kv(node);
   }
-  if (nodes_[node].slot >= 0) {
-    victim.slot = SlotId{nodes_[node].slot};
-    victim.tag = pool_.tag(victim.slot);
+  if (nodes[node].slot >= 0) {
+    victim.slot = SlotId{nodes[node].slot};
+    victim.tag = pool.tag(victim.slot);
   }
   return victim;
 }
 
+}  // namespace
+
 bool RadixTree::tell_victim(std::uint32_t node, bool whole) const {
-  return options_.on_victim && options_.on_victim(victim(node, whole)) && nodes_[node].slot >= 0;
+  return options_.on_victim && options_.on_victim(victim_of(nodes_, pool_, node, whole)) && nodes_[node].slot >= 0;
 }
 
 void RadixTree::release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result) {
@@ -99,12 +104,11 @@ void RadixTree::evict_node(std::uint32_t node, Freed& freed, EvictResult& result
 std::size_t RadixTree::peek_victims(VictimKind kind, std::span<Victim> out) {
   peeked_.resize(out.size());
   const std::size_t found = victims_.peek(kind, peeked_);
-  for (std::size_t i = 0; i < found; ++i) out[i] = victim(peeked_[i], victims_.is_leaf(peeked_[i]));
+  for (std::size_t i = 0; i < found; ++i) out[i] = victim_of(nodes_, pool_, peeked_[i], victims_.is_leaf(peeked_[i]));
   return found;
 }
 
-EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
-  EvictResult result;
+void RadixTree::evict(EvictDemand demand, Freed& freed, EvictResult& result) {
   while (result.tokens < demand.tokens) {
     const auto leaf = victims_.next_leaf();
     if (!leaf) break;
@@ -116,7 +120,7 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
     if (!node) break;
     evict_node(*node, freed, result);
   }
-  if (demand.bytes == 0) return result;
+  if (demand.bytes == 0) return;
   while (options_.memory.of(result.tokens, result.states) < demand.bytes) {
     const auto node = victims_.next_of_bytes();
     if (!node) break;
@@ -128,7 +132,6 @@ EvictResult RadixTree::evict(EvictDemand demand, Freed& freed) {
     while (above != root && victims_.is_leaf(above) && nodes_[above].slot < 0)
       remove_leaf(std::exchange(above, nodes_[above].parent), freed, result);
   }
-  return result;
 }
 
 void RadixTree::reset(Freed& freed) {

@@ -89,6 +89,21 @@ void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
   }
 }
 
+void RadixTree::reserve_inserts(const InsertRoom& room) {
+  const auto page = static_cast<std::int64_t>(options_.page_size);
+  const auto inserts = static_cast<std::size_t>(room.inserts);
+  // An insert makes two nodes, and a match before the next one a third.
+  const std::size_t nodes = nodes_.live() + spare_nodes + 3 * (inserts + 1);
+  if (nodes > nodes_.capacity()) reserve_nodes(std::max(nodes, 2 * nodes_.capacity()));
+  // What is left of a run of twice the length is in a larger size class than the last of the inserts, so that it is
+  // found whatever runs the others took.
+  if (room.new_tokens >= page) nodes_.reserve_run(static_cast<std::uint32_t>(2 * (room.new_tokens / page)));
+  const auto longest = static_cast<std::uint32_t>(room.longest_tokens / page);
+  if (history_) history_->reserve(longest);
+  if (events_.is_on()) events_.reserve(nodes_.arena().capacity_pages(), longest, room.names);
+  nodes_.names().reserve(room.names);
+}
+
 InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   const auto page = static_cast<std::size_t>(options_.page_size);
   const auto pages = static_cast<std::uint32_t>(prefix.tokens.size() / page);
@@ -107,7 +122,10 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
   const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
-  if (options_.max_states_per_path >= 0) path_.reserve(found.depth + 2);
+  if (options_.max_states_per_path >= 0) {
+    path_.reserve(found.depth + 2);
+    freed.slots.reserve(freed.slots.size() + found.depth + 2);
+  }
   freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
 
   for (std::uint32_t at = found.node, depth = found.depth; at != root; at = nodes_[at].parent, --depth) {

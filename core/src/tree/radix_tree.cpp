@@ -165,7 +165,13 @@ SlotId RadixTree::take_slot_beside(std::uint32_t answer, Freed& freed) {
   SlotId slot;
   if (pool_.allocate({&slot, 1})) return slot;
   lock(answer);
-  evict({.tokens = 0, .states = 1}, freed);
+  EvictResult evicted;
+  try {
+    evict({.tokens = 0, .states = 1}, freed, evicted);
+  } catch (...) {
+    unlock(nodes_.id(answer));
+    throw;
+  }
   unlock(nodes_.id(answer));
   return pool_.allocate({&slot, 1}) ? slot : SlotId{};
 }

@@ -38,7 +38,9 @@ class RadixTree {
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
-  EvictResult evict(EvictDemand demand, Freed& freed);
+  void reserve_inserts(const InsertRoom& room);
+  /// Adds to `result` as it goes. If memory runs out, every victim is all in `freed` or not touched.
+  void evict(EvictDemand demand, Freed& freed, EvictResult& result);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
   void drop_state(std::uint32_t node, Freed& freed);
 
@@ -102,8 +104,6 @@ class RadixTree {
   void remove_state(std::uint32_t node, Freed& freed, EvictResult& result);
   /// Takes the state from a node whose listener has been told.
   void release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result);
-  /// What goes if `node` does: its state alone, or all of it.
-  [[nodiscard]] Victim victim(std::uint32_t node, bool whole) const noexcept;
   /// True if the listener keeps the slot.
   [[nodiscard]] bool tell_victim(std::uint32_t node, bool whole) const;
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <utility>
 
 namespace stateport::test {
@@ -83,13 +84,14 @@ TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
   return tiers;
 }
 
-RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv)
+RandomEngine::RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv,
+                           const MakeCache& make_cache)
     : random_(random),
       options_(options),
       world_(options),
       fail_per_cent_(random.chance(50) ? random.between32(1, 30) : 0) {
   if (keeps_kv) options_.tiers.kv_elsewhere = &world_;
-  cache_ = make_request_cache(options_);
+  cache_ = make_cache(options_);
 }
 
 void RandomEngine::join(const RandomEngine& other) {
@@ -207,7 +209,8 @@ void RandomEngine::start() {
   if (options_.tiers.enabled() && !may_begin()) return;
   const auto& [prompt, names] = random_prompt();
   Namespace tenant;
-  if (names.tenant == 1) tenant.salt = "one";
+  static const std::string long_name(1500, 'n');
+  if (names.tenant == 1) tenant.salt = long_name;
   if (names.tenant == 2) tenant.extra_key = "two";
   const MediaKey media{.id = "image", .first_token = names.media_at};
   PromptSearch search = PromptSearch::everywhere;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,8 +35,11 @@ class RandomEngine {
  public:
   using Tokens = StateWorld::Tokens;
 
+  using MakeCache = std::function<std::unique_ptr<RequestCache>(const RequestCacheOptions&)>;
+
   /// `keeps_kv`: it keeps KV elsewhere, and tiers hold states alone.
-  RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv = false);
+  RandomEngine(Random& random, const RequestCacheOptions& options, bool keeps_kv = false,
+               const MakeCache& make_cache = make_request_cache);
 
   /// Shares its remote tier and the prompts that it serves, from now on.
   void join(const RandomEngine& other);

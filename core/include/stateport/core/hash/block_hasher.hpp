@@ -57,6 +57,9 @@ class BlockHasher {
 
   [[nodiscard]] const BlockHasherOptions& options() const noexcept { return options_; }
 
+  /// Makes room for so many keys of one block, whose ids have so many bytes together: hashing it does not allocate.
+  void reserve_keys(std::size_t keys, std::size_t id_bytes);
+
   /// One block. `tokens` has block_size_tokens elements; first_token of the keys counts from the start of the block.
   /// Throws InvalidArgument for another number of tokens or a key outside the block.
   [[nodiscard]] BlockDigest hash_block(const BlockDigest& parent, std::span<const std::int32_t> tokens,

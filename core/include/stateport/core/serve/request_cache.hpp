@@ -150,9 +150,12 @@ struct CacheUsage {
 /// tokens themselves; a 63-bit key alone is no hit.
 ///
 /// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
-/// an answer. No call allocates once
-/// the cache is warm, except that a request longer than all before makes its rows longer, and what finds and a load
-/// from a tier need. Not thread-safe.
+/// an answer. No call allocates once the cache is warm, except that a request longer than all before makes its rows
+/// longer, and what finds and a load from a tier need. Not thread-safe.
+///
+/// Out of memory. A call makes all the room that it needs before it changes anything. One that finds too little throws
+/// std::bad_alloc and has changed nothing; the last plan still says what it said, and the call can be made again. With
+/// tiers that does not hold: what was under way when memory ran out is half done, and the cache is to be destroyed.
 class RequestCache {
  public:
   virtual ~RequestCache() = default;

@@ -64,8 +64,13 @@ class PrefixTree {
 
   /// Keeps a prefix. If its end node has no state, the node adopts the slot. `freed` gets the caller's indices
   /// kv[prev_tokens, prefix_tokens), which the tree had already, and the slots that max_states_per_path dropped.
+  /// Running out of memory changes nothing.
   /// O(tokens), amortised.
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
+
+  /// Makes room for inserts to come: none of them runs out of memory, if `freed` has room for its part, and at most one
+  /// match comes between two of them. Up to the next call of this. O(inserts), amortised.
+  void reserve_inserts(const InsertRoom& room);
 
   /// Evicts until the demand is met, or until all that is left is locked. May free more than demanded, by up to a leaf.
   ///
@@ -76,6 +81,9 @@ class PrefixTree {
   ///
   /// A policy that ranks states (hix, gdsf) also chooses the states of 2, and in 3 compares leaves with states. Under
   /// such a policy leaves without a state are evicted first, because no request can continue from them.
+  ///
+  /// If memory for `freed` runs out, what was evicted until then is there and returned; if that is nothing, the call
+  /// throws std::bad_alloc and changes nothing.
   ///
   /// A leaf costs O(1) for lru and O(log n) for other orders, a state O(log n), hix O(draws) for either: amortised over
   /// touches and locks, however many nodes are locked.

@@ -91,6 +91,14 @@ struct PrefixInsert {
   PromptFacts prompt;
 };
 
+/// What inserts to come need at most, for PrefixTree::reserve_inserts.
+struct InsertRoom {
+  std::int64_t inserts = 0;
+  std::int64_t new_tokens = 0;       ///< that the tree does not have yet, of all of them together
+  std::int64_t longest_tokens = 0;   ///< of one insert
+  std::span<const Namespace> names;  ///< of all of them
+};
+
 struct InsertResult {
   NodeId node;                     ///< the end of the path; the root for less than a page
   std::int64_t prefix_tokens = 0;  ///< tokens that were in the tree before

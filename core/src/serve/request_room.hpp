@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/batch_check.hpp"
+#include "serve/cache_news.hpp"
+#include "serve/pass_queue.hpp"
+#include "serve/request_record.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace stateport::detail {
+
+/// The room that an index needs for what a RequestBook asks of it. Each call comes before the hooks that it is named
+/// after, which then allocate nothing, and changes nothing that can be seen.
+class IndexRoom {
+ public:
+  /// What open() may need. The record holds the prompt already.
+  virtual void before_open(RequestId request) = 0;
+  /// reserve() and place() of a row.
+  virtual void before_row(RequestId request, std::int64_t upto) = 0;
+  /// settle() of the pass's busy rows, and publish().
+  virtual void before_commit(const Pass& pass) = 0;
+  virtual void before_close(RequestId request, RequestEnd how) = 0;
+  virtual void before_forget() {}
+  /// Blocks of KV that the request could make findable.
+  [[nodiscard]] virtual std::size_t unpublished_blocks(RequestId request) const noexcept = 0;
+
+ protected:
+  IndexRoom() = default;
+  ~IndexRoom() = default;
+};
+
+/// Makes the room that a call of a RequestCache needs, before that changes anything: running out of memory then changes
+/// nothing. What is named here must outlive it.
+class RequestRoom {
+ public:
+  RequestRoom(const RequestCache& cache, std::span<RequestRecord> records, PassQueue& passes, const BatchCheck& check,
+              CacheNews& news)
+      : cache_(cache), records_(records), passes_(passes), check_(check), news_(news) {}
+  void set_index(IndexRoom& index) noexcept { index_ = &index; }
+
+  void before_start(RequestId request);
+  /// Of the rows that were checked last, behind `ahead` outstanding passes.
+  void before_plan(std::size_t ahead);
+  void before_commit(const Pass& pass);
+  void before_end(RequestId request, RequestEnd how);
+  void before_reset();
+
+ private:
+  void for_news(std::size_t blocks, std::size_t states);
+
+  const RequestCache& cache_;
+  std::span<RequestRecord> records_;
+  PassQueue& passes_;
+  const BatchCheck& check_;
+  CacheNews& news_;
+  IndexRoom* index_ = nullptr;
+};
+
+}  // namespace stateport::detail

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "failing_cache.hpp"
+#include "random.hpp"
+#include "random_engine.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+using namespace stateport;
+using stateport::test::FailingCache;
+using stateport::test::Random;
+using stateport::test::RandomEngine;
+
+namespace {
+
+constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+
+struct FailingDays {
+  std::uint64_t days = 0;
+  std::int64_t failures = 0;
+};
+
+/// Short days, whose caches are as new as their structures are small, and every tenth one longer.
+FailingDays run_failing_days(std::uint64_t seeds, CacheIndex index) {
+  FailingDays run;
+  test::for_each_seed(seeds, [&](Random& random, std::uint64_t seed) {
+    RequestCacheOptions options = test::random_options(random, index);
+    constexpr std::array hashes = {BlockHashKind::sha256, BlockHashKind::xxh3_128};
+    options.hash = hashes[static_cast<std::size_t>(random.between(0, 1))];
+    options.scrub = random.chance(50);
+    RandomEngine engine(random, options, false, [&](const RequestCacheOptions& made) {
+      return std::make_unique<FailingCache>(made, seed % 2 == 0, run.failures);
+    });
+    const int steps = seed % 10 == 0 ? 150 : 25;
+    for (int step = 0; step < steps; ++step) engine.step();
+    engine.finish();
+    ++run.days;
+  });
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("no call of a request cache that runs out of memory, at any allocation, changes anything") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    const FailingDays run = run_failing_days(100, index);
+    if (run.days == 100) CHECK(run.failures > 2000);
+  }
+}
