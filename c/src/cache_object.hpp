@@ -52,8 +52,13 @@ struct CacheObject final : Object {
         groups(group_count(options)),
         kv(*this, kv_function),
         cache(make_request_cache(kv.added_to(options))),
-        plan(groups),
-        commits(groups) {}
+        plan(cache->options()),
+        commits(groups) {
+    const auto requests = static_cast<std::size_t>(options.max_requests);
+    for (GroupCommitArrays& commit : commits) commit.reserve(requests, 0);
+    state.reserve(1, 0);
+    end_copies.reserve(1);
+  }
 
   [[nodiscard]] CacheTiers& tiers() const {
     CacheTiers* const tiers = cache->tiers();

@@ -23,7 +23,11 @@ static_assert(STATEPORT_CHECKPOINTS_MAX == max_checkpoints_per_chunk);
 struct PlannerObject final : Object {
   static constexpr Kind kind = Kind::checkpoint_planner;
   PlannerObject(std::shared_ptr<AllocatorObject> of, const CheckpointPlannerOptions& options)
-      : Object(kind), allocator(std::move(of)), planner(allocator->allocator, options) {}
+      : Object(kind), allocator(std::move(of)), planner(allocator->allocator, options) {
+    const auto rows = static_cast<std::size_t>(options.max_rows);
+    from_scratch.reserve(rows * max_checkpoints_per_chunk);
+    from_live.reserve(rows);
+  }
   ~PlannerObject() override {
     const std::lock_guard turn(allocator->mutex());
     if (pending) planner.abandon();

@@ -129,6 +129,7 @@ class Held {
  public:
   Held(const void* handle, const char* argument) : object_(find<T>(handle, argument)), lock_(object_->mutex()) {}
   [[nodiscard]] T* operator->() const noexcept { return object_.get(); }
+  [[nodiscard]] T& operator*() const noexcept { return *object_; }
 
  private:
   std::shared_ptr<T> object_;  ///< goes after the lock on its mutex

@@ -40,6 +40,26 @@ std::vector<NodeId> read_nodes(const std::uint64_t* nodes, std::size_t count) {
   return result;
 }
 
+/// Makes room for all of them, so that running out of memory changes nothing.
+void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
+  std::size_t tokens = 0;
+  std::size_t longest = 0;
+  std::vector<Namespace> names;
+  for (const PrefixInsert& prefix : prefixes) {
+    tokens += prefix.tokens.size();
+    longest = std::max(longest, prefix.tokens.size());
+    names.push_back(prefix.name_space);
+  }
+  constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();  // more is refused when its turn comes
+  tokens = std::min(tokens, most);
+  tree.tree.reserve_inserts({.inserts = std::ssize(prefixes),
+                             .new_tokens = static_cast<std::int64_t>(tokens),
+                             .longest_tokens = static_cast<std::int64_t>(std::min(longest, most)),
+                             .names = names});
+  tree.freed.kv.reserve(tree.freed.kv.size() + tokens);
+  tree.freed.slots.reserve(static_cast<std::size_t>(tree.tree.slots().capacity_slots()));
+}
+
 }  // namespace
 
 stateport_status stateport_tree_match_many(stateport_tree* tree, const stateport_lookup* lookups, size_t count,
@@ -63,6 +83,7 @@ stateport_status stateport_tree_insert_many(stateport_tree* tree, const statepor
     std::size_t& kept = checked(done, "done");
     kept = 0;
     held->freed.slots.clear();
+    make_room(*held, wanted);
     for (const PrefixInsert& prefix : wanted) {
       result.write(kept, to_c(held->tree.insert(prefix, held->freed)));
       ++kept;

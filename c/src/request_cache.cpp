@@ -138,6 +138,26 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
   return told;
 }
 
+std::size_t saves_max(std::span<const PassRow> rows, const RequestCacheOptions& options) noexcept {
+  std::int64_t saves = 0;
+  for (const PassRow& row : rows.first(std::min(rows.size(), static_cast<std::size_t>(options.max_requests))))
+    saves += std::clamp<std::int64_t>(row.tokens, 0, options.max_request_tokens) / options.block_size_tokens + 2;
+  return static_cast<std::size_t>(saves);
+}
+
+void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared) {
+  clear_.reserve(cleared);
+  copies_.reserve(rows);
+  slots_.reserve(rows);
+  for (auto* const column : {&slot_count_, &read_column_, &read_bias_, &write_column_, &read_slot_,
+                             &read_recurrent_slot_, &write_slot_})
+    column->reserve(rows);
+}
+
+void GroupPlanArrays::reserve_saves(std::size_t saves) {
+  if (saves > saves_.capacity()) saves_.reserve(std::max(saves, 2 * saves_.capacity()));
+}
+
 void GroupPlanArrays::clear() noexcept {
   clear_.clear();
   copies_.clear();
@@ -192,6 +212,25 @@ stateport_group_plan GroupPlanArrays::view() const noexcept {
           .save_count = saves_.size()};
 }
 
+PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(group_count(options)) {
+  const auto rows = static_cast<std::size_t>(options.max_requests);
+  room_.reserve(rows);
+  start_.reserve(rows);
+  kv_.reserve(rows);
+  kv_count_.reserve(rows);
+  for (std::size_t group = 0; group < groups_.size(); ++group)
+    groups_[group].reserve(rows,
+                           rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0));
+  if (!options.scrub) return;
+  scrub_kv_.reserve(static_cast<std::size_t>(kv_blocks(options)));
+  scrub_scratch_.reserve(static_cast<std::size_t>(scratch_slots(options)));
+  scrub_draft_rows_.reserve(rows);
+}
+
+void PassPlanArrays::reserve_saves(std::size_t saves) {
+  for (GroupPlanArrays& group : groups_) group.reserve_saves(saves);
+}
+
 void PassPlanArrays::set(const PassPlan& plan) {
   told_ = {.pass = plan.pass,
            .ready = plan.ready ? 1 : 0,
@@ -239,6 +278,12 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   told.scrub_draft_rows = scrub_draft_rows_.data();
   told.scrub_draft_rows_count = scrub_draft_rows_.size();
   return told;
+}
+
+void GroupCommitArrays::reserve(std::size_t rows, std::size_t saves) {
+  steps_.reserve(rows);
+  copies_.reserve(rows);
+  if (saves > from_scratch_.capacity()) from_scratch_.reserve(std::max(saves, 2 * from_scratch_.capacity()));
 }
 
 void GroupCommitArrays::set(const GroupCommit& commit) {

@@ -4,13 +4,18 @@
 #include <stateport/c/request_cache.h>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace stateport::c {
 
 /// What a caller's options say. What they point to is read.
 [[nodiscard]] RequestCacheOptions read_cache_options(const stateport_request_cache_options* options);
+
+/// States that a pass over these rows can save on its way, at most, in each group. The rows need not be right.
+[[nodiscard]] std::size_t saves_max(std::span<const PassRow> rows, const RequestCacheOptions& options) noexcept;
 
 [[nodiscard]] stateport_started_request to_c(const StartedRequest& started) noexcept;
 [[nodiscard]] stateport_cache_event to_c(const CacheEvent& event) noexcept;
@@ -19,6 +24,9 @@ namespace stateport::c {
 /// What one group of a plan tells, in arrays that are used again.
 class GroupPlanArrays {
  public:
+  /// Makes room for a plan of so many rows, which clears so many slots.
+  void reserve(std::size_t rows, std::size_t cleared);
+  void reserve_saves(std::size_t saves);
   /// Before the rows of a plan.
   void clear() noexcept;
   void add(std::int32_t row, const RowState& state);
@@ -44,8 +52,11 @@ class GroupPlanArrays {
 /// What a plan tells, in arrays that are used again.
 class PassPlanArrays {
  public:
-  explicit PassPlanArrays(std::size_t groups) : groups_(groups) {}
+  /// With room for whatever plans of such a cache tell, but for states that passes save on their way.
+  explicit PassPlanArrays(const RequestCacheOptions& options);
 
+  /// Makes room for so many of these in each group.
+  void reserve_saves(std::size_t saves);
   void set(const PassPlan& plan);
   /// Without what the caller sets: size, groups, group_count.
   [[nodiscard]] stateport_pass_plan view() const noexcept;
@@ -68,6 +79,8 @@ class PassPlanArrays {
 /// What one group of a commit tells, in arrays that are used again.
 class GroupCommitArrays {
  public:
+  /// Makes room for a commit of so many rows and states that the pass saved.
+  void reserve(std::size_t rows, std::size_t saves);
   void set(const GroupCommit& commit);
   [[nodiscard]] stateport_group_commit view() const noexcept;
 

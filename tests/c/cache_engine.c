@@ -340,7 +340,8 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   asked.count = (size_t)count;
   stateport_started_request started = {.size = sizeof started};
   size_t done = 9;
-  const stateport_status status = stateport_request_cache_start(self->cache, &asked, 1, &started, &done);
+  stateport_status status;
+  ANSWER(status, stateport_request_cache_start(self->cache, &asked, 1, &started, &done));
   if (status == STATEPORT_NO_CAPACITY) {
     CHECK(done == 0);
     return false;

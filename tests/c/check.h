@@ -15,10 +15,38 @@ void check(bool ok, const char* what, const char* file, int line);
 void check_status(stateport_status status, stateport_status wanted, const char* text, const char* what,
                   const char* file, int line);
 
+#ifdef STATEPORT_TEST_MEMORY
+/// Makes the call with its first allocation failing, then with its second, and so on, as long as it answers that memory
+/// has run out. What a call that failed leaves behind makes the checks after it fail.
+#define ANSWER(status, call) \
+  do {                       \
+    fail_no_allocation();    \
+    do {                     \
+      fail_allocation();     \
+      (status) = (call);     \
+    } while (ran_out(status)); \
+  } while (0)
+void fail_no_allocation(void);
+/// The first one after fail_no_allocation(), then the second one …
+void fail_allocation(void);
+/// No allocation fails any more. Returns whether one did and the call answered so.
+bool ran_out(stateport_status status);
+#else
+#define ANSWER(status, call) ((status) = (call))
+#endif
+
+/// Without such failures: of a call that does a part of its work when memory runs out.
+#define CHECK_ONCE(call, wanted, text) check_status((call), (wanted), (text), #call, __FILE__, __LINE__)
+
 #define CHECK(condition) check((condition), #condition, __FILE__, __LINE__)
-#define CHECK_OK(call) check_status((call), STATEPORT_OK, NULL, #call, __FILE__, __LINE__)
+#define CHECK_OK(call) CHECK_REFUSED(call, STATEPORT_OK, NULL)
 /// `text` is a part of what stateport_last_error() says.
-#define CHECK_REFUSED(call, status, text) check_status((call), (status), (text), #call, __FILE__, __LINE__)
+#define CHECK_REFUSED(call, wanted, text)                               \
+  do {                                                                  \
+    stateport_status answer_;                                           \
+    ANSWER(answer_, call);                                              \
+    check_status(answer_, (wanted), (text), #call, __FILE__, __LINE__); \
+  } while (0)
 
 enum { conv_window = 4, conv_dim = 6, recurrent_elements = 40, small_tensors = 4 };
 

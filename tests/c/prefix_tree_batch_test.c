@@ -140,8 +140,8 @@ void test_tree_insert_many(void) {
   // The second one is refused by the tree: the first one is kept.
   made.kv[1][0] = made.kv[0][0];
   made.kept[1].node = 7;
-  CHECK_REFUSED(stateport_tree_insert_many(made.tree, made.prefixes, prompts, made.kept, &done),
-                STATEPORT_INVALID_ARGUMENT, "kv = 0");
+  CHECK_ONCE(stateport_tree_insert_many(made.tree, made.prefixes, prompts, made.kept, &done),
+             STATEPORT_INVALID_ARGUMENT, "kv = 0");
   CHECK(done == 1 && made.kept[0].node != 0 && made.kept[1].node == 7);
   CHECK(sizes_of(made.tree).evictable_tokens == prompt_tokens);
   made.kv[1][0] = 10;

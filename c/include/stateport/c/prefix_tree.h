@@ -178,7 +178,8 @@ stateport_status stateport_tree_insert_many(stateport_tree* tree, const statepor
 /// Makes the paths to these nodes, and their states, the ones used last, as matches that answer them would, in this
 /// order: all, or none. Refuses a node that has been evicted. hix does not hear of it.
 stateport_status stateport_tree_touch(stateport_tree* tree, const uint64_t* nodes, size_t count);
-/// Frees at least what is asked for, or all that is not locked; what was freed into the outputs (or null).
+/// Frees at least what is asked for, or all that is not locked; what was freed into the outputs (or null). If memory for
+/// the list of freed KV runs out, less is freed; STATEPORT_OUT_OF_MEMORY if that is nothing.
 stateport_status stateport_tree_evict(stateport_tree* tree, int64_t tokens, int64_t states, int64_t* tokens_freed,
                                       int64_t* states_freed);
 /// The same, also by bytes: of leaves and states, those that the policy gives up first, until the bytes suffice.

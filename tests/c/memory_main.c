@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the same calls as core_main.c, each with every one of its allocations failing: it answers
+// STATEPORT_OUT_OF_MEMORY and has changed nothing. Not for tiers below a cache, whose bookkeeping does not hold that, and
+// not with other threads.
+#include "check.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+extern int64_t memory_failures;
+
+int main(void) {
+  CHECK(strcmp(stateport_last_error(), "") == 0);
+  test_specs();
+  test_block_hashes();
+  test_hasher();
+  test_hasher_refusals();
+  test_slot_allocator();
+  test_slot_allocator_refusals();
+  test_external_blocks();
+  test_external_block_refusals();
+  test_checkpoints();
+  test_checkpoint_refusals();
+  test_tree();
+  test_tree_refusals();
+  test_tree_match_many();
+  test_tree_match_many_again();
+  test_tree_insert_many();
+  test_tree_touch();
+  test_tree_locks();
+  test_tree_bytes();
+  test_tree_victims();
+  test_victims_of_trees();
+  test_victims_of_allocators();
+  test_hints();
+  test_pasts();
+  test_served_prompts();
+  test_orders();
+  test_eviction_refusals();
+  test_align_planner();
+  test_align_retention();
+  test_align_planner_refusals();
+  test_request_caches();
+  test_decode_checkpoints();
+  test_request_hints();
+  test_request_placement();
+  test_request_names();
+  test_request_cache_refusals();
+  test_handles();
+  test_struct_sizes();
+
+  CHECK(memory_failures > 1000);
+  printf("stateport %s short of memory, from C, %lld times: %s\n", stateport_version(), (long long)memory_failures,
+         check_failures == 0 ? "all checks passed" : "FAILED");
+  return check_failures == 0 ? 0 : 1;
+}
