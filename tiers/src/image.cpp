@@ -232,6 +232,7 @@ std::optional<ImageFacts> read_image_facts(std::span<const std::byte> header) no
                  .tokens = get<std::int64_t>(header, tokens_at),
                  .content = static_cast<CacheContent>(get<std::uint32_t>(header, content_at)),
                  .group = get<std::int32_t>(header, group_at)};
+  if (facts.key.tokens < 0) return {};
   return facts;
 }
 

@@ -134,7 +134,8 @@ struct ImageFacts {
 
 /// Reads how many bytes the header has from its first 32, unverified. Nothing: no image begins here.
 [[nodiscard]] std::optional<std::size_t> image_header_bytes(std::span<const std::byte> bytes) noexcept;
-/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none.
+/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none, or has what no seal writes, as
+/// negative tokens.
 [[nodiscard]] std::optional<ImageFacts> read_image_facts(std::span<const std::byte> header) noexcept;
 
 }  // namespace stateport
