@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/tiers/file_tier.hpp>
-
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
+#include <stateport/tiers/file_tier.hpp>
 #include <stateport/tiers/host_tier.hpp>
 
 #include "file_images.hpp"
 #include "make_file_tier.hpp"
 
 #include <doctest/doctest.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/serve/request_cache.hpp>
-
 #include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 
 #include "random_engine.hpp"
 #include "tier_server.hpp"
