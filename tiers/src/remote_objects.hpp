@@ -17,8 +17,8 @@ namespace stateport::tiers {
 /// The remote tier of a StateTiers: the memory in which sets of objects wait, and the tier as the executor sees it.
 class RemoteObjects final : public LowerTier {
  public:
-  /// `scrub`: of its staging memory. Throws as the constructor of StateTiers.
-  RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model, bool scrub);
+  /// Throws as the constructor of StateTiers.
+  RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model);
   RemoteObjects(const RemoteObjects&) = delete;
   RemoteObjects& operator=(const RemoteObjects&) = delete;
   ~RemoteObjects() override;

@@ -4,10 +4,14 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <utility>
 
 namespace stateport {
+
+using detail::reserve_amortised;
 
 TreeRequests::TreeRequests(PrefixTree& tree, KvPagePool& kv, Options options)
     : tree_(tree), kv_(kv), options_(options) {
@@ -28,15 +32,34 @@ TreeRequests::Request& TreeRequests::checked(RequestId request) {
   return const_cast<Request&>(std::as_const(*this).checked(request));
 }
 
-RequestId TreeRequests::new_request() {
+/// Stays free until it is taken out of the list.
+RequestId TreeRequests::free_request() {
   if (free_requests_.empty()) {
     free_requests_.reserve(requests_.size() + 1);  // so that end() cannot fail
-    free_requests_.push_back(RequestId{static_cast<std::int32_t>(requests_.size())});
     requests_.emplace_back();
+    free_requests_.push_back(RequestId{static_cast<std::int32_t>(requests_.size()) - 1});
   }
-  const RequestId request = free_requests_.back();
-  free_requests_.pop_back();
-  return request;
+  return free_requests_.back();
+}
+
+/// What a call gives back has room in `freed` before the call changes anything: that is KV of the request, and what the
+/// tree evicts, whole leaves.
+void TreeRequests::make_room(std::int64_t own_tokens, bool evicts, Freed& freed) {
+  const auto own = static_cast<std::size_t>(own_tokens);
+  const auto evicted = evicts ? static_cast<std::size_t>(tree_.sizes().evictable_tokens) : 0;
+  const std::size_t slots = 3 + static_cast<std::size_t>(tree_.slots().capacity_slots());
+  reserve_amortised(scratch_.kv, own + evicted);
+  reserve_amortised(scratch_.slots, slots);
+  reserve_amortised(freed.kv, freed.kv.size() + 2 * own + evicted);
+  reserve_amortised(freed.slots, freed.slots.size() + slots);
+}
+
+void TreeRequests::make_room_to_donate(const Request& request, std::int64_t tokens) {
+  const Namespace name = request.name_space();
+  tree_.reserve_inserts({.inserts = 1,
+                         .new_tokens = std::max<std::int64_t>(tokens - request.protected_tokens, 0),
+                         .longest_tokens = tokens,
+                         .names = {&name, 1}});
 }
 
 void TreeRequests::release_kv(std::span<const KvIndex> kv, Freed& freed) {
@@ -66,7 +89,7 @@ bool TreeRequests::take_slots(std::span<SlotId> out, Freed& freed) {
 std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> prompt, const Namespace& name_space,
                                                          Freed& freed) {
   require(!prompt.empty(), "prompt", std::int64_t{0}, "must have at least one token");
-  const RequestId id = new_request();
+  const RequestId id = free_request();
   Request& request = requests_[id.index()];
   request = {};
   request.tokens.assign(prompt.begin(), prompt.end());
@@ -74,6 +97,8 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   if (name_space.extra_key) request.extra_key.emplace(*name_space.extra_key);
   if (name_space.salt) request.salt.emplace(*name_space.salt);
   request.row.resize(prompt.size());
+  const std::int32_t needed = options_.style == CheckpointStyle::copy_live ? 1 : 3;
+  make_room(std::ssize(prompt), tree_.slots().free_slots() < needed, freed);
 
   scratch_.clear();
   request.hit = tree_.match_with_live_slot(prompt.first(prompt.size() - 1), name_space, request.row, {}, scratch_);
@@ -87,9 +112,9 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   if (!slots) {
     if (request.live.valid()) tree_.release_slots({&request.live, 1});
     request = {};
-    free_requests_.push_back(id);
     return std::nullopt;
   }
+  free_requests_.pop_back();
   request.running = true;
   request.protected_tokens = request.hit.tokens;
   request.branching = request.hit.branching_position;
@@ -106,6 +131,8 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
 bool TreeRequests::grow_row(Request& request, std::int64_t upto, Freed& freed) {
   const std::size_t before = request.row.size();
   const auto page = static_cast<std::size_t>(kv_.page_size());
+  reserve_amortised(request.row, static_cast<std::size_t>(upto));
+  make_room(upto, kv_.available() < upto - request.computed(), freed);
   request.row.resize(static_cast<std::size_t>(upto));
   std::size_t filled = before;
   for (; filled < request.row.size() && filled % page != 0; ++filled) request.row[filled] = request.row[filled - 1] + 1;
@@ -188,6 +215,8 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
   const bool copies = options_.style == CheckpointStyle::copy_live;
   Cached cached{.protected_tokens = request.protected_tokens};
   if (request.live_state_pending || (!copies && !request.tracked)) return cached;
+  make_room(request.computed(), tree_.slots().free_slots() < 1, freed);
+  make_room_to_donate(request, request.computed());
   drop_decode_plan(request, freed);
   SlotId fresh;
   if (!take_slots({&fresh, 1}, freed)) {
@@ -217,11 +246,14 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
 std::optional<TreeRequests::DecodePlan> TreeRequests::plan_decode(RequestId id, std::int64_t drafts, Freed& freed) {
   Request& request = checked(id);
   require(drafts >= 0, "drafts", drafts, "must not be negative");
-  drop_decode_plan(request, freed);
-  const std::int64_t start = request.computed();
+  const std::int64_t start = request.computed() - request.planned;
   require_state(start >= static_cast<std::int64_t>(request.prompt_tokens) &&
                     start + 1 == static_cast<std::int64_t>(request.tokens.size()),
                 "plan_decode", "request", id.value(), "has no output token to feed");
+  const std::int64_t upto = start + 1 + drafts;
+  reserve_amortised(request.row, static_cast<std::size_t>(upto));
+  make_room(upto + request.planned, kv_.available() < 1 + drafts, freed);
+  drop_decode_plan(request, freed);
   if (!grow_row(request, start + 1 + drafts, freed)) return std::nullopt;
   request.planned = 1 + drafts;
   DecodePlan plan{.kv = std::span(request.row).subspan(static_cast<std::size_t>(start)), .track = std::nullopt};
@@ -240,6 +272,8 @@ bool TreeRequests::append(RequestId id, std::span<const Token> sampled, Freed& f
   require_state(first || request.planned > 0, "append", "request", id.value(), "has run no pass that samples");
   require(count >= 1 && count <= (first ? 1 : request.planned), "sampled", count,
           "must be at least one token and no more than the pass fed");
+  reserve_amortised(request.tokens, request.tokens.size() + sampled.size());
+  make_room(request.computed(), false, freed);
   request.tokens.insert(request.tokens.end(), sampled.begin(), sampled.end());
   if (first) return false;
   shrink_row(request, request.computed() - request.planned + count, freed);
@@ -267,6 +301,8 @@ void TreeRequests::drop_decode_plan(Request& request, Freed& freed) {
 void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   Request& request = checked(id);
   check_hint(hint);
+  make_room(request.computed(), false, freed);
+  make_room_to_donate(request, request.computed());
   drop_decode_plan(request, freed);
   const bool copies = options_.style == CheckpointStyle::copy_live;
   const std::int64_t length = copies ? request.computed() : request.tracked.value_or(0);
@@ -281,6 +317,7 @@ void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
 
 void TreeRequests::abort(RequestId id, Freed& freed) {
   Request& request = checked(id);
+  make_room(request.computed(), false, freed);
   drop_decode_plan(request, freed);
   end(request, {}, request.protected_tokens, freed);
   free_requests_.push_back(id);

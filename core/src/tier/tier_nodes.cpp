@@ -6,7 +6,9 @@
 namespace stateport::detail {
 
 TierNodes::TierNodes(std::size_t capacity, std::size_t groups)
-    : groups_(groups), nodes_(capacity), slots_(capacity * groups, -1) {}
+    : groups_(groups), nodes_(capacity), slots_(capacity * groups, -1) {
+  free_.reserve(capacity);  // so that remove() cannot fail
+}
 
 std::uint32_t TierNodes::find(const PrefixHash& prefix) const noexcept {
   const auto found = index_.find(prefix);

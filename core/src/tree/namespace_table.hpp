@@ -12,8 +12,8 @@
 
 namespace stateport::detail {
 
-/// A seed for hashes over a namespace's tokens; depends on the names and `seed` alone.
-[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed = 0) noexcept;
+/// A seed for hashes over a namespace's tokens; depends on the names alone.
+[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space) noexcept;
 
 /// Numbers namespaces. A number lives as long as there are children of the root in its namespace; the unnamed
 /// namespace has 0 for ever. find() allocates nothing.
@@ -22,8 +22,7 @@ class NamespaceTable {
   static constexpr std::uint32_t unnamed = 0;
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  /// `seed`: of the hash table.
-  explicit NamespaceTable(std::uint64_t seed = 0);
+  NamespaceTable();
 
   [[nodiscard]] std::uint32_t find(const Namespace& name_space) const;  ///< none if it has no number
   [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space);
@@ -46,9 +45,8 @@ class NamespaceTable {
   };
   struct NameHash {
     using is_transparent = void;
-    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name, seed); }
-    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view(), seed); }
-    std::uint64_t seed = 0;
+    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name); }
+    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view()); }
   };
   struct NameEqual {
     using is_transparent = void;

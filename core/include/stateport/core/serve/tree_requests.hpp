@@ -32,7 +32,8 @@ enum class CheckpointStyle : std::uint8_t {
 /// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
 /// SGLang. Bad input throws InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a
 /// pool that is short is an answer (none), after which only evictions have happened. `freed` reports what left; it is
-/// back in its pool already. Not thread-safe.
+/// back in its pool already. Running out of memory throws std::bad_alloc and changes nothing: the call can be made
+/// again. Not thread-safe.
 class TreeRequests {
  public:
   struct Options {
@@ -149,7 +150,9 @@ class TreeRequests {
 
   [[nodiscard]] const Request& checked(RequestId request) const;
   [[nodiscard]] Request& checked(RequestId request);
-  [[nodiscard]] RequestId new_request();
+  [[nodiscard]] RequestId free_request();
+  void make_room(std::int64_t own_tokens, bool evicts, Freed& freed);
+  void make_room_to_donate(const Request& request, std::int64_t tokens);
   [[nodiscard]] bool take_slots(std::span<SlotId> out, Freed& freed);
   void release_slot(SlotId slot, Freed& freed);
   void release_kv(std::span<const KvIndex> kv, Freed& freed);
