@@ -201,7 +201,7 @@ StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,
                            file_bytes=c_uint64, free_floor_bytes=c_uint64, file_queue_bytes=c_uint64,
                            staging_bytes=c_uint64, file_transfers_max=c_size_t, file_lanes=c_int32,
-                           remote=POINTER(RemoteOptions))
+                           remote=POINTER(RemoteOptions), scrub=c_int32)
 StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c_uint64, host_bytes=c_uint64,
                         host_images=c_int64, host_image_bytes=c_uint64, file_images=c_uint64, file_bytes=c_uint64,
                         found_images=c_uint64, foreign_files=c_uint64, foreign_images=c_uint64,
@@ -213,7 +213,7 @@ StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
-                         head_group=c_int32, head_groups=c_int32, lanes=c_int32)
+                         head_group=c_int32, head_groups=c_int32, lanes=c_int32, scrub=c_int32)
 FileTierInfo = struct("FileTierInfo", images=c_uint64, file_bytes=c_uint64, write_queue_bytes=c_uint64,
                       read_queue_bytes=c_uint64, found_images=c_uint64, foreign_files=c_uint64,
                       foreign_images=c_uint64, damaged_files=c_uint64, unreadable_files=c_uint64,

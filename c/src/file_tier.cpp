@@ -64,6 +64,7 @@ std::shared_ptr<FilesObject> make_files(const stateport_file_tier_options* optio
       .folder = given.folder, .capacity_bytes = given.file_bytes, .free_floor_bytes = given.free_floor_bytes};
   if (given.queue_bytes != 0) wanted.queue_bytes = given.queue_bytes;
   if (given.lanes != 0) wanted.lanes = given.lanes;
+  wanted.scrub = given.scrub != 0;
   return std::make_shared<FilesObject>(wanted, read_layouts(given));
 }
 

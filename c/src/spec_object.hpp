@@ -15,7 +15,8 @@ namespace stateport::c {
 
 /// C counts element types from 1, so that 0 can mean none.
 [[nodiscard]] inline ElementType element_type(std::int32_t value) {
-  return enumerator(value - 1, element_type_last, "type");
+  require(value >= 1 && value <= static_cast<std::int32_t>(element_type_last) + 1, "type", value, "is no enumerator");
+  return static_cast<ElementType>(value - 1);
 }
 
 [[nodiscard]] inline models::SpecOptions read_spec_options(const stateport_spec_options* options) {

@@ -188,7 +188,8 @@ std::shared_ptr<TiersObject> make_tiers(const stateport_state_tiers_options* opt
                            .model = read_model(given),
                            .shard = {given.layer_begin, given.layer_end, given.head_group, given.head_groups},
                            .host_budget_bytes = given.host_bytes,
-                           .files = read_files(given)};
+                           .files = read_files(given),
+                           .scrub = given.scrub != 0};
   for (const auto& store : stores.states) wanted.states.push_back(&store->store);
   if (given.staging_bytes != 0) wanted.staging_bytes = given.staging_bytes;
   if (given.file_transfers_max != 0) wanted.file_transfers_max = given.file_transfers_max;

@@ -64,11 +64,12 @@ class FileTier(_library.Object):
     states: what images of states hold, a spec for each group of layers. kv: what the image of a KV block holds. model:
     names the model: weights, revision, whatever makes states of two models differ. file_bytes: for images.
     free_floor_bytes: writes that would leave the file system less are answered "no_room". queue_bytes: of images under
-    way, 0: 256 MiB. lanes: files at a time, 0: 2."""
+    way, 0: 256 MiB. lanes: files at a time, 0: 2. scrub: bytes are overwritten before they are given back."""
 
     def __init__(self, folder: str | os.PathLike[str], *, states: Sequence[StateSpec] = (),
                  kv: StateSpec | None = None, model: str | bytes, file_bytes: int, shard: Shard | None = None,
-                 free_floor_bytes: int = 0, queue_bytes: int = 0, lanes: int = 0) -> None:
+                 free_floor_bytes: int = 0, queue_bytes: int = 0, lanes: int = 0,
+                 scrub: bool = False) -> None:
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", spec, StateSpec) for i, spec in enumerate(states)))
         name = name_bytes("model", model)
@@ -76,7 +77,8 @@ class FileTier(_library.Object):
         options = _c.FileTierOptions(
             folder=folder_bytes(folder), file_bytes=file_bytes, free_floor_bytes=free_floor_bytes,
             queue_bytes=queue_bytes, states=handles, state_count=len(states), kv=kv_handle, model=name,
-            model_bytes=len(name), **dataclasses.asdict(of_kind("shard", shard or Shard(), Shard)), lanes=lanes)
+            model_bytes=len(name), **dataclasses.asdict(of_kind("shard", shard or Shard(), Shard)), lanes=lanes,
+            scrub=scrub)
         self._under_way: dict[int, Any] = {}  # number of a request: memory that its answer sets free
         self._lock = threading.Lock()
         super().__init__(_create, _destroy, ctypes.byref(options))

@@ -138,7 +138,8 @@ class StateTiers(_library.Object):
     host_bytes: of pinned memory, for images that stay on the host. folder: of the files, made if it is not there;
     several processes may use one. file_bytes: for images in files. free_floor_bytes: writes that would leave the file
     system less are refused. file_queue_bytes, staging_bytes, file_transfers_max, file_lanes: 0: 256 MiB, 64 MiB, 4,096
-    and 2. remote: a store that machines share; needs a model.
+    and 2. remote: a store that machines share; needs a model. scrub: host memory is set to zero at the end, and the
+    bytes of files before they are given back.
 
     Under a request cache:
 
@@ -150,7 +151,8 @@ class StateTiers(_library.Object):
     def __init__(self, *, states: Sequence[StateStore] = (), kv: StateStore | None = None, model: str | bytes = b"",
                  shard: Shard | None = None, host_bytes: int = 0, folder: str | os.PathLike[str] | None = None,
                  file_bytes: int = 0, free_floor_bytes: int = 0, file_queue_bytes: int = 0, staging_bytes: int = 0,
-                 file_transfers_max: int = 0, file_lanes: int = 0, remote: RemoteOptions | None = None) -> None:
+                 file_transfers_max: int = 0, file_lanes: int = 0, remote: RemoteOptions | None = None,
+                 scrub: bool = False) -> None:
         self._stores = (*states, kv, remote)  # what they view must outlive this
         handles = (ctypes.c_void_p * len(states))(*(
             _library.handle_of(f"states[{i}]", store, StateStore) for i, store in enumerate(states)))
@@ -161,7 +163,7 @@ class StateTiers(_library.Object):
             **dataclasses.asdict(of_kind("shard", shard or Shard(), Shard)), host_bytes=host_bytes,
             folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
             free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
-            file_transfers_max=file_transfers_max, file_lanes=file_lanes,
+            file_transfers_max=file_transfers_max, file_lanes=file_lanes, scrub=scrub,
             remote=None if remote is None else ctypes.pointer(
                 of_kind("remote", remote, RemoteOptions)._struct()))
         super().__init__(_create, _destroy, ctypes.byref(options))

@@ -181,6 +181,28 @@ static void refuse_without_tiers(void) {
   CHECK_OK(stateport_request_cache_destroy(cache));
 }
 
+/// Finds that a prompt of 40 tokens names, of a cache with nothing in it.
+static size_t finds_of(int32_t max_finds) {
+  stateport_tier_options below = tiers_of_test;
+  below.remote_bytes = 600;
+  below.max_finds = max_finds;
+  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &below);
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  int32_t tokens[40];
+  for (int32_t i = 0; i < 40; ++i) tokens[i] = i;
+  const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 40};
+  stateport_started_request started = {.size = sizeof started};
+  size_t done = 0;
+  CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
+  stateport_transfer_plan plan = {.size = sizeof plan};
+  CHECK_OK(stateport_request_cache_take_transfers(cache, &plan));
+  size_t finds = 0;
+  for (size_t i = 0; i < plan.count; ++i) finds += plan.transfers[i].kind == STATEPORT_TRANSFER_FIND;
+  CHECK_OK(stateport_request_cache_destroy(cache));
+  return finds;
+}
+
 static void refuse_answers(stateport_request_cache* cache) {
   const int32_t tokens[] = {1, 2, 3, 4, 5};
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 5};
@@ -260,6 +282,7 @@ static void refuse_attached(stateport_request_cache* cache) {
 }
 
 void test_cache_tiers_refusals(void) {
+  CHECK(finds_of(0) > 1 && finds_of(1) == 1 && finds_of(STATEPORT_NONE) == 0);
   refuse_all_options();
   refuse_without_tiers();
   const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &tiers_of_test);

@@ -213,6 +213,14 @@ static void refuse_options(const char* folder) {
   refuse(&wrong, "folder = null");
   wrong.folder = "/nowhere/at/all";
   refuse(&wrong, "/nowhere/at/all");
+  // A text is cut where the room for it ends.
+  char long_name[3000];
+  memset(long_name, 'a', sizeof long_name);
+  long_name[0] = '/';
+  long_name[sizeof long_name - 1] = '\0';
+  wrong.folder = long_name;
+  refuse(&wrong, "folder = /aaa");
+  CHECK(strlen(stateport_last_error()) == 1023);
   wrong = right;
   wrong.model_bytes = 0;
   refuse(&wrong, "model_bytes = 0");

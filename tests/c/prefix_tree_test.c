@@ -77,7 +77,43 @@ static void test_locks(stateport_tree* tree, const int32_t* tokens) {
   CHECK_OK(stateport_tree_lock_destroy(lock));
 }
 
+/// A node is not another one that came where it was.
+static void test_nodes_that_went(void) {
+  stateport_tree* tree = make_tree(2);
+  const int32_t tokens[] = {1, 2, 3, 4};
+  const int32_t others[] = {5, 6, 7, 8};
+  const int32_t kv[][4] = {{10, 11, 12, 13}, {20, 21, 22, 23}};
+  const uint64_t before = donate(tree, tokens, kv[0], 4, NULL).node;
+  int64_t freed = 0;
+  CHECK_OK(stateport_tree_evict(tree, 4, 1, &freed, NULL));
+  CHECK(freed == 4);
+  const uint64_t after = donate(tree, others, kv[1], 4, NULL).node;
+  CHECK(after != before);
+  stateport_tree_lock* lock = NULL;
+  CHECK_REFUSED(stateport_tree_lock_node(tree, before, &lock), STATEPORT_INVALID_ARGUMENT, "evicted");
+  CHECK_OK(stateport_tree_lock_node(tree, after, &lock));
+  CHECK_OK(stateport_tree_lock_destroy(lock));
+  CHECK_OK(stateport_tree_destroy(tree));
+}
+
+/// A salt without characters is one: its prompts are not those of nobody.
+static void test_empty_salt(void) {
+  stateport_tree* tree = make_tree(2);
+  const int32_t tokens[] = {1, 2, 3, 4};
+  const int32_t kv[] = {10, 11, 12, 13};
+  const stateport_namespace tenant = {.size = sizeof tenant, .salt = "", .salt_bytes = 0};
+  donate(tree, tokens, kv, 4, &tenant);
+  CHECK(match(tree, tokens, 4, NULL).tokens == 0);
+  stateport_match own = {.size = sizeof own};
+  CHECK_OK(stateport_tree_match(tree, tokens, 4, &tenant, NULL, &own));
+  CHECK(own.tokens == 4);
+  CHECK_OK(stateport_tree_destroy(tree));
+}
+
 void test_tree(void) {
+  test_nodes_that_went();
+  test_empty_salt();
+
   stateport_tree* tree = make_tree(3);
   int32_t tokens[tokens_max];
   int32_t kv[tokens_max];

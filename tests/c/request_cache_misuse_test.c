@@ -133,6 +133,8 @@ static void refuse_plans(stateport_request_cache* cache) {
   stateport_group_plan groups[2] = {{.size = sizeof *groups}};
   stateport_pass_plan told = {.size = sizeof told, .groups = groups, .group_count = 2};
   CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &told), STATEPORT_INVALID_ARGUMENT, "group_count = 2");
+  told.group_count = 0;
+  CHECK_REFUSED(stateport_request_cache_plan(cache, &batch, &told), STATEPORT_INVALID_ARGUMENT, "group_count = 0");
   told.groups = NULL;
   CHECK_REFUSED(stateport_request_cache_plan(cache, NULL, &told), STATEPORT_INVALID_ARGUMENT, "batch = null");
   int64_t chunk = 9;
@@ -195,7 +197,10 @@ static void refuse_ends(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_reset(cache), STATEPORT_INVALID_STATE, "running_requests = 2");
   CHECK(computed(cache, both[0]) == before[0] && computed(cache, both[1]) == before[1]);
   CHECK_OK(stateport_request_cache_end(cache, both, 1, STATEPORT_PREEMPTED, NULL));
-  // One of them has ended: the other one goes on.
+  // One of them has ended: the other one goes on, wherever it is named.
+  const int32_t reversed[] = {both[1], both[0]};
+  CHECK_REFUSED(stateport_request_cache_end(cache, reversed, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
+                "request");
   CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
                 "request");
   CHECK(computed(cache, both[1]) == before[1]);

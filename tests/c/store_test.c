@@ -46,6 +46,11 @@ void test_stores(void) {
   read_slot(store, 1, 2, &byte, 1);
   CHECK(byte == 0 && slot_holds(store, 3, 1));
 
+  // The conv states of one slot and the recurrent states of another one.
+  const stateport_slot_copy parts = {3, 0, 0, 1};
+  CHECK_OK(stateport_store_copy(store, NULL, &parts, 1));
+  for (size_t i = 0; i < small_tensors; ++i) CHECK(tensor_holds(store, 0, i, i % 2 == 0 ? 1 : 2));
+
   const stateport_slot_copy behind = {0, 4, 0, 0};
   CHECK_REFUSED(stateport_store_copy(store, NULL, &behind, 1), STATEPORT_INVALID_ARGUMENT, "4");
   const stateport_slot_copy chain[] = {{0, 1, 0, 0}, {1, 2, 0, 1}};

@@ -193,6 +193,28 @@ TEST_CASE("a reshard is one launch") {
   CHECK(recorder.record().launches.size() == 1);
 }
 
+TEST_CASE("a resharder has the slots that all ranks of a side have") {
+  Random random(1);
+  const Stream stream = Stream::default_stream();
+  const StateSpec live = StateSpec::uniform(2, {.window = 3, .dim = 48}, {.shape = {24, 2, 32}});
+  const ModelLayout layout(live, {.axis = 1, .bands = {{.extent = 48, .parts = 24}}}, heads_first);
+  StoreImage one_image(random, layout.spec_of({0, 2, 0, 2}), {.slots = 1});
+  StoreImage three_image(random, layout.spec_of({0, 2, 1, 2}), {.slots = 3});
+  StoreImage whole_image(random, live, {.slots = 3});
+  const StateStore one = one_image.upload(stream);
+  const StateStore three = three_image.upload(stream);
+  const StateStore whole = whole_image.upload(stream);
+  const std::vector<ShardStore> halves = {{&one, {0, 2, 0, 2}}, {&three, {0, 2, 1, 2}}};
+  const std::vector<ShardStore> wholes = {{&whole, {}}};
+  Resharder to_whole(layout, halves, wholes);
+  Resharder to_halves(layout, wholes, halves);
+  const auto copy = [&](Resharder& resharder, const SlotCopy& plan) { resharder.copy_slots(stream, {&plan, 1}); };
+  copy(to_whole, SlotCopy::whole(0, 2));
+  copy(to_halves, SlotCopy::whole(2, 0));
+  CHECK_THROWS_AS(copy(to_whole, SlotCopy::whole(1, 0)), InvalidArgument);
+  CHECK_THROWS_AS(copy(to_halves, SlotCopy::whole(0, 1)), InvalidArgument);
+}
+
 TEST_CASE("a resharder refuses what it cannot do, and names it") {
   Random random(1);
   const Stream stream = Stream::default_stream();

@@ -216,6 +216,25 @@ ImageKey random_key(Random& random) {
 }
 }  // namespace
 
+TEST_CASE("images whose keys have one hash in the index are told apart") {
+  HostResource memory;
+  HostTier tier(memory, small_options(20));
+  // The index mixes the words as word 0 ^ word 1 * factor: for all of these that is one number.
+  const auto key_of = [](std::uint64_t i) {
+    constexpr std::uint64_t factor = 0xC2B2AE3D27D4EB4F;
+    return ImageKey{.prefix = {{12345 ^ i * factor, i}}, .tokens = 16};
+  };
+  std::vector<HostImage> images;
+  for (std::uint64_t i = 0; i < 20; ++i) images.push_back(tier.reserve(key_of(i)).value());
+  for (std::uint64_t i = 0; i < 20; i += 2) CHECK(tier.remove(images[i]));
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const HostImage found = tier.find(key_of(i));
+    REQUIRE(found.valid() == (i % 2 == 1 && i < 20));
+    if (found.valid()) CHECK(found == images[i]);
+  }
+  tier.check_invariants();
+}
+
 TEST_CASE("random lives of images agree with a model") {
   test::for_each_seed(150, [](Random& random, std::uint64_t) {
     HostResource memory;

@@ -44,7 +44,7 @@ std::size_t index(TransferStatus status) {
 FileTier::Impl::Impl(const FileTierOptions& options, std::vector<ImageLayout> layouts, FileCalls& calls)
     : options_((validate(options, layouts), options)),
       layouts_(std::move(layouts)),
-      folder_(calls, options_.folder),
+      folder_(calls, options_.folder, options_.scrub),
       directory_(folder_.punches_holes()) {
   open_folder();
   try {
@@ -331,7 +331,7 @@ void FileTier::Impl::forget(const Read& read, TransferStatus status) {
 void FileTier::Impl::carry_out(ImageIo& io, const Tidy& tidy, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (tidy.unlink)
-    folder_.calls().unlink(folder_.file(), tidy.name.c_str());
+    folder_.remove(tidy.name);
   else
     io.punch(tidy.name, tidy.holes);
   lock.lock();

@@ -10,6 +10,8 @@
 
 #include "frame_arena.hpp"
 
+#include <string.h>
+
 #include <algorithm>
 #include <array>
 
@@ -59,12 +61,19 @@ class HostTier::Impl {
         places(checked_places(options)),
         visible(0, static_cast<std::int32_t>(budget_frames), places),
         staging(static_cast<std::int32_t>(budget_frames), static_cast<std::int32_t>(staging_frames), places),
-        memory(resource, (budget_frames + staging_frames) * frames.frame_bytes, page_bytes) {
+        memory(resource, (budget_frames + staging_frames) * frames.frame_bytes, page_bytes),
+        scrub(options.scrub) {
     const auto most = static_cast<std::size_t>(std::ranges::max(places));
     images.reserve(most * (budget_frames + staging_frames));
     index.reserve(most * budget_frames);
     usage.frames = visible.frames();
     usage.empty_frames = visible.frames();
+  }
+
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
+    if (scrub && memory.size_bytes() > 0) ::explicit_bzero(memory.as<std::byte>(), memory.size_bytes());
   }
 
   /// Where an image is in its life, and of what it is made. In a cache line of its own: look-ups read all of them at
@@ -163,6 +172,7 @@ class HostTier::Impl {
   tiers::FrameArena visible;
   tiers::FrameArena staging;
   Buffer memory;
+  bool scrub;
   Table<Image> images;
   std::uint32_t first_free = detail::HashIndex::none;
   detail::HashIndex index{index_load_percent};

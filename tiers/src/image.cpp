@@ -160,12 +160,23 @@ ImageLayout::ImageLayout(const StateSpec& spec, const ImageLayoutOptions& option
   put(header_, tensor_count_at, static_cast<std::uint32_t>(tensors.size()));
 }
 
+void ImageLayout::clear_padding(std::span<std::byte> part, std::size_t begin) const noexcept {
+  const std::size_t end = begin + part.size();
+  for (std::size_t i = 0; i < section_offsets_.size(); ++i) {
+    const std::size_t data_end = section_offsets_[i] + section_bytes(i);
+    const std::size_t first = std::clamp(data_end, begin, end);
+    const std::size_t last = std::clamp(padded(data_end), begin, end);
+    std::ranges::fill(part.subspan(first - begin, last - first), std::byte{0});
+  }
+}
+
 void ImageLayout::seal(std::span<std::byte> image, const ImageKey& key) const {
   require(image.size() == image_bytes_, "image.size()", image.size(), "must be image_bytes()");
   std::vector<Checksum> sections;
   sections.reserve(section_offsets_.size());
   for (std::size_t i = 0; i < section_offsets_.size(); ++i)
     sections.push_back(checksum(image.subspan(section_offsets_[i], section_bytes(i))));
+  clear_padding(image);
   write_header(image.first(header_.size()), key, sections);
 }
 
@@ -232,6 +243,7 @@ std::optional<ImageFacts> read_image_facts(std::span<const std::byte> header) no
                  .tokens = get<std::int64_t>(header, tokens_at),
                  .content = static_cast<CacheContent>(get<std::uint32_t>(header, content_at)),
                  .group = get<std::int32_t>(header, group_at)};
+  if (facts.key.tokens < 0) return {};
   return facts;
 }
 

@@ -62,7 +62,8 @@ bool is_lock(std::string_view name) {
 
 }  // namespace
 
-ImageFolder::ImageFolder(FileCalls& calls, const std::string& path) : calls_(calls), path_(path) {
+ImageFolder::ImageFolder(FileCalls& calls, const std::string& path, bool scrub)
+    : calls_(calls), path_(path), scrub_(scrub) {
   const bool made = ::mkdir(path.c_str(), S_IRWXU) == 0;
   if (!made && errno != EEXIST) throw_system(path, "it cannot be made", errno);
   folder_ = FileHandle(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -106,6 +107,33 @@ void ImageFolder::take_lock() {
     lock_ = FileHandle();
   }
   throw_system(path_, "no lock could be taken", EAGAIN);
+}
+
+void ImageFolder::overwrite(int file, const FileRange& range) {
+  constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
+  static constexpr std::array<std::byte, chunk_bytes> zeros = {};
+  for (std::uint64_t at = range.begin; at < range.end;) {
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, range.end - at));
+    const ssize_t written = calls_.write_at(file, zeros.data(), size, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    at += static_cast<std::uint64_t>(written);
+  }
+  calls_.synchronize_data(file);
+}
+
+int ImageFolder::remove(const std::string& name) {
+  if (scrub_) {
+    const FileHandle file(calls_.open(folder_.get(), name.c_str(), O_WRONLY));
+    const off_t bytes = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
+    if (bytes > 0) overwrite(file.get(), {0, static_cast<std::uint64_t>(bytes)});
+  }
+  return calls_.unlink(folder_.get(), name.c_str());
+}
+
+void ImageFolder::punch(int file, const FileRange& range) {
+  if (scrub_) overwrite(file, range);
+  calls_.punch_hole(file, static_cast<off_t>(range.begin), static_cast<off_t>(range.end - range.begin));
 }
 
 std::string ImageFolder::temporary_name(std::uint64_t number) const {
@@ -157,7 +185,7 @@ std::uint64_t ImageFolder::drop_dead(const Contents& contents) {
   std::uint64_t dropped = 0;
   for (const std::string& name : contents.temporaries) {
     FileHandle lock;
-    if (!lives(writer_of(name), lock) && calls_.unlink(folder_.get(), name.c_str()) == 0) ++dropped;
+    if (!lives(writer_of(name), lock) && remove(name) == 0) ++dropped;
   }
   // After the temporaries: while a lock is there, what it belongs to can be told.
   for (const std::string& name : contents.locks) {

@@ -21,8 +21,8 @@ namespace stateport {
 class ImageFolder {
  public:
   /// Makes folder and marker where they are missing, and a lock. Throws InvalidArgument for a folder that is not ours
-  /// or may not be used, BackendError for failures of the machine.
-  ImageFolder(FileCalls& calls, const std::string& path);
+  /// or may not be used, BackendError for failures of the machine. `scrub`: FileTierOptions::scrub.
+  ImageFolder(FileCalls& calls, const std::string& path, bool scrub = false);
   ImageFolder(const ImageFolder&) = delete;
   ImageFolder& operator=(const ImageFolder&) = delete;
   /// Removes the lock.
@@ -32,6 +32,12 @@ class ImageFolder {
   [[nodiscard]] FileCalls& calls() const noexcept { return calls_; }
   /// Whether the file system gives back bytes from the middle of a file.
   [[nodiscard]] bool punches_holes() const noexcept { return punches_holes_; }
+
+  [[nodiscard]] bool scrubs() const noexcept { return scrub_; }
+  /// Removes a file. As unlink().
+  int remove(const std::string& name);
+  /// Gives bytes of an open file back. Failures only keep them in use.
+  void punch(int file, const FileRange& range);
 
   [[nodiscard]] std::string temporary_name(std::uint64_t number) const;
   [[nodiscard]] std::string image_name(std::uint64_t number) const;
@@ -51,6 +57,8 @@ class ImageFolder {
  private:
   void require_ours();
   void take_lock();
+  /// Writes zeros over bytes of an open file, down to the disk. Failures leave the rest as it was.
+  void overwrite(int file, const FileRange& range);
   /// Whether this writer lives. The lock of a dead one is held when this returns, and `lock` holds it.
   [[nodiscard]] bool lives(std::string_view writer, FileHandle& lock) const;
 
@@ -60,6 +68,7 @@ class ImageFolder {
   std::string writer_;
   FileHandle lock_;
   bool punches_holes_ = false;
+  bool scrub_;
 };
 
 }  // namespace stateport

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,6 +60,10 @@ ImageIo::ImageIo(ImageFolder& folder, const std::atomic<bool>& stopping)
                 "the buffer takes every header");
 }
 
+ImageIo::~ImageIo() {
+  if (folder_.scrubs()) ::explicit_bzero(buffer_.get(), chunk_bytes);
+}
+
 TransferStatus ImageIo::write(std::uint64_t number, std::span<const ImageToWrite> images,
                               std::uint64_t free_floor_bytes) {
   FileCalls& calls = folder_.calls();
@@ -82,7 +87,7 @@ TransferStatus ImageIo::write(std::uint64_t number, std::span<const ImageToWrite
   }
   if (done) return TransferStatus::done;
   const TransferStatus status = status_of(errno);
-  calls.unlink(folder_.file(), name.c_str());
+  folder_.remove(name);
   return status;
 }
 
@@ -101,6 +106,7 @@ bool ImageIo::append_small(OpenFile& file, const ImageToWrite& image) {
   std::byte* copy = buffer_.get() + buffered_bytes_;
   const std::size_t header_bytes = layout.header_bytes();
   std::memcpy(copy + header_bytes, image.image + header_bytes, layout.image_bytes() - header_bytes);
+  layout.clear_padding({copy, layout.image_bytes()});
   small_sums_.start(layout, copy);
   small_sums_.advance(layout.image_bytes());
   layout.write_header({copy, header_bytes}, image.key, small_sums_.sums());
@@ -116,8 +122,7 @@ bool ImageIo::write_large(OpenFile& file, const ImageToWrite& image) {
   large_sums_.advance(layout.image_bytes());
   const std::uint64_t begin = file_bytes_;
   const std::size_t header_bytes = layout.header_bytes();
-  const bool written =
-      write_bytes(file, image.image + header_bytes, layout.image_bytes() - header_bytes, begin + header_bytes);
+  const bool written = write_sections(file, image, begin);
   const std::span<const Checksum> sums = large_sums_.finish();
   if (!written) return false;
   layout.write_header({buffer_.get(), header_bytes}, image.key, sums);
@@ -132,12 +137,14 @@ bool ImageIo::flush(OpenFile& file) {
   return write_all(file, buffer_.get(), bytes, file_bytes_ - bytes);
 }
 
-bool ImageIo::write_bytes(OpenFile& file, const std::byte* bytes, std::size_t size, std::uint64_t offset) {
-  for (std::size_t at = 0; at < size;) {
+bool ImageIo::write_sections(OpenFile& file, const ImageToWrite& image, std::uint64_t offset) {
+  const std::size_t size = image.layout->image_bytes();
+  for (std::size_t at = image.layout->header_bytes(); at < size;) {
     const std::size_t chunk = std::min(chunk_bytes, size - at);
-    const std::byte* source = bytes + at;
-    if (file.direct && !aligned(source))
+    const std::byte* source = image.image + at;
+    if ((file.direct && !aligned(source)) || folder_.scrubs())
       source = static_cast<const std::byte*>(std::memcpy(buffer_.get(), source, chunk));
+    if (folder_.scrubs()) image.layout->clear_padding({buffer_.get(), chunk}, at);
     if (!write_all(file, source, chunk, offset + at)) return false;
     at += chunk;
   }
@@ -232,9 +239,7 @@ TransferStatus ImageIo::read_and_sum(OpenFile& file, const ImageToRead& source, 
 void ImageIo::punch(const std::string& file_name, std::span<const FileRange> ranges) {
   const FileHandle file(folder_.calls().open(folder_.file(), file_name.c_str(), O_WRONLY));
   if (!file) return;
-  for (const FileRange& range : ranges)
-    folder_.calls().punch_hole(file.get(), static_cast<off_t>(range.begin),
-                               static_cast<off_t>(range.end - range.begin));
+  for (const FileRange& range : ranges) folder_.punch(file.get(), range);
 }
 
 }  // namespace stateport

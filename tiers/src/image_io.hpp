@@ -44,6 +44,10 @@ class ImageIo {
  public:
   /// `stopping`: set when what goes on is to be given up; then the answer does not matter.
   ImageIo(ImageFolder& folder, const std::atomic<bool>& stopping);
+  ImageIo(const ImageIo&) = delete;
+  ImageIo& operator=(const ImageIo&) = delete;
+  /// Leaves nothing of images in its buffer if the folder scrubs.
+  ~ImageIo();
 
   /// Writes the images one after the other into the file of this number, durably. Answers done, no_room or failed; not
   /// done: nothing is left in the folder, unless the file system refuses that, too.
@@ -61,7 +65,8 @@ class ImageIo {
   [[nodiscard]] bool write_large(OpenFile& file, const ImageToWrite& image);
   [[nodiscard]] bool append_small(OpenFile& file, const ImageToWrite& image);
   [[nodiscard]] bool flush(OpenFile& file);
-  [[nodiscard]] bool write_bytes(OpenFile& file, const std::byte* bytes, std::size_t size, std::uint64_t offset);
+  /// All of an image but its header, which begins at `offset` of the file.
+  [[nodiscard]] bool write_sections(OpenFile& file, const ImageToWrite& image, std::uint64_t offset);
   [[nodiscard]] bool write_all(OpenFile& file, const std::byte* bytes, std::size_t size, std::uint64_t offset);
   /// Returns the bytes that were there, or -1.
   [[nodiscard]] std::ptrdiff_t read_bytes(OpenFile& file, std::byte* bytes, std::size_t size, std::uint64_t offset);

@@ -44,6 +44,9 @@ std::vector<ModelShard> cut(const ModelLayout& layout, const ModelShard& rank, c
   require(fits, "grid.layers_per_object", grid.layers_per_object,
           "must divide where the layers of the rank begin and end");
   const std::int32_t groups = grid.head_groups / whole.head_groups;
+  const std::int64_t runs = (std::int64_t{whole.layer_end} - whole.layer_begin + layers - 1) / layers;
+  require(runs * groups <= std::int64_t{ObjectSet::objects_max}, "grid.head_groups", grid.head_groups,
+          "makes more than 16384 objects of the rank's share");
   std::vector<ModelShard> shards;
   for (std::int32_t layer = whole.layer_begin, end = 0; layer < whole.layer_end; layer = end) {
     end = layers < whole.layer_end - layer ? layer + layers : whole.layer_end;

@@ -34,8 +34,9 @@ std::vector<ObjectSet> make_sets(const RemoteOptions& options, const ModelId& mo
 }
 
 /// Room for the largest encoding of every kind.
-HostTier make_staging(MemoryResource& memory, const RemoteOptions& options, std::span<const ObjectSet> sets) {
-  HostTierOptions host{.staging_bytes = options.staging_bytes};
+HostTier make_staging(MemoryResource& memory, const RemoteOptions& options, std::span<const ObjectSet> sets,
+                      bool scrub) {
+  HostTierOptions host{.staging_bytes = options.staging_bytes, .scrub = scrub};
   host.state_image_bytes.resize(options.states.size());
   for (const ObjectSet& set : sets) {
     const bool is_state = set.options().content == CacheContent::state;
@@ -48,10 +49,10 @@ HostTier make_staging(MemoryResource& memory, const RemoteOptions& options, std:
 
 }  // namespace
 
-RemoteObjects::RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model)
+RemoteObjects::RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model, bool scrub)
     : options_(options) {
   std::vector<ObjectSet> sets = make_sets(options, model);
-  staging_.emplace(make_staging(memory, options, sets));
+  staging_.emplace(make_staging(memory, options, sets, scrub));
   options_.store->register_memory(staging_memory());
   try {
     tier_.emplace(*options_.store, std::move(sets), options_.tier);

@@ -17,8 +17,8 @@ namespace stateport::tiers {
 /// The remote tier of a StateTiers: the memory in which sets of objects wait, and the tier as the executor sees it.
 class RemoteObjects final : public LowerTier {
  public:
-  /// Throws as the constructor of StateTiers.
-  RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model);
+  /// `scrub`: of its staging memory. Throws as the constructor of StateTiers.
+  RemoteObjects(MemoryResource& memory, const RemoteOptions& options, const ModelId& model, bool scrub);
   RemoteObjects(const RemoteObjects&) = delete;
   RemoteObjects& operator=(const RemoteObjects&) = delete;
   ~RemoteObjects() override;

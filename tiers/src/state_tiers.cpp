@@ -40,7 +40,7 @@ std::vector<tiers::TransferExecutor::Kind> kinds_of(const StateTiersOptions& opt
 
 HostTier make_host(MemoryResource& memory, const StateTiersOptions& options,
                    const std::vector<tiers::TransferExecutor::Kind>& kinds) {
-  HostTierOptions host{.budget_bytes = options.host_budget_bytes};
+  HostTierOptions host{.budget_bytes = options.host_budget_bytes, .scrub = options.scrub};
   require(options.host_budget_bytes > 0 || options.files || options.remote, "host_budget_bytes",
           options.host_budget_bytes, "there is no tier at all");
   if (options.files) {
@@ -70,7 +70,9 @@ std::optional<FileTier> make_files(const StateTiersOptions& options,
   if (!options.files) return {};
   std::vector<ImageLayout> layouts;
   for (const tiers::TransferExecutor::Kind& kind : kinds) layouts.push_back(kind.layout);
-  return FileTier(*options.files, std::move(layouts));
+  FileTierOptions files = *options.files;
+  files.scrub |= options.scrub;
+  return FileTier(files, std::move(layouts));
 }
 
 std::unique_ptr<tiers::RemoteObjects> make_remote(MemoryResource& memory, const StateTiersOptions& options) {
@@ -80,7 +82,7 @@ std::unique_ptr<tiers::RemoteObjects> make_remote(MemoryResource& memory, const 
           "there must be a layout for each store of states");
   require(remote.kv.has_value() == (options.kv != nullptr), "remote.kv", remote.kv ? "a layout" : "nothing",
           "there must be a layout where there is KV, and none where there is not");
-  return std::make_unique<tiers::RemoteObjects>(memory, remote, options.model);
+  return std::make_unique<tiers::RemoteObjects>(memory, remote, options.model, options.scrub);
 }
 
 /// The file tier, as the executor sees it.

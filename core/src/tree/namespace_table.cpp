@@ -16,12 +16,12 @@ std::uint64_t add_name(std::uint64_t seed, const std::optional<std::string_view>
 
 }  // namespace
 
-std::uint64_t namespace_seed(const Namespace& name_space) noexcept {
+std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed) noexcept {
   if (name_space == Namespace{}) return 0;
-  return add_name(add_name(0, name_space.extra_key), name_space.salt);
+  return add_name(add_name(seed, name_space.extra_key), name_space.salt);
 }
 
-NamespaceTable::NamespaceTable() {
+NamespaceTable::NamespaceTable(std::uint64_t seed) : numbers_(0, NameHash{seed}) {
   records_.emplace_back();
 }
 

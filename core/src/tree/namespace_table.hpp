@@ -12,8 +12,8 @@
 
 namespace stateport::detail {
 
-/// A seed for hashes over a namespace's tokens; depends on the names alone.
-[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space) noexcept;
+/// A seed for hashes over a namespace's tokens; depends on the names and `seed` alone.
+[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed = 0) noexcept;
 
 /// Numbers namespaces. A number lives as long as there are children of the root in its namespace; the unnamed
 /// namespace has 0 for ever. find() allocates nothing.
@@ -22,7 +22,8 @@ class NamespaceTable {
   static constexpr std::uint32_t unnamed = 0;
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  NamespaceTable();
+  /// `seed`: of the hash table.
+  explicit NamespaceTable(std::uint64_t seed = 0);
 
   [[nodiscard]] std::uint32_t find(const Namespace& name_space) const;  ///< none if it has no number
   [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space);
@@ -45,8 +46,9 @@ class NamespaceTable {
   };
   struct NameHash {
     using is_transparent = void;
-    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name); }
-    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view()); }
+    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name, seed); }
+    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view(), seed); }
+    std::uint64_t seed = 0;
   };
   struct NameEqual {
     using is_transparent = void;

@@ -40,6 +40,7 @@ RadixNodes::RadixNodes(const PrefixTreeOptions& options, bool keeps_ends)
     : page_size_(options.page_size),
       hash_seed_(options.hash_seed),
       arena_(options.page_size, options.reserve_tokens),
+      names_(options.hash_seed),
       keeps_ends_(keeps_ends) {}
 
 void RadixNodes::reserve(std::size_t nodes) {

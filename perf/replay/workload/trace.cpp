@@ -22,6 +22,11 @@ struct Malformed {
   std::string reason;
 };
 
+/// For a text: of an array or an object its type alone, because dump() recurses into what may be nested deeply.
+std::string shown(const json& value) {
+  return value.is_structured() ? value.type_name() : value.dump();
+}
+
 const json& field(const json& line, const char* name) {
   const auto found = line.find(name);
   if (found == line.end()) throw Malformed{fmt::format("no field \"{}\"", name)};
@@ -31,7 +36,7 @@ const json& field(const json& line, const char* name) {
 std::int64_t integer(const json& value, const char* name) {
   if (!value.is_number_integer() ||
       (value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX}))
-    throw Malformed{fmt::format("{} = {} (must be a 64-bit integer)", name, value.dump())};
+    throw Malformed{fmt::format("{} = {} (must be a 64-bit integer)", name, shown(value))};
   return value.get<std::int64_t>();
 }
 
@@ -46,7 +51,7 @@ std::int64_t milliseconds(const json& value) {
   constexpr double longest_ms = 1e15;  // 30 thousand years: beyond it a double has no milliseconds left
   const double ms = value.is_number() ? value.get<double>() : std::nan("");
   if (!(ms >= 0 && ms <= longest_ms))
-    throw Malformed{fmt::format("timestamp = {} (must be a number of ms, not negative)", value.dump())};
+    throw Malformed{fmt::format("timestamp = {} (must be a number of ms, not negative)", shown(value))};
   return static_cast<std::int64_t>(ms);
 }
 
@@ -61,7 +66,7 @@ void read_identities(const json& ids, std::int64_t input_tokens, std::int64_t bl
                                 ceil, block_size)};
   out.clear();
   for (const json& id : ids) {
-    if (!id.is_number_integer()) throw Malformed{fmt::format("a hash id is {} (must be an integer)", id.dump())};
+    if (!id.is_number_integer()) throw Malformed{fmt::format("a hash id is {} (must be an integer)", shown(id))};
     out.push_back(id.get<BlockIdentity>());
   }
 }

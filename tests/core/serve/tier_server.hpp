@@ -100,8 +100,8 @@ struct Server {
       move_all();
     }
   }
-  StartedRequest serve(const Tokens& prompt) {
-    const StartedRequest started = *cache->start({.tokens = prompt});
+  StartedRequest serve(const Tokens& prompt, const Namespace& name_space = {}) {
+    const StartedRequest started = *cache->start({.tokens = prompt, .name_space = name_space});
     move_all();
     run(started.request, prompt);
     cache->finish(started.request);

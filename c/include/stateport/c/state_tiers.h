@@ -81,8 +81,8 @@ typedef struct stateport_state_tiers_options {
   int32_t head_groups;
   /// Of pinned memory, for images that stay on the host, used in whole frames (stateport_state_tiers_info). 0: none do.
   uint64_t host_bytes;
-  /// Of the files: made if it is not there, for its owner alone, and the folder above it must be. Files get the folder's
-  /// permissions, as far as the process's mask allows. Several processes may use one. Null: no file tier.
+  /// Of the files: made if it is not there, for its owner alone, and the folder above it must be. Files get the
+  /// folder's permissions, as far as the process's mask allows. Several processes may use one. Null: no file tier.
   const char* folder;
   uint64_t file_bytes;        ///< for images in files
   uint64_t free_floor_bytes;  ///< writes that would leave the file system less are refused
@@ -92,6 +92,9 @@ typedef struct stateport_state_tiers_options {
   size_t file_transfers_max;  ///< while so many are under way, stores and copies to files are refused; 0: 4,096
   int32_t file_lanes;         ///< files that are written or read at a time; 0: 2
   const stateport_remote_options* remote;  ///< null: no remote tier
+  /// Not 0: host memory is set to zero at the end, and the bytes of files as in stateport_file_tier_options. Objects of
+  /// the remote tier are the store's.
+  int32_t scrub;
 } stateport_state_tiers_options;
 
 typedef struct stateport_state_tiers_info {

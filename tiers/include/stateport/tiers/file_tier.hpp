@@ -27,6 +27,12 @@ struct FileTierOptions {
   std::size_t queue_bytes = std::size_t{256} << 20;
   /// Files that are written or read at a time. Each has a thread for the bytes and one for their checksums.
   std::int32_t lanes = 2;
+  /// Where tenants are not trusted: bytes are overwritten and synchronised before they are given back, by a hole or
+  /// with their file, and nothing but sections and headers is written. Images that are not removed stay, also at the
+  /// end of the tier. File systems that write elsewhere (copy on write, journals of data, snapshots) and disks that
+  /// level wear keep old copies: encrypt the disk. Another process that reads an image while it is overwritten finds it
+  /// damaged.
+  bool scrub = false;
 };
 
 /// An image to write. `image`: image_bytes() of the layout that holds the key, of which the header's are not read.

@@ -19,6 +19,9 @@ struct HostTierOptions {
   std::size_t staging_bytes = 0;  ///< for images on their way to or from a file, beside the budget, in whole frames
   std::vector<std::size_t> state_image_bytes;  ///< [groups]
   std::size_t kv_image_bytes = 0;              ///< of one block; 0: no KV comes here
+  /// The memory is set to zero before it goes back to its resource. Until then the bytes of an image stay after it is
+  /// removed, up to its place's next image, whose sections replace all that a load or a tier reads of it.
+  bool scrub = false;
 };
 
 /// Names an image in a HostTier. When that image is gone the name is stale, and names nothing ever again.

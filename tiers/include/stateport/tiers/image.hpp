@@ -101,8 +101,11 @@ class ImageLayout {
     return key.content == options_.content && key.group == options_.group;
   }
 
-  /// Computes the checksums of the sections and writes the header before them. `image`: image_bytes() bytes. Throws
-  /// InvalidArgument: a key that the layout does not hold, negative tokens, another size.
+  /// Sets the padding to zero in bytes [begin, begin + part.size()) of an image: what lay there before may be
+  /// anybody's.
+  void clear_padding(std::span<std::byte> part, std::size_t begin = 0) const noexcept;
+  /// Computes the checksums of the sections, clears the padding and writes the header before them. `image`:
+  /// image_bytes() bytes. Throws InvalidArgument: a key that the layout does not hold, negative tokens, another size.
   void seal(std::span<std::byte> image, const ImageKey& key) const;
   /// The same with checksums that are known, one per tensor, into `header`: header_bytes() bytes.
   void write_header(std::span<std::byte> header, const ImageKey& key, std::span<const Checksum> sections) const;
@@ -134,7 +137,8 @@ struct ImageFacts {
 
 /// Reads how many bytes the header has from its first 32, unverified. Nothing: no image begins here.
 [[nodiscard]] std::optional<std::size_t> image_header_bytes(std::span<const std::byte> bytes) noexcept;
-/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none.
+/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none, or has what no seal writes, as
+/// negative tokens.
 [[nodiscard]] std::optional<ImageFacts> read_image_facts(std::span<const std::byte> header) noexcept;
 
 }  // namespace stateport

@@ -50,9 +50,11 @@ struct ObjectSetOptions {
 /// Immutable: any number of threads may use it.
 class ObjectSet {
  public:
+  static constexpr std::int32_t objects_max = 16384;
+
   /// Throws InvalidArgument as ModelLayout::resolve, ImageLayout and StateSpec; for a grid whose head_groups are no
-  /// multiple of those of `rank`, whose layers do not end where those of `rank` do, layers_per_object < 0, and element
-  /// types into which the layout's cannot be converted.
+  /// multiple of those of `rank`, whose layers do not end where those of `rank` do, layers_per_object < 0, more than
+  /// objects_max objects, and element types into which the layout's cannot be converted.
   ObjectSet(const ModelLayout& layout, const ModelShard& rank, const ObjectSetOptions& options);
 
   [[nodiscard]] const ObjectSetOptions& options() const noexcept { return options_; }

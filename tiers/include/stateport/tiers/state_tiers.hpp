@@ -45,6 +45,8 @@ struct StateTiersOptions {
   std::size_t file_transfers_max = 4096;
   /// The remote tier, if there is one.
   std::optional<RemoteOptions> remote = {};
+  /// As HostTierOptions::scrub and, for files, FileTierOptions::scrub. Objects of the remote tier are the store's.
+  bool scrub = false;
 };
 
 /// An image, and its slot (of KV: its block) on the device.

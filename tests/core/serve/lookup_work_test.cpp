@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "instruction_count.hpp"
+#include "random.hpp"
+#include "tier_server.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+
+using namespace stateport;
+using namespace stateport::test;
+
+namespace {
+
+constexpr Namespace stranger = {.salt = "stranger"};
+constexpr Namespace asking = {.salt = "asking"};
+using Tokens = StateWorld::Tokens;
+
+Tokens random_prompt(Random& random) {
+  Tokens tokens(34);
+  for (Token& token : tokens) token = random.between32(0, 1 << 20);
+  return tokens;
+}
+
+RequestCacheOptions options_of(CacheIndex index) {
+  RequestCacheOptions options = small(index, host);
+  options.hash_seed = 99;
+  options.scrub = true;
+  return options;
+}
+
+/// What a look-up takes after `tenant` was served `cached`.
+std::optional<std::int64_t> lookup_instructions(CacheIndex index, const Namespace& tenant, const Tokens& cached,
+                                                const Tokens& asked) {
+  Server server(options_of(index));
+  // The memory of the look-up is warm.
+  server.cache->abort(server.cache->start({.tokens = cached, .name_space = asking})->request);
+  server.move_all();
+  server.serve(cached, tenant);
+  return instructions_of([&] { static_cast<void>(server.cache->start({.tokens = asked, .name_space = asking})); });
+}
+
+}  // namespace
+
+TEST_CASE("a look-up does the same work whether another tenant has the prompt or not") {
+  constexpr std::int64_t probes = 100;  // of hash tables, which have other keys
+  for (const CacheIndex index : every_index)
+    for_each_seed(3, [&](Random& random, std::uint64_t) {
+      CAPTURE(static_cast<int>(index));
+      const Tokens prompt = random_prompt(random);
+      const auto absent = lookup_instructions(index, stranger, random_prompt(random), prompt);
+      const auto of_stranger = lookup_instructions(index, stranger, prompt, prompt);
+      const auto own = lookup_instructions(index, asking, prompt, prompt);
+      if (!absent || !of_stranger || !own) {
+        MESSAGE("instructions cannot be counted here");
+        return;
+      }
+      MESSAGE("instructions: absent ", *absent, ", of another tenant ", *of_stranger, ", own ", *own);
+      CHECK(std::abs(*of_stranger - *absent) <= probes);
+      // What is its own does take other work: the count would show it.
+      CHECK(std::abs(*own - *absent) > 3 * probes);
+    });
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+// The request cache, and what lies below it.
+#include "c_world.hpp"
+
+namespace stateport::fuzz {
+namespace {
+
+stateport_request_cache* pick_cache(World& world) {
+  return world.pick<stateport_request_cache>(Kind::cache);
+}
+
+std::int64_t hear_blocks(const std::uint64_t* prefixes, std::size_t count, void* context) {
+  World& world = *static_cast<World*>(context);
+  world.read(prefixes, 2 * count);
+  const auto answer = static_cast<std::int64_t>(world.input.below(4));
+  return world.input.chance(8) ? world.wide_number() : std::min(answer, static_cast<std::int64_t>(count));
+}
+
+const stateport_tier_options* tiers(World& world) {
+  if (world.input.chance(160)) return nullptr;
+  const auto bytes = [&] { return world.input.chance(160) ? 64 * world.input.take() : world.wide_number(); };
+  stateport_tier_options options = {};
+  options.host_bytes = bytes();
+  options.file_bytes = bytes();
+  options.remote_bytes = bytes();
+  options.state_image_bytes = world.input.chance(200) ? 64 : world.wide_number();
+  options.kv_image_bytes = world.input.chance(200) ? 16 : world.wide_number();
+  options.queue_bytes = world.input.chance(64) ? world.wide_number() : 0;
+  options.write_through = world.flag();
+  if (world.input.chance(64)) {
+    options.host_bytes_per_s = world.real();
+    options.file_bytes_per_s = world.real();
+    options.tokens_per_s = world.real();
+    options.remote_bytes_per_s = world.real();
+    options.remote_latency_s = world.real();
+    options.max_finds = world.number();
+  }
+  if (world.input.chance(48)) {
+    options.leading_blocks = hear_blocks;
+    options.leading_blocks_context = &world;
+  }
+  return world.given(options);
+}
+
+void unusual(World& world, stateport_request_cache_options& options) {
+  options.align_mode = world.number();
+  options.unchecked_layout = world.flag();
+  options.scan_alignment_tokens = world.number();
+  options.decode_checkpoint_tokens = world.wide_number();
+  options.fast_hash = world.flag();
+  options.cost_linear = world.real();
+  options.cost_quadratic = world.real();
+  options.position_tokens = world.capacity();
+  options.budget_bytes = world.wide_number();
+  options.spare_checkpoint_tokens = world.wide_number();
+}
+
+void cache_create(World& world) {
+  stateport_request_cache_options options = {};
+  options.index = static_cast<std::int32_t>(world.input.below(world.input.chance(8) ? 5 : 3));
+  options.max_requests = world.capacity() % 9;
+  options.max_request_tokens = world.input.chance(16) ? world.wide_number() : 48;
+  options.drafts = world.input.chance(96) ? world.capacity() % 5 : 0;
+  options.block_size_tokens = world.input.chance(16) ? world.number() : 4;
+  options.kv_tokens = world.input.chance(16) ? world.wide_number() : 16 * world.input.below(32);
+  options.layout_fingerprint = 7;
+  options.checkpoints = world.capacity();
+  options.overlap = world.flag();
+  options.events = world.flag();
+  options.placement = options.index == 2 ? 0 : static_cast<std::int32_t>(world.input.below(6));
+  options.separate_checkpoints = options.index == 2 ? 0 : world.flag();
+  std::vector<stateport_state_group> groups(options.index == 2 ? 1 + world.input.below(2) : world.input.below(65) / 64);
+  for (stateport_state_group& group : groups) {
+    group.block_size_tokens = world.input.chance(32) ? world.number() : 4;
+    group.blocks = world.input.chance(32) ? world.capacity() : 40;
+    group.conv_window = world.capacity() % 5;
+    group.layout_fingerprint = 7;
+  }
+  options.groups = world.structs(groups);
+  options.group_count = groups.size();
+  options.eviction = eviction(world);
+  if (world.input.chance(48)) unusual(world, options);
+  options.tiers = tiers(world);
+  const auto* const given = world.given(options);
+  world.make<stateport_request_cache>(
+      Kind::cache, [&](stateport_request_cache** out) { return stateport_request_cache_create(given, out); });
+}
+
+void cache_destroy(World& world) {
+  auto* const cache = pick_cache(world);
+  const stateport_status status = stateport_request_cache_destroy(cache);
+  if (status == STATEPORT_OK) world.forget(cache);
+  world.judge(status);
+}
+
+void describe(World& world) {
+  auto* const cache = pick_cache(world);
+  const auto group = static_cast<std::size_t>(world.input.chance(16) ? world.wide_number() : 0);
+  switch (world.input.below(5)) {
+    case 0:
+      return world.judge(stateport_request_cache_describe(cache, world.result<stateport_request_cache_info>()));
+    case 1:
+      return world.judge(stateport_request_cache_state_slots(cache, group, world.value<std::int32_t>()));
+    case 2:
+      return world.judge(stateport_request_cache_checkpoint_slots(cache, group, world.value<std::int32_t>()));
+    case 3:
+      return world.judge(stateport_request_cache_stats(cache, world.result<stateport_cache_stats>()));
+    default: {
+      const std::int32_t medium = world.number() % 8;
+      world.judge(stateport_request_cache_tier_usage(cache, medium, world.result<stateport_tier_usage>()));
+    }
+  }
+}
+
+void start(World& world) {
+  auto* const cache = pick_cache(world);
+  std::vector<stateport_prompt> prompts(world.input.chance(32) ? world.input.below(4) : 1);
+  for (stateport_prompt& prompt : prompts) {
+    prompt.tokens = world.array<std::int32_t>(prompt.count, &World::number);
+    prompt.name_space = name_space(world);
+    prompt.media = media(world, prompt.media_count);
+    prompt.hint = hint(world);
+    prompt.now_s = world.input.chance(32) ? world.real() : 0;
+    prompt.search = world.input.chance(32) ? world.number() : 0;
+  }
+  const auto* const given = world.structs(prompts);
+  auto* const out = world.results<stateport_started_request>(prompts.size(), false);
+  auto* const done = world.value<std::size_t>(false);
+  if (done != nullptr) *done = 0;
+  const stateport_status status = stateport_request_cache_start(cache, given, prompts.size(), out, done);
+  if (done != nullptr && out != nullptr && *done > 0 && *done <= prompts.size() && out->size >= 12)
+    world.know(out->request);
+  world.judge(status);
+}
+
+void chunk(World& world) {
+  auto* const cache = pick_cache(world);
+  std::size_t count = 0;
+  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  const std::size_t room = requests == nullptr ? 0 : count;
+  const auto* const budgets = world.maybe(world.room(room, &World::wide_number));
+  auto* const tokens = world.maybe(world.room<std::int64_t>(room));
+  world.judge(stateport_request_cache_chunk(cache, requests, budgets, count, tokens));
+}
+
+std::size_t groups_of(World& world, const stateport_request_cache* cache) {
+  stateport_request_cache_info info = {};
+  info.size = sizeof info;
+  const bool told =
+      stateport_request_cache_describe(const_cast<stateport_request_cache*>(cache), &info) == STATEPORT_OK;
+  return told && !world.input.chance(8) ? info.groups : world.input.below(4);
+}
+
+stateport_pass_plan* room_for_plan(World& world, std::size_t groups) {
+  stateport_pass_plan plan = {};
+  plan.group_count = world.input.chance(200) ? groups : 0;
+  plan.groups = plan.group_count == 0 ? nullptr : world.results<stateport_group_plan>(plan.group_count, false);
+  return world.results<stateport_pass_plan>(1, false, plan);
+}
+
+void read_group(World& world, const stateport_group_plan& group, std::size_t rows) {
+  world.read(group.clear, group.clear_count);
+  world.read(group.copies, group.copy_count);
+  world.read(group.saves, group.save_count);
+  for (const std::int32_t* array : {group.read_column, group.read_bias, group.write_column, group.read_slot,
+                                    group.read_recurrent_slot, group.write_slot})
+    if (array != nullptr) world.read(array, rows);
+  if (group.slot_count != nullptr)
+    for (std::size_t i = 0; i < rows; ++i) world.read(group.slots[i], static_cast<std::size_t>(group.slot_count[i]));
+}
+
+void read_plan(World& world, const stateport_pass_plan* plan) {
+  if (plan == nullptr || plan->size != sizeof *plan) return;
+  world.know(static_cast<std::int64_t>(plan->pass));
+  if (plan->room != nullptr) world.read(plan->room, plan->rows);
+  if (plan->ready == 0) return;
+  if (plan->start != nullptr) world.read(plan->start, plan->rows);
+  if (plan->kv != nullptr)
+    for (std::size_t i = 0; i < plan->rows; ++i) world.read(plan->kv[i], static_cast<std::size_t>(plan->kv_count[i]));
+  if (plan->groups != nullptr && plan->group_count > 0 && plan->groups->size == sizeof *plan->groups)
+    for (std::size_t g = 0; g < plan->group_count; ++g) read_group(world, plan->groups[g], plan->rows);
+}
+
+void plan(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t groups = groups_of(world, cache);
+  const std::size_t rows = world.input.below(5);
+  stateport_pass_batch batch = {};
+  batch.request = world.maybe(world.room(rows, &World::number));
+  batch.tokens = world.maybe(world.room(rows, &World::number));
+  batch.drafts = world.input.chance(160) ? nullptr : world.room(rows, &World::number);
+  batch.rows = rows;
+  const auto* const given = world.given(batch);
+  auto* const out = room_for_plan(world, groups);
+  const stateport_status status = stateport_request_cache_plan(cache, given, out);
+  if (status == STATEPORT_OK) read_plan(world, out);
+  world.judge(status);
+}
+
+void cancel(World& world) {
+  auto* const cache = pick_cache(world);
+  world.judge(stateport_request_cache_cancel(cache, static_cast<std::uint64_t>(world.wide_number())));
+}
+
+stateport_pass_commit* room_for_commit(World& world, std::size_t groups) {
+  stateport_pass_commit commit = {};
+  commit.group_count = world.input.chance(200) ? groups : 0;
+  commit.groups = commit.group_count == 0 ? nullptr : world.results<stateport_group_commit>(commit.group_count, false);
+  commit.next = world.maybe(room_for_plan(world, groups));
+  return world.results<stateport_pass_commit>(1, false, commit);
+}
+
+void read_commit(World& world, const stateport_pass_commit* commit) {
+  if (commit->size != sizeof *commit) return;
+  if (commit->has_next != 0) read_plan(world, commit->next);
+  if (commit->groups == nullptr || commit->group_count == 0 || commit->groups->size != sizeof *commit->groups) return;
+  for (std::size_t g = 0; g < commit->group_count; ++g) {
+    world.read(commit->groups[g].steps, commit->groups[g].step_count);
+    world.read(commit->groups[g].from_scratch, commit->groups[g].from_scratch_count);
+    world.read(commit->groups[g].copies, commit->groups[g].copy_count);
+  }
+}
+
+void commit(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t groups = groups_of(world, cache);
+  const auto pass = static_cast<std::uint64_t>(world.wide_number());
+  const std::size_t rows = world.input.below(5);
+  const auto* const counts = world.maybe(world.room(rows, &World::number));
+  std::size_t sampled_count = 0;
+  const auto* const sampled = world.array<std::int32_t>(sampled_count, &World::number);
+  auto* const out = room_for_commit(world, groups);
+  const stateport_status status =
+      stateport_request_cache_commit(cache, pass, counts, rows, sampled, sampled_count, out);
+  if (status == STATEPORT_OK) read_commit(world, out);
+  world.judge(status);
+}
+
+/// A pass of one request, from its chunk to its commit, as an engine does it.
+void run_pass(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t groups = groups_of(world, cache);
+  const std::int32_t request = world.number();
+  const std::int64_t budget = 1 + world.input.below(16);
+  std::int64_t tokens = 0;
+  stateport_status status = stateport_request_cache_chunk(cache, &request, &budget, 1, &tokens);
+  const auto row_tokens = static_cast<std::int32_t>(tokens);
+  const std::int32_t drafts = world.flag() * std::max(row_tokens - 1, 0);
+  stateport_pass_batch batch = {sizeof batch, &request, &row_tokens, &drafts, 1};
+  stateport_pass_plan* const out = room_for_plan(world, groups);
+  if (status == STATEPORT_OK) status = stateport_request_cache_plan(cache, &batch, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) {
+    read_plan(world, out);
+    stateport_transfer_plan transfers = {};
+    transfers.size = sizeof transfers;
+    if (stateport_request_cache_take_transfers(cache, &transfers) == STATEPORT_OK)
+      world.read(transfers.transfers, transfers.count);
+    const std::int32_t count = world.flag() + (drafts > 0 ? world.flag() : 0);
+    const std::int32_t sampled[] = {world.number(), world.number()};
+    auto* const committed = room_for_commit(world, groups);
+    status = stateport_request_cache_commit(cache, out->pass, &count, 1, sampled, static_cast<std::size_t>(count),
+                                            committed);
+    if (status == STATEPORT_OK) read_commit(world, committed);
+  }
+  world.judge(status);
+}
+
+void end(World& world) {
+  auto* const cache = pick_cache(world);
+  std::size_t count = 0;
+  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  const std::int32_t how = world.input.chance(8) ? world.number() : static_cast<std::int32_t>(world.input.below(3));
+  std::vector<stateport_reuse_hint> hints(requests == nullptr ? 0 : count);
+  for (stateport_reuse_hint& one : hints) one.last_turn = world.flag();
+  const auto* const given = world.input.chance(64) ? world.structs(hints) : nullptr;
+  world.judge(stateport_request_cache_end(cache, requests, count, how, given));
+}
+
+void end_copies(World& world) {
+  auto* const cache = pick_cache(world);
+  const stateport_slot_copy* copies = nullptr;
+  std::size_t count = 0;
+  const stateport_status status = stateport_request_cache_end_copies(cache, world.input.chance(4) ? nullptr : &copies,
+                                                                     world.input.chance(4) ? nullptr : &count);
+  if (status == STATEPORT_OK) world.read(copies, count);
+  world.judge(status);
+}
+
+void request(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::int32_t number = world.number();
+  if (world.input.chance(128)) {
+    auto* const out = world.result<stateport_running_request>();
+    const stateport_status status = stateport_request_cache_request(cache, number, out);
+    if (status == STATEPORT_OK && out->size == sizeof *out) {
+      world.read(out->tokens, out->count);
+      world.read(out->kv, out->kv_count);
+    }
+    return world.judge(status);
+  }
+  auto* const out = world.result<stateport_group_plan>();
+  const auto group = static_cast<std::size_t>(world.input.chance(16) ? world.wide_number() : 0);
+  const stateport_status status = stateport_request_cache_state(cache, number, group, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) read_group(world, *out, 1);
+  world.judge(status);
+}
+
+void reset(World& world) {
+  world.judge(stateport_request_cache_reset(pick_cache(world)));
+}
+
+void prometheus(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t capacity = world.input.chance(128) ? world.input.below(5000) : 0;
+  auto* const text = world.maybe(world.room<char>(capacity));
+  const char* const prefix = world.flag() == 0 ? nullptr : "name";
+  world.judge(stateport_request_cache_prometheus(cache, prefix, text, capacity, world.value<std::size_t>()));
+}
+
+void take_events(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t capacity = world.input.below(100);
+  auto* const out = world.results<stateport_cache_event>(capacity, true);
+  world.judge(stateport_request_cache_take_events(cache, out, capacity, world.value<std::size_t>()));
+}
+
+void check(World& world) {
+  world.judge(stateport_request_cache_check(pick_cache(world)));
+}
+
+void take_transfers(World& world) {
+  auto* const cache = pick_cache(world);
+  auto* const out = world.result<stateport_transfer_plan>();
+  const stateport_status status = stateport_request_cache_take_transfers(cache, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) {
+    world.read(out->transfers, out->count);
+    for (std::size_t i = 0; i < out->count; ++i) {
+      world.know(static_cast<std::int64_t>(out->transfers[i].id));
+      world.know(static_cast<std::int64_t>(out->transfers[i].image.prefix[0]));
+    }
+  }
+  world.judge(status);
+}
+
+void settle(World& world) {
+  auto* const cache = pick_cache(world);
+  std::size_t count = world.input.below(4);
+  auto* const results = world.room<stateport_transfer_result>(count);
+  for (std::size_t i = 0; i < count; ++i)
+    results[i] = {static_cast<std::uint64_t>(world.wide_number()), world.flag() * (world.number() % 9),
+                  world.input.chance(4) ? 1 : 0};
+  const auto* const given = world.maybe(results);
+  auto* const loaded = world.value<std::int32_t>(false);
+  world.judge(stateport_request_cache_settle(cache, given, count, loaded, world.value<std::size_t>(false)));
+}
+
+void loading(World& world) {
+  auto* const cache = pick_cache(world);
+  std::size_t count = 0;
+  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  auto* const out = world.maybe(world.room<std::uint8_t>(requests == nullptr ? 0 : count));
+  world.judge(stateport_request_cache_loading(cache, requests, count, out));
+}
+
+void drain(World& world) {
+  world.judge(stateport_request_cache_drain(pick_cache(world)));
+}
+
+void attach(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::int32_t medium = world.number() % 6;
+  const std::size_t count = world.input.below(4);
+  auto* const images = world.room<stateport_image_key>(count);
+  for (std::size_t i = 0; i < count; ++i)
+    images[i] = {{static_cast<std::uint64_t>(world.wide_number()), world.input.take()},
+                 world.input.chance(64) ? world.wide_number() : 4 * world.input.below(8),
+                 world.input.chance(8) ? world.number() : world.flag(),
+                 world.input.chance(16) ? world.number() : 0};
+  const auto* const given = world.maybe(images);
+  auto* const attached = world.maybe(world.room<std::uint8_t>(count));
+  world.judge(stateport_request_cache_attach(cache, medium, given, count, attached, world.value<std::size_t>(false)));
+}
+
+void set_speeds(World& world) {
+  auto* const cache = pick_cache(world);
+  world.judge(
+      stateport_request_cache_set_speeds(cache, world.given(stateport_tier_speeds{.size = 0,
+                                                                                  .host_bytes_per_s = world.real(),
+                                                                                  .file_bytes_per_s = world.real(),
+                                                                                  .tokens_per_s = world.real(),
+                                                                                  .remote_bytes_per_s = world.real(),
+                                                                                  .remote_latency_s = world.real()})));
+}
+
+constexpr Call calls[] = {
+    cache_create, cache_destroy, describe, start,          start,    start,  chunk,   plan,       plan,    cancel,
+    commit,       commit,        run_pass, run_pass,       run_pass, end,    end,     end_copies, request, reset,
+    prometheus,   take_events,   check,    take_transfers, settle,   settle, loading, drain,      attach,  set_speeds};
+
+}  // namespace
+
+std::span<const Call> cache_calls() {
+  return calls;
+}
+
+}  // namespace stateport::fuzz

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank does with objects that come from other machines: any model, rank and grid, and sealed objects that are
+// edited. Calls that are refused must say so by InvalidArgument.
+#include <stateport/core/model/error.hpp>
+#include <stateport/tiers/object_set.hpp>
+
+#include "byte_source.hpp"
+
+#include <vector>
+
+using namespace stateport;
+
+namespace {
+
+constexpr std::size_t set_bytes_max = std::size_t{1} << 20;
+
+std::int32_t number(fuzz::ByteSource& source) {
+  return source.chance(16) ? source.take<std::int32_t>() : static_cast<std::int32_t>(source.below(9));
+}
+
+TensorSplit split(fuzz::ByteSource& source) {
+  TensorSplit result{.axis = number(source), .bands = {}};
+  for (std::uint32_t bands = source.below(4); bands > 0; --bands)
+    result.bands.push_back({.extent = number(source), .parts = number(source), .replicable = source.chance(128)});
+  return result;
+}
+
+ModelLayout model(fuzz::ByteSource& source) {
+  if (source.chance(128)) {
+    constexpr std::int32_t heads = 8;
+    const SplitBand band{.extent = heads, .parts = heads};
+    return {StateSpec::uniform(4, {.window = 3, .dim = heads}, {.shape = {heads, 2, 4}, .type = ElementType::fp32}),
+            {.axis = 1, .bands = {band}},
+            {.axis = 0, .bands = {band}}};
+  }
+  std::vector<StateTensorSpec> tensors;
+  std::vector<TensorSplit> splits;
+  for (std::uint32_t count = source.below(6); count > 0; --count) {
+    StateTensorSpec tensor;
+    tensor.layer = number(source);
+    tensor.group = number(source);
+    tensor.kind = source.chance(128) ? StateKind::conv : StateKind::recurrent;
+    tensor.type = static_cast<ElementType>(source.below(9));
+    for (auto& extent : tensor.shape) extent = number(source);
+    tensor.strides = {.token = number(source), .channel = number(source)};
+    tensors.push_back(tensor);
+    splits.push_back(split(source));
+  }
+  return {StateSpec(std::move(tensors)), std::move(splits)};
+}
+
+void check_set(fuzz::ByteSource& source, const ObjectSet& set) {
+  if (set.bytes() > set_bytes_max) return;
+  const ImageKey key{.prefix = {{source.take(), source.take()}},
+                     .tokens = source.chance(16) ? source.take<std::int64_t>() : source.take(),
+                     .content = set.options().content,
+                     .group = set.options().group};
+  std::vector<std::byte> bytes(set.bytes(), std::byte{3});
+  for (std::size_t i = 0; i < set.size(); ++i)
+    fuzz::expect(set.part(bytes, i).size() == set.layout(i).image_bytes() && set.name(i, key).size() <= 200, "objects");
+  set.seal(bytes, key);
+  fuzz::expect(set.check(bytes, key) == TransferStatus::done, "a sealed set is whole");
+  bool edited = false;
+  while (!source.empty() && !bytes.empty()) {
+    const std::size_t at = source.take<std::uint32_t>() % bytes.size();
+    const auto byte = static_cast<std::byte>(source.take());
+    edited = edited || bytes[at] != byte;
+    bytes[at] = byte;
+  }
+  if (source.chance(64)) bytes.resize(bytes.size() / 2);
+  const TransferStatus status = set.check(bytes, key);
+  fuzz::expect(status == TransferStatus::done || edited || bytes.size() != set.bytes(), "what nobody changed is whole");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::ByteSource source(data, size);
+  try {
+    const ModelLayout layout = model(source);
+    const ModelShard rank{number(source), number(source), number(source), number(source)};
+    ObjectSetOptions options{.model = ModelId(source.take()),
+                             .content = source.chance(128) ? CacheContent::kv_block : CacheContent::state,
+                             .group = number(source) % 2,
+                             .grid = {number(source), number(source)},
+                             .encoding = {}};
+    if (source.chance(64)) options.encoding.recurrent = static_cast<ElementType>(source.below(9));
+    if (source.chance(64)) options.encoding.conv = static_cast<ElementType>(source.below(9));
+    check_set(source, ObjectSet(layout, rank, options));
+  } catch (const InvalidArgument&) {
+    // Refused with a text.
+  }
+  return 0;
+}

@@ -1,0 +1,57 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# tests/fuzz/run.sh [--seconds N | --runs N] [--jobs N] [TARGET…]: runs the fuzz targets of build/fuzz, all or these, for
+# so long each (60 s), and prints executions, new coverage and findings of each. Inputs that reach something new are kept
+# in build/fuzz/corpus, findings in build/fuzz/findings. Exit code 1: there was a finding.
+# --check: exit code 77 where clang has no libFuzzer.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+limit=-max_total_time=60
+jobs=1
+targets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --seconds) limit=-max_total_time=$2; shift ;;
+    --runs) limit=-runs=$2; shift ;;
+    --jobs) jobs=$2; shift ;;
+    --check)
+      clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null <<<'
+        extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' && exit 0
+      printf 'clang with libFuzzer is not here\n'
+      exit 77
+      ;;
+    -*) printf 'no option: %s\n' "$1" >&2; exit 2 ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+if [ ${#targets[@]} = 0 ]; then
+  for program in build/fuzz/bin/fuzz-*; do targets+=("${program##*/fuzz-}"); done
+fi
+
+# run TARGET: one line of what it did. Memory that is not freed, or more than 2 GiB, an allocation of more than 256 MiB
+# and an input that takes 20 s are findings, too.
+run() {
+  local target=$1 work=build/fuzz/corpus/$1 log=build/fuzz/$1.log status=0
+  mkdir -p "$work" build/fuzz/findings
+  build/fuzz/bin/fuzz-"$target" "$limit" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 \
+    -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$target-" \
+    "$work" "tests/fuzz/corpus/$target" >"$log" 2>&1 </dev/null || status=$?
+  figure() { sed -n "s/^stat::$1: *//p" "$log"; }
+  local before after
+  before=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$log")
+  after=$(sed -n 's/^#.* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
+  printf '%-16s %12s executions, %7s/s, coverage %s -> %s, %s new inputs, ' "$target" \
+    "$(figure number_of_executed_units)" "$(figure average_exec_per_sec)" "$before" "$after" "$(figure new_units_added)"
+  if [ "$status" = 0 ]; then
+    printf 'no finding\n'
+  else
+    printf 'A FINDING (exit code %s)\n' "$status"
+    grep -vE '^(#|INFO|NEW_FUNC)' "$log" | head -n 60
+    return 1
+  fi
+}
+export -f run
+export limit
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; run {}'
