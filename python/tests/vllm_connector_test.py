@@ -36,6 +36,7 @@ def serve(engine: Engine, *requests: Request) -> list[int]:
         engine.add(one)
     engine.drain()
     engine.side.cache.check_invariants()
+    assert engine.side._waiting == 0 and not engine.side._loads._loads
     return [one.restored for one in requests]
 
 
@@ -93,10 +94,10 @@ def test_states_of_decoding_with_drafts_are_not_kept() -> None:
     first = request("a", prompt(22), output=16)
     serve(engine, first)
     assert serve(engine, request("b", [*first.all_token_ids, 5])) == [20]
-    # Nor those that vLLM offers by itself.
+    # Nor those that vLLM offers by itself, of a prefix that no prompt has left a state of.
     saved = engine.side.counters.values["saved_states"]
-    first.num_computed_tokens = 35
-    engine.side.plan_step({"a 16": first}, scheduled={"a 16": 1}, offers={"a 16": [(0, 5, 36), (2, 6, 36)]},
+    first.num_computed_tokens = 27
+    engine.side.plan_step({"a 16": first}, scheduled={"a 16": 1}, offers={"a 16": [(0, 5, 28), (2, 6, 28)]},
                           block_ids=lambda name: [[5] * 9, [7] * 9, [6] * 9, [8] * 9])
     assert engine.side.counters.values["saved_states"] == saved
     engine.close()
@@ -238,7 +239,8 @@ def test_offers_that_are_incomplete_are_not_kept() -> None:
     for offer, tables, reason in (([(0, 5, 8)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
                                   ([(0, 5, 6), (2, 6, 6)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
                                   ([(0, 5, 8), (2, 0, 8)], [[0, 5], [1, 2], [0, 0], [3, 4]], "incomplete_offer"),
-                                  ([(0, 5, 8), (2, 6, 8)], [[0, 5], [0, 2], [0, 6], [3, 4]], "no_kv")):
+                                  ([(0, 5, 8), (2, 6, 8)], [[0, 5], [0, 2], [0, 6], [3, 4]], "no_kv"),
+                                  ([(0, 5, 8), (2, 6, 8)], [[0, 5], [1, 0], [0, 6], [3, 4]], "no_kv")):
         engine.side.counters.take()
         plan = engine.side.plan_step({"a 0": one}, scheduled={"a 0": 8}, offers={"a 0": offer},
                                      block_ids=lambda name, tables=tables: tables)
@@ -284,6 +286,34 @@ def test_a_second_engine_uses_only_what_all_workers_have(tmp_path: pathlib.Path)
     assert len(second.ranks[0].side.images()) == 0  # what one worker alone has is of no use
     assert serve(second, request("a", prompt(42))) == [0]
     second.close()
+
+
+def test_a_request_that_decodes_takes_nothing_of_the_cache() -> None:
+    engine, one = engine_of(), request("a", prompt(42), 20)
+    engine.add(one)
+    while one.num_computed_tokens < one.num_prompt_tokens:
+        engine.step()
+    engine.step()
+    assert one.num_computed_tokens < one.num_prompt_tokens + 20
+    assert engine.side.cache.running_requests == 0
+    engine.drain()
+    engine.close()
+
+
+def test_no_prompt_is_looked_up_while_a_reset_waits() -> None:
+    engine = engine_of()
+    side = engine.side
+    serve(engine, request("a", prompt(42)))
+    running = side.cache.start(np.arange(5))
+    assert running is not None
+    side.reset()
+    assert side.match(request("b", prompt(42)), 0) == 0
+    assert side.counters.values["refused:resetting"] == 1
+    side.cache.abort(running.request)
+    side.plan_step({}, scheduled={}, offers={}, block_ids=lambda _: None)
+    assert serve(engine, request("c", prompt(42))) == [0]
+    assert serve(engine, request("d", prompt(42))) == [40]
+    engine.close()
 
 
 def test_the_largest_images_of_the_workers_are_those_of_all(tmp_path: pathlib.Path) -> None:

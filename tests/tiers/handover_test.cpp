@@ -184,6 +184,18 @@ TEST_CASE("every byte of a destination comes once, and what was lost or damaged 
   CHECK(to.ends.at(8).check(0, key) == damaged);
 }
 
+TEST_CASE("of ranks that hold the same, the one with the lowest number hands it over, in whatever order they are named") {
+  const ModelLayout layout(StateSpec::uniform(2, {}, {.shape = {12, 2, 8}}), {.axis = 1},
+                           {.axis = 0, .bands = {{.extent = 12, .parts = 12}}});
+  const std::vector<ReshardRank> to = {{9, {0, 2, 0, 2}}, {8, {0, 2, 1, 2}}};
+  for (const std::vector<ReshardRank>& from :
+       {std::vector<ReshardRank>{{4, {}}, {5, {}}}, std::vector<ReshardRank>{{5, {}}, {4, {}}}}) {
+    const HandoverPlan plan = plan_handover(layout, from, to, {});
+    CHECK(plan.ranges.size() == 2);
+    for (const HandoverRange& range : plan.ranges) CHECK(range.src_rank == 4);
+  }
+}
+
 TEST_CASE("a hand-over refuses what cannot be, and names it") {
   const ModelLayout layout(StateSpec::uniform(2, {}, {.shape = {12, 2, 8}}), {.axis = 1},
                            {.axis = 0, .bands = {{.extent = 12, .parts = 12}}});
