@@ -3,14 +3,22 @@
 
 #include "violation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <iterator>
+#include <thread>
 
 namespace stateport::soak {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds patience{120};  ///< for transfers; they take microseconds
+constexpr std::int64_t steps_without_start_max = 20000;
 constexpr std::array below = {Medium::host, Medium::file, Medium::remote};
 
 }  // namespace
@@ -215,8 +223,16 @@ void Engine::start() {
                                       .now_s = now_s_ += 0.25,
                                       .search = search});
   if (!started) {
-    must(++steps_without_start_ < 20000, "a cache starts no request any more");
-    return;
+    if (steps_without_start_++ == 0) waits_since_ = Clock::now();
+    // Threads of real tiers may have no processor for a while, and an idle engine takes many steps meanwhile.
+    const bool waits = mover_->under_way() > 0 && Clock::now() - waits_since_ < patience;
+    if (waits && running_.empty()) std::this_thread::yield();
+    if (waits || steps_without_start_ < steps_without_start_max) return;
+    throw Violation(fmt::format(
+        "{}: a cache starts no request any more: {} of the engine run, {} of the cache, {} transfers of the cache are "
+        "under way, {} of the tiers, {} states and {} tokens of KV are held",
+        setup_.name, running_.size(), cache_->running_requests(), cache_->tiers()->transfers_under_way(),
+        mover_->under_way(), cache_->usage().states, cache_->usage().kv_tokens));
   }
   steps_without_start_ = 0;
   ++figures_.requests;
@@ -393,7 +409,9 @@ void Engine::take_transfers() {
 }
 
 void Engine::settle(bool all) {
+  const Clock::time_point begin = Clock::now();
   do {
+    must(Clock::now() - begin < patience, "transfers are not answered");
     results_.clear();
     mover_->poll(results_, all);
     cache_->tiers()->settle(results_);

@@ -8,6 +8,7 @@
 #include "random_numbers.hpp"
 #include "workload.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -153,6 +154,7 @@ class Engine {
   std::int64_t next_restart_ = 0;
   std::int64_t next_reset_ = 0;
   std::int64_t steps_without_start_ = 0;
+  std::chrono::steady_clock::time_point waits_since_;
   std::vector<TransferResult> results_;
   std::unordered_set<CacheEvent, StoredHash, SameContent> stored_;  ///< what events say
 };

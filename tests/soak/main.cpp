@@ -222,6 +222,7 @@ bool Run::summary() {
       served_ < MemorySamples::long_requests ? MemorySamples::of_short_runs : MemorySamples::of_long_runs;
   const std::vector<std::string> growth = samples_.growth(limits);
   for (const std::string& line : growth) fmt::print("FAILED: {}\n", line);
+  if (process_memory().heap_bytes < 0) fmt::print("memory: the heap is not known here\n");
   if (growth.empty())
     fmt::print("memory: flat, the heap within {} % or {} KiB, descriptors and threads within {}\n",
                100 * limits.heap_growth, limits.heap_min_bytes / 1024, limits.counts);

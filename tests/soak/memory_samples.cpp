@@ -33,7 +33,8 @@ ProcessMemory process_memory() {
     memory.resident_bytes = resident_pages * ::sysconf(_SC_PAGESIZE);
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
   const auto heap = ::mallinfo2();
-  memory.heap_bytes = static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
+  const auto bytes = static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
+  if (bytes > 0) memory.heap_bytes = bytes;  // a sanitizer's heap is another one
 #endif
   memory.descriptors = entries("/proc/self/fd");
   memory.threads = entries("/proc/self/task");

@@ -163,27 +163,25 @@ void RealTiers::take(TransferPlan plan) {
 void RealTiers::poll(std::vector<TransferResult>& results, bool all) {
   if (!all && random_.chance(30)) return;
   std::array<TransferResult, 64> some;
-  do {
-    if (all && tiers_->files() != nullptr) tiers_->files()->wait_idle();
-    const std::size_t count = tiers_->poll(stream_, some);
-    for (const TransferResult& result : std::span(some).first(count)) {
-      const auto found = transfers_.find(result.id);
-      must(found != transfers_.end(), "an answer to what was not asked, or was answered");
-      const Transfer& transfer = found->second;
-      counts_.failed_transfers += transfer.kind != Transfer::Kind::find && result.status != TransferStatus::done;
-      if (transfer.kind == Transfer::Kind::load) {
-        if (result.status == TransferStatus::done) {
-          read_slot(transfer);
-        } else if (transfer.image.content == CacheContent::state) {
-          world_.checkpoint(static_cast<std::size_t>(transfer.image.group), transfer.place) = {};
-        } else {
-          std::ranges::fill(world_.block(transfer.place), 0);
-        }
+  if (all && tiers_->files() != nullptr) tiers_->files()->wait_idle();
+  const std::size_t count = tiers_->poll(stream_, some);
+  for (const TransferResult& result : std::span(some).first(count)) {
+    const auto found = transfers_.find(result.id);
+    must(found != transfers_.end(), "an answer to what was not asked, or was answered");
+    const Transfer& transfer = found->second;
+    counts_.failed_transfers += transfer.kind != Transfer::Kind::find && result.status != TransferStatus::done;
+    if (transfer.kind == Transfer::Kind::load) {
+      if (result.status == TransferStatus::done) {
+        read_slot(transfer);
+      } else if (transfer.image.content == CacheContent::state) {
+        world_.checkpoint(static_cast<std::size_t>(transfer.image.group), transfer.place) = {};
+      } else {
+        std::ranges::fill(world_.block(transfer.place), 0);
       }
-      transfers_.erase(found);
-      results.push_back(result);
     }
-  } while (all && !transfers_.empty());
+    transfers_.erase(found);
+    results.push_back(result);
+  }
 }
 
 std::vector<ImageKey> RealTiers::found() {
