@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <numeric>
@@ -343,26 +344,42 @@ void registration(RemoteStore& store) {
   store.unregister_memory(all.subspan(2000));
 }
 
-/// Many threads, each with requests of its own, on two clients.
+/// Many threads call two clients at a time, each with requests of its own. Whoever polls hands answers on.
 void threads(RemoteStore& store, RemoteStore& other) {
-  std::vector<std::thread> workers;
-  std::array<int, 4> wrong = {};
-  std::mutex one_asks;  // an answer belongs to the thread that waits
-  for (std::size_t w = 0; w < wrong.size(); ++w)
-    workers.emplace_back([&, w] {
-      const std::string key = "conformance/thread" + std::to_string(w % 2);
-      for (std::uint64_t i = 0; i < 20; ++i) {
-        RemoteStore& mine = w < 2 ? store : other;
-        const std::lock_guard lock(one_asks);
-        std::vector<std::byte> read(2000);
-        const TransferStatus stored = put(mine, key, bytes_of_seed(w % 2, 2000));
-        const RemoteCompletion got = get(mine, key, read);
-        const bool right = stored == done && got.status == done && read == bytes_of_seed(w % 2, 2000);
-        wrong[w] += right ? 0 : 1;
+  constexpr std::size_t count = 4;
+  std::array<std::array<std::atomic<int>, count>, 2> answers = {};  // by client and ticket; 0: not yet
+  std::array<int, count> wrong = {};
+  const auto run = [&](std::size_t w) {
+    const std::string key = "conformance/thread" + std::to_string(w % 2);
+    const std::size_t at = w / 2;
+    RemoteStore& mine = at == 0 ? store : other;
+    std::vector<std::byte> bytes = bytes_of_seed(w % 2, 2000), read(2000);
+    const Registered known_bytes(mine, bytes), known_read(mine, read);
+    const auto answer = [&](bool accepted) {
+      while (accepted && answers[at][w] == 0) {
+        std::array<RemoteCompletion, 2> some;
+        const std::size_t taken = mine.poll(some);
+        for (std::size_t i = 0; i < taken; ++i)
+          answers[at].at(some[i].ticket) = static_cast<int>(some[i].status) + 1;
+        std::this_thread::yield();
       }
-    });
+      return answers[at][w].exchange(0) - 1;
+    };
+    const RemotePiece from{bytes.data(), bytes.size()}, to{read.data(), read.size()};
+    const RemoteObject written{w, key, {&from, 1}}, wanted{w, key, {&to, 1}};
+    const RemoteKey asked{w, key};
+    for (int i = 0; i < 20; ++i) {
+      const bool stored = answer(mine.put_from({&written, 1})) == static_cast<int>(done);
+      const bool there = answer(mine.exists({&asked, 1})) == static_cast<int>(done);
+      const bool got = answer(mine.get_into({&wanted, 1})) == static_cast<int>(done);
+      wrong[w] += stored && there && got && read == bytes ? 0 : 1;
+      static_cast<void>(mine.statistics());
+    }
+  };
+  std::vector<std::thread> workers;
+  for (std::size_t w = 0; w < count; ++w) workers.emplace_back(run, w);
   for (std::thread& worker : workers) worker.join();
-  CHECK(wrong == std::array<int, 4>{});
+  CHECK(wrong == std::array<int, count>{});
   CHECK(remove(store, "conformance/thread0") == done);
   CHECK(remove(store, "conformance/thread1") == done);
 }
