@@ -350,6 +350,7 @@ bool TierIndex::write(std::uint32_t node, CacheContent content, Medium to) {
   let_go(node, content);
   if (room && begin(kind, node, content, from, to, true)) return true;
   ++level(to).usage.refused_images;
+  prune(node);  // the last state that needs this KV may have made room
   return false;
 }
 
