@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fleet_arguments.hpp"
 
+#include "finite_number.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cmath>
@@ -55,6 +57,7 @@ void add_fleet_arguments(CLI::App& app, FleetArguments& fleet, TierSpeeds& speed
   app.add_option("--load", fleet.load,
                  "The workload so many times at once, with conversations of their own that share what those of the "
                  "workload share; below 1: a part of its conversations")
+      ->check(finite_number())
       ->check(CLI::Range(1e-6, 1e6))
       ->capture_default_str();
   app.add_option("--imbalance", fleet.imbalance_tokens,
@@ -62,6 +65,7 @@ void add_fleet_arguments(CLI::App& app, FleetArguments& fleet, TierSpeeds& speed
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--event-delay", fleet.event_delay_s, "Route prefix: seconds until the router hears of an event")
+      ->check(finite_number())
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--write-back", fleet.write_back,

@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/models.hpp>
 
+#include "finite_number.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -173,6 +175,7 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
   app.add_option("--prefill-rate", options.speeds.tokens_per_s,
                  "Prompt tokens that the engine computes in a second. With the bandwidth of each tier, what is below "
                  "the device is loaded only where that is faster, and the time saved is told")
+      ->check(finite_number())
       ->check(CLI::PositiveNumber)
       ->option_text("TOKENS/s");
   app.add_option("--policy", policy,
@@ -192,6 +195,7 @@ void add_budget(CLI::App& app, Options& options, std::string& policy) {
   app.add_option(
          "--hint-continues", options.hints.continues_auc,
          "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
+      ->check(finite_number())
       ->check(CLI::Range(0.001, 0.999))
       ->option_text("AUC");
   app.add_option("--sweep", options.sweep_bytes, "Run every policy with each of these budgets and print tables")
@@ -208,6 +212,7 @@ void add_align(CLI::App& app, Options& options) {
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_option("--accept", options.accept, "Align: chance that a draft is kept, if the one before it is")
+      ->check(finite_number())
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app.add_flag("--serve", options.serve,

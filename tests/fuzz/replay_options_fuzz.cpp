@@ -22,7 +22,9 @@ void check_options(const replay::Options& options) {
   fuzz::expect(options.generator.block_size_tokens >= 1 && options.slots >= 1 && options.blocks >= 0, "counts");
   fuzz::expect(options.budget_bytes >= 0 && options.host_bytes >= 0 && options.disk_bytes >= 0, "bytes");
   fuzz::expect(options.fleet.remote_bytes >= 0 && options.fleet.samples >= 1, "the fleet's numbers");
-  fuzz::expect(std::isfinite(options.accept) && std::isfinite(options.fleet.load), "finite numbers");
+  fuzz::expect(
+      std::isfinite(options.accept) && std::isfinite(options.fleet.load) && std::isfinite(options.hints.continues_auc),
+      "finite numbers");
   for (const double speed : {options.speeds.host_bytes_per_s, options.speeds.file_bytes_per_s,
                              options.speeds.tokens_per_s, options.speeds.remote_bytes_per_s,
                              options.speeds.remote_latency_s, options.fleet.event_delay_s, options.fleet.down_s})

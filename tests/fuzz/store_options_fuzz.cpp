@@ -35,7 +35,9 @@ bool refused(Call&& call) {
 void check_valid(const ValkeyStoreOptions& options) {
   fuzz::expect(options.port >= 1 && options.port <= 65535 && options.database >= 0, "numbers of a client");
   fuzz::expect(options.host.find('\0') == std::string::npos, "text of a client");
-  fuzz::expect(!options.prefix.empty() && options.lanes >= 1, "a prefix and lanes");
+  fuzz::expect(!options.prefix.empty() && options.lanes >= 1 && options.piece_bytes >= 1, "a prefix, lanes, pieces");
+  for (const double seconds : {options.connect_timeout_s, options.silence_timeout_s, options.lifetime_s})
+    fuzz::expect(seconds >= 0 && seconds <= 1e9, "times");
 }
 
 void read_url(const std::string& url) {
@@ -50,27 +52,66 @@ void read_url(const std::string& url) {
   if (!refused([&] { tiers::validate(options); })) check_valid(options);
 }
 
+/// Options that are fine, but for some.
 void read_structs(fuzz::ByteSource& source) {
   ValkeyStoreOptions valkey;
-  valkey.host = source.take_text(source.below(20));
-  valkey.unix_socket = source.take_text(source.below(4));
-  valkey.port = source.take<int>();
-  valkey.user = source.take_text(source.below(4));
-  if (source.chance(128)) valkey.password = secret;
-  valkey.prefix = source.take_text(source.below(70));
-  valkey.database = source.take<int>();
-  valkey.connect_timeout_s = source.take<double>();
-  valkey.silence_timeout_s = source.take<double>();
-  valkey.lifetime_s = source.take<double>();
-  valkey.lanes = source.take<std::int32_t>();
-  valkey.piece_bytes = source.take<std::uint64_t>();
-  if (!refused([&] { tiers::validate(valkey); })) check_valid(valkey);
   MooncakeStoreOptions mooncake;
-  mooncake.local_hostname = source.take_text(source.below(4));
-  mooncake.devices = source.take_text(source.below(4));
-  mooncake.replicas = source.take<std::uint64_t>();
-  mooncake.lanes = source.take<std::int32_t>();
-  static_cast<void>(refused([&] { tiers::validate(mooncake); }));
+  const auto text = [&] { return source.take_text(source.below(70)); };
+  for (std::uint32_t changes = source.below(4); changes > 0; --changes) {
+    switch (source.below(16)) {
+      case 0:
+        valkey.host = text();
+        break;
+      case 1:
+        valkey.unix_socket = text();
+        break;
+      case 2:
+        valkey.port = source.take<int>();
+        break;
+      case 3:
+        valkey.user = text();
+        break;
+      case 4:
+        valkey.password = secret;
+        break;
+      case 5:
+        valkey.prefix = text();
+        break;
+      case 6:
+        valkey.database = source.take<int>();
+        break;
+      case 7:
+        valkey.connect_timeout_s = source.take<double>();
+        break;
+      case 8:
+        valkey.silence_timeout_s = source.take<double>();
+        break;
+      case 9:
+        valkey.lifetime_s = source.take<double>();
+        break;
+      case 10:
+        valkey.lanes = source.take<std::int32_t>();
+        break;
+      case 11:
+        valkey.piece_bytes = source.take<std::uint64_t>();
+        break;
+      case 12:
+        valkey.tls = ValkeyTls{.ca_file = text(), .certificate_file = text(), .key_file = text()};
+        break;
+      case 13:
+        mooncake.local_hostname = text();
+        break;
+      case 14:
+        mooncake.replicas = source.take<std::uint64_t>();
+        break;
+      default:
+        mooncake.lanes = source.take<std::int32_t>();
+    }
+  }
+  if (!refused([&] { tiers::validate(valkey); })) check_valid(valkey);
+  if (refused([&] { tiers::validate(mooncake); })) return;
+  fuzz::expect(!mooncake.local_hostname.empty() && mooncake.replicas >= 1 && mooncake.lanes >= 1,
+               "a client of Mooncake");
 }
 
 }  // namespace
