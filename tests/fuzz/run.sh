@@ -35,7 +35,7 @@ fi
 run() {
   local target=$1 work=build/fuzz/corpus/$1 log=build/fuzz/$1.log status=0
   mkdir -p "$work" build/fuzz/findings
-  build/fuzz/bin/fuzz-"$target" "$limit" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 \
+  UBSAN_OPTIONS=print_stacktrace=1 build/fuzz/bin/fuzz-"$target" "$limit" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 \
     -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$target-" \
     "$work" "tests/fuzz/corpus/$target" >"$log" 2>&1 </dev/null || status=$?
   figure() { sed -n "s/^stat::$1: *//p" "$log"; }
@@ -48,7 +48,7 @@ run() {
     printf 'no finding\n'
   else
     printf 'A FINDING (exit code %s)\n' "$status"
-    grep -vE '^(#|INFO|NEW_FUNC)' "$log" | head -n 60
+    grep -avE '^(#|INFO|[[:space:]]*NEW_FUNC)' "$log" | head -n 60
     return 1
   fi
 }

@@ -207,6 +207,8 @@ void AlignPlanner::fill_retention(std::int32_t group, std::int64_t start_column,
                                   std::span<const std::int64_t> boundaries, std::span<std::uint8_t> keep) const {
   static_cast<void>(group_at(group));
   require(start_column >= 0, "start_column", start_column, "must not be negative");
+  require(start_column <= INT64_MAX - std::ssize(keep), "start_column", start_column,
+          "leaves no number for the columns");
   const AlignGroup& spec = options_.groups[static_cast<std::size_t>(group)];
   fill_retention_mask(spec.retention, spec.block_size_tokens, start_column, boundaries, keep);
 }
@@ -216,7 +218,9 @@ PrefillCheckpoint AlignPlanner::checkpoint_in(std::int32_t group, PrefillCheckpo
   require(chunk.hash_block >= 1, "hash_block", chunk.hash_block, "must be at least 1");
   require(chunk.alignment >= 0, "alignment", chunk.alignment, "must not be negative");
   require(chunk.start >= 0 && chunk.start <= chunk.end, "start", chunk.start, "must lie in [0, end]");
-  chunk.state_block = options_.groups[static_cast<std::size_t>(group)].block_size_tokens;
+  const std::int64_t block = options_.groups[static_cast<std::size_t>(group)].block_size_tokens;
+  require(chunk.end / block < INT32_MAX, "end", chunk.end, "has more columns than can be numbered");
+  chunk.state_block = block;
   return prefill_checkpoint(chunk);
 }
 

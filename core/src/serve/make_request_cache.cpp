@@ -30,8 +30,9 @@ void check_sizes(const RequestCacheOptions& options) {
   require(options.drafts >= 0, "drafts", options.drafts, "must not be negative");
   require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
   const std::int64_t block = options.block_size_tokens;
-  require(floor_to(options.kv_tokens, block) >= ceil_div(options.max_request_tokens, block) * block, "kv_tokens",
-          options.kv_tokens, "must be room for one request of max_request_tokens");
+  require(options.kv_tokens >= 0 &&
+              floor_to(options.kv_tokens, block) >= ceil_div(options.max_request_tokens, block) * block,
+          "kv_tokens", options.kv_tokens, "must be room for one request of max_request_tokens");
   require(options.kv_tokens <= INT32_MAX - 2 * block, "kv_tokens", options.kv_tokens,
           "is more than a KV index can name");
   require(options.checkpoints >= 0, "checkpoints", options.checkpoints, "must not be negative");

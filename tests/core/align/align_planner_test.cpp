@@ -10,6 +10,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -346,6 +348,10 @@ TEST_CASE("a planner refuses requests, counts and groups out of range") {
   CHECK_THROWS_AS(a.planner.gather_accepted(0, a.request, out), InvalidArgument);
   CHECK_THROWS_AS(a.planner.gather_accepted(0, Int32s{4}, out), InvalidArgument);
   CHECK_THROWS_AS(a.planner.fill_retention(0, -1, {}, {}), InvalidArgument);
+  std::array<std::uint8_t, 2> keep = {};
+  CHECK_THROWS_AS(a.planner.fill_retention(0, INT64_MAX - 1, {}, keep), InvalidArgument);
+  a.planner.fill_retention(0, 0, std::array{INT64_MIN, std::int64_t{0}}, keep);
+  CHECK_THROWS_AS(static_cast<void>(a.planner.checkpoint_in(0, {.end = INT64_MAX, .alignment = 1})), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.checkpoint_in(0, {.hash_block = 0})), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.checkpoint_in(0, {.alignment = -1})), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.checkpoint_in(0, {.start = 2, .end = 1})), InvalidArgument);

@@ -36,12 +36,13 @@ struct PrefillCheckpointQuery {
 }
 
 /// Whether the chunk can store state@position, and where. The column is the one before the running column, provided
-/// that the chunk passes over it. Precondition: hash_block > 0, state_block > 0, alignment >= 0.
+/// that the chunk passes over it. Precondition: start >= 0, hash_block > 0, state_block > 0,
+/// alignment >= 0, and fewer than 2^31 columns up to `end`.
 [[nodiscard]] constexpr PrefillCheckpoint prefill_checkpoint(const PrefillCheckpointQuery& chunk) noexcept {
   const std::int64_t column = ceil_div(chunk.end, chunk.state_block) - 2;
   const bool fits = chunk.alignment > 0 && floor_to(chunk.start, chunk.hash_block) == chunk.start &&
-                    column > floor_div(chunk.start - 1, chunk.state_block) &&
-                    chunk.start + chunk.hash_block <= chunk.position && chunk.position < chunk.end &&
+                    column > floor_div(chunk.start - 1, chunk.state_block) && chunk.position >= chunk.start &&
+                    chunk.position - chunk.start >= chunk.hash_block && chunk.position < chunk.end &&
                     (chunk.position - chunk.start) % chunk.alignment == 0;
   if (!fits) return {};
   return {static_cast<std::int32_t>(column), chunk.position - chunk.start};
