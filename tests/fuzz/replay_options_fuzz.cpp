@@ -13,9 +13,22 @@ using namespace stateport;
 
 namespace {
 
-/// Takes what the parser prints.
+/// Takes what the parser prints, as long as it lives.
 class Silence : public std::streambuf {
+ public:
+  Silence() : out_(std::cout.rdbuf(this)), error_(std::cerr.rdbuf(this)) {}
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+  ~Silence() override {
+    std::cout.rdbuf(out_);
+    std::cerr.rdbuf(error_);
+  }
+
+ private:
   int overflow(int letter) override { return letter; }
+
+  std::streambuf* out_;
+  std::streambuf* error_;
 };
 
 void check_options(const replay::Options& options) {
@@ -34,13 +47,7 @@ void check_options(const replay::Options& options) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Silence silence;
-  static const bool silent = [] {
-    std::cout.rdbuf(&silence);
-    std::cerr.rdbuf(&silence);
-    return true;
-  }();
-  static_cast<void>(silent);
+  const Silence silence;
   std::vector<std::string> arguments = {"stateport-replay"};
   bool ended = true;
   for (std::size_t i = 0; i < size; ++i) {
