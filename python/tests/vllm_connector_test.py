@@ -18,7 +18,7 @@ from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, StepPl
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.scheduler import SchedulerSide
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("runtime")
@@ -313,6 +313,18 @@ def test_no_prompt_is_looked_up_while_a_reset_waits() -> None:
     side.plan_step({}, scheduled={}, offers={}, block_ids=lambda _: None)
     assert serve(engine, request("c", prompt(42))) == [0]
     assert serve(engine, request("d", prompt(42))) == [40]
+    engine.close()
+
+
+def test_pages_that_lie_otherwise_have_images_of_another_name() -> None:
+    engine = engine_of()
+    side = engine.ranks[0].side
+    pages = {layer: torch.zeros((4, 2, 3)) for group in side.layout.groups for layer in group.layers}
+    others = [torch.zeros((4, 3, 2)).transpose(1, 2), torch.zeros((4, 3, 2)), torch.zeros((4, 2, 3)).int()]
+    first = next(iter(pages))
+    names = {side._name({**pages, first: memory}) for memory in (pages[first], *others)}
+    assert len(names) == 4
+    assert side._name({**pages, first: torch.zeros((8, 2, 3))}) in names  # of another number of blocks
     engine.close()
 
 

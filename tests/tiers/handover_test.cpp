@@ -196,6 +196,16 @@ TEST_CASE("of ranks that hold the same, the one with the lowest number hands it 
   }
 }
 
+TEST_CASE("the end of the model cuts no object of a hand-over") {
+  const ModelLayout layout(StateSpec::uniform(3, {}, {.shape = {12, 2, 8}}), {.axis = 1},
+                           {.axis = 0, .bands = {{.extent = 12, .parts = 12}}});
+  const std::vector<ReshardRank> from = {{0, {0, 2, 0, 1}}, {1, {2, 3, 0, 1}}};
+  const std::vector<ReshardRank> to = {{2, {}}};
+  const HandoverPlan plan = plan_handover(layout, from, to, {});
+  CHECK(plan.grid.layers_per_object == 2);
+  CHECK(plan.ranges.size() == 2);
+}
+
 TEST_CASE("a hand-over refuses what cannot be, and names it") {
   const ModelLayout layout(StateSpec::uniform(2, {}, {.shape = {12, 2, 8}}), {.axis = 1},
                            {.axis = 0, .bands = {{.extent = 12, .parts = 12}}});
