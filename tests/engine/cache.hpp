@@ -119,6 +119,7 @@ struct CacheOptions {
   std::uint64_t model = 0;                      ///< equal numbers, equal weights
   TierRoom tiers;
   bool overlap = false;  ///< batches are planned before the one before them is read back
+  bool tenants = false;  ///< requests of even and odd ids are two tenants', and memory that changes tenant is scrubbed
   Fault fault = Fault::none;
 };
 

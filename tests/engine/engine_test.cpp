@@ -49,6 +49,22 @@ TEST_CASE("every cache gives them when batches are planned ahead of what the bat
   check_random_schedules(true);
 }
 
+TEST_CASE("two tenants get the oracle's tokens and final states when what a plan says to scrub is lost") {
+  for (const std::string_view cache : cache_names()) {
+    if (cache == "none") continue;
+    CAPTURE(cache);
+    CacheCounts counts;
+    std::uint64_t seeds = 0;
+    test::for_each_seed(60, [&](test::Random&, std::uint64_t seed) {
+      ++seeds;
+      const Problem problem = draw_problem(seed, {.overlap = seed % 2 == 0, .tenants = true});
+      const auto failure = check(problem, cache, counts);
+      if (failure) FAIL(*failure);
+    });
+    if (seeds >= 60) CHECK(counts.hit_tokens * 20 > counts.lookup_tokens);
+  }
+}
+
 TEST_CASE("the comparison finds a conv window that is shifted by one token too few") {
   const auto found = find_fault(Fault::wrong_shift, "align", 300);
   REQUIRE(found);

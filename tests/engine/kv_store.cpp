@@ -4,6 +4,7 @@
 #include "numbers.hpp"
 
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,14 @@ KvStore::Numbers KvStore::read(KvIndex index, std::size_t layer, Part part) cons
 
 void KvStore::write(KvIndex index, std::size_t layer, Part part, std::span<const float, head_dim> numbers) {
   save_numbers(type_, numbers, memory_.as<std::byte>() + offset(static_cast<std::size_t>(index), layer, part));
+}
+
+void KvStore::forget(KvIndex first, std::int32_t count) {
+  Numbers never;
+  never.fill(std::numeric_limits<float>::quiet_NaN());
+  for (std::size_t layer = 0; layer < layers_; ++layer)
+    for (KvIndex index = first; index < first + count; ++index)
+      for (const Part part : {Part::key, Part::value}) write(index, layer, part, never);
 }
 
 StateSpec KvStore::spec(std::size_t layers, std::int32_t block_size, ElementType type) {

@@ -26,10 +26,11 @@ struct Arguments {
   bool ids_only = false;
   bool overlap = false;
   bool tiers = false;
+  bool tenants = false;
 };
 
 Draw given(const Arguments& arguments) {
-  Draw draw{.overlap = arguments.overlap, .tiers = arguments.tiers};
+  Draw draw{.overlap = arguments.overlap, .tiers = arguments.tiers, .tenants = arguments.tenants};
   if (arguments.drafts >= 0) draw.drafts = arguments.drafts;
   return draw;
 }
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
   app.add_flag("--ids-only", arguments.ids_only, "generated ids alone, one request a line");
   app.add_flag("--overlap", arguments.overlap, "plan a batch before the one before it is read back");
   app.add_flag("--tiers", arguments.tiers, "keep states and KV on the host and in files, too");
+  app.add_flag("--tenants", arguments.tenants, "serve two tenants, whose memory is scrubbed");
   app.add_option("--seeds", arguments.seeds, "compare so many schedules from --seed on with the oracle instead");
   CLI11_PARSE(app, argc, argv);
   try {

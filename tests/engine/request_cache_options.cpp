@@ -26,7 +26,9 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
                             .scan_alignment_tokens = options.alignment,
                             .decode_checkpoint_tokens = options.block_size,
                             .hash = BlockHashKind::xxh3_128,
-                            .overlap = options.overlap};
+                            .hash_seed = options.tenants ? 0x5eedu : 0u,
+                            .overlap = options.overlap,
+                            .scrub = options.tenants};
   // A batch that is planned ahead may find that the one before it kept all drafts.
   if (options.overlap) cache.max_request_tokens += 1 + options.drafts;
   cache.kv_tokens += cache.max_request_tokens - options.max_tokens;

@@ -3,16 +3,45 @@
 
 #include "older_split.hpp"
 
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
 namespace stateport::engine {
+
+namespace {
+
+std::size_t tenant_of(const Sequence& sequence) {
+  return static_cast<std::size_t>(sequence.id % 2);
+}
+
+}  // namespace
 
 bool RequestEngineCache::start(Sequence& sequence) {
   if (tiers_) tiers_->poll();
-  const auto started = cache_->start({.tokens = sequence.tokens});
+  Namespace name_space;
+  if (options_.tenants) name_space.salt = tenant_of(sequence) == 0 ? "even" : "odd";
+  const auto started = cache_->start({.tokens = sequence.tokens, .name_space = name_space});
   if (!started) return false;
+  if (options_.tenants && !tiers_) check_own(sequence, started->reused_tokens);
   ids_[static_cast<std::size_t>(sequence.slot)] = started->request;
+  if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
   sequence.computed = started->reused_tokens;
   sequence.loading = started->load.has_value();
   return true;
+}
+
+void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens) const {
+  const auto prefix = std::span(sequence.tokens).first(static_cast<std::size_t>(tokens));
+  const auto begins_so = [&](const std::vector<Token>& earlier) {
+    return earlier.size() >= prefix.size() && std::ranges::equal(prefix, std::span(earlier).first(prefix.size()));
+  };
+  const auto runs_so = [&](const Sequence* other) {
+    return other != nullptr && tenant_of(*other) == tenant_of(sequence) && begins_so(other->tokens);
+  };
+  if (tokens > 0 && std::ranges::none_of(served_[tenant_of(sequence)], begins_so) &&
+      std::ranges::none_of(running_, runs_so))
+    throw std::logic_error("request " + std::to_string(sequence.id) + " reuses what its tenant never had");
 }
 
 std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t tokens) {
@@ -38,6 +67,7 @@ bool RequestEngineCache::plan(std::span<Row> rows) {
     batch.push_back({.request = id(*row.sequence),
                      .tokens = static_cast<std::int32_t>(row.scheduled),
                      .drafts = static_cast<std::int32_t>(row.drafts)});
+  for (const Row& row : rows) running_[static_cast<std::size_t>(row.sequence->slot)] = row.sequence;
   if (tiers_) tiers_->poll();
   if (waits_) {
     cache_->cancel(passes_.back());
@@ -87,6 +117,8 @@ void RequestEngineCache::final_state(const Sequence& sequence, ModelState& state
 }
 
 void RequestEngineCache::stop(Sequence& sequence, bool aborted) {
+  if (options_.tenants) served_[tenant_of(sequence)].push_back(sequence.tokens);
+  running_[static_cast<std::size_t>(sequence.slot)] = nullptr;
   cache_->end(id(sequence), aborted ? RequestEnd::aborted : RequestEnd::finished);
 }
 
@@ -137,7 +169,8 @@ RequestEngineCache::RequestEngineCache(std::string_view name, const CacheOptions
       stores_(options, cache_->options()),
       kv_(kv_memory_, static_cast<std::size_t>(kv_blocks(cache_->options()) * options.block_size),
           Model::attention_layers, options.type),
-      ids_(static_cast<std::size_t>(options.max_running)) {
+      ids_(static_cast<std::size_t>(options.max_running)),
+      running_(ids_.size(), nullptr) {
   if (options.tiers.any())
     tiers_.emplace(options, folder, *cache_, stores_.stores(), kv_.blocks(options.block_size), counts_.tiers);
 }

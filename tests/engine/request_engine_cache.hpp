@@ -7,6 +7,7 @@
 #include "engine_tiers.hpp"
 #include "state_stores.hpp"
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,7 @@ class RequestEngineCache final : public EngineCache {
   [[nodiscard]] std::int64_t drafts(std::int64_t drafts) override;
   bool plan(std::span<Row> rows) override;
   void before_forward() override {
+    for (const std::int32_t block : plan_.scrub.kv_blocks) kv_.forget(block * options_.block_size, options_.block_size);
     counts_.copies += stores_.before(plan_);
     waits_ = false;
   }
@@ -54,17 +56,21 @@ class RequestEngineCache final : public EngineCache {
     return plan_.rows[static_cast<std::size_t>(row.index)].states;
   }
   void take(const PassPlan& plan, std::span<Row> rows);
+  /// Throws if no request of its tenant had this prefix of the sequence.
+  void check_own(const Sequence& sequence, std::int64_t tokens) const;
 
   CacheOptions options_;
   std::unique_ptr<RequestCache> cache_;
   StateStores stores_;
   PinnedResource kv_memory_;
   KvStore kv_;
-  std::vector<RequestId> ids_;  ///< by request slot
-  std::vector<PassId> passes_;  ///< outstanding, oldest first
-  bool waits_ = false;          ///< the newest one has not run
-  PassPlan plan_;               ///< complete, of the batch that runs next
+  std::vector<RequestId> ids_;            ///< by request slot
+  std::vector<const Sequence*> running_;  ///< by request slot, once planned
+  std::vector<PassId> passes_;            ///< outstanding, oldest first
+  bool waits_ = false;                    ///< the newest one has not run
+  PassPlan plan_;                         ///< complete, of the batch that runs next
   CacheCounts counts_;
+  std::array<std::vector<std::vector<Token>>, 2> served_;  ///< by tenant: its prompts, and what was left of them
   std::optional<EngineTiers> tiers_;
 };
 

@@ -80,6 +80,7 @@ struct Draw {
   bool overlap = false;
   /// Below a device with room for two checkpoints there are a host and files; overlap is drawn, too.
   bool tiers = false;
+  bool tenants = false;  ///< see CacheOptions
 };
 /// Requests that share prefixes, continue each other's answers and come while others run, in too little memory, with
 /// preemptions, aborts and resets; with tiers also restarts, and folders that another engine has used.

