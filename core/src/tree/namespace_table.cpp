@@ -17,7 +17,7 @@ std::uint64_t add_name(std::uint64_t seed, const std::optional<std::string_view>
 }  // namespace
 
 std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed) noexcept {
-  if (name_space == Namespace{}) return 0;
+  if (name_space == Namespace{}) return seed;
   return add_name(add_name(seed, name_space.extra_key), name_space.salt);
 }
 

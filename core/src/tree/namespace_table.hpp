@@ -13,7 +13,7 @@
 namespace stateport::detail {
 
 /// A seed for hashes over a namespace's tokens; depends on the names and `seed` alone.
-[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed = 0) noexcept;
+[[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed) noexcept;
 
 /// Numbers namespaces. A number lives as long as there are children of the root in its namespace; the unnamed
 /// namespace has 0 for ever. find() allocates nothing.

@@ -194,7 +194,7 @@ void PrefixTree::release_slots(std::span<const SlotId> slots) {
 }
 
 StateTag PrefixTree::state_tag(std::span<const Token> tokens, const Namespace& name_space) const {
-  return detail::state_tag(tokens, name_space, impl_->options().layout_fingerprint);
+  return detail::state_tag(tokens, name_space, impl_->options());
 }
 
 void PrefixTree::tag_slot(SlotId slot, const StateTag& tag) {

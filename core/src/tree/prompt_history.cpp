@@ -13,7 +13,7 @@ constexpr const char* structure = "PrefixTree";
 }  // namespace
 
 PromptHistory::PromptHistory(const RadixNodes& nodes, LearningPolicy& policy, const PrefixTreeOptions& options)
-    : nodes_(nodes), policy_(policy) {
+    : nodes_(nodes), policy_(policy), hash_seed_(options.hash_seed) {
   if (!policy.observes_prompts()) return;
   const std::int64_t step_tokens = std::int64_t{options.position_tokens} + options.page_size - 1;
   positions_.emplace(options.page_size, static_cast<std::uint32_t>(step_tokens / options.page_size));
@@ -39,7 +39,8 @@ void PromptHistory::added(std::uint32_t leaf, const PrefixInsert& prefix) noexce
   if (!positions_) return;
   std::uint32_t above = nodes_[leaf].parent;
   std::uint32_t position = positions_->count(nodes_.end_page(above));
-  PositionKey key = position == 0 ? namespace_seed(prefix.name_space) : positions_->key(position_page(above, position));
+  PositionKey key = position == 0 ? namespace_seed(prefix.name_space, hash_seed_)
+                                  : positions_->key(position_page(above, position));
   for (const std::uint32_t last = positions_->count(nodes_.end_page(leaf)); position < last;) {
     key = positions_->next(prefix.tokens, ++position, key);
     positions_->key(position_page(leaf, position)) = key;
@@ -58,7 +59,7 @@ PromptPast PromptHistory::past_of(std::span<const Token> tokens, std::int64_t re
       forks_.push_back(static_cast<std::int32_t>(position));
   }
   std::ranges::reverse(forks_);
-  PositionKey key = held == 0 ? namespace_seed(name_space) : keys[held - 1];
+  PositionKey key = held == 0 ? namespace_seed(name_space, hash_seed_) : keys[held - 1];
   for (std::uint32_t position = held; position < keys.size();) {
     key = positions_->next(tokens, position + 1, key);
     keys[position++] = key;
@@ -101,7 +102,7 @@ void PromptHistory::check_positions(std::uint32_t node, std::vector<Token>& scra
       const Token* tokens = nodes_.arena().tokens(nodes_[at].first_page + page - nodes_.end_page(nodes_[at].parent));
       scratch.insert(scratch.begin(), tokens, tokens + page_tokens);
     }
-    const PositionKey before = position == 1 ? namespace_seed(nodes_.names().name(nodes_[node].name_space))
+    const PositionKey before = position == 1 ? namespace_seed(nodes_.names().name(nodes_[node].name_space), hash_seed_)
                                              : positions_->key(position_page(at = node, position - 1));
     require_invariant(positions_->key(position_page(at = node, position)) == positions_->next(scratch, 1, before),
                       structure, "a position has the key of other tokens");

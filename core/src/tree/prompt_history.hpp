@@ -55,6 +55,7 @@ class PromptHistory {
 
   const RadixNodes& nodes_;
   LearningPolicy& policy_;
+  std::uint64_t hash_seed_;
   std::optional<PositionKeys> positions_;
   std::vector<std::int32_t> forks_;  ///< of the prompt that is looked up
   double now_s_ = 0;

@@ -24,10 +24,10 @@ std::optional<std::uint32_t> last_page(const RadixNodes& nodes, const RadixWalk&
 }  // namespace
 
 StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
-                   std::uint64_t layout_fingerprint) noexcept {
-  const XXH128_hash_t hash =
-      XXH3_128bits_withSeed(tokens.data(), tokens.size() * sizeof(Token), namespace_seed(name_space));
-  return {static_cast<std::int64_t>(tokens.size()), {{hash.high64, hash.low64}}, layout_fingerprint};
+                   const PrefixTreeOptions& options) noexcept {
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(tokens.data(), tokens.size() * sizeof(Token),
+                                                   namespace_seed(name_space, options.hash_seed));
+  return {static_cast<std::int64_t>(tokens.size()), {{hash.high64, hash.low64}}, options.layout_fingerprint};
 }
 
 void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const RadixWalk& walk) {
@@ -37,8 +37,8 @@ void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_token
   kv_.check_new(prefix.kv.subspan(prev, cut_tokens - prev));
   if (!prefix.slot.valid()) return;
   // A deeper state on this node would be a wrong state (14).
-  const TagCheck check = check_tag(pool_.tag(prefix.slot), state_tag(prefix.tokens.first(cut_tokens), prefix.name_space,
-                                                                     options_.layout_fingerprint));
+  const TagCheck check = check_tag(pool_.tag(prefix.slot),
+                                   state_tag(prefix.tokens.first(cut_tokens), prefix.name_space, options_));
   if (check != TagCheck::match) {
     const std::string rule = "holds no state of these tokens' whole pages: " + std::string(stateport::name(check));
     require(false, "slot", prefix.slot, rule);

@@ -129,7 +129,7 @@ class RadixTree {
 
 /// The tag of the state after exactly `tokens`.
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
-                                 std::uint64_t layout_fingerprint) noexcept;
+                                 const PrefixTreeOptions& options) noexcept;
 /// What RadixTree::match would answer, without a past; changes nothing.
 [[nodiscard]] PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space);
 /// One line a node, indented by depth; parents come before children.

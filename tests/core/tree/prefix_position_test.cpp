@@ -9,6 +9,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -87,7 +89,10 @@ class Told {
       : page_(random.between32(1, 4)),
         position_tokens_(random.between32(1, 9)),
         step_((position_tokens_ + page_ - 1) / page_ * page_),
-        tree({.page_size = page_, .policy = witness, .position_tokens = position_tokens_}) {}
+        tree({.page_size = page_,
+              .policy = witness,
+              .position_tokens = position_tokens_,
+              .hash_seed = random.chance(50) ? 0u : 77u}) {}
 
   void look_up(const Request& request) {
     static_cast<void>(tree.match(request.prompt, request.name_space()));
@@ -149,6 +154,30 @@ TEST_CASE("a prefix has one key, whether the tree holds all of it, some of it or
       told.tree.check_invariants();
     }
   });
+}
+
+TEST_CASE("another seed gives every position another key and every state another tag, in every namespace") {
+  const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6};
+  const std::array<Namespace, 3> names = {Namespace{}, Namespace{.salt = "one"}, Namespace{.extra_key = "adapter"}};
+  std::vector<PositionKey> keys;
+  std::vector<PrefixHash> tags;
+  for (const std::uint64_t seed : {0u, 1u, 2u})
+    for (const Namespace& name : names) {
+      const auto witness = std::make_shared<KeyWitness>(true);
+      PrefixTree tree({.policy = witness, .position_tokens = 2, .hash_seed = seed});
+      const std::vector<KvIndex> kv = {0, 1, 2, 3, 4, 5};
+      Freed freed;
+      tree.insert({.tokens = prompt, .kv = kv, .name_space = name}, freed);
+      static_cast<void>(tree.match(prompt, name));
+      REQUIRE(witness->keys.size() == 3);
+      CHECK(witness->end.key == witness->keys.back());
+      keys.insert(keys.end(), witness->keys.begin(), witness->keys.end());
+      tags.push_back(tree.state_tag(prompt, name).prefix);
+      tree.check_invariants();
+    }
+  std::ranges::sort(keys);
+  CHECK(std::ranges::adjacent_find(keys) == keys.end());
+  for (std::size_t i = 0; i < tags.size(); ++i) CHECK(std::ranges::count(tags, tags[i]) == 1);
 }
 
 TEST_CASE("a policy that does not observe prompts is told what is kept, without keys") {

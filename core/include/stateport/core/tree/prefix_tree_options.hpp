@@ -36,7 +36,9 @@ struct PrefixTreeOptions {
   /// Room that is allocated at the start. insert() allocates more when it is used up; no other call allocates.
   std::size_t reserve_nodes = 1024;
   std::size_t reserve_tokens = 0;
-  std::uint64_t hash_seed = 0;  ///< of the tables of nodes and names; a secret where tenants are not trusted
+  /// Of the tables of nodes and names, of tags, and of the keys that a policy that learns knows positions by. A secret
+  /// where tenants are not trusted: nobody can choose prompts that fall into one place of a table.
+  std::uint64_t hash_seed = 0;
   /// Called for every state or node that is about to leave the tree: by evict(), match_with_live_slot(), drop_state()
   /// or max_states_per_path, not by reset(). It returns true to keep the slot of the state: the slot then belongs to
   /// the caller, who copies it and gives it back with release_slots(). A kept slot does not count as freed: evict()
