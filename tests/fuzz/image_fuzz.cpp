@@ -87,7 +87,7 @@ struct World {
     }
   }
   static std::string make_path() {
-    std::string name = std::filesystem::exists("/dev/shm") ? "/dev/shm/fuzz-XXXXXX" : "/tmp/fuzz-XXXXXX";
+    std::string name = (std::filesystem::temp_directory_path() / "fuzz-XXXXXX").string();
     fuzz::expect(::mkdtemp(name.data()) != nullptr, "temporary folder");
     return name;
   }

@@ -60,7 +60,7 @@ void check_set(fuzz::ByteSource& source, const ObjectSet& set) {
     fuzz::expect(set.part(bytes, i).size() == set.layout(i).image_bytes() && set.name(i, key).size() <= 200, "objects");
   set.seal(bytes, key);
   fuzz::expect(set.check(bytes, key) == TransferStatus::done, "a sealed set is whole");
-  const bool cut = source.chance(64);
+  const bool cut = source.chance(64) && !bytes.empty();
   bool edited = false;
   while (!source.empty() && !bytes.empty()) {
     const std::size_t at = source.take<std::uint32_t>() % bytes.size();

@@ -1,19 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/fuzz/run.sh [--seconds N | --runs N] [--jobs N] [TARGET…]: runs the fuzz targets of build/fuzz, all or these, for
-# so long each (60 s), and prints executions, new coverage and findings of each. Inputs that reach something new are kept
-# in build/fuzz/corpus, findings in build/fuzz/findings. Exit code 1: there was a finding.
+# tests/fuzz/run.sh [--seconds N | --runs N] [--seed N] [--jobs N] [TARGET…]: runs the fuzz targets of build/fuzz, all or
+# these, for so long each (60 s), and prints executions, new coverage and findings of each. Inputs that reach something
+# new are kept in build/fuzz/corpus, findings in build/fuzz/findings. Exit code 1: there was a finding.
+# The same code, corpora and seed (1) try the same inputs, where the system lets addresses be fixed; the time says how
+# many of them.
 # --check: exit code 77 where clang has no libFuzzer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 limit=-max_total_time=60
+seed=1
 jobs=1
 targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) limit=-max_total_time=$2; shift ;;
     --runs) limit=-runs=$2; shift ;;
+    --seed) seed=$2; shift ;;
     --jobs) jobs=$2; shift ;;
     --check)
       clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null <<<'
@@ -31,13 +35,17 @@ if [ ${#targets[@]} = 0 ]; then
 fi
 
 # run TARGET: one line of what it did. Memory that is not freed, or more than 2 GiB, an allocation of more than 256 MiB
-# and an input that takes 20 s are findings, too.
+# and an input that takes two minutes are findings, too. A list of the corpus has an order, a folder has none.
 run() {
   local target=$1 work=build/fuzz/corpus/$1 log=build/fuzz/$1.log status=0
   mkdir -p "$work" build/fuzz/findings
-  UBSAN_OPTIONS=print_stacktrace=1 build/fuzz/bin/fuzz-"$target" "$limit" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=256 \
-    -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$target-" \
-    "$work" "tests/fuzz/corpus/$target" >"$log" 2>&1 </dev/null || status=$?
+  local fixed=()
+  ! setarch -R true 2>/dev/null || fixed=(setarch -R)
+  printf '%s\n' "tests/fuzz/corpus/$target"/* | LC_ALL=C sort | paste -sd , >"build/fuzz/$target.inputs"
+  UBSAN_OPTIONS=print_stacktrace=1 "${fixed[@]}" build/fuzz/bin/fuzz-"$target" "$limit" -seed="$seed" -reload=0 \
+    -max_len=4096 -timeout=120 -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/findings/$target-" -seed_inputs="@build/fuzz/$target.inputs" "$work" \
+    >"$log" 2>&1 </dev/null || status=$?
   figure() { sed -n "s/^stat::$1: *//p" "$log"; }
   local before after
   before=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$log")
@@ -53,5 +61,5 @@ run() {
   fi
 }
 export -f run
-export limit
+export limit seed
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'set -euo pipefail; run {}'
