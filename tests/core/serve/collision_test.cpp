@@ -42,8 +42,38 @@ Tokens prompt_of(const SaltedBlock& block, std::int32_t more) {
 RequestCacheOptions options_with_tiers(CacheIndex index, const TierOptions& tiers) {
   RequestCacheOptions options = small(index, tiers);
   options.scrub = true;
-  if (index == CacheIndex::align) options.groups[0].blocks = 12;
+  if (index == CacheIndex::align) options.groups[0].blocks = 8;
   return options;
+}
+
+/// Serves a prompt of one tenant and one of the other; the world checks all states and KV that are read.
+void check_shares_nothing(const RequestCacheOptions& options, std::size_t which, std::int32_t more) {
+  const SaltedBlock& block = one_key_of_tenants[which];
+  const SaltedBlock& other = one_key_of_tenants[1 - which];
+  for (const bool is_below : {false, true}) {
+    CAPTURE(is_below);
+    Server server(options);
+    server.serve(prompt_of(block, more), {.salt = block.salt});
+    if (is_below) push_down(server);
+    const StartedRequest strange = server.serve(prompt_of(other, more), {.salt = other.salt});
+    CHECK(strange.reused_tokens == 0);
+    CHECK(!strange.load.value_or(TierLoad{}).tokens);
+    CHECK(!strange.lost);
+    // Nor does the salt of one make the tokens of the other its own.
+    const StartedRequest mixed = server.serve(prompt_of(block, more), {.salt = other.salt});
+    CHECK(mixed.reused_tokens == 0);
+    CHECK(!mixed.load.value_or(TierLoad{}).tokens);
+    CHECK(!mixed.lost);
+    CHECK(server.cache->stats().hit_tokens == 0);
+    // What is its own does come back, also while the other one's is on the device. What was on the device when its key
+    // was taken may have gone.
+    push_down(server);
+    if (is_below) server.serve(prompt_of(block, more), {.salt = block.salt});
+    const std::int64_t hit_tokens = server.cache->stats().hit_tokens;
+    CHECK((hit_tokens > 0) == is_below);
+    server.serve(prompt_of(other, more), {.salt = other.salt});
+    CHECK(server.cache->stats().hit_tokens > hit_tokens);
+  }
 }
 
 }  // namespace
@@ -59,27 +89,49 @@ TEST_CASE("prompts of two tenants whose blocks have the same key share nothing, 
       CAPTURE(static_cast<int>(index));
       CAPTURE(below.file_bytes);
       CAPTURE(below.remote_bytes);
-      for (const std::size_t which : {0u, 1u}) {
-        CAPTURE(which);
-        const SaltedBlock& block = one_key_of_tenants[which];
-        const SaltedBlock& other = one_key_of_tenants[1 - which];
-        Server server(options_with_tiers(index, below));
-        // One tenant's prompt goes down; the world checks all states and KV that are read.
-        server.serve(prompt_of(block, 30), {.salt = block.salt});
-        push_down(server);
-        const StartedRequest strange = server.serve(prompt_of(other, 30), {.salt = other.salt});
-        CHECK(strange.reused_tokens == 0);
-        CHECK(!strange.load.value_or(TierLoad{}).tokens);
-        // Nor does the salt of one make the tokens of the other its own.
-        const StartedRequest mixed = server.serve(prompt_of(block, 30), {.salt = other.salt});
-        CHECK(mixed.reused_tokens == 0);
-        CHECK(!mixed.load.value_or(TierLoad{}).tokens);
-        CHECK(server.cache->stats().hit_tokens == 0);
-        // What is its own does come back.
-        push_down(server);
-        server.serve(prompt_of(block, 30), {.salt = block.salt});
-        CHECK(server.cache->stats().hit_tokens > 0);
-      }
+      for (const std::size_t which : {0u, 1u})
+        for (const std::int32_t more : {1, 30}) {  // with a state behind the block, and without
+          CAPTURE(which);
+          CAPTURE(more);
+          check_shares_nothing(options_with_tiers(index, below), which, more);
+        }
+    }
+}
+
+TEST_CASE("a state of another prefix with one key is no hit behind KV that has taken the key") {
+  for (const CacheIndex index : every_index)
+    for (const std::size_t which : {0u, 1u}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(which);
+      const SaltedBlock& block = one_key_of_tenants[which];
+      const SaltedBlock& other = one_key_of_tenants[1 - which];
+      RequestCacheOptions options = options_with_tiers(index, {.host_bytes = 4000});
+      if (index != CacheIndex::align) options.checkpoints = 4;
+      Server server(options);
+      server.serve(prompt_of(block, 1), {.salt = block.salt});   // a state after the block
+      server.serve(prompt_of(other, 30), {.salt = other.salt});  // one much later
+      const StartedRequest started = server.serve(prompt_of(other, 1), {.salt = other.salt});
+      CHECK(started.reused_tokens == 0);
+      CHECK(!started.load.value_or(TierLoad{}).tokens);
+    }
+}
+
+TEST_CASE("KV of another prefix with one key is loaded all the same when the remote tier answers") {
+  for (const CacheIndex index : every_index)
+    for (const std::size_t which : {0u, 1u}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(which);
+      const SaltedBlock& block = one_key_of_tenants[which];
+      const SaltedBlock& other = one_key_of_tenants[1 - which];
+      Server server(options_with_tiers(index, {.remote_bytes = 4000}));
+      server.serve(prompt_of(other, 30), {.salt = other.salt});
+      push_down(server);
+      server.cache->reset();  // forgets what the remote tier has
+      server.serve(prompt_of(block, 1), {.salt = block.salt});
+      CHECK(server.cache->stats().hit_tokens == 0);
+      const StartedRequest started = server.serve(prompt_of(other, 30), {.salt = other.salt});
+      CHECK(started.load.has_value());
+      CHECK(server.cache->stats().hit_tokens == 32);
     }
 }
 
