@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
@@ -507,6 +508,34 @@ TEST_CASE("file systems without O_DIRECT, room in advance, holes or known free s
   life(no_holes);
   ScriptedCalls unknown_space([](Call call) { return call == Call::free_bytes ? ENOSYS : 0; });
   life(unknown_space);
+}
+
+TEST_CASE("transfers that a signal interrupts, and those that move a part of the bytes, go on") {
+  class Halting : public ScriptedCalls {
+   public:
+    ssize_t write_at(int file, const std::byte* bytes, std::size_t size, off_t offset) override {
+      return halts() ? -1 : ScriptedCalls::write_at(file, bytes, part(size), offset);
+    }
+    ssize_t read_at(int file, std::byte* bytes, std::size_t size, off_t offset) override {
+      return halts() ? -1 : ScriptedCalls::read_at(file, bytes, part(size), offset);
+    }
+
+   private:
+    /// Every other call, of whatever lane.
+    bool halts() {
+      errno = EINTR;
+      return calls_++ % 2 == 0;
+    }
+    /// As much as O_DIRECT takes.
+    static std::size_t part(std::size_t size) { return std::min(size, ImageLayout::alignment_bytes); }
+    std::atomic<int> calls_ = 0;
+  } halting;
+  const Fixture fixture;
+  FileTier tier = fixture.open(halting);
+  CHECK(write_images(tier, fixture.layouts, {state_key(1), kv_key(1), state_key(2)}) == TransferStatus::done);
+  for (const ImageKey& key : {state_key(1), kv_key(1), state_key(2)})
+    CHECK(read_image(tier, fixture.layouts, key) == TransferStatus::done);
+  tier.check_invariants();
 }
 
 TEST_CASE("without holes a file's bytes count until its last image goes") {
