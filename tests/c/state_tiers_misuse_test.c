@@ -235,8 +235,22 @@ static size_t count_named(const tier_engine* self) {
   return plan.count;
 }
 
-/// Answers all that the cache names: the remote tier has nothing, and all else is done.
-static void answer_by_hand(tier_engine* self) {
+/// By a mover that serves no cache yet. Drops have no answers.
+static void carry_out(const tier_engine* self, const stateport_transfer* transfer) {
+  stateport_transfer_result result = {.status = STATEPORT_TRANSFER_FAILED};
+  size_t count = 0;
+  CHECK_OK(stateport_state_tiers_execute(self->tiers, NULL, transfer, 1));
+  CHECK_OK(stateport_stream_synchronize(NULL));
+  CHECK_OK(stateport_state_tiers_poll(self->tiers, NULL, &result, 1, &count));
+  if (transfer->kind == STATEPORT_TRANSFER_DROP)
+    CHECK(count == 0);
+  else
+    CHECK(count == 1 && result.id == transfer->id && result.status == STATEPORT_TRANSFER_DONE);
+}
+
+/// Answers all that the cache names: the remote tier has nothing, and all else is done. What is of the first group is
+/// carried out, if so wanted.
+static void answer_by_hand(tier_engine* self, bool carries_out) {
   stateport_transfer_plan plan = {.size = sizeof plan};
   CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
   while (plan.count > 0) {
@@ -246,6 +260,7 @@ static void answer_by_hand(tier_engine* self) {
     for (size_t i = 0; i < plan.count; ++i) {
       const int32_t kind = plan.transfers[i].kind;
       const int32_t status = kind == STATEPORT_TRANSFER_FIND ? STATEPORT_TRANSFER_GONE : STATEPORT_TRANSFER_DONE;
+      if (carries_out && plan.transfers[i].image.group == 0) carry_out(self, &plan.transfers[i]);
       if (kind == STATEPORT_TRANSFER_DROP) continue;
       CHECK(count < 64);
       results[count++] = (stateport_transfer_result){.id = plan.transfers[i].id, .status = status};
@@ -265,20 +280,20 @@ static int32_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
   return started.request;
 }
 
-static void serve_by_hand(tier_engine* self, int32_t number) {
+static void serve_by_hand(tier_engine* self, int32_t number, bool carries_out) {
   const int32_t request = start_prompt(self, number, tier_prompt_tokens);
-  answer_by_hand(self);
+  answer_by_hand(self, carries_out);
   const int32_t whole = tier_whole_tokens;
   const int32_t none = 0;
   const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = &whole, .rows = 1};
   stateport_pass_plan plan = {.size = sizeof plan};
   stateport_pass_commit after = {.size = sizeof after};
   CHECK_OK(stateport_request_cache_plan(self->cache, &batch, &plan));
-  answer_by_hand(self);
+  answer_by_hand(self, carries_out);
   CHECK_OK(stateport_request_cache_commit(self->cache, plan.pass, &none, 1, NULL, 0, &after));
-  answer_by_hand(self);
+  answer_by_hand(self, carries_out);
   CHECK_OK(stateport_request_cache_end(self->cache, &request, 1, STATEPORT_ABORTED, NULL));
-  answer_by_hand(self);
+  answer_by_hand(self, carries_out);
 }
 
 static void check_nothing_under_way(const tier_engine* self) {
@@ -295,7 +310,7 @@ static void refuse_finds(void) {
   const tier_engine_options options = {.index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .remote_bytes = 1 << 20};
   tier_engine self;
   tier_engine_make(&self, &options);
-  for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number);
+  for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number, false);
   CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
   const int32_t request = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
   CHECK_REFUSED(stateport_state_tiers_begin_transfers(self.tiers, NULL, self.cache, NULL), STATEPORT_INVALID_ARGUMENT,
@@ -305,19 +320,66 @@ static void refuse_finds(void) {
   tier_engine_destroy(&self);
 }
 
+static int64_t host_images(const tier_engine* self) {
+  stateport_state_tiers_info info = {.size = sizeof info};
+  CHECK_OK(stateport_state_tiers_describe(self->tiers, &info));
+  return info.host_images;
+}
+
+static int64_t host_images_of_cache(const tier_engine* self) {
+  const stateport_tier_usage host = tier_engine_usage(self, STATEPORT_MEDIUM_HOST);
+  return host.states + host.kv_blocks;
+}
+
 /// A mover of one group for a cache of two, whose host tier has images: what drops them and stores others is refused,
-/// and every store is answered.
+/// every store is answered, and what was to be dropped is.
 static void refuse_groups(void) {
   const int64_t prompt_bytes = (int64_t)(image_bytes(small_spec) + 2 * image_bytes(kv_spec));
   const tier_engine_options options = {.index = STATEPORT_INDEX_ALIGN, .host_bytes = 2 * prompt_bytes, .groups = 2};
   tier_engine self;
   tier_engine_make(&self, &options);
-  for (int32_t number = 1; number < 7; ++number) serve_by_hand(&self, number);
-  CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
+  for (int32_t number = 1; number < 7; ++number) serve_by_hand(&self, number, true);
+  const int64_t before = host_images(&self);
+  CHECK(before > 0 && before == host_images_of_cache(&self));
   CHECK(serve_until_refused(&self) == STATEPORT_INVALID_ARGUMENT);
   CHECK(strstr(stateport_last_error(), "group = 1") != NULL);
+  CHECK(host_images(&self) < before && host_images(&self) == host_images_of_cache(&self));
   check_nothing_under_way(&self);
   tier_engine_destroy(&self);
+}
+
+/// A cache goes before it hears of its stores, and before its engine takes the loads of KV from elsewhere: the next
+/// cache that the mover serves hears of neither.
+static void serve_the_next(bool states_alone) {
+  const tier_engine_options options = {
+      .index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .states_alone = states_alone};
+  tier_engine one;
+  tier_engine next;
+  tier_engine_make(&one, &options);
+  tier_engine_make(&next, &options);
+  for (int32_t number = 0; number < 6; ++number) tier_engine_serve(&one, number);
+  start_prompt(&one, 0, tier_prompt_tokens);
+  size_t begun = 0;
+  CHECK_OK(stateport_state_tiers_begin_transfers(one.tiers, NULL, one.cache, &begun));
+  CHECK(begun > 0);
+  CHECK_OK(stateport_stream_synchronize(NULL));
+  stateport_transfer_result result;
+  size_t count = 0;
+  CHECK_OK(stateport_state_tiers_poll(one.tiers, NULL, &result, 1, &count));
+  stateport_state_tiers_info info = {.size = sizeof info};
+  CHECK_OK(stateport_state_tiers_describe(one.tiers, &info));
+  CHECK(count == 0 && info.in_flight > 0);
+  CHECK_OK(stateport_request_cache_destroy(one.cache));
+  one.cache = NULL;
+  int32_t loaded = 9;
+  CHECK_OK(stateport_state_tiers_end_transfers(one.tiers, NULL, next.cache, &loaded));
+  CHECK_OK(stateport_state_tiers_describe(one.tiers, &info));
+  CHECK(loaded == 0 && info.in_flight == 0);
+  stateport_transfer load;
+  CHECK_OK(stateport_state_tiers_take_loads(one.tiers, &load, 1, &count));
+  CHECK(count == 0);
+  tier_engine_destroy(&one);
+  tier_engine_destroy(&next);
 }
 
 void test_state_tiers_refusals(void) {
@@ -345,6 +407,8 @@ void test_state_tiers_refusals(void) {
   refuse_places(&other);
   refuse_finds();
   refuse_groups();
+  serve_the_next(false);
+  serve_the_next(true);
   tier_engine_destroy(&one);
   tier_engine_destroy(&other);
   remove_folder(folder);
