@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +75,26 @@ def _bytes(struct: Any, name: str, value: bytes | None) -> Any:
     setattr(struct, name, ctypes.addressof(buffer))
     setattr(struct, f"{name}_bytes", len(value))
     return buffer
+
+
+def random_seed(*, lasts: bool) -> int:
+    """For the hashes of a cache that was given no seed. lasts: what it keeps outlives it, and is found by who has the
+    seed: 0, none."""
+    return 0 if lasts else secrets.randbelow((1 << 64) - 1) + 1
+
+
+def seed_of_variable(name: str, variable: str) -> int:
+    """A secret seed, from 1 to 2^64 - 1, in the environment: a decimal number, or 0x and a hexadecimal one. `name`:
+    what named the variable. Raises InvalidArgument, which does not tell the value."""
+    if variable not in os.environ:
+        raise InvalidArgument(f"{name} is {variable!r}, which is no environment variable here")
+    try:
+        seed = int(os.environ[variable], 0)
+    except ValueError:
+        seed = 0
+    if not 1 <= seed < 1 << 64:
+        raise InvalidArgument(f"{name} is {variable!r}, whose value must be a whole number from 1 to 2^64 - 1")
+    return seed
 
 
 def check_seed(name: str, seed: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import stateport as sp
 from conftest import seeds
+from stateport.hashing import random_seed, seed_of_variable
 
 
 def test_hashes_of_pieces_are_those_of_the_whole() -> None:
@@ -68,3 +69,23 @@ def test_bad_hashes_are_refused() -> None:
         hasher.append([1, 2, 3, 4], [sp.MediaKey(b"x", 9)])
     assert len(hasher.append([1, 2, 3])[0]) == 0
     assert list(hasher.append([4])[0]) == list(sp.hash_blocks([1, 2, 3, 4], 4)[0])
+
+
+def test_a_seed_comes_from_the_environment_and_is_told_by_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, seed in (("71", 71), ("0x1F", 31), (" 5 ", 5), (str(2**64 - 1), 2**64 - 1)):
+        monkeypatch.setenv("STATEPORT_SEED_OF_A_TEST", text)
+        assert seed_of_variable("a.b", "STATEPORT_SEED_OF_A_TEST") == seed
+    for text in ("", "0", "-71", str(2**64), "71x", "7.1"):
+        monkeypatch.setenv("STATEPORT_SEED_OF_A_TEST", text)
+        with pytest.raises(sp.InvalidArgument, match="^a.b is 'STATEPORT_SEED_OF_A_TEST', whose value") as refused:
+            seed_of_variable("a.b", "STATEPORT_SEED_OF_A_TEST")
+        assert refused.value.__context__ is None and (not text or text not in str(refused.value))
+    monkeypatch.delenv("STATEPORT_SEED_OF_A_TEST")
+    with pytest.raises(sp.InvalidArgument, match="no environment variable"):
+        seed_of_variable("a.b", "STATEPORT_SEED_OF_A_TEST")
+
+
+def test_a_cache_without_a_seed_draws_one_unless_it_lasts() -> None:
+    assert random_seed(lasts=True) == 0
+    drawn = {random_seed(lasts=False) for _ in range(20)}
+    assert len(drawn) == 20 and 0 not in drawn and max(drawn) < 1 << 64

@@ -17,9 +17,10 @@ from stateport._arrays import Int32s
 from stateport.cache_options import StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState
 from stateport.eviction import Eviction, ReuseHint
-from stateport.hashing import Namespace
+from stateport.hashing import Namespace, random_seed
 from stateport.passes import PassPlan
 from stateport.request_cache import RequestCache
+from stateport.store import StateStore
 from stateport.tier_options import TierOptions
 from stateport.tiers import StateTiers
 from stateport.transformers.budget import Cut, Tiers
@@ -50,11 +51,12 @@ class Ledger:
     A pass is planned, run and committed in one call, because a plan that another thread makes would replace it."""
 
     def __init__(self, model: Any, layout: CacheLayout, sizes: Cut, *, requests: int, page_tokens: int,
-                 eviction: str, tiers: Tiers | None) -> None:
+                 eviction: str, tiers: Tiers | None, hash_seed: int | None = None, scrub: bool = False) -> None:
         self.lock = threading.RLock()
-        self._layout = layout
+        self._layout, self._scrub = layout, scrub
         state, page = layout.state_spec(), layout.page_spec(page_tokens)
         tiers = tiers or Tiers()
+        self._in_files = tiers.folder is not None
         below = TierOptions(*tiers.sizes, state_image_bytes=state.image_bytes, kv_image_bytes=page.image_bytes,
                             write_through=tiers.write_through)
         self.book = RequestCache(
@@ -62,15 +64,15 @@ class Ledger:
             kv_tokens=sizes.pages * page_tokens, layout_fingerprint=state.fingerprint, checkpoints=sizes.checkpoints,
             # Without saves on its way a pass is one forward.
             scan_alignment_tokens=-1 if layout.stepwise else 0,
-            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, tiers=below,
+            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, tiers=below, scrub=scrub,
+            hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)
         self.tiers: StateTiers | None = None
-        self._in_files = tiers.folder is not None
         if any(tiers.sizes):
             self.tiers = StateTiers(states=[self.stores.states], kv=self.stores.pages, host_bytes=below.host_bytes,
                                     model=model_name(model) if self._in_files else "", folder=tiers.folder,
-                                    file_bytes=below.file_bytes)
+                                    file_bytes=below.file_bytes, scrub=scrub)
         if self.tiers is not None and self._in_files:
             self.tiers.attach(self.book, self._stream())
         self._clock = time.monotonic()
@@ -186,8 +188,8 @@ class Ledger:
             self.book.cancel(plan)
             return None
         group = plan.groups[0]
-        if len(group.clear):
-            self.stores.states.clear(group.clear, self._stream())
+        self._clear(self.stores.states, group.clear)
+        self._clear(self.stores.pages, plan.scrub_kv)
         self._copy(group.copies)
         return plan
 
@@ -207,11 +209,19 @@ class Ledger:
         running.position += count
         self._end()
 
+    def _clear(self, store: StateStore, slots: Int32s) -> None:
+        if len(slots):
+            store.clear(slots, self._stream())
+            self._settle_copies()
+
     def _copy(self, copies: Any) -> None:
         if len(copies):
             self.stores.states.copy(copies, self._stream())
-            if self._layout.device.type == "cpu":
-                runtime.synchronize()
+            self._settle_copies()
+
+    def _settle_copies(self) -> None:
+        if self._layout.device.type == "cpu":
+            runtime.synchronize()
 
     def _begin(self) -> None:
         if self.tiers is not None:
@@ -263,7 +273,7 @@ class Ledger:
             self.book.close()
             if self.tiers is not None:
                 self.tiers.close()
-            self.stores.close()
+            self.stores.close(scrub=self._scrub)
 
     def require_open(self) -> None:
         if self.book.closed:

@@ -36,14 +36,17 @@ class PrefixCache:
     when it is full. page_tokens: KV is kept, and prompts are matched, in pages of so many tokens; None: 1, and 16 with
     tiers. max_tokens: of one prompt with its answer; longer ones run without the cache; None: what the model and memory
     allow. requests: that run at a time; others run without the cache. chunk_tokens: of a prompt, in one forward pass.
-    eviction: one of stateport.eviction.ORDERS.
+    eviction: one of stateport.eviction.ORDERS. hash_seed: a secret below 2^64 in all names of prompts; None: a random
+    one, and with a folder 0: later caches find the files of those that had their seed. scrub: memory that changes
+    tenant (Namespace.salt) is set to zero before it is used, all of it at the end, and bytes of files before they are
+    given back. The memory in which the model computes is torch's, which clears nothing.
 
     The model's weights must not change while the cache lives. Any thread may call. A forked process makes its own.
     Raises UnsupportedModel, and InvalidArgument for what does not fit."""
 
     def __init__(self, model: Any, *, memory: int | str, tiers: Tiers | None = None, page_tokens: int | None = None,
                  state_share: float = 0.5, max_tokens: int | None = None, requests: int = 2, chunk_tokens: int = 4096,
-                 eviction: str = "hix") -> None:
+                 eviction: str = "hix", hash_seed: int | None = None, scrub: bool = False) -> None:
         _require_positive(page_tokens=page_tokens, max_tokens=max_tokens, requests=requests, chunk_tokens=chunk_tokens)
         _require_device(model)
         self.model = model
@@ -59,7 +62,7 @@ class PrefixCache:
         self.speed = Speed()
         self.last: Served | None = None
         self._ledger = Ledger(model, self.layout, sizes, requests=requests, page_tokens=self.page_tokens,
-                              eviction=eviction, tiers=tiers)
+                              eviction=eviction, tiers=tiers, hash_seed=hash_seed, scrub=scrub)
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,10 @@ class Stores:
         self._tokens = [memory.view(-1, tensor.heads, tensor.dim)
                         for memory, tensor in zip(self._kv, layout.kv, strict=True)]
 
-    def close(self) -> None:
-        """Gives the memory back once nothing else uses it."""
+    def close(self, *, scrub: bool = False) -> None:
+        """Gives the memory back once nothing else uses it. scrub: after it was set to zero."""
+        for memory in (*self._states, *self._kv) if scrub else ():
+            memory.zero_()
         self.states.close()
         self.pages.close()
         self._states, self._kv, self._tokens = [], [], []
