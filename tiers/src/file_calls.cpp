@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "file_calls.hpp"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -15,7 +16,15 @@ int open_in_folder(int folder, const char* name, int flags) {
   constexpr mode_t read_and_write = 0666;
   struct stat facts = {};
   if ((flags & O_CREAT) != 0 && ::fstat(folder, &facts) != 0) return -1;
-  return ::openat(folder, name, flags | O_CLOEXEC, facts.st_mode & read_and_write);
+  // No file of ours is behind a link, and a pipe would wait for its other end.
+  constexpr int safely = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  FileHandle file(::openat(folder, name, flags | safely, facts.st_mode & read_and_write));
+  if (!file || ::fstat(file.get(), &facts) != 0) return -1;
+  if (!S_ISREG(facts.st_mode)) {
+    errno = EPERM;
+    return -1;
+  }
+  return file.release();
 }
 
 int FileCalls::open(int folder, const char* name, int flags) {

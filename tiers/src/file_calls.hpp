@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace stateport {
 
@@ -15,7 +16,8 @@ struct FileRange {
 };
 
 /// Opens `name` in the open `folder`, closed on exec. A new file may be read and written by those who may read and write
-/// the folder, as far as the process's mask allows. -1 and errno as of openat.
+/// the folder, as far as the process's mask allows. -1 and errno as of openat; EPERM for what is no regular file, ELOOP
+/// for a link.
 [[nodiscard]] int open_in_folder(int folder, const char* name, int flags);
 
 /// The calls to the operating system that a file tier makes on images. Return values and errno are those of the system.
@@ -54,6 +56,8 @@ class FileHandle {
   FileHandle& operator=(FileHandle&& other) noexcept;
   ~FileHandle();
   [[nodiscard]] int get() const noexcept { return file_; }
+  /// The caller's from here on.
+  [[nodiscard]] int release() noexcept { return std::exchange(file_, -1); }
   [[nodiscard]] explicit operator bool() const noexcept { return file_ >= 0; }
 
  private:

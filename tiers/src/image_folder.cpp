@@ -113,6 +113,11 @@ void ImageFolder::overwrite(int file, const FileRange& range) {
   constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
   static constexpr std::array<std::byte, chunk_bytes> zeros = {};
   for (std::uint64_t at = range.begin; at < range.end;) {
+    // A hole holds no bytes, and zeros in it would take room.
+    const off_t data = calls_.seek_data(file, static_cast<off_t>(at));
+    if (data < 0 && errno == ENXIO) break;
+    at = std::max(at, data < 0 ? at : static_cast<std::uint64_t>(data));
+    if (at >= range.end) break;
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, range.end - at));
     const ssize_t written = calls_.write_at(file, zeros.data(), size, static_cast<off_t>(at));
     if (written < 0 && errno == EINTR) continue;
@@ -176,7 +181,7 @@ ImageFolder::Contents ImageFolder::list() const {
 bool ImageFolder::lives(std::string_view writer, FileHandle& lock) const {
   if (writer == writer_) return true;
   const std::string name = std::string(writer) + std::string(lock_suffix);
-  lock = FileHandle(::openat(folder_.get(), name.c_str(), O_RDWR | O_CLOEXEC));
+  lock = FileHandle(open_in_folder(folder_.get(), name.c_str(), O_RDWR));
   if (!lock) return errno != ENOENT;
   return ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0;
 }
