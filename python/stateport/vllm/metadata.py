@@ -24,14 +24,21 @@ class PageCopies:
 
 
 @dataclasses.dataclass
+class PlaceClears:
+    """Places of KV on the host that were another tenant's."""
+
+    places: Int32s
+
+
+@dataclasses.dataclass
 class StepPlan:
     """One step. First `restores`, for the requests `restored`, which do not run in this step. After the forward, in
-    their order: `saves`, each of them copies of pages to the host, or transfers between the host and files
-    (TRANSFER [n]). removed: images that some worker lacks."""
+    their order: `saves`, each of them copies of pages to the host, places there that are set to zero before, or
+    transfers between the host and files (TRANSFER [n]). removed: images that some worker lacks."""
 
     restores: PageCopies = dataclasses.field(default_factory=PageCopies)
     restored: list[str] = dataclasses.field(default_factory=list)
-    saves: list[PageCopies | Records] = dataclasses.field(default_factory=list)
+    saves: list[PageCopies | PlaceClears | Records] = dataclasses.field(default_factory=list)
     removed: Records = dataclasses.field(default_factory=lambda: np.empty(0, IMAGE_KEY))
 
 
@@ -54,7 +61,7 @@ class StepBuilder:
 
     def __init__(self) -> None:
         self._restores: dict[int, list[Int32s]] = {}
-        self._saves: list[dict[int, list[Int32s]] | Records] = []
+        self._saves: list[dict[int, list[Int32s]] | PlaceClears | Records] = []
         self._written: set[tuple[int, int]] = set()
         self.restored: list[str] = []
         self.removed = np.empty(0, IMAGE_KEY)
@@ -66,6 +73,10 @@ class StepBuilder:
     def transfer(self, transfers: Records) -> None:
         if len(transfers):
             self._saves.append(transfers)
+
+    def clear(self, places: Int32s) -> None:
+        if len(places):
+            self._saves.append(PlaceClears(places))
 
     def save(self, group: int, pages: Any, places: Any) -> None:
         """vLLM's blocks `pages` to places on the host."""

@@ -9,9 +9,10 @@ from typing import Any
 
 from stateport.errors import InvalidArgument
 from stateport.eviction import ORDERS
+from stateport.hashing import random_seed, seed_of_variable
 from stateport.vllm.sharing import check_store
 
-_OPTIONAL = {"folder": str, "remote": dict}
+_OPTIONAL = {"folder": str, "remote": dict, "hash_seed_variable": str}
 _LEARNING = ("hix", "gdsf")  # orders that weigh memory against benefit
 
 
@@ -38,7 +39,13 @@ class ConnectorOptions:
     eviction: "lru", "lfu", "fifo", "slru", "mru" or "filo".
     model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
     configuration and, of a local folder, the names, sizes and times of its files: machines with copies of their own
-    share nothing then."""
+    share nothing then.
+    hash_seed_variable: an environment variable with a secret number from 1 to 2^64 - 1, which enters all names of
+    prompts: vLLM prints what is said here. Engines that share a folder or a store have one. None: a random one, and
+    with a folder or a store none.
+    scrub: where prompts have a cache_salt, places of the pools on the host that change salt are set to zero before they
+    are written, all of them at the end, and bytes of files before they are given back. vLLM's own pages are vLLM's, and
+    objects in a store are the store's."""
 
     host_bytes: int = 4 << 30
     folder: str | None = None
@@ -51,6 +58,8 @@ class ConnectorOptions:
     decode_checkpoint_tokens: int = 512
     eviction: str = "lru"
     model: str = ""
+    hash_seed_variable: str | None = None
+    scrub: bool = False
 
     def __post_init__(self) -> None:
         if self.host_bytes < 1:
@@ -70,6 +79,12 @@ class ConnectorOptions:
             allowed = ", ".join(order for order in ORDERS if order not in _LEARNING)
             raise InvalidArgument(f"eviction is {self.eviction!r}, and must be one of {allowed}")
 
+    def hash_seed(self) -> int:
+        """Raises InvalidArgument for a variable that is not set, or is no such number."""
+        if self.hash_seed_variable is None:
+            return random_seed(lasts=self.has_tiers)
+        return seed_of_variable("hash_seed_variable", self.hash_seed_variable)
+
     @property
     def has_tiers(self) -> bool:
         """There is something below the memory of the host."""
@@ -81,6 +96,9 @@ class ConnectorOptions:
         type."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for name, value in values.items():
+            if name == "hash_seed":
+                raise InvalidArgument("kv_connector_extra_config has the key 'hash_seed', and vLLM would print the "
+                                      "secret: name an environment variable by 'hash_seed_variable' instead")
             if name not in fields:
                 raise InvalidArgument(f"kv_connector_extra_config has the key {name!r}, and may have "
                                       f"{', '.join(fields)}")

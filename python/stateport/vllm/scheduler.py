@@ -70,6 +70,7 @@ class SchedulerSide:
     def __init__(self, layout: PageLayout, options: ConnectorOptions, *, max_requests: int,
                  max_request_tokens: int) -> None:
         self.layout, self.options = layout, options
+        self._hash_seed = options.hash_seed()
         self.counters = Counters()
         self._block = layout.block_size_tokens
         self._grid, self._decode_grid = (-(-tokens // self._block) * self._block for tokens in (
@@ -104,7 +105,7 @@ class SchedulerSide:
             "slots", max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
             block_size_tokens=self._block, kv_tokens=blocks * self._block, checkpoints=states, placement="every",
             scan_alignment_tokens=-1, separate_checkpoints=True, layout_fingerprint=first.fingerprint, tiers=tiers,
-            eviction=Eviction(self.options.eviction))
+            eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub)
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
         self._image_bytes = first.kv_image_bytes, first.state_image_bytes
@@ -381,8 +382,9 @@ class SchedulerSide:
             self._take_transfers()
             self.counters.add("unsaved", 1, "pool_in_use")
             return
-        places = plan.kv(0, first)[:tokens // self._block - first]
+        places, strange = plan.kv(0, first)[:tokens // self._block - first], plan.scrub_kv
         self._take_transfers()
+        self._step.clear(strange)
         commit = self.cache.commit(plan, [0], [])
         self._take_transfers()
         for group in self.layout.kv_groups:

@@ -24,7 +24,7 @@ from stateport.spec import StateSpec
 from stateport.store import StateStore
 from stateport.tiers import RemoteOptions, StateTiers
 from stateport.vllm.layout import KV, STATE, PageGroup, PageLayout, Part, kv_parts, pool_sizes, state_parts
-from stateport.vllm.metadata import PageCopies, StepPlan, WorkerInfo
+from stateport.vllm.metadata import PageCopies, PlaceClears, StepPlan, WorkerInfo
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.sharing import open_store, unsplit
 
@@ -52,6 +52,7 @@ class WorkerSide:
         self._groups: dict[int, _Group] = {}
         self._tiers: StateTiers | None = None
         self._store: RemoteStore | None = None
+        self._pools: list[StateStore] = []  # of KV and of states
         self.info: WorkerInfo | None = None
 
     # --- The pools ---------------------------------------------------------------------------------------------------
@@ -65,13 +66,13 @@ class WorkerSide:
                            blocks_per_state=max(self.options.checkpoint_tokens // self.layout.block_size_tokens, 1),
                            state_share=self.options.state_share)
         device = next(iter(kv_caches.values())).device
-        stores = [self._pool(content, spec, slots, device, pages)
-                  for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
+        self._pools = [self._pool(content, spec, slots, device, pages)
+                       for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
         if self.options.has_tiers:
             try:
-                self._tiers = StateTiers(states=[stores[1]], kv=stores[0], model=self._name(kv_caches),
+                self._tiers = StateTiers(states=self._pools[1:], kv=self._pools[0], model=self._name(kv_caches),
                                          folder=self.options.folder, file_bytes=self.options.file_bytes,
-                                         remote=self._remote(kv, states))
+                                         remote=self._remote(kv, states), scrub=self.options.scrub)
             except BaseException:
                 self.close()
                 raise
@@ -152,6 +153,8 @@ class WorkerSide:
             if isinstance(save, PageCopies):
                 for group, pairs in save.pages.items():
                     self._groups[group].to_host.copy(pairs, _stream())
+            elif isinstance(save, PlaceClears):
+                self._pools[0].clear(save.places, _stream())
             elif self._tiers is not None:
                 self._tiers.execute(save, _stream())
         _settle_copies()
@@ -169,7 +172,8 @@ class WorkerSide:
         return self._tiers.keys("file")
 
     def close(self) -> None:
-        """Waits for what is being written, at most a minute, and then for the call that the store is in."""
+        """Waits for what is being written, at most a minute, and then for the call that the store is in. With scrub
+        the pools are set to zero."""
         tiers, self._tiers = self._tiers, None
         store, self._store = self._store, None
         if tiers is not None:
@@ -180,6 +184,10 @@ class WorkerSide:
             tiers.close()
         if store is not None:
             store.close()
+        pools, self._pools = self._pools, []
+        for pool in pools if self.options.scrub else ():
+            pool.clear(np.arange(pool.slots), _stream())
+            synchronize(_stream())
 
 
 _TYPED = (torch.float32, torch.bfloat16, torch.float16)
