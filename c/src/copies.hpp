@@ -26,7 +26,8 @@ static_assert(sizeof(stateport_slot_copy) == sizeof(SlotCopy), "device memory ma
 }
 
 /// A plan for a caller, in storage that is used again.
-inline void to_c(CopyPlan plan, std::vector<stateport_slot_copy>& storage) {
+template <class Storage>
+void to_c(CopyPlan plan, Storage& storage) {
   storage.clear();
   for (const SlotCopy& copy : plan) storage.push_back(to_c(copy));
 }

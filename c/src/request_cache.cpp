@@ -10,6 +10,7 @@
 #include "transfers.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::c {
 namespace {
@@ -138,10 +139,15 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
   return told;
 }
 
-std::size_t saves_max(std::span<const PassRow> rows, const RequestCacheOptions& options) noexcept {
+std::size_t saves_max(const RequestCache& cache, std::span<const PassRow> rows) {
+  const RequestCacheOptions& options = cache.options();
+  if (std::cmp_greater(rows.size(), options.max_requests)) return 0;
   std::int64_t saves = 0;
-  for (const PassRow& row : rows.first(std::min(rows.size(), static_cast<std::size_t>(options.max_requests))))
-    saves += std::clamp<std::int64_t>(row.tokens, 0, options.max_request_tokens) / options.block_size_tokens + 2;
+  for (const PassRow& row : rows) {
+    std::int64_t tokens = std::max(row.tokens, 0);
+    if (tokens > options.block_size_tokens) tokens = std::min(tokens, std::ssize(cache.tokens(row.request)));
+    saves += saves_max(options, tokens);
+  }
   return static_cast<std::size_t>(saves);
 }
 
@@ -152,10 +158,6 @@ void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared) {
   for (auto* const column : {&slot_count_, &read_column_, &read_bias_, &write_column_, &read_slot_,
                              &read_recurrent_slot_, &write_slot_})
     column->reserve(rows);
-}
-
-void GroupPlanArrays::reserve_saves(std::size_t saves) {
-  if (saves > saves_.capacity()) saves_.reserve(std::max(saves, 2 * saves_.capacity()));
 }
 
 void GroupPlanArrays::clear() noexcept {
@@ -227,8 +229,8 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(gro
   scrub_draft_rows_.reserve(rows);
 }
 
-void PassPlanArrays::reserve_saves(std::size_t saves) {
-  for (GroupPlanArrays& group : groups_) group.reserve_saves(saves);
+void PassPlanArrays::prepare_saves(std::size_t saves) {
+  for (GroupPlanArrays& group : groups_) group.prepare_saves(saves);
 }
 
 void PassPlanArrays::set(const PassPlan& plan) {
@@ -280,10 +282,9 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   return told;
 }
 
-void GroupCommitArrays::reserve(std::size_t rows, std::size_t saves) {
+void GroupCommitArrays::reserve(std::size_t rows) {
   steps_.reserve(rows);
   copies_.reserve(rows);
-  if (saves > from_scratch_.capacity()) from_scratch_.reserve(std::max(saves, 2 * from_scratch_.capacity()));
 }
 
 void GroupCommitArrays::set(const GroupCommit& commit) {

@@ -197,11 +197,9 @@ stateport_status stateport_request_cache_plan(stateport_request_cache* cache, co
     const HeldCache held(cache, "cache");
     const PlanRoom room(out, "out", held->groups);
     read_rows(batch, held->rows);
-    const RequestCacheOptions& options = held->cache->options();
-    const std::size_t saves = saves_max(held->rows, options);
-    for (GroupCommitArrays& commit : held->commits)
-      commit.reserve(static_cast<std::size_t>(options.max_requests), saves);
-    held->plan.reserve_saves(saves);
+    const std::size_t saves = saves_max(*held->cache, held->rows);
+    for (GroupCommitArrays& commit : held->commits) commit.prepare_saves(saves);
+    held->plan.prepare_saves(saves);
     held->plan.set(held->cache->plan(held->rows));
     room.write(held->plan);
   });

@@ -161,8 +161,8 @@ def test_random_requests_never_read_a_wrong_state(index: str) -> None:
     assert hits > 1000, "the prompts share too little to prove anything"
 
 
-def make(**options: Any) -> sp.RequestCache:
-    return sp.RequestCache("tree", **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 512, "checkpoints": 4,
+def make(index: str = "tree", **options: Any) -> sp.RequestCache:
+    return sp.RequestCache(index, **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 512, "checkpoints": 4,
                                       "layout_fingerprint": 3, "scan_alignment_tokens": -1, **options})
 
 
@@ -262,6 +262,22 @@ def test_a_plan_is_read_before_the_next_call_or_never() -> None:
         plan.start  # noqa: B018
     with pytest.raises(sp.InvalidState):
         cache.commit(plan, [1], [5])
+
+
+def test_a_plan_is_read_after_another_one_was_refused() -> None:
+    told = []
+    for refused in (False, True):
+        cache = make(index="slots", block_size_tokens=4, checkpoints=20, scan_alignment_tokens=4, placement="every")
+        requests = [cache.start(range(n, n + 200)).request for n in (0, 1000)]  # type: ignore[union-attr]
+        plan = cache.plan(requests[:1], [5])
+        if refused:
+            with pytest.raises(sp.InvalidArgument, match="twice"):
+                cache.plan([requests[0], requests[0]], [200, 200])
+            with pytest.raises(sp.InvalidArgument, match="tokens = 201"):
+                cache.plan(requests, [200, 201])
+        group = plan.groups[0]
+        told.append([list(plan.start), list(plan.kv(0)), list(group.slots(0)), group.saves.tolist()])
+    assert told[0] == told[1] and len(told[0][3]) == 1
 
 
 def test_ids_of_kv_are_told_from_any_one_on() -> None:

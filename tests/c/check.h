@@ -31,6 +31,8 @@ void fail_no_allocation(void);
 void fail_allocation(void);
 /// No allocation fails any more. Returns whether one did and the call answered so.
 bool ran_out(stateport_status status);
+/// Allocations that were made to fail so far.
+extern int64_t memory_failures;
 #else
 #define ANSWER(status, call) ((status) = (call))
 #endif
@@ -90,6 +92,7 @@ void test_request_hints(void);
 void test_request_placement(void);
 void test_request_names(void);
 void test_request_cache_refusals(void);
+void test_refused_plans(void);
 void test_cache_tiers(void);
 void test_cache_tiers_refusals(void);
 void test_handles(void);

@@ -43,6 +43,7 @@ int main(void) {
   test_request_placement();
   test_request_names();
   test_request_cache_refusals();
+  test_refused_plans();
   test_cache_tiers();
   test_cache_tiers_refusals();
   test_handles();

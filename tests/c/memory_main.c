@@ -8,8 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-extern int64_t memory_failures;
-
 int main(void) {
   CHECK(strcmp(stateport_last_error(), "") == 0);
   test_specs();
@@ -47,6 +45,7 @@ int main(void) {
   test_request_placement();
   test_request_names();
   test_request_cache_refusals();
+  test_refused_plans();
   test_handles();
   test_struct_sizes();
 

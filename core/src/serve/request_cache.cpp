@@ -11,8 +11,8 @@ namespace stateport {
 
 namespace {
 
-/// States that one pass of a request can save on its way, at most.
-std::int64_t saves_max(const RequestCacheOptions& options) noexcept {
+/// States that one pass of a request can save on its way, at most, as far as its checkpoints are placed.
+std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
   const std::int64_t spare = options.spare_checkpoint_tokens;
   const std::int64_t spares = spare > 0 ? options.max_request_tokens / spare : 0;
   switch (options.placement) {
@@ -51,8 +51,13 @@ std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t gr
 std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
   const bool in_scratch = options.index == CacheIndex::slots || options.separate_checkpoints;
   if (!in_scratch) return 0;
-  const std::int64_t slots = options.max_requests * saves_max(options);
+  const std::int64_t slots = options.max_requests * placed_max(options);
   return static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()));
+}
+
+std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept {
+  const std::int64_t ends = tokens / std::max(options.block_size_tokens, 1) + 2;  // of blocks, and of the pass
+  return options.index == CacheIndex::align ? ends : std::min(ends, placed_max(options));
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {

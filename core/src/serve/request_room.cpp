@@ -15,8 +15,7 @@ void RequestRoom::before_plan(std::size_t ahead) {
   for (const PassRow& row : check_.busy_rows()) {
     const std::int64_t computed = records_[row.request.index()].computed;
     index_->before_row(row.request, passes_.bounds(row.request, computed, ahead).high + row.tokens);
-    // A state at the end of each block, and at both ends of the pass.
-    saves += static_cast<std::size_t>(row.tokens / cache_.options().block_size_tokens) + 2;
+    saves += static_cast<std::size_t>(saves_max(cache_.options(), row.tokens));
   }
   if (saves == 0) return;
   for_news(0, 0);

@@ -112,6 +112,8 @@ struct RequestCacheOptions {
 /// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
 /// pass, at most 2^31 - 1; 0 for align, and for tree without separate_checkpoints.
 [[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
+/// States that a pass over so many tokens of one request can save on its way, at most, in each group.
+[[nodiscard]] std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept;
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
 
