@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
@@ -15,20 +16,25 @@ from stateport.tier_options import CONTENTS, TRANSFER_KINDS
 _DIGITS = 48  # of a SHA-256 in hexadecimal: three words
 
 
-def page_keys(hashes: Sequence[str], content: str, group: int = 0) -> Records:
+def page_keys(hashes: Sequence[str], content: str, group: int = 0, seed: int = 0) -> Records:
     """IMAGE_KEY [n] of pages, or of states at the ends of pages, by SGLang's hashes of them.
 
     SGLang names a page by the SHA-256 of its tokens behind the hash of the page before it, from the namespace of the
     request on. Such a hash fixes the tokens, and with them the position, of which SGLang tells nothing else. So a key
-    has 191 bits of it: 128 in `prefix`, 63 in `tokens`. Raises InvalidArgument for what is no such hash."""
+    has 191 bits of it: 128 in `prefix`, 63 in `tokens`. seed: not 0: of its hash with this secret. Raises
+    InvalidArgument for what is no such hash."""
     try:
-        words = np.frombuffer(bytes.fromhex("".join(page[:_DIGITS] for page in hashes)), "<u8").reshape(-1, 3)
-        if len(words) != len(hashes):
+        names = [bytes.fromhex(page[:_DIGITS]) for page in hashes]
+        if any(len(name) != _DIGITS // 2 for name in names):
             raise ValueError
     except ValueError:
         bad = next((page for page in hashes if len(page) < _DIGITS or not _is_hexadecimal(page)), "")
         raise InvalidArgument(f"keys has the element {bad!r}, and must have hashes of at least {_DIGITS} hexadecimal "
                               "digits") from None
+    if seed:
+        secret = seed.to_bytes(8, "little")
+        names = [hashlib.blake2b(name, digest_size=_DIGITS // 2, key=secret).digest() for name in names]
+    words = np.frombuffer(b"".join(names), "<u8").reshape(-1, 3)
     keys = np.zeros(len(words), IMAGE_KEY)
     keys["prefix"], keys["tokens"], keys["group"] = words[:, :2], words[:, 2] >> np.uint64(1), group
     keys["content"] = CONTENTS.index(content)

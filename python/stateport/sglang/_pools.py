@@ -86,7 +86,8 @@ class DevicePools:
                           shard=Shard(head_group=rank, head_groups=ranks) if ranks > 1 else None,
                           host_bytes=options.host_bytes, folder=options.folder or None, file_bytes=options.file_bytes,
                           free_floor_bytes=options.free_floor_bytes, file_queue_bytes=staging,
-                          staging_bytes=staging if options.folder else 0, file_lanes=options.lanes)
+                          staging_bytes=staging if options.folder else 0, file_lanes=options.lanes,
+                          scrub=options.scrub)
 
 
 def _refuse(bad: bool, what: str) -> None:

@@ -50,6 +50,7 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
             raise InvalidArgument("linker_extra_config has neither host_bytes nor folder: there is nowhere to keep "
                                   "anything")
         self.forward_stream = forward_stream
+        self._hash_seed = options.hash_seed()
         self._pools = DevicePools(params, set(components))
         self.pools = dict.fromkeys(self._pools.names, self._pools)
         rank, ranks = _rank(params)
@@ -68,9 +69,9 @@ class StateportLinker(UnifiedCacheLinker):  # type: ignore[misc]
 
     # ---- lookups
 
-    @staticmethod
-    def _names(transfer: PoolTransfer, keys: Sequence[str] | None = None) -> list[bytes]:
-        return names_of(page_keys(transfer.keys if keys is None else keys, _CONTENTS[transfer.name]))
+    def _names(self, transfer: PoolTransfer, keys: Sequence[str] | None = None) -> list[bytes]:
+        return names_of(page_keys(transfer.keys if keys is None else keys, _CONTENTS[transfer.name],
+                                  seed=self._hash_seed))
 
     def lookup(self, rid: str, transfers: list[PoolTransfer]) -> list[int]:
         kv = next((transfer for transfer in transfers if transfer.name == PoolName.KV), None)

@@ -45,9 +45,10 @@ class _Pool:
     page_bytes: int
     content: str
     group: int
+    hash_seed: int
 
     def keys(self, hashes: Sequence[str]) -> Records:
-        return page_keys(hashes, self.content, self.group)
+        return page_keys(hashes, self.content, self.group, self.hash_seed)
 
     def spec(self) -> StateSpec:
         return StateSpec([TensorSpec("recurrent", "int8", (self.page_bytes,))])
@@ -71,7 +72,7 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         if storage_config.is_mla_model and storage_config.tp_size > 1:
             # Rank 0 alone writes then, and others would not see its images before they start again.
             raise InvalidArgument(f"tp_size is {storage_config.tp_size}, and must be 1 for a model with MLA")
-        self._config = storage_config
+        self._config, self._hash_seed = storage_config, self._options.hash_seed()
         self._given: dict[str, Any] = {}
         self._pools: dict[str, _Pool] = {}
         self._files: WaitingFiles | None = None
@@ -94,11 +95,12 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
         for name in (kv, *others):
             page = self._given[name].get_dummy_flat_data_page()
             self._pools[name] = _Pool(self._given[name], page.dtype, page.numel() * page.element_size(),
-                                      "kv_block" if name == kv else "state", 0 if name == kv else others.index(name))
+                                      "kv_block" if name == kv else "state", 0 if name == kv else others.index(name),
+                                      self._hash_seed)
         tier = FileTier(self._options.folder, states=[self._pools[name].spec() for name in others],
                         kv=self._pools[kv].spec(), model=self._identity(), file_bytes=self._options.file_bytes,
                         free_floor_bytes=self._options.free_floor_bytes, queue_bytes=_QUEUE_BYTES,
-                        lanes=self._options.lanes)
+                        lanes=self._options.lanes, scrub=self._options.scrub)
         self._files = WaitingFiles(tier, self._options.file_bytes,
                                    lambda content, group: tier.layout(CONTENTS[content], group).image_bytes)
         logger.info("stateport storage: %s", tier)
@@ -181,7 +183,11 @@ class StateportStorage(HiCacheStorage):  # type: ignore[misc]
             room: Bytes | None = getattr(self._room, "images", None)
             if room is None or len(room) < len(part) or room.shape[1] != layout.image_bytes:
                 room = self._room.images = layout.new_images(len(part))
-            yield part, room[:len(part)]
+            try:
+                yield part, room[:len(part)]
+            finally:
+                if self._options.scrub:
+                    room[:len(part)] = 0
 
     def _section(self, pool: _Pool) -> slice:
         begin, size = self.files.tier.layout(pool.content, pool.group).sections[0]

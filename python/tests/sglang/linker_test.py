@@ -25,6 +25,7 @@ from stateport.sglang import StateportLinker
 
 MEBIBYTE = 1 << 20
 IMAGE = 20480  # bytes of a page of KV or a state here
+SEED = "STATEPORT_SEED_OF_A_TEST"
 TIERS = ("host", "files", "both")
 PROMPT = list(range(100, 116))
 
@@ -92,14 +93,45 @@ def test_the_next_process_finds_what_is_in_files(make: Any, tmp_path: pathlib.Pa
     assert other.request(PROMPT) == (0, 0)
 
 
-def test_namespaces_share_nothing(make: Any, tmp_path: pathlib.Path) -> None:
-    engine = make(config(tmp_path))
+@pytest.mark.parametrize("tiers", TIERS)
+def test_namespaces_share_nothing(make: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                  tiers: str) -> None:
+    monkeypatch.setenv(SEED, "71")
+    engine = make(config(tmp_path, tiers, hash_seed_variable=SEED, scrub=True))
     engine.request(PROMPT, ("adapter", None))
     engine.settle()
     engine.reset()
     for space in ((None, None), (None, "salt"), ("adapter", "salt")):
         assert engine.request(PROMPT, space) == (0, 0)
     assert engine.request(PROMPT, ("adapter", None)) == (0, 16)
+
+
+@pytest.mark.parametrize(("first", "second", "shares"), [
+    ("", "", True), ("7", "7", True), ("7", "8", False), ("", "7", False), ("7", "", False)])
+def test_processes_share_files_if_they_have_one_seed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                     first: str, second: str, shares: bool) -> None:
+    for seed, loaded in ((first, 0), (second, 16 if shares else 0)):
+        monkeypatch.setenv(SEED, seed)
+        engine = Engine(config(tmp_path, hash_seed_variable=SEED if seed else ""))
+        assert engine.request(PROMPT) == (0, loaded)
+        engine.close()
+
+
+@pytest.mark.parametrize("scrub", [False, True])
+def test_files_that_go_hold_nothing_any_more(tmp_path: pathlib.Path, scrub: bool) -> None:
+    """A second name of each file shows what its bytes were when it was removed."""
+    engine = Engine(config(tmp_path, scrub=scrub))
+    engine.request(PROMPT, (None, "tenant"))
+    engine.settle()
+    names = []
+    for file in list((tmp_path / "images").rglob("*.img")):
+        names.append(tmp_path / file.name)
+        names[-1].hardlink_to(file)
+    assert names and all(np.fromfile(name, np.uint8).any() for name in names)
+    mover = engine.linker._mover
+    mover.tiers.remove(mover.tiers.keys("file"))
+    engine.close()
+    assert any(np.fromfile(name, np.uint8).any() for name in names) != scrub
 
 
 @pytest.mark.parametrize("tiers", TIERS)
@@ -318,10 +350,14 @@ def test_random_requests_never_get_a_wrong_byte(make: Any, tmp_path: pathlib.Pat
     ({"host_bytes": True}, "host_bytes is True"),
     ({"folder": "x"}, "file_bytes is 0"),
     ({"file_bytes": 5}, "folder is ''"),
+    ({"hash_seed": 7113}, "name an environment variable by 'hash_seed_variable' instead"),
+    ({"host_bytes": 1 << 20, "hash_seed_variable": "STATEPORT_NO_SUCH"}, "which is no environment variable"),
+    ({"scrub": 1}, "scrub is 1, and must be true or false"),
 ])
 def test_a_mistaken_configuration_is_named(given: dict[str, Any], text: str) -> None:
-    with pytest.raises(sp.InvalidArgument, match=text):
+    with pytest.raises(sp.InvalidArgument, match=text) as refused:
         Engine(given)
+    assert "7113" not in str(refused.value)
 
 
 def test_an_offload_ends_where_files_hold_what_nobody_gives_up(make: Any, tmp_path: pathlib.Path) -> None:

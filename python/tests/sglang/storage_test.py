@@ -56,13 +56,14 @@ class Pools:
 
 
 def storage_config(folder: pathlib.Path, room: int = 64 * MEBIBYTE, revision: str = "r1",
-                   **more: Any) -> HiCacheStorageConfig:
+                   options: dict[str, Any] | None = None, **more: Any) -> HiCacheStorageConfig:
     named = {"model_name": "a model", "tp_rank": 0, "tp_size": 1, "is_mla_model": False, **more}
     return HiCacheStorageConfig(
         pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, enable_storage_metrics=False, is_page_first_layout=True,
         extra_config={"backend_name": "stateport", "module_path": "stateport.sglang", "interface_v1": 1,
                       "class_name": "StateportStorage",
-                      "stateport": {"folder": str(folder / "images"), "file_bytes": room, "revision": revision}},
+                      "stateport": {"folder": str(folder / "images"), "file_bytes": room, "revision": revision,
+                                    **(options or {})}},
         **named)
 
 
@@ -112,6 +113,40 @@ def test_pages_and_states_come_back_as_they_were(tmp_path: pathlib.Path, layout:
     assert all(pools.holds(PoolName.KV, (30 + i) * PAGE, i) for i in range(20))
     assert storage.batch_get_v2([state(7, slot=3)]) == {PoolName.MAMBA: [True]} and pools.holds(PoolName.MAMBA, 3, 7)
     storage.close()
+
+
+SEED = "STATEPORT_SEED_OF_A_TEST"
+
+
+@pytest.mark.parametrize(("first", "second", "shares"), [
+    ("", "", True), ("7", "7", True), ("7", "8", False), ("", "7", False), ("7", "", False)])
+def test_processes_share_files_if_they_have_one_seed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                                     first: str, second: str, shares: bool) -> None:
+    pools = Pools()
+    for seed, held in ((first, False), (second, shares)):
+        monkeypatch.setenv(SEED, seed)
+        storage = open_storage(tmp_path, pools, options={"hash_seed_variable": SEED if seed else ""})
+        assert storage.exists(hashes_of(0)[0]) == held
+        store(storage, pools, range(3), [2])
+        storage.close()
+
+
+@pytest.mark.parametrize("scrub", [False, True])
+def test_what_was_stored_is_left_neither_in_files_that_go_nor_in_memory(tmp_path: pathlib.Path, scrub: bool) -> None:
+    pools = Pools()
+    storage = open_storage(tmp_path, pools, options={"scrub": scrub})
+    store(storage, pools, range(3), [2])
+    assert bool(storage._room.images.any()) != scrub
+    assert storage.batch_get_v2([kv(range(3), first=9)]) == {PoolName.KV: [True] * 3}
+    assert bool(storage._room.images.any()) != scrub
+    names = []
+    for file in list((tmp_path / "images").glob("*.img")):
+        names.append(tmp_path / file.name)
+        names[-1].hardlink_to(file)
+    assert names and all(any(name.read_bytes()) for name in names)
+    storage.clear()
+    storage.close()
+    assert any(any(name.read_bytes()) for name in names) != scrub
 
 
 def test_a_prefix_ends_at_the_last_state(tmp_path: pathlib.Path) -> None:
@@ -245,6 +280,10 @@ def test_mistakes(tmp_path: pathlib.Path) -> None:
     config.extra_config = {"stateport": {"folder": "x", "file_bytes": 1 << 20, "host_bytes": 5}}
     with pytest.raises(sp.InvalidArgument, match="host_bytes"):
         StateportStorage(config)
+    config.extra_config = {"stateport": {"folder": "x", "file_bytes": 1 << 20, "hash_seed": 7113}}
+    with pytest.raises(sp.InvalidArgument, match="hash_seed_variable") as refused:
+        StateportStorage(config)
+    assert "7113" not in str(refused.value)
     config.extra_config = {}
     with pytest.raises(sp.InvalidArgument, match="folder"):
         StateportStorage(config)
