@@ -69,6 +69,7 @@ stateport_status stateport_request_cache_take_transfers(stateport_request_cache*
     const Out result(out, "out");
     CacheTiers& tiers = held->tiers();
     held->transfers.clear();
+    held->transfers.reserve(tiers.transfers_to_take());
     for (const Transfer& transfer : tiers.take_transfers().transfers) held->transfers.push_back(to_c(transfer));
     result.write({.transfers = held->transfers.data(), .count = held->transfers.size()});
   });
@@ -85,7 +86,7 @@ stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
     std::vector<TransferResult> ended;
     for (const stateport_transfer_result& result : given) ended.push_back(from_c(result));
     settled = 0;
-    std::int32_t loads = 0;
+    std::int32_t loads = 0;  // one by one: memory may run out at each
     if (loaded != nullptr) *loaded = 0;
     for (const TransferResult& result : ended) {
       loads += tiers.settle({&result, 1});

@@ -148,6 +148,18 @@ static void end_loads(engine* self, int32_t loaded) {
   CHECK(told <= loaded);  // others ended before
 }
 
+/// Those that are not settled yet: memory may run out in between.
+static stateport_status settle_rest(engine* self, size_t count, size_t* settled, int32_t* loaded) {
+  const stateport_transfer_result* const results = self->tiers->results + self->tiers->ended;
+  int32_t more = 0;
+  size_t done = 0;
+  const stateport_status status =
+      stateport_request_cache_settle(self->cache, results + *settled, count - *settled, &more, &done);
+  *settled += done;
+  *loaded += more;
+  return status;
+}
+
 void engine_settle_transfers(engine* self, bool all) {
   engine_tiers* const tiers = self->tiers;
   if (tiers == NULL) return;
@@ -159,11 +171,11 @@ void engine_settle_transfers(engine* self, bool all) {
   }
   while (tiers->ended > 0) {
     const size_t count = all ? tiers->ended : (size_t)engine_random(self, (int32_t)tiers->ended + 1);
-    int32_t loaded = -1;
-    size_t done = 0;
+    int32_t loaded = 0;
+    size_t settled = 0;
     tiers->ended -= count;
-    CHECK_OK(stateport_request_cache_settle(self->cache, tiers->results + tiers->ended, count, &loaded, &done));
-    CHECK(done == count);
+    CHECK_OK(settle_rest(self, count, &settled, &loaded));
+    CHECK(settled == count);
     engine_take_transfers(self);
     end_loads(self, loaded);
     if (!all) return;

@@ -66,7 +66,9 @@ static engine self;
 static int64_t leading_blocks(const uint64_t* prefixes, size_t count, void* context) {
   engine* const of = context;
   CHECK(of == &self && count > 0 && (prefixes[0] != 0 || prefixes[1] != 0));
+#ifndef STATEPORT_TEST_MEMORY  // failures are counted for the call that is under way
   CHECK_REFUSED(stateport_request_cache_check(of->cache), STATEPORT_INVALID_STATE, "by a callback");
+#endif
   return engine_random(of, (int32_t)count + 2) - 1;
 }
 
@@ -79,7 +81,12 @@ void test_cache_tiers(void) {
   states_alone.leading_blocks = leading_blocks;
   states_alone.leading_blocks_context = &self;
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
-  const int seeds = wanted == NULL ? 200 : atoi(wanted);
+#ifdef STATEPORT_TEST_MEMORY
+  const int seeds_of_test = 36;
+#else
+  const int seeds_of_test = 200;
+#endif
+  const int seeds = wanted == NULL ? seeds_of_test : atoi(wanted);
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     int64_t kinds[5] = {0};
     int64_t loaded = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the same calls as core_main.c, each with every one of its allocations failing: it answers
-// STATEPORT_OUT_OF_MEMORY and has changed nothing. Not for tiers below a cache, whose bookkeeping does not hold that, and
-// not with other threads.
+// STATEPORT_OUT_OF_MEMORY and has changed nothing. Not with other threads.
 #include "check.h"
 
 #include <stdint.h>
@@ -46,6 +45,8 @@ int main(void) {
   test_request_names();
   test_request_cache_refusals();
   test_refused_plans();
+  test_cache_tiers();
+  test_cache_tiers_refusals();
   test_handles();
   test_struct_sizes();
 

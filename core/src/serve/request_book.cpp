@@ -32,9 +32,10 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
   if (options.scrub) marks_.emplace(options_, states_);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(passes_.at(i));
   if (!options.tiers.enabled()) return;
-  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), records_, stats_, marks_ ? &*marks_ : nullptr,
+  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), room_, records_, stats_, marks_ ? &*marks_ : nullptr,
                  news_.listener());
   news_.set_tiers(tiers_->index());
+  room_.set_tiers(tiers_->index());
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
@@ -173,6 +174,7 @@ void RequestBook::cancel(PassId pass) {
   require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
   if (tiers_) tiers_->check_taken("cancel");
+  if (tiers_) room_.before_cancel();
   drop_newest();
   if (tiers_) tiers_->end_call(false);
 }

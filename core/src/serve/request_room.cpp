@@ -7,7 +7,15 @@ namespace stateport::detail {
 
 void RequestRoom::before_start(RequestId request) {
   index_->before_open(request);
-  for_news(0, 0);
+  for_news(0, 0, {.requested = tiers_ != nullptr ? for_prompt(request) : 0});
+}
+
+/// The request may load all of its prompt. Returns how many finds or loads are named for it at most.
+std::size_t RequestRoom::for_prompt(RequestId request) {
+  const std::int64_t prompt = records_[request.index()].prompt_tokens;
+  index_->before_row(request, prompt);
+  return tiers_->reserve_request(request.value(),
+                                 static_cast<std::size_t>(prompt / cache_.options().block_size_tokens));
 }
 
 void RequestRoom::before_plan(std::size_t ahead) {
@@ -17,8 +25,8 @@ void RequestRoom::before_plan(std::size_t ahead) {
     index_->before_row(row.request, passes_.bounds(row.request, computed, ahead).high + row.tokens);
     saves += static_cast<std::size_t>(saves_max(cache_.options(), row.tokens));
   }
+  if (saves > 0 || tiers_ != nullptr) for_news(0, 0);
   if (saves == 0) return;
-  for_news(0, 0);
   Pass& pass = passes_.at(ahead);
   saves *= group_count(cache_.options());
   reserve_amortised(pass.save_slots, saves);
@@ -27,7 +35,10 @@ void RequestRoom::before_plan(std::size_t ahead) {
 
 /// The busy rows get room for the tokens of this commit, and for those that come while they are quiet after it.
 void RequestRoom::before_commit(const Pass& pass) {
-  if (pass.busy_rows == 0) return;
+  if (pass.busy_rows == 0) {
+    if (tiers_ != nullptr) for_news(0, 0);
+    return;
+  }
   std::size_t blocks = 0;
   for (const std::uint32_t i : pass.busy) {
     if (!pass.is_busy(i)) continue;
@@ -43,6 +54,7 @@ void RequestRoom::before_commit(const Pass& pass) {
 }
 
 void RequestRoom::before_end(RequestId request, RequestEnd how) {
+  if (settling_) return;
   index_->before_close(request, how);
   constexpr std::size_t states = 2;  // that of the end, and one that was kept before
   for_news(index_->unpublished_blocks(request), states);
@@ -50,15 +62,29 @@ void RequestRoom::before_end(RequestId request, RequestEnd how) {
 
 void RequestRoom::before_reset() {
   index_->before_forget();
-  news_.prepare(1);
+  for_news(0, 1);
+}
+
+void RequestRoom::before_settle(std::span<const RequestId> requests, const TierWork& work) {
+  TierWork most = work;
+  std::size_t blocks = 0;
+  for (const RequestId id : requests) {
+    blocks += index_->unpublished_blocks(id);
+    most.requested += for_prompt(id);
+    index_->before_close(id, RequestEnd::aborted);
+  }
+  index_->before_loads_end(requests);
+  for_news(blocks, requests.size() * group_count(cache_.options()), most);
 }
 
 /// What is held may go, and so may the blocks and states that come.
-void RequestRoom::for_news(std::size_t blocks, std::size_t states) {
-  if (!news_.has_events()) return;
+void RequestRoom::for_news(std::size_t blocks, std::size_t states, const TierWork& work) {
+  if (!news_.on()) return;
   const CacheUsage held = cache_.usage();
-  news_.prepare(static_cast<std::size_t>(held.kv_tokens / cache_.options().block_size_tokens + held.states) +
-                2 * (blocks + states));
+  std::size_t changes = static_cast<std::size_t>(held.kv_tokens / cache_.options().block_size_tokens + held.states) +
+                        2 * (blocks + states);
+  if (tiers_ != nullptr) changes += tiers_->reserve(changes, work);
+  if (news_.has_events()) news_.prepare(changes);
 }
 
 }  // namespace stateport::detail

@@ -26,6 +26,8 @@ class IndexRoom {
   virtual void before_commit(const Pass& pass) = 0;
   virtual void before_close(RequestId request, RequestEnd how) = 0;
   virtual void before_forget() {}
+  /// end_load() of these requests. What was reserved for them is there.
+  virtual void before_loads_end(std::span<const RequestId> requests) = 0;
   /// Blocks of KV that the request could make findable.
   [[nodiscard]] virtual std::size_t unpublished_blocks(RequestId request) const noexcept = 0;
 
@@ -42,16 +44,35 @@ class RequestRoom {
               CacheNews& news)
       : cache_(cache), records_(records), passes_(passes), check_(check), news_(news) {}
   void set_index(IndexRoom& index) noexcept { index_ = &index; }
+  void set_tiers(TierIndex& tiers) noexcept { tiers_ = &tiers; }
 
   void before_start(RequestId request);
   /// Of the rows that were checked last, behind `ahead` outstanding passes.
   void before_plan(std::size_t ahead);
   void before_commit(const Pass& pass);
   void before_end(RequestId request, RequestEnd how);
+  void before_cancel() { for_news(0, 0); }
   void before_reset();
+  /// Each of these requests may end its load, begin one or end.
+  void before_settle(std::span<const RequestId> requests, const TierWork& work);
+  /// before_settle(), and while it lives the calls for these requests find their room made.
+  class Settling {
+   public:
+    Settling(RequestRoom& room, std::span<const RequestId> requests, const TierWork& work) : room_(room) {
+      room_.before_settle(requests, work);
+      room_.settling_ = true;
+    }
+    ~Settling() { room_.settling_ = false; }
+    Settling(const Settling&) = delete;
+    Settling& operator=(const Settling&) = delete;
+
+   private:
+    RequestRoom& room_;
+  };
 
  private:
-  void for_news(std::size_t blocks, std::size_t states);
+  void for_news(std::size_t blocks, std::size_t states, const TierWork& work = {});
+  [[nodiscard]] std::size_t for_prompt(RequestId request);
 
   const RequestCache& cache_;
   std::span<RequestRecord> records_;
@@ -59,6 +80,8 @@ class RequestRoom {
   const BatchCheck& check_;
   CacheNews& news_;
   IndexRoom* index_ = nullptr;
+  TierIndex* tiers_ = nullptr;
+  bool settling_ = false;
 };
 
 }  // namespace stateport::detail

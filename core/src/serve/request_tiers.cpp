@@ -16,6 +16,8 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
       .groups = group_count(options),
       .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
       .states = static_cast<std::size_t>(checkpoint_slots(options)),
+      .requests = static_cast<std::size_t>(options.max_requests),
+      .request_blocks = static_cast<std::size_t>(options.max_request_tokens / options.block_size_tokens),
       .eviction = options.eviction,
       .eviction_options = options.eviction_options,
       .memory = options.memory,
@@ -30,17 +32,21 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 
 }  // namespace
 
-RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-                           TenantMarks* marks, TierListener* listener)
+RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, RequestRoom& room, std::span<RequestRecord> records,
+                           CacheStats& stats, TenantMarks* marks, TierListener* listener)
     : cache_(cache),
       target_(target),
+      room_(room),
       records_(records),
       stats_(stats),
       marks_(marks),
       block_size_(cache.options().block_size_tokens),
       index_(setup_of(cache.options(), listener)),
       requests_(records.size()),
-      load_slots_(group_count(cache.options())) {}
+      load_slots_(group_count(cache.options())) {
+  load_blocks_.reserve(static_cast<std::size_t>(cache.options().max_request_tokens / block_size_));
+  waking_.reserve(records.size());
+}
 
 void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started) {
   const std::int64_t cached = std::max(opened.cached_tokens, opened.reused_tokens);
@@ -211,6 +217,9 @@ TransferPlan RequestTiers::take_transfers() {
 
 std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
   check_taken("settle");
+  waking_.clear();
+  const TierWork work = index_.work_of(results, waking_);
+  const RequestRoom::Settling settling(room_, waking_, work);
   std::int32_t ready = 0;
   for (const TransferResult& result : results) {
     const auto end = index_.settle(result);
@@ -231,6 +240,7 @@ bool RequestTiers::is_loading(RequestId request) const {
 void RequestTiers::drain() {
   check_taken("drain");
   require_state(index_.has(index_.durable_tier()), "drain", "there is no file tier, nor a remote tier");
+  room_.before_settle({}, {});
   index_.drain();
 }
 
@@ -246,6 +256,7 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   require(at_boundary, "image.tokens", image.tokens, "must be whole blocks of states, in every group");
   const bool has_group = image.group >= 0 && std::cmp_less(image.group, group_count(cache_.options()));
   require(has_group, "image.group", image.group, "is no group of this cache");
+  room_.before_settle({}, {.found = 1});
   return index_.attach(medium, image);
 }
 

@@ -5,6 +5,7 @@
 
 #include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
+#include "serve/request_room.hpp"
 #include "serve/tenant_marks.hpp"
 #include "tier/tier_index.hpp"
 
@@ -51,10 +52,11 @@ class LoadTarget {
 class RequestTiers final : public CacheTiers {
  public:
   /// What is named here must outlive it. `options` are checked, but for the tiers. `marks`, `listener`: null, or told.
-  RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-               TenantMarks* marks, TierListener* listener);
+  RequestTiers(RequestCache& cache, LoadTarget& target, RequestRoom& room, std::span<RequestRecord> records,
+               CacheStats& stats, TenantMarks* marks, TierListener* listener);
 
   [[nodiscard]] TransferPlan take_transfers() override;
+  [[nodiscard]] std::size_t transfers_to_take() const noexcept override { return index_.transfers_to_take(); }
   std::int32_t settle(std::span<const TransferResult> results) override;
   [[nodiscard]] bool is_loading(RequestId request) const override;
   [[nodiscard]] std::size_t transfers_under_way() const noexcept override { return index_.transfers_under_way(); }
@@ -110,6 +112,7 @@ class RequestTiers final : public CacheTiers {
 
   RequestCache& cache_;
   LoadTarget& target_;
+  RequestRoom& room_;
   std::span<RequestRecord> records_;
   CacheStats& stats_;
   TenantMarks* marks_;
@@ -119,6 +122,7 @@ class RequestTiers final : public CacheTiers {
   bool untaken_ = false;  ///< transfers of a plan or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
+  std::vector<RequestId> waking_;  ///< scratch of settle()
 };
 
 }  // namespace stateport::detail

@@ -83,6 +83,10 @@ void SlotsRequestCache::Room::before_close(RequestId id, RequestEnd) {
   reserve_amortised(cache_.matched_, cache_.kv_.blocks(id).size());
 }
 
+void SlotsRequestCache::Room::before_loads_end(std::span<const RequestId> requests) {
+  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + requests.size());
+}
+
 std::size_t SlotsRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
   return cache_.kv_.unregistered_blocks(id);
 }

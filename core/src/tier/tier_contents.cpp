@@ -93,7 +93,7 @@ TierContents::TierContents(const TierSetup& setup)
       policy_(tier_policy(setup)),
       ranks_(policy_->learning() != nullptr && policy_->learning()->observes_prompts()),
       nodes_(node_capacity(setup), setup.groups),
-      forest_(policy_, nodes_, setup.states, true) {
+      forest_(policy_, nodes_, setup.request_blocks, true) {
   require(setup.groups <= 32, "groups", setup.groups, "at most 32 with tiers");
   level(Medium::host).capacity = options_.host_bytes;
   level(Medium::file).capacity = options_.file_bytes;
@@ -105,6 +105,7 @@ TierContents::TierContents(const TierSetup& setup)
     tier.order = VictimOrder<>(policy_->traits());
     tier.order.reserve(nodes_.capacity());
   }
+  behind_.reserve(nodes_.capacity());
 }
 
 std::optional<double> TierContents::time_saved(std::int64_t tokens, const MediumBytes& bytes) const noexcept {
@@ -172,10 +173,10 @@ void TierContents::offer(std::uint32_t node) {
 
 // Transfers.
 
-void TierContents::name(const Transfer& transfer, const UnderWay& under_way) {
+void TierContents::name(const Transfer& transfer, const UnderWay& under_way) noexcept {
   plan_.push_back(transfer);
   plan_.back().id = ++last_transfer_;
-  under_way_.emplace(last_transfer_, under_way);
+  named_.push_back(under_way);
 }
 
 /// False: the queue is full.
@@ -418,17 +419,25 @@ void TierContents::state_is_gone(std::uint32_t node) {
 void TierContents::kv_is_gone(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if ((entry.kv.in | entry.kv.coming) != 0 || !entry.is_needed()) return;
-  scratch_.assign(1, node);
-  for (std::size_t i = 0; i < scratch_.size(); ++i)
-    for (std::uint32_t child = nodes_[scratch_[i]].first_child; child != none; child = nodes_[child].next)
-      if (nodes_[child].is_needed()) scratch_.push_back(child);
-  const std::vector<std::uint32_t> behind = std::exchange(scratch_, {});
-  for (std::size_t i = behind.size(); i-- > 0;)
+  // What an eviction does may come here again: what is listed before `first` has its turn afterwards.
+  const std::size_t first = behind_.size();
+  const auto list = [&](std::uint32_t at) {
+    if (!std::exchange(nodes_[at].listed, true)) behind_.push_back(at);
+  };
+  list(node);
+  for (std::size_t i = first; i < behind_.size(); ++i)
+    for (std::uint32_t child = nodes_[behind_[i]].first_child; child != none; child = nodes_[child].next)
+      if (nodes_[child].is_needed()) list(child);
+  while (behind_.size() > first) {
+    const std::uint32_t last = behind_.back();
+    behind_.pop_back();
+    nodes_[last].listed = false;
     for (const Medium medium : tiers_) {
-      const TierItem& state = nodes_[behind[i]].state;
-      if (!nodes_[behind[i]].used || (state.in & bit(medium)) == 0 || state.readers > 0 || state.going) continue;
-      evict_state(behind[i], medium);
+      const TierItem& state = nodes_[last].state;
+      if (!nodes_[last].used || (state.in & bit(medium)) == 0 || state.readers > 0 || state.going) continue;
+      evict_state(last, medium);
     }
+  }
 }
 
 std::uint32_t TierContents::release(std::uint32_t node) {

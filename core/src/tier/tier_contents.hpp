@@ -31,12 +31,21 @@ struct TierSetup {
   std::int64_t block_size_tokens = 1;
   std::int64_t state_grid_tokens = 1;  ///< all groups can have a state at multiples of it; whole blocks
   std::size_t groups = 1;
-  std::size_t device_blocks = 0;  ///< of KV, at most
-  std::size_t states = 0;         ///< on the device, at most
+  std::size_t device_blocks = 0;   ///< of KV, at most
+  std::size_t states = 0;          ///< on the device, at most
+  std::size_t requests = 1;        ///< at a time, at most
+  std::size_t request_blocks = 0;  ///< of the longest one
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;
   TierListener* listener = nullptr;  ///< told of contents of tiers, if there is one
+};
+
+/// What a call may bring, beside what the device gives up for it.
+struct TierWork {
+  std::size_t answers = 0;    ///< results of transfers
+  std::size_t found = 0;      ///< images that were asked for, or are attached
+  std::size_t requested = 0;  ///< finds and loads that are named for requests
 };
 
 /// What lies in the tiers and on the device, what is on its way there, and what goes to make room. A TierIndex decides
@@ -47,6 +56,8 @@ struct TierSetup {
 ///
 /// The remote tier is the one whose contents are not this cache's own. What is forgotten stays there, so no drop is
 /// named.
+///
+/// What is told, named and decided needs no memory after TierIndex::reserve().
 class TierContents {
  protected:
   explicit TierContents(const TierSetup& setup);
@@ -122,7 +133,7 @@ class TierContents {
   void trim();
   /// Names a store or a copy. False: the queue is full.
   bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to, bool stays = false);
-  void name(const Transfer& transfer, const UnderWay& under_way);
+  void name(const Transfer& transfer, const UnderWay& under_way) noexcept;
   /// All images of a store or a copy have been answered.
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
   void enter_tier(std::uint32_t node, CacheContent content, Medium medium);
@@ -157,10 +168,10 @@ class TierContents {
   std::array<Level, medium_count> levels_;
   std::vector<Medium> tiers_;  ///< that are here, from the fastest on; at least one
   std::vector<Transfer> plan_;
-  FlatMap<TransferId, UnderWay> under_way_;
+  std::vector<UnderWay> named_;  ///< of those in plan_ that are to be answered, in their order
   TransferId last_transfer_ = 0;
-  std::int64_t queued_bytes_ = 0;  ///< stores and moves
-  std::vector<std::uint32_t> scratch_;
+  std::int64_t queued_bytes_ = 0;      ///< stores and moves
+  std::vector<std::uint32_t> behind_;  ///< scratch of kv_is_gone(), each node at most once
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;
   bool draining_ = false;  ///< the durable tier keeps what is above it, too: it would be written again

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/tier_finds.hpp"
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <ranges>
-#include <utility>
 
 namespace stateport::detail {
 
 bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
   if (!has(Medium::remote)) return false;
-  Ask ask;
+  Ask& ask = new_ask(request, CacheContent::state);
   const std::size_t most = static_cast<std::size_t>(options_.max_finds) / groups_;
   for (std::int64_t tokens = prompt.usable_tokens / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
     const PrefixHash& prefix = prompt.prefixes[static_cast<std::size_t>(tokens / block_size_) - 1];
@@ -21,7 +22,7 @@ bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
         options_.state_image_bytes + (states_alone() ? 0 : missing * options_.kv_image_bytes);
     if (may_be_worth(prompt, tokens, bytes)) ask.images.push_back({.prefix = prefix, .tokens = tokens});
   }
-  return begin_ask(request, std::move(ask));
+  return begin_ask(request);
 }
 
 bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
@@ -35,7 +36,7 @@ bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
     if (state != 0) break;
   }
   if (end <= first) return false;
-  Ask ask{.content = CacheContent::kv_block};
+  Ask& ask = new_ask(request, CacheContent::kv_block);
   if (first > 0) ask.before = prompt.prefixes[first - 1];
   MediumBytes bytes = {};
   bytes[static_cast<std::size_t>(fastest(state))] = options_.state_image_bytes;
@@ -45,8 +46,7 @@ bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
         {.prefix = prompt.prefixes[i], .tokens = static_cast<std::int64_t>(i + 1) * block_size_, .known = known});
     if (!known) bytes[static_cast<std::size_t>(Medium::remote)] += options_.kv_image_bytes;
   }
-  return may_be_worth(prompt, static_cast<std::int64_t>(end) * block_size_, bytes) &&
-         begin_ask(request, std::move(ask));
+  return may_be_worth(prompt, static_cast<std::int64_t>(end) * block_size_, bytes) && begin_ask(request);
 }
 
 bool TierFinds::may_be_worth(const PromptReach& prompt, std::int64_t tokens, const MediumBytes& bytes) const noexcept {
@@ -54,7 +54,21 @@ bool TierFinds::may_be_worth(const PromptReach& prompt, std::int64_t tokens, con
   return !saved_s || *saved_s > prompt.saved_s;
 }
 
-bool TierFinds::begin_ask(std::int32_t request, Ask&& ask) {
+void TierFinds::reserve_finds(std::int32_t request, std::size_t blocks) {
+  if (has(Medium::remote)) reserve_amortised(asks_[static_cast<std::size_t>(request)].images, blocks);
+}
+
+TierFinds::Ask& TierFinds::new_ask(std::int32_t request, CacheContent content) noexcept {
+  Ask& ask = asks_[static_cast<std::size_t>(request)];
+  ask.content = content;
+  ask.images.clear();
+  ask.before = {};
+  ask.left = 0;
+  return ask;
+}
+
+bool TierFinds::begin_ask(std::int32_t request) {
+  Ask& ask = asks_[static_cast<std::size_t>(request)];
   const std::size_t groups = ask.content == CacheContent::state ? groups_ : 1;
   for (std::uint32_t at = 0; at < ask.images.size(); ++at) {
     const Ask::Image& image = ask.images[at];
@@ -71,15 +85,12 @@ bool TierFinds::begin_ask(std::int32_t request, Ask&& ask) {
       ++ask.left;
     }
   }
-  if (ask.left == 0) return false;
-  asks_[request] = std::move(ask);
-  return true;
+  return ask.left > 0;
 }
 
 bool TierFinds::answered(const UnderWay& find, TransferStatus status) {
-  const auto found = asks_.find(find.request);
-  require_invariant(found != asks_.end(), "TierFinds", "a find has no request");
-  Ask& ask = found.value();
+  Ask& ask = asks_[static_cast<std::size_t>(find.request)];
+  require_invariant(ask.left > 0, "TierFinds", "a find has no request");
   TierUsage& usage = level(Medium::remote).usage;
   ++usage.asked_images;
   if (status == TransferStatus::done) {
@@ -87,13 +98,11 @@ bool TierFinds::answered(const UnderWay& find, TransferStatus status) {
     ++ask.images[find.node].found;
   }
   if (--ask.left > 0) return false;
-  const Ask ended = std::move(ask);
-  asks_.erase(found);
-  if (ended.content == CacheContent::kv_block) {
-    remember_kv(ended);
+  if (ask.content == CacheContent::kv_block) {
+    remember_kv(ask.images, ask.before);
     return true;
   }
-  for (const Ask::Image& image : ended.images | std::views::reverse)
+  for (const Ask::Image& image : ask.images | std::views::reverse)
     if (image.found == groups_) static_cast<void>(remember(image, {}, CacheContent::state));
   return true;
 }
@@ -116,25 +125,24 @@ std::uint32_t TierFinds::remember(const Ask::Image& image, const PrefixHash& par
 }
 
 /// What makes room for one block must not take those before it, nor the state behind them.
-void TierFinds::remember_kv(const Ask& ask) {
-  const std::uint32_t state = nodes_.find(ask.images.back().prefix);
+void TierFinds::remember_kv(std::span<Ask::Image> images, const PrefixHash& before) {
+  const std::uint32_t state = nodes_.find(images.back().prefix);
   if (state != none) ++nodes_[state].state.readers;
-  std::vector<std::uint32_t> held;
-  PrefixHash parent = ask.before;
-  for (const Ask::Image& image : ask.images) {
-    std::uint32_t node = none;
+  std::size_t held = 0;
+  PrefixHash parent = before;
+  for (Ask::Image& image : images) {
     if (is_kv_below(image.prefix))
-      node = nodes_.intern(image.prefix, parent, image.tokens);
+      image.node = nodes_.intern(image.prefix, parent, image.tokens);
     else if (image.found > 0)
-      node = remember(image, parent, CacheContent::kv_block);
-    if (node == none) break;
-    ++nodes_[node].kv.readers;
-    held.push_back(node);
+      image.node = remember(image, parent, CacheContent::kv_block);
+    if (image.node == none) break;
+    ++nodes_[image.node].kv.readers;
+    ++held;
     parent = image.prefix;
   }
   if (state != none) unpin(state, CacheContent::state);
-  forget_states(std::span(ask.images).subspan(held.size()));
-  for (const std::uint32_t node : held | std::views::reverse) unpin(node, CacheContent::kv_block);
+  forget_states(images.subspan(held));
+  for (const Ask::Image& image : images.first(held) | std::views::reverse) unpin(image.node, CacheContent::kv_block);
 }
 
 void TierFinds::forget_states(std::span<const Ask::Image> images) {

@@ -37,33 +37,41 @@ class TierFinds : protected TierContents {
     struct Image {
       PrefixHash prefix;
       std::int64_t tokens = 0;
-      bool known = false;      ///< is not asked for
-      std::uint8_t found = 0;  ///< of its groups
+      std::uint32_t node = none;  ///< KV that is there, with what lies before it
+      bool known = false;         ///< is not asked for
+      std::uint8_t found = 0;     ///< of its groups
     };
     CacheContent content = CacheContent::state;
     std::vector<Image> images;  ///< states: from the longest prefix on; KV: all blocks of a range, from the first on
     PrefixHash before;          ///< KV: of the block before the first; zero: there is none
-    std::int64_t left = 0;      ///< finds
+    std::int64_t left = 0;      ///< finds; 0: nothing is asked
   };
 
-  explicit TierFinds(const TierSetup& setup) : TierContents(setup), grid_(setup.state_grid_tokens) {}
+  explicit TierFinds(const TierSetup& setup)
+      : TierContents(setup), grid_(setup.state_grid_tokens), asks_(setup.requests) {}
   ~TierFinds() = default;
 
   /// A find ended. True: it was the last one of its request.
   [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
-  [[nodiscard]] const FlatMap<std::int32_t, Ask>& asks() const noexcept { return asks_; }
+  /// Room for what is asked for a prompt of so many blocks.
+  void reserve_finds(std::int32_t request, std::size_t blocks);
+  [[nodiscard]] const Ask& ask_of(std::int32_t request) const noexcept {
+    return asks_[static_cast<std::size_t>(request)];
+  }
+  [[nodiscard]] std::span<const Ask> asks() const noexcept { return asks_; }
 
  private:
   [[nodiscard]] bool may_be_worth(const PromptReach& prompt, std::int64_t tokens,
                                   const MediumBytes& bytes) const noexcept;
-  [[nodiscard]] bool begin_ask(std::int32_t request, Ask&& ask);
+  [[nodiscard]] Ask& new_ask(std::int32_t request, CacheContent content) noexcept;
+  [[nodiscard]] bool begin_ask(std::int32_t request);
   [[nodiscard]] bool is_kv_below(const PrefixHash& prefix) const noexcept;
   [[nodiscard]] std::uint32_t remember(const Ask::Image& image, const PrefixHash& parent, CacheContent content);
-  void remember_kv(const Ask& ask);
+  void remember_kv(std::span<Ask::Image> images, const PrefixHash& before);
   void forget_states(std::span<const Ask::Image> images);
 
-  std::int64_t grid_;                ///< where states can be, in tokens
-  FlatMap<std::int32_t, Ask> asks_;  ///< by request
+  std::int64_t grid_;      ///< where states can be, in tokens
+  std::vector<Ask> asks_;  ///< by request
 };
 
 }  // namespace stateport::detail

@@ -3,12 +3,55 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <numeric>
 #include <utility>
 
 namespace stateport::detail {
+
+/// An image comes to one tier at a time, so one store or copy is named for it at most, and one more for each answer;
+/// and one drop for each tier that has it.
+std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
+  reserve_amortised(leaving_states_, leaving_states_.size() + on_device);
+  reserve_amortised(incomplete_, incomplete_.size() + on_device);
+  reserve_amortised(leaving_kv_, leaving_kv_.size() + on_device);
+  if (options_.write_through) reserve_amortised(fresh_, fresh_.size() + on_device);
+  std::size_t in_tiers = 0;
+  for (const Medium medium : tiers_) {
+    const TierUsage& usage = level(medium).usage;
+    in_tiers += static_cast<std::size_t>(usage.states) * groups_ + static_cast<std::size_t>(usage.kv_blocks);
+  }
+  const std::size_t coming = (work.answers + work.found) * groups_;
+  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested;
+  reserve_amortised(plan_, plan_.size() + most);
+  reserve_amortised(named_, named_.size() + most);
+  return in_tiers + 2 * coming;
+}
+
+std::size_t TierIndex::reserve_request(std::int32_t request, std::size_t blocks) {
+  reserve_finds(request, blocks);
+  reserve_amortised(loads_[static_cast<std::size_t>(request)].nodes, blocks + 1);
+  return (blocks + 1) * groups_;
+}
+
+TierWork TierIndex::work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests) {
+  TierWork work;
+  ++settles_;
+  for (const TransferResult& result : results) {
+    const auto found = under_way_.find(result.id);
+    if (found == under_way_.end()) break;
+    ++work.answers;
+    const std::int32_t request = found->second.request;
+    if (request < 0) continue;
+    if (std::exchange(loads_[static_cast<std::size_t>(request)].settled_in, settles_) == settles_) continue;
+    requests.push_back(RequestId{request});
+    work.found += ask_of(request).images.size();
+  }
+  return work;
+}
 
 // What the device has.
 
@@ -156,8 +199,10 @@ void TierIndex::unpin_hit(const TierHit& hit, std::span<const PrefixHash> prefix
 void TierIndex::load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes,
                      std::int64_t cached_tokens, std::span<const std::int32_t> kv_blocks,
                      std::span<const SlotId> slots) {
-  Load load;
+  Load& load = loads_[static_cast<std::size_t>(request)];
   load.hit = hit;
+  load.failed = false;
+  load.nodes.clear();
   std::size_t next = 0;
   for_each_pinned(hit, prefixes, cached_tokens, [&](std::uint32_t node, CacheContent content) {
     load.nodes.push_back(node);
@@ -189,10 +234,14 @@ void TierIndex::load(std::int32_t request, const TierHit& hit, std::span<const P
          {Transfer::Kind::load, Medium::elsewhere, Medium::device, CacheContent::kv_block, none, request});
     ++load.left;
   }
-  loads_[request] = std::move(load);
 }
 
 TransferPlan TierIndex::take_transfers() {
+  reserve_amortised(under_way_, under_way_.size() + named_.size());
+  auto named = named_.begin();
+  for (const Transfer& transfer : plan_)
+    if (transfer.kind != Transfer::Kind::drop) under_way_.emplace(transfer.id, *named++);
+  named_.clear();
   std::swap(plan_, taken_);
   plan_.clear();
   return {taken_};
@@ -214,9 +263,8 @@ std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result
 }
 
 std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, TransferStatus status) {
-  const auto found = loads_.find(part.request);
-  require_invariant(found != loads_.end(), "TierIndex", "a load has no request");
-  Load& load = found.value();
+  Load& load = loads_[static_cast<std::size_t>(part.request)];
+  require_invariant(load.left > 0, "TierIndex", "a load has no request");
   if (part.from == Medium::elsewhere) {
     load.failed |= status != TransferStatus::done;
   } else if (status == TransferStatus::done) {
@@ -227,17 +275,15 @@ std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, Tran
     if (status != TransferStatus::no_room) lost(part.node, part.content, part.from);
   }
   if (--load.left > 0) return std::nullopt;
-  const Load ended = std::move(load);
-  loads_.erase(found);
-  if (!ended.failed) {
-    TierUsage& usage = level(ended.hit.medium).usage;
+  if (!load.failed) {
+    TierUsage& usage = level(load.hit.medium).usage;
     ++usage.loads;
-    usage.hit_tokens += ended.hit.gained_tokens;
-    usage.saved_s += ended.hit.saved_s;
+    usage.hit_tokens += load.hit.gained_tokens;
+    usage.saved_s += load.hit.saved_s;
   }
-  for (std::size_t i = 0; i < ended.nodes.size(); ++i)
-    unpin(ended.nodes[i], i + 1 == ended.nodes.size() ? CacheContent::state : CacheContent::kv_block);
-  return WaitEnd{.request = part.request, .done = !ended.failed};
+  for (std::size_t i = 0; i < load.nodes.size(); ++i)
+    unpin(load.nodes[i], i + 1 == load.nodes.size() ? CacheContent::state : CacheContent::kv_block);
+  return WaitEnd{.request = part.request, .done = !load.failed};
 }
 
 // What the device gives up.
@@ -372,6 +418,7 @@ void TierIndex::write_all() {
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
   Level& tier = level(medium);
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
+  if (image.content == CacheContent::kv_block) reserve_amortised(tier.unclaimed, tier.unclaimed.size() + 1);
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);
   if (node == none) return false;
   if (item(node, image.content).is_at(medium)) return true;
@@ -381,7 +428,7 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
 }
 
 void TierIndex::reset() {
-  require_state(under_way_.empty(), "reset", "transfers under way", under_way_.size(), "must be 0");
+  require_state(transfers_under_way() == 0, "reset", "transfers under way", transfers_under_way(), "must be 0");
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     if (!nodes_[node].used) continue;
     for (const CacheContent content : {CacheContent::state, CacheContent::kv_block})
@@ -433,9 +480,11 @@ void TierIndex::check_invariants() const {
     const bool is_held = entry.kv.readers > 0 || entry.kv.coming != 0 || entry.kv.going || is_unclaimed(node);
     check((entry.kv.in & below_device) == 0 || entry.is_needed() || is_held, "a tier keeps KV that no state needs");
   }
-  for (const auto& [request, load] : loads_) parts += static_cast<std::size_t>(load.left);
-  for (const auto& [request, ask] : asks()) parts += static_cast<std::size_t>(ask.left);
-  check(parts == under_way_.size(), "a transfer is lost");
+  for (const Load& load : loads_) parts += static_cast<std::size_t>(load.left);
+  for (const Ask& ask : asks()) parts += static_cast<std::size_t>(ask.left);
+  check(parts == transfers_under_way(), "a transfer is lost");
+  const auto is_answered = [](const Transfer& transfer) { return transfer.kind != Transfer::Kind::drop; };
+  check(std::cmp_equal(std::ranges::count_if(plan_, is_answered), named_.size()), "a transfer has no part");
   for (int m = 1; m < medium_count; ++m) {
     const auto medium = static_cast<Medium>(m);
     const auto at = static_cast<std::size_t>(medium);

@@ -4,6 +4,7 @@
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
+#include "containers/flat_map.hpp"
 #include "tier/tier_finds.hpp"
 
 #include <cstdint>
@@ -38,10 +39,23 @@ struct TierHit {
 /// find(), served() and load() are O(blocks of the prompt), drain() and reset() O(all). The others are O(1) for each
 /// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
 /// thread-safe.
+///
+/// Memory is allocated by the constructor, reserve(), reserve_request(), attach() and take_transfers() alone, and each
+/// of these before it changes anything.
 class TierIndex : private TierFinds {
  public:
   using Setup = TierSetup;
-  explicit TierIndex(const Setup& setup) : TierFinds(setup) {}
+  explicit TierIndex(const Setup& setup) : TierFinds(setup), loads_(setup.requests) {}
+
+  /// Makes room for one call of the cache, for which the device has `on_device` images at most that come or go or could
+  /// be stored. Returns how many images tiers may get or lose. O(1), amortised.
+  std::size_t reserve(std::size_t on_device, const TierWork& work);
+  /// Makes room for what is asked and loaded for a prompt of so many blocks. Returns how many finds or loads one call
+  /// names for it at most.
+  std::size_t reserve_request(std::int32_t request, std::size_t blocks);
+  /// Adds what settle() of these results may bring, and the requests that may then wait no longer to `requests`, each
+  /// once, in the order of their first result. Numbers that are not under way end it.
+  [[nodiscard]] TierWork work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests);
 
   // What the device has.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
@@ -74,7 +88,7 @@ class TierIndex : private TierFinds {
     bool asked = false;  ///< to its finds; false: to its load
     bool done = false;   ///< the load brought all that it was to bring
   };
-  /// A transfer ended. Throws InvalidArgument for a number that is not under way.
+  /// A transfer ended. Throws InvalidArgument for a number that is not under way, or was not taken.
   std::optional<WaitEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.
   void flush();
@@ -84,10 +98,10 @@ class TierIndex : private TierFinds {
   /// A tier has this image, from before. False: too many.
   bool attach(Medium medium, const ImageKey& image);
 
-  [[nodiscard]] bool has_transfers() const noexcept { return !plan_.empty(); }
+  [[nodiscard]] std::size_t transfers_to_take() const noexcept { return plan_.size(); }
   /// What was decided since the last call; valid until the next call of anything.
   [[nodiscard]] TransferPlan take_transfers();
-  [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
+  [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size() + named_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
   using TierContents::durable_tier;
   using TierContents::has;
@@ -102,8 +116,9 @@ class TierIndex : private TierFinds {
  private:
   struct Load {
     TierHit hit;
-    std::int64_t left = 0;  ///< images
+    std::int64_t left = 0;  ///< images; 0: nothing is loaded
     bool failed = false;
+    std::uint64_t settled_in = 0;      ///< the last call of work_of() that named the request
     std::vector<std::uint32_t> nodes;  ///< of KV, and last that of the state
   };
   struct Leaving {
@@ -126,7 +141,9 @@ class TierIndex : private TierFinds {
                        Visit&& visit);
 
   std::vector<Transfer> taken_;
-  FlatMap<std::int32_t, Load> loads_;  ///< by request
+  FlatMap<TransferId, UnderWay> under_way_;  ///< what was taken
+  std::vector<Load> loads_;                  ///< by request
+  std::uint64_t settles_ = 0;                ///< calls of work_of()
   std::vector<std::uint32_t> leaving_states_;
   std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have
   std::vector<Leaving> leaving_kv_;

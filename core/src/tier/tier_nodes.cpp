@@ -7,21 +7,21 @@ namespace stateport::detail {
 
 TierNodes::TierNodes(std::size_t capacity, std::size_t groups)
     : groups_(groups), nodes_(capacity), slots_(capacity * groups, -1) {
-  free_.reserve(capacity);  // so that remove() cannot fail
+  free_.reserve(capacity);
+  index_.reserve(capacity);
 }
 
 std::uint32_t TierNodes::find(const PrefixHash& prefix) const noexcept {
-  const auto found = index_.find(prefix);
-  return found == index_.end() ? none : found->second;
+  return index_.find(mixed(prefix), [&](std::uint32_t node) { return nodes_[node].prefix == prefix; });
 }
 
-std::uint32_t TierNodes::intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens) {
+std::uint32_t TierNodes::intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens) noexcept {
   const std::uint32_t above = parent == PrefixHash{} ? none : find(parent);
   std::uint32_t node = find(prefix);
   if (node == none) {
     if (free_.empty() && made_ == nodes_.size()) return none;
     node = free_.empty() ? made_ : free_.back();
-    index_.emplace(prefix, node);
+    index_.insert(mixed(prefix), node);
     if (node == made_)
       ++made_;
     else
@@ -34,7 +34,7 @@ std::uint32_t TierNodes::intern(const PrefixHash& prefix, const PrefixHash& pare
   return node;
 }
 
-void TierNodes::link(std::uint32_t node, std::uint32_t parent) {
+void TierNodes::link(std::uint32_t node, std::uint32_t parent) noexcept {
   TierNode& entry = nodes_[node];
   TierNode& above = nodes_[parent];
   entry.parent = parent;
@@ -53,7 +53,7 @@ std::uint32_t TierNodes::remove(std::uint32_t node) noexcept {
     nodes_[entry.before].next = entry.next;
   else if (parent != none)
     nodes_[parent].first_child = entry.next;
-  index_.erase(entry.prefix);
+  index_.erase(mixed(entry.prefix), node);
   entry = {};
   free_.push_back(node);
   return parent;
@@ -70,7 +70,7 @@ void TierNodes::drop_need(std::uint32_t node, Medium medium) noexcept {
   while (node != none && --nodes_[node].need[at] == 0) node = nodes_[node].parent;
 }
 
-void TierNodes::clear() {
+void TierNodes::clear() noexcept {
   index_.clear();
   free_.clear();
   for (std::uint32_t node = 0; node < made_; ++node) nodes_[node] = {};
@@ -94,7 +94,8 @@ void TierNodes::check_invariants() const {
     for (int medium = 0; medium < medium_count; ++medium)
       need[node][static_cast<std::size_t>(medium)] += entry.state.is_at(static_cast<Medium>(medium));
   }
-  check(used == index_.size() && used + free_.size() == made_, "a node is lost");
+  index_.check_invariants([&](std::uint32_t node) { return mixed(nodes_[node].prefix); });
+  check(used == index_.count() && used + free_.size() == made_, "a node is lost");
   for (std::uint32_t node = 0; node < made_; ++node)
     if (nodes_[node].used) check(nodes_[node].need == need[node], "what is needed below a node is counted wrong");
 }

@@ -5,7 +5,8 @@
 #include <stateport/core/pool/block_directory.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 
-#include "containers/flat_map.hpp"
+#include "containers/hash_index.hpp"
+#include "containers/table.hpp"
 
 #include <array>
 #include <cstdint>
@@ -70,6 +71,7 @@ struct TierNode {
   std::uint64_t made_in = 0;        ///< the call that put the state on the device
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
+  bool listed = false;              ///< by TierContents::kv_is_gone()
 
   /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
@@ -85,7 +87,8 @@ struct TierNode {
 };
 
 /// The blocks of all prompts that are cached somewhere, as a forest: the parent of a block is the block before it. An
-/// inner node may hold nothing. Nodes are named like the blocks of a BlockDirectory, which a StateForest reads.
+/// inner node may hold nothing. Nodes are named like the blocks of a BlockDirectory, which a StateForest reads. No
+/// allocation after construction.
 class TierNodes final : public BlockDirectory {
  public:
   static constexpr std::uint32_t none = TierNode::none;
@@ -97,9 +100,9 @@ class TierNodes final : public BlockDirectory {
   /// `none` if there is no such node.
   [[nodiscard]] std::uint32_t find(const PrefixHash& prefix) const noexcept;
   /// Finds the node or makes it, below `parent` (zero: a first block, or not known). `none` if there are too many.
-  std::uint32_t intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens);
+  std::uint32_t intern(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens) noexcept;
   /// Hangs a node without a parent below `parent`.
-  void link(std::uint32_t node, std::uint32_t parent);
+  void link(std::uint32_t node, std::uint32_t parent) noexcept;
   /// Removes the node, and its parents, as far as they hold nothing and have no children. `forget(node)` is called
   /// before each is gone. Returns the first that stays.
   template <class Forget>
@@ -116,9 +119,9 @@ class TierNodes final : public BlockDirectory {
   [[nodiscard]] std::span<std::int32_t> slots(std::uint32_t node) noexcept {
     return std::span(slots_).subspan(node * groups_, groups_);
   }
-  [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return index_.count(); }
   [[nodiscard]] std::size_t capacity() const noexcept { return nodes_.size(); }
-  void clear();
+  void clear() noexcept;
   /// Throws std::logic_error naming the first violation. O(capacity).
   void check_invariants() const;
 
@@ -133,9 +136,10 @@ class TierNodes final : public BlockDirectory {
   [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash>, std::span<BlockId>) const override { return 0; }
 
  private:
-  struct PrefixKey {
-    [[nodiscard]] std::size_t operator()(const PrefixHash& prefix) const noexcept { return prefix.words[0]; }
-  };
+  /// Keys may come from anywhere: the high half of the product has something of every bit (Knuth, 6.4).
+  [[nodiscard]] static std::uint32_t mixed(const PrefixHash& prefix) noexcept {
+    return static_cast<std::uint32_t>((prefix.words[0] * 0x9e3779b97f4a7c15u) >> 32);
+  }
   [[nodiscard]] bool is_empty(std::uint32_t node) const noexcept {
     const TierNode& entry = nodes_[node];
     return entry.first_child == none && entry.kv.is_nowhere() && entry.state.is_nowhere() && entry.device_groups == 0;
@@ -147,7 +151,7 @@ class TierNodes final : public BlockDirectory {
   std::vector<std::int32_t> slots_;  ///< [nodes, groups]
   std::vector<std::uint32_t> free_;
   std::uint32_t made_ = 0;  ///< nodes from here on were never used
-  FlatMap<PrefixHash, std::uint32_t, PrefixKey> index_;
+  HashIndex index_{50};     ///< by prefix
 };
 
 }  // namespace stateport::detail

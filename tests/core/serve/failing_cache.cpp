@@ -126,6 +126,7 @@ class FailingCache::Tiers final : public CacheTiers {
         "take_transfers", [](RequestCache& cache) { return cache.tiers()->take_transfers(); },
         [](const TransferPlan& a, const TransferPlan& b) { return equal(a.transfers, b.transfers); });
   }
+  std::size_t transfers_to_take() const noexcept override { return subject().transfers_to_take(); }
   std::int32_t settle(std::span<const TransferResult> results) override {
     return cache_.call("settle", [&](RequestCache& cache) { return cache.tiers()->settle(results); }, same_value);
   }
@@ -175,6 +176,7 @@ void FailingCache::check_same() const {
   }
   if (!tiers_) return;
   REQUIRE(subject_->tiers()->transfers_under_way() == twin_->tiers()->transfers_under_way());
+  REQUIRE(subject_->tiers()->transfers_to_take() == twin_->tiers()->transfers_to_take());
   for (const RequestId id : running_) REQUIRE(subject_->tiers()->is_loading(id) == twin_->tiers()->is_loading(id));
   for (const Medium medium : {Medium::host, Medium::file, Medium::remote})
     REQUIRE(subject_->tiers()->usage(medium) == twin_->tiers()->usage(medium));

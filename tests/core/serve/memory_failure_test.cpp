@@ -26,16 +26,20 @@ struct FailingDays {
 };
 
 /// Short days, whose caches are as new as their structures are small, and every tenth one longer.
-FailingDays run_failing_days(std::uint64_t seeds, CacheIndex index) {
+enum class Below : std::uint8_t { nothing, tiers, states_alone };
+
+FailingDays run_failing_days(std::uint64_t seeds, CacheIndex index, Below below = Below::nothing) {
   FailingDays run;
   test::for_each_seed(seeds, [&](Random& random, std::uint64_t seed) {
     RequestCacheOptions options = test::random_options(random, index);
     constexpr std::array hashes = {BlockHashKind::sha256, BlockHashKind::xxh3_128};
     options.hash = hashes[static_cast<std::size_t>(random.between(0, 1))];
     options.scrub = random.chance(50);
-    RandomEngine engine(random, options, false, [&](const RequestCacheOptions& made) {
-      return std::make_unique<FailingCache>(made, seed % 2 == 0, run.failures);
-    });
+    if (below != Below::nothing) options.tiers = test::random_tiers(random, options);
+    RandomEngine engine(random, options, below == Below::states_alone && options.tiers.enabled(),
+                        [&](const RequestCacheOptions& made) {
+                          return std::make_unique<FailingCache>(made, seed % 2 == 0, run.failures);
+                        });
     const int steps = seed % 10 == 0 ? 150 : 25;
     for (int step = 0; step < steps; ++step) engine.step();
     engine.finish();
@@ -52,4 +56,14 @@ TEST_CASE("no call of a request cache that runs out of memory, at any allocation
     const FailingDays run = run_failing_days(100, index);
     if (run.days == 100) CHECK(run.failures > 2000);
   }
+}
+
+TEST_CASE("nor does any call of one with tiers") {
+  for (const CacheIndex index : every_index)
+    for (const Below below : {Below::tiers, Below::states_alone}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(static_cast<int>(below));
+      const FailingDays run = run_failing_days(100, index, below);
+      if (run.days == 100) CHECK(run.failures > 2000);
+    }
 }

@@ -27,6 +27,8 @@ namespace stateport {
 /// if all are given the same, answers included: a store, a load or a find is `done` for one of them only if it is for
 /// all.
 ///
+/// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing, as one of RequestCache.
+///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {
  public:
@@ -38,11 +40,13 @@ class CacheTiers {
   /// then start(), plan(), cancel(), commit(), end(), settle() and drain() throw InvalidState. start(), end() and
   /// settle() add to it; where nothing runs, it is called after these, too. Valid until the next call of anything.
   [[nodiscard]] virtual TransferPlan take_transfers() = 0;
+  /// How many transfers take_transfers() would answer now. O(1).
+  [[nodiscard]] virtual std::size_t transfers_to_take() const noexcept = 0;
   /// These transfers ended, in any order. A load that is `done` was written, or is enqueued before all that is enqueued
   /// from now on. Returns how many requests have all that was loaded for them, or will not get it: they wait no
   /// longer. When all finds of a request have ended, it is looked up again with what they found: more finds, a load or
   /// nothing follow. Throws
-  /// InvalidArgument for a number that is not under way, and has settled those before it.
+  /// InvalidArgument for a number that is not under way, or was not taken, and has settled those before it.
   virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
   /// Something is being asked or loaded for the request, or was when it ended. Throws for one that does not run.
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;

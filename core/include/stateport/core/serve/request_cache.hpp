@@ -153,11 +153,11 @@ struct CacheUsage {
 ///
 /// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
 /// an answer. No call allocates once the cache is warm, except that a request longer than all before makes its rows
-/// longer, and what finds and a load from a tier need. Not thread-safe.
+/// longer, as more images in tiers than ever before do with their lists. Not thread-safe.
 ///
 /// Out of memory. A call makes all the room that it needs before it changes anything. One that finds too little throws
-/// std::bad_alloc and has changed nothing; the last plan still says what it said, and the call can be made again. With
-/// tiers that does not hold: what was under way when memory ran out is half done, and the cache is to be destroyed.
+/// std::bad_alloc and has changed nothing; the last plan still says what it said, and the call can be made again. So
+/// does every call of tiers().
 class RequestCache {
  public:
   virtual ~RequestCache() = default;
