@@ -209,7 +209,8 @@ StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c
                         written_images=c_uint64, written_bytes=c_uint64, read_images=c_uint64, read_bytes=c_uint64,
                         write_seconds=c_double, read_seconds=c_double, remote_written_bytes=c_uint64,
                         remote_read_bytes=c_uint64, remote_write_seconds=c_double, remote_read_seconds=c_double,
-                        remote_asked_images=c_uint64, remote_found_images=c_uint64, remote_removed_objects=c_uint64)
+                        remote_asked_images=c_uint64, remote_found_images=c_uint64, remote_removed_objects=c_uint64,
+                        unscrubbed=c_uint64)
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
@@ -218,7 +219,8 @@ FileTierInfo = struct("FileTierInfo", images=c_uint64, file_bytes=c_uint64, writ
                       read_queue_bytes=c_uint64, found_images=c_uint64, foreign_files=c_uint64,
                       foreign_images=c_uint64, damaged_files=c_uint64, unreadable_files=c_uint64,
                       dropped_temporaries=c_uint64, written_images=c_uint64, written_bytes=c_uint64,
-                      read_images=c_uint64, read_bytes=c_uint64, write_seconds=c_double, read_seconds=c_double)
+                      read_images=c_uint64, read_bytes=c_uint64, write_seconds=c_double, read_seconds=c_double,
+                      unscrubbed=c_uint64)
 
 
 class RemotePiece(ctypes.Structure):

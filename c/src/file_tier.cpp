@@ -86,7 +86,8 @@ stateport_file_tier_info describe(const FileTier& tier) {
           .read_images = done.read_images,
           .read_bytes = done.read_bytes,
           .write_seconds = done.write_seconds,
-          .read_seconds = done.read_seconds};
+          .read_seconds = done.read_seconds,
+          .unscrubbed = done.unscrubbed};
 }
 
 ImageKey key_of(std::int32_t content, std::int32_t group) {

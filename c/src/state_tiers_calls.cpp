@@ -233,6 +233,7 @@ stateport_state_tiers_info describe(const StateTiers& tiers) {
   info.read_bytes = done.read_bytes;
   info.write_seconds = done.write_seconds;
   info.read_seconds = done.read_seconds;
+  info.unscrubbed = done.unscrubbed;
   return info;
 }
 

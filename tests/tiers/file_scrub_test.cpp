@@ -6,6 +6,7 @@
 
 #include "file_images.hpp"
 #include "make_file_tier.hpp"
+#include "scripted_calls.hpp"
 
 #include <doctest/doctest.h>
 #include <errno.h>
@@ -147,6 +148,42 @@ TEST_CASE("what a failed write and a writer that died left is overwritten, too")
     CHECK(calls.given_back() >= 5000);
     CHECK((calls.readable() == 0) == scrub);
   }
+}
+
+TEST_CASE("a scrubbing tier removes a file that has another name, and leaves its bytes there") {
+  const TemporaryFolder folder;
+  const TemporaryFolder elsewhere;
+  const std::filesystem::path kept = elsewhere.path() / "kept";
+  std::ofstream(kept) << std::string(5000, 'x');
+  std::filesystem::create_hard_link(kept, folder.path() / "0123456789abcdef-0.tmp");
+  const FileTier tier(options_for(folder, true), small_layouts());
+  CHECK(tier.findings().dropped_temporaries == 1);
+  CHECK(content_of(kept) == std::vector<char>(5000, 'x'));
+  CHECK(tier.statistics().unscrubbed == 1);
+}
+
+TEST_CASE("bytes that are given back although they could not be overwritten are counted") {
+  const TemporaryFolder folder;
+  const auto layouts = small_layouts();
+  ScriptedCalls calls;
+  FileTier tier = make_file_tier(options_for(folder, true), layouts, calls);
+  CHECK(write_images(tier, layouts, {state_key(1), kv_key(1)}) == TransferStatus::done);
+  CHECK(write_images(tier, layouts, {state_key(2)}) == TransferStatus::done);
+  CHECK(write_images(tier, layouts, {state_key(3)}) == TransferStatus::done);
+  CHECK(write_images(tier, layouts, {state_key(4)}) == TransferStatus::done);
+  const auto removed = [&](const ImageKey& key) {
+    CHECK(tier.remove(key));
+    tier.wait_idle();
+    return tier.statistics().unscrubbed;
+  };
+  calls.set([](Call call) { return call == Call::write_at ? EIO : 0; });
+  CHECK(removed(kv_key(1)) == 1);  // a hole
+  CHECK(removed(state_key(2)) == 2);
+  calls.set([](Call call) { return call == Call::synchronize_data ? EIO : 0; });
+  CHECK(removed(state_key(3)) == 3);
+  calls.set([](Call call) { return call == Call::seek_data ? EINVAL : 0; });  // then all is taken for data
+  CHECK(removed(state_key(4)) == 3);
+  CHECK(names(folder.path(), ".img").size() == 1);
 }
 
 TEST_CASE("no byte that lay in the padding of an image comes into a file of a scrubbing tier, whatever its size") {

@@ -207,6 +207,7 @@ FileTierStatistics FileTier::Impl::statistics() const {
   FileTierStatistics statistics = statistics_;
   statistics.images = directory_.images();
   statistics.held_bytes = directory_.held_bytes() + statistics_.write_queue_bytes;
+  statistics.unscrubbed = folder_.unscrubbed();
   return statistics;
 }
 

@@ -109,7 +109,7 @@ void ImageFolder::take_lock() {
   throw_system(path_, "no lock could be taken", EAGAIN);
 }
 
-void ImageFolder::overwrite(int file, const FileRange& range) {
+bool ImageFolder::overwrite(int file, const FileRange& range) {
   constexpr std::size_t chunk_bytes = std::size_t{1} << 16;
   static constexpr std::array<std::byte, chunk_bytes> zeros = {};
   for (std::uint64_t at = range.begin; at < range.end;) {
@@ -121,23 +121,27 @@ void ImageFolder::overwrite(int file, const FileRange& range) {
     const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, range.end - at));
     const ssize_t written = calls_.write_at(file, zeros.data(), size, static_cast<off_t>(at));
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
+    if (written <= 0) return false;
     at += static_cast<std::uint64_t>(written);
   }
-  calls_.synchronize_data(file);
+  return calls_.synchronize_data(file) == 0;
+}
+
+bool ImageFolder::overwrite(const std::string& name) {
+  const FileHandle file(calls_.open(folder_.get(), name.c_str(), O_WRONLY));
+  if (!file) return errno == ENOENT;
+  struct stat facts = {};
+  if (::fstat(file.get(), &facts) != 0 || facts.st_nlink > 1) return false;
+  return overwrite(file.get(), {0, static_cast<std::uint64_t>(facts.st_size)});
 }
 
 int ImageFolder::remove(const std::string& name) {
-  if (scrub_) {
-    const FileHandle file(calls_.open(folder_.get(), name.c_str(), O_WRONLY));
-    const off_t bytes = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
-    if (bytes > 0) overwrite(file.get(), {0, static_cast<std::uint64_t>(bytes)});
-  }
+  if (scrub_ && !overwrite(name)) ++unscrubbed_;
   return calls_.unlink(folder_.get(), name.c_str());
 }
 
 void ImageFolder::punch(int file, const FileRange& range) {
-  if (scrub_) overwrite(file, range);
+  if (scrub_ && !overwrite(file, range)) ++unscrubbed_;
   calls_.punch_hole(file, static_cast<off_t>(range.begin), static_cast<off_t>(range.end - range.begin));
 }
 

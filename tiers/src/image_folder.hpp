@@ -3,6 +3,7 @@
 
 #include "file_calls.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ class ImageFolder {
   [[nodiscard]] bool punches_holes() const noexcept { return punches_holes_; }
 
   [[nodiscard]] bool scrubs() const noexcept { return scrub_; }
+  /// How often bytes were given back that were to be scrubbed and could not be.
+  [[nodiscard]] std::uint64_t unscrubbed() const noexcept { return unscrubbed_.load(std::memory_order_relaxed); }
   /// Removes a file. As unlink().
   int remove(const std::string& name);
   /// Gives bytes of an open file back. Failures only keep them in use.
@@ -57,8 +60,10 @@ class ImageFolder {
  private:
   void require_ours();
   void take_lock();
-  /// Writes zeros over bytes of an open file, down to the disk. Failures leave the rest as it was.
-  void overwrite(int file, const FileRange& range);
+  /// Writes zeros over bytes of an open file, down to the disk, where there is no hole. False: some may be as they were.
+  [[nodiscard]] bool overwrite(int file, const FileRange& range);
+  /// The same of a whole file that has no other name.
+  [[nodiscard]] bool overwrite(const std::string& name);
   /// Whether this writer lives. The lock of a dead one is held when this returns, and `lock` holds it.
   [[nodiscard]] bool lives(std::string_view writer, FileHandle& lock) const;
 
@@ -69,6 +74,7 @@ class ImageFolder {
   FileHandle lock_;
   bool punches_holes_ = false;
   bool scrub_;
+  std::atomic<std::uint64_t> unscrubbed_ = 0;
 };
 
 }  // namespace stateport

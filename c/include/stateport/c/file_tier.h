@@ -59,6 +59,7 @@ typedef struct stateport_file_tier_info {
   uint64_t read_bytes;
   double write_seconds;  ///< together, each from its first call to its last, without the time in a queue
   double read_seconds;
+  uint64_t unscrubbed;  ///< how often bytes were given back that `scrub` means and that could not be overwritten
 } stateport_file_tier_info;
 
 /// What the image of a state of one group, or of a KV block, has. A header comes first; section i, at a multiple of

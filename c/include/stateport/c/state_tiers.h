@@ -129,6 +129,7 @@ typedef struct stateport_state_tiers_info {
   uint64_t remote_asked_images;
   uint64_t remote_found_images;
   uint64_t remote_removed_objects;  ///< that could not be what their name says
+  uint64_t unscrubbed;              ///< as in stateport_file_tier_info
 } stateport_state_tiers_info;
 
 /// What the image of one slot of a store with this spec takes in a tier: header and padding are counted.

@@ -28,10 +28,10 @@ struct FileTierOptions {
   /// Files that are written or read at a time. Each has a thread for the bytes and one for their checksums.
   std::int32_t lanes = 2;
   /// Where tenants are not trusted: bytes are overwritten and synchronised before they are given back, by a hole or
-  /// with their file, and nothing but sections and headers is written. Images that are not removed stay, also at the
-  /// end of the tier. File systems that write elsewhere (copy on write, journals of data, snapshots) and disks that
-  /// level wear keep old copies: encrypt the disk. Another process that reads an image while it is overwritten finds it
-  /// damaged.
+  /// with their file, and nothing but sections and headers is written. What cannot be overwritten is given back and
+  /// counted (FileTierStatistics::unscrubbed). Images that are not removed stay, also at the end of the tier. File
+  /// systems that write elsewhere (copy on write, journals of data, snapshots) and disks that level wear keep old
+  /// copies: encrypt the disk. Another process that reads an image while it is overwritten finds it damaged.
   bool scrub = false;
 };
 
@@ -73,6 +73,9 @@ struct FileTierStatistics {
   double write_seconds = 0;  ///< sum of FileCompletion::seconds of what was written
   double read_seconds = 0;
   std::uint64_t removed_images = 0;  ///< by remove()
+  /// How often bytes were given back that FileTierOptions::scrub means and that could not be overwritten: the file system
+  /// refused, or the file has another name, under which they stay. Holds those of opening the folder, too.
+  std::uint64_t unscrubbed = 0;
   /// Accepted requests by their answer, indexed by TransferStatus.
   std::array<std::uint64_t, transfer_status_count> write_answers = {};
   std::array<std::uint64_t, transfer_status_count> read_answers = {};
