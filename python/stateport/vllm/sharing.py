@@ -60,8 +60,8 @@ def open_store(remote: Mapping[str, Any]) -> RemoteStore:
     values = {name: value for name, value in remote.items() if name not in ("store", "password_variable")}
     variable = remote.get("password_variable")
     if variable is not None:
-        if variable not in os.environ:
-            raise InvalidArgument(f"remote.password_variable is {variable!r}, which is no environment variable here")
+        if variable not in os.environ:  # perhaps it is the password itself
+            raise InvalidArgument("remote.password_variable = (not shown) is no environment variable here")
         values[_SECRET] = os.environ[variable]
     return _STORES[remote["store"]](**values)
 
