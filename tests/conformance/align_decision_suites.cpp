@@ -7,6 +7,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "families.hpp"
+#include "limits.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -186,18 +187,19 @@ void cleanup(const Json& rows, Report& report) {
 void staging(const Json& value, Report& report) {
   const auto rows = value.at("num_reqs").get<std::size_t>();
   const auto room = value.at("buffer_slots").get<std::size_t>();
+  require_in("num_reqs", static_cast<std::int64_t>(rows), 1, static_cast<std::int64_t>(room));
   constexpr std::int32_t untouched = -77;
   Int32s columns(rows);
   std::vector<StagedRequest> batch(rows);
   for (std::size_t i = 0; i < rows; ++i) {
-    const std::string name = value.at("req_order")[i];
-    const std::int32_t computed = value.at("computed")[i];
+    const std::string name = value.at("req_order").at(i);
+    const std::int32_t computed = value.at("computed").at(i);
     columns[i] = value.at("state_col").at(name);
     batch[i] = {.request = RequestId{static_cast<std::int32_t>(i)},
                 .computed = computed,
                 .scheduled = value.at("scheduled").at(name),
                 .drafts = {},
-                .prompt = computed + (value.at("prompt_longer_than_computed")[i].get<bool>() ? 1 : 0)};
+                .prompt = computed + (value.at("prompt_longer_than_computed").at(i).get<bool>() ? 1 : 0)};
     if (value.at("draft").contains(name)) batch[i].drafts = value.at("draft").at(name).get<std::int32_t>();
   }
   Int32s computed(room, untouched), scheduled(room, untouched), drafts(room, untouched), column(room, untouched);
@@ -213,7 +215,7 @@ void staging(const Json& value, Report& report) {
     expect_equal(filled(drafts), expect.at("draft"), "draft");
     expect_equal(filled(column), expect.at("state_col"), "state_col");
     for (std::size_t i = 0; i < rows; ++i)
-      expect_equal(prefilling[i] != 0, expect.at("is_prefilling")[i], "is_prefilling");
+      expect_equal(prefilling[i] != 0, expect.at("is_prefilling").at(i), "is_prefilling");
     for (std::size_t i = rows; i < room; ++i)
       for (const Int32s* array : {&computed, &scheduled, &drafts, &column})
         expect_equal((*array)[i], untouched, "tail");

@@ -6,6 +6,7 @@
 
 #include "align_life.hpp"
 #include "families.hpp"
+#include "limits.hpp"
 
 #include <algorithm>
 #include <span>
@@ -44,6 +45,9 @@ void column_table(const Json& rows, Report& report) {
     });
 }
 
+/// Of a life: each looks at every block.
+constexpr std::int64_t passes_max = 2000;
+
 /// The chunks of the prompt for these budgets, then the rest of it at once. A row may have `chunks` of its own.
 std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t> budgets) {
   const std::int64_t prompt = row.at("prompt");
@@ -56,6 +60,8 @@ std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t
     const std::int64_t tokens =
         given ? row.at("chunks").at(attempt).get<std::int64_t>()
               : split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block}, row.at("block"));
+    require_in("chunks", tokens, 0, prompt - start);
+    require_in("chunks.size()", std::ssize(steps), 0, passes_max);
     start += tokens;
     if (tokens > 0)
       steps.push_back(

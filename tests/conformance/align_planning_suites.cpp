@@ -9,6 +9,7 @@
 #include <stateport/core/align/state_hit.hpp>
 
 #include "families.hpp"
+#include "limits.hpp"
 #include "older_split.hpp"
 
 #include <algorithm>
@@ -140,7 +141,9 @@ void reachable_mask(const Json& rows, Report& report) {
     const RetentionPolicy policy{optional_at<std::int64_t>(in, "retention")};
     const std::int64_t block = in.at("block");
     const std::int64_t start = in.at("start");
-    std::vector<std::uint8_t> keep(in.at("end").get<std::size_t>() - static_cast<std::size_t>(start));
+    const std::int64_t end = in.at("end");
+    require_in("start", start, 0, end);
+    std::vector<std::uint8_t> keep(static_cast<std::size_t>(end - start));
     fill_retention_mask(policy, block, start, in.at("boundaries").get<std::vector<std::int64_t>>(), keep);
     Json kept = Json::array();
     for (std::size_t i = 0; i < keep.size(); ++i)

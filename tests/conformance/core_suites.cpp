@@ -3,6 +3,7 @@
 #include <stateport/core/model/models.hpp>
 
 #include "families.hpp"
+#include "limits.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -26,6 +27,7 @@ models::ModelInfo described_model(const Json& row) {
   const auto extents = row.at("ssm_shape").get<std::vector<std::int64_t>>();
   if (extents.empty()) return model;
   model.recurrent = {{1, 1, 1}, element_type(row.at("ssm_dtype"))};
+  require_in("ssm_shape.size()", std::ssize(extents), 0, std::ssize(model.recurrent.shape));
   std::ranges::copy(extents, model.recurrent.shape.begin());
   return model;
 }

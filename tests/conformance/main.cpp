@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "limits.hpp"
 #include "suite.hpp"
 
 #include <CLI/CLI.hpp>
@@ -67,6 +68,7 @@ void run_file(const std::string& path, bool allow_unknown, SupersededCases& supe
       throw std::runtime_error(path + ": unknown suite '" + key + "' (--allow-unknown ignores it)");
     }
     Report report(std::filesystem::path(path).filename(), key, superseded);
+    require_limits(key, value);
     suite->second(value, report);
     std::printf("%s: %lld passed, %lld failed", key.c_str(), static_cast<long long>(report.passed()),
                 static_cast<long long>(report.failed()));

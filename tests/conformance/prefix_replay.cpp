@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prefix_replay.hpp"
 
+#include "limits.hpp"
+
 #include <algorithm>
 #include <ranges>
 #include <stdexcept>
@@ -89,7 +91,9 @@ Json PrefixReplay::run(const Json& op) {
     const std::string label = op.at("node");
     locks_[label].push_back(tree_.lock(labels_.at(label)));
   } else if (name == "unlock") {
-    locks_.at(op.at("node")).pop_back();
+    std::vector<PrefixLock>& held = locks_.at(op.at("node"));
+    require_in("locks of a node", std::ssize(held), 1, std::ssize(held));
+    held.pop_back();
   } else if (name == "drain_slots") {
     std::vector<SlotId> rest(static_cast<std::size_t>(tree_.slots().free_slots()));
     if (!tree_.allocate_slots(rest)) throw std::logic_error("free slots were not given");
@@ -124,7 +128,7 @@ void PrefixReplay::look_ahead(const Json& op) {
   std::vector<Token> key;
   if (name == "match" && op.contains("cow_req")) key = op.at("key").get<std::vector<Token>>();
   if (name == "req_start") key = op.at("tokens").get<std::vector<Token>>();
-  if (name == "req_start") key.pop_back();  // the last token is computed anyway
+  if (name == "req_start" && !key.empty()) key.pop_back();  // the last token is computed anyway
   if (key.empty()) return;
   tree_.match(key, NamespaceOf(op).view());
   refresh_shortened();
@@ -185,6 +189,7 @@ Json PrefixReplay::insert(const Json& op) {
   const NamespaceOf name_space(op);
   const std::int64_t prev = op.value("prev_prefix_len", std::int64_t{0});
   std::vector<KvIndex> kv = op.value("kv", std::vector<KvIndex>(key.size()));
+  require_in("prev_prefix_len", prev, 0, std::ssize(kv));
   SlotId slot;
   // Recorded ids of traces were just taken from the pools' fronts; those of key cases belong to no pool.
   const bool foreign = op.contains("slot") && !op.contains("free_slot_if_exist");
@@ -234,6 +239,7 @@ void PrefixReplay::give_back(const Freed& freed) {
 
 SlotId PrefixReplay::foreign_slot(std::int32_t recorded) {
   if (!foreign_.contains(recorded)) {
+    require_in("slots of no pool", std::ssize(foreign_), 0, set_aside_slots - 1);
     foreign_[recorded] = set_aside_.back();
     set_aside_.pop_back();
   }

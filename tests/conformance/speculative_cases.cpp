@@ -4,6 +4,7 @@
 #include <stateport/core/pool/copy_plan.hpp>
 
 #include "families.hpp"
+#include "limits.hpp"
 
 #include <vector>
 
@@ -21,9 +22,11 @@ void spec_step_select(const Json& row) {
   Int32s track;
   for (std::size_t b = 0; b < accepted.size(); ++b) {
     const auto batch_row = static_cast<std::int64_t>(b);
-    last.push_back(last_accepted_step(accept_index[b].data(), accepted[b], batch_row, draft_tokens));
+    const Int32s& index = accept_index.at(b);
+    require_in("accept_lens", accepted[b], 0, std::ssize(index));
+    last.push_back(last_accepted_step(index.data(), accepted[b], batch_row, draft_tokens));
     if (tracks)
-      track.push_back(tracked_step(accept_index[b].data(), accepted[b], batch_row, draft_tokens, row.at("seq_lens")[b],
+      track.push_back(tracked_step(index.data(), accepted[b], batch_row, draft_tokens, row.at("seq_lens").at(b),
                                    row.at("track_interval")));
   }
   expect_equal(last, row.at("last_step"), "last_step");
@@ -38,8 +41,8 @@ void masked_gather_scatter(const Json& row) {
   const auto steps = row.at("steps").get<Int32s>();
   for (std::size_t layer = 0; layer < dst.size(); ++layer)
     for (std::size_t b = 0; b < slots.size(); ++b)
-      if (commits(steps[b], slots[b], static_cast<std::int32_t>(dst[layer].size())))
-        dst[layer][static_cast<std::size_t>(slots[b])] = src[layer][b][static_cast<std::size_t>(steps[b])];
+      if (commits(steps.at(b), slots[b], static_cast<std::int32_t>(dst[layer].size())))
+        dst[layer][static_cast<std::size_t>(slots[b])] = src.at(layer).at(b).at(static_cast<std::size_t>(steps[b]));
   expect_equal(dst, row.at("expect"), "dst");
 }
 
@@ -53,7 +56,7 @@ void conv_window(const Json& row) {
   for (std::size_t r = 0; r < (channel_major ? dim : window); ++r) {
     committed.push_back(Json::array());
     for (std::size_t c = 0; c < (channel_major ? window : dim); ++c)
-      committed[r].push_back(row.at("phys")[channel_major ? r : c][step + (channel_major ? c : r)]);
+      committed[r].push_back(row.at("phys").at(channel_major ? r : c).at(step + (channel_major ? c : r)));
   }
   expect_equal(committed, row.at("committed_conv_state"), "committed conv state");
 }
@@ -63,7 +66,7 @@ void track_copy(const Json& row) {
   const auto slots = static_cast<std::int32_t>(pool.size());
   std::vector<SlotCopy> plan;
   for (std::size_t i = 0; i < row.at("src").size(); ++i)
-    if (row.at("mask")[i].get<bool>()) plan.push_back(SlotCopy::whole(row.at("src")[i], row.at("dst")[i]));
+    if (row.at("mask").at(i).get<bool>()) plan.push_back(SlotCopy::whole(row.at("src").at(i), row.at("dst").at(i)));
   // A skipped copy takes no part in the check for chains.
   std::erase_if(plan, [](const SlotCopy& copy) { return copy.src_slot < 0 || copy.dst_slot < 0; });
   validate(plan, slots, slots, true);
