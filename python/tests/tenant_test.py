@@ -68,3 +68,25 @@ def test_without_scrub_plans_name_nothing_more() -> None:
         assert started is not None
         plan = cache.plan([started.request], [3])
         assert not len(plan.scrub_kv) and not len(plan.scrub_scratch) and not len(plan.scrub_draft_rows)
+
+
+@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_blocks_of_two_tenants_with_one_key_share_nothing(index: str, first: int) -> None:
+    """They are those of tests/core/serve/collision_test.cpp."""
+    rest = list(range(9))
+    prompts = [[1207531, 710360, 377369, 1, *rest], [949596, 1597246, 27063, 1, *rest]]
+    names = [sp.Namespace(salt=b"b"), sp.Namespace(salt=b"a")]
+    hashes = [sp.hash_blocks(prompts[i], 4, namespace=names[i], fast=True) for i in range(2)]
+    assert hashes[0][0][0] == hashes[1][0][0] and hashes[0][1][0].tolist() != hashes[1][1][0].tolist()
+    groups: dict[str, Any] = {"groups": [sp.StateGroup(4, 16)]} if index == "align" else {"checkpoints": 8}
+    with sp.RequestCache(index, max_requests=1, max_request_tokens=16, kv_tokens=96, block_size_tokens=4, scrub=True,
+                         fast_hash=True, unchecked_layout=True, **groups) as cache:
+        writers: dict[int, Any] = {}
+        for which in (first, 1 - first):
+            started = cache.start(prompts[which], namespace=names[which])
+            assert started is not None and (started.reused_tokens, started.lost) == (0, "nothing")
+            cache.abort(started.request)
+            assert serve(cache, prompts[which], names[which], writers, 4) == 0
+        assert serve(cache, prompts[1 - first], names[1 - first], writers, 4) > 0
+        cache.check_invariants()

@@ -66,6 +66,19 @@ def test_what_is_put_is_got_bit_by_bit(medium: str, tmp_path: pathlib.Path) -> N
     assert "images" in repr(tiers)
 
 
+@pytest.mark.parametrize("scrub", [False, True])
+def test_bytes_of_files_that_go_are_overwritten_with_scrub(tmp_path: pathlib.Path, scrub: bool) -> None:
+    _, tiers = make(tmp_path, scrub=scrub)
+    tiers.put(images((1, 1)), "file")
+    wait(tiers, 1)
+    left = tmp_path / "another name of the file"
+    left.hardlink_to(next(tmp_path.glob("*.img")))
+    tiers.remove(images((1, 1))["key"])
+    tiers.close()
+    assert not list(tmp_path.glob("*.img"))
+    assert any(left.read_bytes()) != scrub
+
+
 def test_files_are_found_by_another_object_and_refused_by_another_model(tmp_path: pathlib.Path) -> None:
     store, tiers = make(tmp_path)
     tiers.put(images((1, 1)), "file")

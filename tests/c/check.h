@@ -91,6 +91,7 @@ void test_decode_checkpoints(void);
 void test_request_hints(void);
 void test_request_placement(void);
 void test_request_names(void);
+void test_colliding_keys(void);
 void test_request_cache_refusals(void);
 void test_refused_plans(void);
 void test_cache_tiers(void);

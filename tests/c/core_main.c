@@ -42,6 +42,7 @@ int main(void) {
   test_request_hints();
   test_request_placement();
   test_request_names();
+  test_colliding_keys();
   test_request_cache_refusals();
   test_refused_plans();
   test_cache_tiers();

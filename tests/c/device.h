@@ -31,6 +31,7 @@ void test_strides(void);
 void test_state_tiers(void);
 void test_images(void);
 void test_file_limits(void);
+void test_scrubbed_files(void);
 void test_file_tier(void);
 void test_file_tier_refusals(void);
 void test_remote_store(void);

@@ -30,6 +30,7 @@ int main(void) {
   test_state_tiers();
   test_images();
   test_file_limits();
+  test_scrubbed_files();
   test_file_tier();
   test_file_tier_refusals();
   test_remote_store();

@@ -200,6 +200,53 @@ void test_request_names(void) {
   }
 }
 
+/// First blocks of two tenants with one 63-bit key under xxh3_128 and different prefixes share nothing, whichever comes
+/// first, nor with the other one's name. With a seed the keys differ.
+void test_colliding_keys(void) {
+  static engine self;
+  enum { count = 3 * engine_block_tokens + 1 };
+  const stateport_namespace names[] = {{.size = sizeof names[0], .salt = "b", .salt_bytes = 1},
+                                       {.size = sizeof names[0], .salt = "a", .salt_bytes = 1}};
+  const int32_t prompts[2][count] = {{1207531, 710360, 377369, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8},
+                                     {949596, 1597246, 27063, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8}};
+  int64_t keys[2][3];
+  uint64_t prefixes[2][3][2];
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    for (int i = 0; i < 2; ++i) {
+      const stateport_hash_options hash = {.size = sizeof hash,
+                                           .block_size_tokens = engine_block_tokens,
+                                           .fast = 1,
+                                           .salt = names[i].salt,
+                                           .salt_bytes = 1,
+                                           .seed = seed};
+      CHECK_OK(stateport_hash_blocks(&hash, prompts[i], count, keys[i], prefixes[i][0]));
+    }
+    CHECK((keys[0][0] == keys[1][0]) == (seed == 0));
+    CHECK(memcmp(prefixes[0][0], prefixes[1][0], sizeof prefixes[0][0]) != 0);
+  }
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index)
+    for (int first = 0; first < 2; ++first) {
+      const int second = 1 - first;
+      const stateport_request_cache_options options = options_for(index, 0, false);
+      stateport_request_cache* cache = NULL;
+      CHECK_OK(stateport_request_cache_create(&options, &cache));
+      engine_make(&self, cache, &options, 1);
+      self.names.name_space = &names[first];
+      serve_once(&self, prompts[first], count);
+      CHECK(reused(&self, prompts[second], count) == 0);
+      self.names.name_space = &names[second];
+      CHECK(reused(&self, prompts[second], count) == 0 && reused(&self, prompts[first], count) == 0);
+      serve_once(&self, prompts[second], count);
+      CHECK(self.reused_tokens == 0);
+      // Nor is any of it lost: KV of the other one is not there.
+      for (int reason = 0; reason < STATEPORT_LOST_REASONS_MAX; ++reason)
+        CHECK(self.lost_tokens[reason] == 0 || reason == STATEPORT_LOST_NEVER_STORED);
+      CHECK(reused(&self, prompts[second], count) > 0);
+      CHECK_OK(stateport_request_cache_check(cache));
+      CHECK_OK(stateport_request_cache_destroy(cache));
+    }
+}
+
 static stateport_cache_stats stats_of(const engine* self) {
   stateport_cache_stats stats = {.size = sizeof stats};
   CHECK_OK(stateport_request_cache_stats(self->cache, &stats));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images below the device: states and KV that were evicted come back, bit for bit.
+#define _POSIX_C_SOURCE 200809L
 #include "tier_engine.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -308,6 +310,58 @@ void test_file_limits(void) {
   limits.free_floor_bytes = UINT64_C(1) << 62;
   put_two(folder, limits, STATEPORT_TRANSFER_NO_ROOM, STATEPORT_TRANSFER_NO_ROOM);
   remove_folder(folder);
+}
+
+/// The only image file of a folder. It stays readable when its name is gone.
+static FILE* open_image(const char* path) {
+  DIR* const folder = opendir(path);
+  CHECK(folder != NULL);
+  FILE* file = NULL;
+  for (const struct dirent* entry = readdir(folder); entry != NULL && file == NULL; entry = readdir(folder)) {
+    const char* const end = strrchr(entry->d_name, '.');
+    char name[600];
+    snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
+    if (end != NULL && strcmp(end, ".img") == 0) file = fopen(name, "rb");
+  }
+  closedir(folder);
+  return file;
+}
+
+static size_t bytes_set(FILE* file) {
+  size_t count = 0;
+  rewind(file);
+  for (int byte = fgetc(file); byte != EOF; byte = fgetc(file)) count += byte != 0;
+  return count;
+}
+
+/// With scrub the bytes of a file are gone before the file is.
+void test_scrubbed_files(void) {
+  for (int32_t scrub = 0; scrub < 2; ++scrub) {
+    char folder[folder_bytes];
+    make_folder(folder, sizeof folder);
+    world self = {make_store(small_spec, small_tensors), make_store(kv_spec, kv_tensors), NULL};
+    stateport_state_tiers_options options = world_options(&self, folder);
+    options.scrub = scrub;
+    CHECK_OK(stateport_state_tiers_create(&options, &self.tiers));
+    fill_image(self.states, small_tensors, 1, 101);
+    const stateport_slot_image image = image_of(STATEPORT_STATE, 1, 1);
+    uint64_t first = 0;
+    int32_t status = -1;
+    CHECK_OK(stateport_state_tiers_put(self.tiers, NULL, &image, 1, STATEPORT_MEDIUM_FILE, &first));
+    wait_for(&self, first, 1, &status);
+    CHECK(status == STATEPORT_TRANSFER_DONE);
+    FILE* const file = open_image(folder);
+    CHECK(file != NULL);
+    if (file != NULL) {
+      setvbuf(file, NULL, _IONBF, 0);
+      CHECK(bytes_set(file) > 500);
+      CHECK_OK(stateport_state_tiers_remove(self.tiers, NULL, &image.key, 1));
+      destroy_world(&self);
+      CHECK(scrub ? bytes_set(file) == 0 : bytes_set(file) > 500);
+      fclose(file);
+    }
+    remove_folder(folder);
+  }
 }
 
 static void check_keys(world* self, int32_t medium, const stateport_image_key* wanted, size_t count) {
