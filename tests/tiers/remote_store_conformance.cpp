@@ -245,9 +245,11 @@ void limits(const MakeStore& make) {
   // Answers count until they are taken.
   CHECK_FALSE(store->put_from(std::span(objects).first(1)));
   for (const RemoteCompletion& answer : answers_of(*store, 3)) CHECK(answer.status == gone);
-  REQUIRE(store->put_from(std::span(objects).first(1)));
-  CHECK(answers_of(*store, 1).front().status == done);
-  CHECK(remove(*store, "conformance/full1") == done);
+  for (int i = 0; i < 3; ++i) {  // together more bytes than the queue takes at a time
+    REQUIRE(store->put_from(std::span(objects).first(1)));
+    CHECK(answers_of(*store, 1).front().status == done);
+    CHECK(remove(*store, "conformance/full1") == done);
+  }
   CHECK(store->statistics().refused_requests == 8);
 }
 

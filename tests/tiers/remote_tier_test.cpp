@@ -214,6 +214,9 @@ TEST_CASE("a read takes the first encoding that is whole") {
   REQUIRE(small.write(key_of(1)) == done);
   CHECK(fp32_alone.read(key_of(1)).status == gone);
   CHECK(both.find(key_of(1)) == done);
+  REQUIRE(fp32_alone.write(key_of(2)) == done);
+  CHECK(both.find(key_of(2)) == done);
+  CHECK(both.find(key_of(3)) == gone);
   const RemoteTierCompletion as_int8 = both.read(key_of(1));
   CHECK(as_int8.status == done);
   CHECK(as_int8.encoding == 1);
@@ -227,6 +230,7 @@ TEST_CASE("a read takes the first encoding that is whole") {
   REQUIRE(objects->erase(int8.name(0, key_of(1))));
   CHECK(both.read(key_of(1)).status == gone);
   both.tier.remove(key_of(1));
+  both.tier.remove(key_of(2));
   both.tier.wait_idle();
   CHECK(objects->keys().empty());
 }
