@@ -79,6 +79,8 @@ def library() -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise BackendError(f"the library {path} cannot be loaded: {error}") from error
+    if not hasattr(loaded, "stateport_last_error") or not hasattr(loaded, "stateport_version"):
+        raise BackendError(f"the library {path} is none of stateport")
     loaded.stateport_last_error.restype = ctypes.c_char_p
     loaded.stateport_version.restype = ctypes.c_char_p
     if hasattr(loaded, "stateport_backend"):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -60,9 +61,10 @@ def open_store(remote: Mapping[str, Any]) -> RemoteStore:
     values = {name: value for name, value in remote.items() if name not in ("store", "password_variable")}
     variable = remote.get("password_variable")
     if variable is not None:
-        if variable not in os.environ:  # perhaps it is the password itself
+        with contextlib.suppress(KeyError, UnicodeEncodeError):
+            values[_SECRET] = os.environ[variable]
+        if _SECRET not in values:  # perhaps the name is the password itself
             raise InvalidArgument("remote.password_variable = (not shown) is no environment variable here")
-        values[_SECRET] = os.environ[variable]
     return _STORES[remote["store"]](**values)
 
 
