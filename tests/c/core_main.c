@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs what needs no device of the C interface from C11: every function, and every kind of misuse that it promises to
-// notice.
+// notice. With STATEPORT_TEST_MEMORY each call is made with every one of its allocations failing: it answers
+// STATEPORT_OUT_OF_MEMORY and has changed nothing.
 #include "check.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+#ifdef STATEPORT_TEST_MEMORY
+extern int64_t memory_failures;
+#endif
 
 int main(void) {
   CHECK(strcmp(stateport_last_error(), "") == 0);
@@ -49,7 +55,12 @@ int main(void) {
   test_cache_tiers_refusals();
   test_handles();
   test_struct_sizes();
+#ifdef STATEPORT_TEST_MEMORY
+  CHECK(memory_failures > 1000);
+  printf("memory ran out %lld times, ", (long long)memory_failures);
+#else
   test_threads();
+#endif
 
   printf("stateport %s without a device, from C: %s\n", stateport_version(),
          check_failures == 0 ? "all checks passed" : "FAILED");
