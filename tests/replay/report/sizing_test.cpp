@@ -46,6 +46,16 @@ TEST_CASE("sizing expects what a replay with that budget finds, below the ceilin
   }
 }
 
+TEST_CASE("what separate pools should hold is the mean over the second half of the requests") {
+  Workload workload(512);
+  for (BlockIdentity own = 1; own <= 4; ++own) workload.add({.input_tokens = 1024}, std::vector{own, own + 10});
+  const auto mean_blocks = [&](std::int64_t requests) {
+    return size_cache(workload, requests, budget, PolicyKind::branch, {}, [] { return true; }).mean_blocks;
+  };
+  REQUIRE(mean_blocks(1) > 0);
+  CHECK(mean_blocks(4) == doctest::Approx(3.5 * mean_blocks(1)));
+}
+
 TEST_CASE("the tokens saved per GiB more add up to the hits") {
   const Sizing sizing = size(PolicyKind::branch);
   double tokens = 0;

@@ -33,6 +33,7 @@ TEST_CASE("what follows the known blocks is a sequence's own") {
   CHECK(a.prefix(5) != other.prefix(5));
   CHECK(a.prefix(12) != other.prefix(12));
   CHECK(a.prefix(11) == again.prefix(11));
+  CHECK(a.token(4) != a.token(8));
 }
 
 TEST_CASE("an answer is named after the session's next prompt if that goes on from this one") {
