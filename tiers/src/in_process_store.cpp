@@ -81,8 +81,8 @@ TransferStatus InProcessObjects::put(std::string_view key, std::span<const Remot
   try {
     Objects added;
     added.push_back({std::string(key), gather(pieces)});
-    evict_until(bytes);
     positions_.emplace(added.front().key, added.begin());
+    evict_until(bytes);
     objects_.splice(objects_.end(), added);
   } catch (const std::bad_alloc&) {
     return TransferStatus::no_room;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote_jobs.hpp"
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -52,16 +54,25 @@ bool is_wrong(TransferStatus status) noexcept {
 
 RemoteJobs::RemoteJobs(RemoteStore& store) : store_(store), completions_(completions_together) {}
 
+/// A read may begin a removal.
+void RemoteJobs::reserve(std::size_t jobs, std::vector<Ended>& ended) {
+  const std::size_t most = 2 * (running_.size() - free_.size() + jobs);
+  detail::reserve_amortised(ended, ended.size() + most);
+  detail::reserve_amortised(free_, std::max(most, running_.size()));
+  detail::reserve_amortised(running_, most);
+}
+
 void RemoteJobs::add(const RemoteJob& job, std::vector<Ended>& ended) {
   try {
     if (job.kind == RemoteJob::Kind::write) job.sets.front().seal(job.memory, job.key);
-    waiting_.push_back(start(job));
   } catch (const std::bad_alloc&) {
     ended.push_back({.job = job, .status = TransferStatus::failed});
+    return;
   }
+  start(job);
 }
 
-std::uint32_t RemoteJobs::start(const RemoteJob& job) {
+void RemoteJobs::start(const RemoteJob& job) noexcept {
   auto number = static_cast<std::uint32_t>(running_.size());
   if (free_.empty()) {
     running_.emplace_back();
@@ -71,6 +82,18 @@ std::uint32_t RemoteJobs::start(const RemoteJob& job) {
   }
   running_[number].job = job;
   running_[number].encoding = 0;
+  wait(number);
+}
+
+void RemoteJobs::wait(std::uint32_t number) noexcept {
+  running_[number].next = none;
+  (first_waiting_ == none ? first_waiting_ : running_[last_waiting_].next) = number;
+  last_waiting_ = number;
+}
+
+std::uint32_t RemoteJobs::stop_waiting() noexcept {
+  const std::uint32_t number = first_waiting_;
+  first_waiting_ = running_[number].next;
   return number;
 }
 
@@ -81,7 +104,7 @@ void RemoteJobs::advance(std::vector<Ended>& ended) {
 }
 
 void RemoteJobs::submit_waiting(std::vector<Ended>& ended) {
-  while (!waiting_.empty() && !full_) {
+  while (first_waiting_ != none && !full_) {
     TransferStatus refusal = TransferStatus::no_room;
     try {
       if (submit_first()) continue;
@@ -92,24 +115,22 @@ void RemoteJobs::submit_waiting(std::vector<Ended>& ended) {
     } catch (const std::exception&) {
       refusal = TransferStatus::failed;
     }
-    const std::uint32_t number = waiting_.front();
-    waiting_.pop_front();
-    end(number, {.status = refusal}, ended);
+    end(stop_waiting(), {.status = refusal}, ended);
   }
 }
 
 bool RemoteJobs::submit_first() {
-  if (!has_keys(running_[waiting_.front()].job.kind)) return submit_objects(waiting_.front());
+  if (!has_keys(running_[first_waiting_].job.kind)) return submit_objects(first_waiting_);
   const std::size_t jobs = jobs_together();
   return submit_keys(jobs) || (jobs > 1 && submit_keys(1));
 }
 
 std::size_t RemoteJobs::jobs_together() const {
-  const RemoteJob& first = running_[waiting_.front()].job;
+  const RemoteJob& first = running_[first_waiting_].job;
   std::size_t keys = objects_of(first.sets);
   std::size_t jobs = 1;
-  for (; jobs < waiting_.size(); ++jobs) {
-    const RemoteJob& job = running_[waiting_[jobs]].job;
+  for (std::uint32_t at = running_[first_waiting_].next; at != none; at = running_[at].next, ++jobs) {
+    const RemoteJob& job = running_[at].job;
     keys += objects_of(job.sets);
     if (job.kind != first.kind || keys > keys_together) break;
   }
@@ -119,23 +140,23 @@ std::size_t RemoteJobs::jobs_together() const {
 bool RemoteJobs::submit_keys(std::size_t jobs) {
   names_.clear();
   keys_.clear();
-  for (std::size_t i = 0; i < jobs; ++i) {
-    Running& running = running_[waiting_[i]];
+  std::uint32_t at = first_waiting_;
+  for (std::size_t i = 0; i < jobs; ++i, at = running_[at].next) {
+    Running& running = running_[at];
     std::size_t part = 0;
     for (const ObjectSet& set : running.job.sets)
       for (std::size_t object = 0; object < set.size(); ++object, ++part) {
         names_.push_back(set.name(object, running.job.key));
-        keys_.push_back({.ticket = ticket_of(waiting_[i], part)});
+        keys_.push_back({.ticket = ticket_of(at, part)});
       }
     running.parts.assign(part, TransferStatus::failed);
     running.waits.assign(part, false);
   }
   for (std::size_t i = 0; i < names_.size(); ++i) keys_[i].key = names_[i];
-  const bool finds = running_[waiting_.front()].job.kind == RemoteJob::Kind::find;
+  const bool finds = running_[first_waiting_].job.kind == RemoteJob::Kind::find;
   if (!(finds ? store_.exists(keys_) : store_.remove(keys_))) return false;
-  for (std::size_t i = 0; i < jobs; ++i) wait_for_answers(running_[waiting_[i]]);
+  for (std::size_t i = 0; i < jobs; ++i) wait_for_answers(running_[stop_waiting()]);
   in_store_ += keys_.size();
-  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(jobs));
   return true;
 }
 
@@ -160,7 +181,7 @@ bool RemoteJobs::submit_objects(std::uint32_t number) {
     return false;
   wait_for_answers(running);
   in_store_ += set.size();
-  waiting_.pop_front();
+  stop_waiting();
   return true;
 }
 
@@ -171,7 +192,11 @@ void RemoteJobs::wait_for_answers(Running& running) noexcept {
 
 void RemoteJobs::take_answers(std::vector<Ended>& ended) {
   for (std::size_t count = completions_.size(); count == completions_.size();) {
-    count = store_.poll(completions_);
+    try {
+      count = store_.poll(completions_);
+    } catch (const std::exception&) {
+      return;  // what it has to say comes later
+    }
     for (const RemoteCompletion& completion : std::span(completions_).first(count)) {
       const std::uint32_t number = number_of(completion.ticket);
       const std::size_t part = part_of(completion.ticket);
@@ -218,14 +243,17 @@ void RemoteJobs::finish_read(std::uint32_t number, std::vector<Ended>& ended) {
   TransferStatus status = summary(running.parts);
   if (status == TransferStatus::gone && encoding + 1 < job.sets.size()) {
     ++running.encoding;
-    waiting_.push_back(number);
+    wait(number);
     return;
   }
   for (std::size_t object = 0; object < set.size() && status == TransferStatus::done; ++object)
     if (running.bytes[object] != set.layout(object).image_bytes()) status = TransferStatus::damaged;
-  if (status == TransferStatus::done) status = set.check(job.memory.first(set.bytes()), job.key);
-  if (is_wrong(status))
-    waiting_.push_back(start({.kind = RemoteJob::Kind::remove, .key = job.key, .sets = job.sets.subspan(encoding, 1)}));
+  try {
+    if (status == TransferStatus::done) status = set.check(job.memory.first(set.bytes()), job.key);
+  } catch (const std::bad_alloc&) {
+    status = TransferStatus::failed;
+  }
+  if (is_wrong(status)) start({.kind = RemoteJob::Kind::remove, .key = job.key, .sets = job.sets.subspan(encoding, 1)});
   end(number,
       {.status = status,
        .encoding = static_cast<std::int32_t>(encoding),
@@ -241,8 +269,8 @@ void RemoteJobs::end(std::uint32_t number, const Ended& how, std::vector<Ended>&
   free_.push_back(number);
 }
 
-void RemoteJobs::give_up() {
-  waiting_.clear();
+void RemoteJobs::give_up() noexcept {
+  first_waiting_ = none;
 }
 
 }  // namespace stateport::tiers

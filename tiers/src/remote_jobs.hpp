@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +33,8 @@ struct RemoteJob {
 ///     find    exists, all objects of all encodings ──► ended
 ///     remove  remove, all objects of all encodings ──► ended
 ///
-/// What the store refuses with an exception has failed. What it refuses for a full queue waits, first in, first out,
-/// until something is answered.
+/// What the store refuses with an exception has failed, and so has what memory runs out for. What the store refuses for
+/// a full queue waits, first in, first out, until something is answered.
 class RemoteJobs {
  public:
   struct Ended {
@@ -48,19 +47,24 @@ class RemoteJobs {
 
   explicit RemoteJobs(RemoteStore& store);
 
-  /// Computes the checksums of a write.
+  /// Makes room for so many jobs to come, and for all ends in `ended`, to which nothing else may be added: no job is
+  /// lost then if memory runs out.
+  void reserve(std::size_t jobs, std::vector<Ended>& ended);
+  /// Computes the checksums of a write. Precondition: reserve().
   void add(const RemoteJob& job, std::vector<Ended>& ended);
   /// Gives what waits to the store, and takes answers. Ended jobs are appended to `ended`.
   void advance(std::vector<Ended>& ended);
   /// Forgets what the store has not begun.
-  void give_up();
+  void give_up() noexcept;
   /// Parts that the store has and that are not answered.
   [[nodiscard]] std::size_t in_store() const noexcept { return in_store_; }
-  [[nodiscard]] bool idle() const noexcept { return in_store_ == 0 && waiting_.empty(); }
+  [[nodiscard]] bool idle() const noexcept { return in_store_ == 0 && first_waiting_ == none; }
 
  private:
+  static constexpr std::uint32_t none = UINT32_MAX;
   struct Running {
     RemoteJob job;
+    std::uint32_t next = none;          ///< that waits
     std::int32_t encoding = 0;          ///< read: that is tried
     std::size_t left = 0;               ///< parts that are not answered
     std::vector<bool> waits;            ///< which these are
@@ -68,7 +72,9 @@ class RemoteJobs {
     std::vector<std::uint64_t> bytes;   ///< of parts that were got
   };
 
-  std::uint32_t start(const RemoteJob& job);
+  void start(const RemoteJob& job) noexcept;
+  void wait(std::uint32_t number) noexcept;
+  std::uint32_t stop_waiting() noexcept;
   void submit_waiting(std::vector<Ended>& ended);
   /// Gives the first of those that wait to the store; finds and removes with those like it behind it. False: the
   /// store's queue is full.
@@ -87,7 +93,8 @@ class RemoteJobs {
   RemoteStore& store_;
   std::vector<Running> running_;
   std::vector<std::uint32_t> free_;
-  std::deque<std::uint32_t> waiting_;
+  std::uint32_t first_waiting_ = none;
+  std::uint32_t last_waiting_ = none;
   std::size_t in_store_ = 0;
   bool full_ = false;  ///< the store refused the first that waits, and has answered nothing since
   // Reused by every call.

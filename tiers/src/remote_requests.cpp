@@ -14,8 +14,7 @@ RemoteRequests::RemoteRequests(const RemoteQueueLimits& limits) : limits_(limits
 }
 
 bool RemoteRequests::add(RemoteRequest::Kind kind, std::span<const RemoteObject> objects) {
-  std::vector<RemoteRequest> requests;
-  requests.reserve(objects.size());
+  std::list<RemoteRequest> requests;
   for (const RemoteObject& object : objects) {
     RemoteRequest& request = requests.emplace_back();
     request.kind = kind;
@@ -29,14 +28,13 @@ bool RemoteRequests::add(RemoteRequest::Kind kind, std::span<const RemoteObject>
 }
 
 bool RemoteRequests::add(RemoteRequest::Kind kind, std::span<const RemoteKey> keys) {
-  std::vector<RemoteRequest> requests;
-  requests.reserve(keys.size());
+  std::list<RemoteRequest> requests;
   for (const RemoteKey& key : keys)
     requests.push_back({.kind = kind, .ticket = key.ticket, .key = std::string(key.key)});
   return add(requests);
 }
 
-bool RemoteRequests::add(std::vector<RemoteRequest>& requests) {
+bool RemoteRequests::add(std::list<RemoteRequest>& requests) {
   const std::lock_guard lock(mutex_);
   if (requests.size() > limits_.queue_requests - queued_requests_) return false;
   std::size_t free_bytes = limits_.queue_bytes - queued_bytes_;
@@ -44,15 +42,17 @@ bool RemoteRequests::add(std::vector<RemoteRequest>& requests) {
     if (request.bytes > free_bytes) return false;
     free_bytes -= request.bytes;
   }
+  completions_.prepare(queued_requests_ + requests.size());
   queued_bytes_ = limits_.queue_bytes - free_bytes;
   queued_requests_ += requests.size();
-  std::ranges::move(requests, std::back_inserter(waiting_));
+  waiting_.splice(waiting_.end(), requests);
   changed_.notify_all();
   return true;
 }
 
 void RemoteRequests::move_front(std::vector<RemoteRequest>& taken, std::size_t count, std::size_t bytes) {
   const RemoteRequest::Kind kind = waiting_.front().kind;
+  taken.reserve(taken.size() + std::min(count, waiting_.size()));
   std::size_t moved_bytes = 0;
   for (std::size_t i = 0; i < count && !waiting_.empty() && waiting_.front().kind == kind; ++i) {
     if (i > 0 && waiting_.front().bytes > bytes - std::min(bytes, moved_bytes)) return;
@@ -77,17 +77,15 @@ bool RemoteRequests::wait_and_take(std::vector<RemoteRequest>& taken, std::size_
   return true;
 }
 
-void RemoteRequests::answer(const RemoteRequest& request, TransferStatus status, std::uint64_t bytes) {
+void RemoteRequests::answer(const RemoteRequest& request, TransferStatus status, std::uint64_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
-  completions_.push_back({request.ticket, status, status == TransferStatus::done ? bytes : 0});
+  completions_.push({request.ticket, status, status == TransferStatus::done ? bytes : 0});
   queued_bytes_ -= request.bytes;
 }
 
 std::size_t RemoteRequests::poll(std::span<RemoteCompletion> completions) {
   const std::lock_guard lock(mutex_);
-  const std::size_t count = std::min(completions.size(), completions_.size());
-  std::copy_n(completions_.begin(), count, completions.begin());
-  completions_.erase(completions_.begin(), completions_.begin() + static_cast<std::ptrdiff_t>(count));
+  const std::size_t count = completions_.hand_out(completions);
   queued_requests_ -= count;
   return count;
 }

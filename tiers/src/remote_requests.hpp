@@ -3,9 +3,11 @@
 
 #include <stateport/tiers/remote_store.hpp>
 
+#include "answer_queue.hpp"
+
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <mutex>
 #include <span>
 #include <string>
@@ -24,6 +26,7 @@ struct RemoteRequest {
 };
 
 /// The bounded queue between a store's callers and the threads that carry requests out, and the way back. Thread-safe.
+/// A call that runs out of memory throws std::bad_alloc and has changed nothing.
 class RemoteRequests {
  public:
   /// Throws InvalidArgument for a limit of 0.
@@ -39,7 +42,7 @@ class RemoteRequests {
   /// The same; waits for one. False: stop() was called.
   bool wait_and_take(std::vector<RemoteRequest>& taken, std::size_t count, std::size_t bytes);
   /// Ends a request that was taken.
-  void answer(const RemoteRequest& request, TransferStatus status, std::uint64_t bytes = 0);
+  void answer(const RemoteRequest& request, TransferStatus status, std::uint64_t bytes = 0) noexcept;
   /// Hands out answers.
   std::size_t poll(std::span<RemoteCompletion> completions);
 
@@ -47,14 +50,14 @@ class RemoteRequests {
   void stop();
 
  private:
-  [[nodiscard]] bool add(std::vector<RemoteRequest>& requests);
+  [[nodiscard]] bool add(std::list<RemoteRequest>& requests);
   void move_front(std::vector<RemoteRequest>& taken, std::size_t count, std::size_t bytes);
 
   RemoteQueueLimits limits_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<RemoteRequest> waiting_;
-  std::deque<RemoteCompletion> completions_;
+  std::list<RemoteRequest> waiting_;
+  AnswerQueue<RemoteCompletion> completions_;
   std::size_t queued_bytes_ = 0;     ///< of requests whose answer was not handed out, until they are ended
   std::size_t queued_requests_ = 0;  ///< accepted, and their answer not handed out
   bool stopping_ = false;

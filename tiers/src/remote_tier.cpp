@@ -3,13 +3,16 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "containers/ready_vector.hpp"
+
+#include "answer_queue.hpp"
 #include "remote_jobs.hpp"
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <system_error>
 #include <thread>
@@ -96,6 +99,8 @@ class RemoteTier::Impl {
     job.accepted = std::chrono::steady_clock::now();
     {
       const std::lock_guard lock(mutex_);
+      answers_.prepare(under_way_ + answers_.size() + 1);
+      detail::reserve_amortised(incoming_, incoming_.size() + 1);
       if (!has_room(job)) return false;
       incoming_.push_back(job);
       ++under_way_;
@@ -106,10 +111,7 @@ class RemoteTier::Impl {
 
   std::size_t poll(std::span<RemoteTierCompletion> completions) {
     const std::lock_guard lock(mutex_);
-    const std::size_t count = std::min(completions.size(), answers_.size());
-    std::copy_n(answers_.begin(), count, completions.begin());
-    answers_.erase(answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(count));
-    return count;
+    return answers_.hand_out(completions);
   }
   void wait_idle() {
     std::unique_lock lock(mutex_);
@@ -145,6 +147,7 @@ class RemoteTier::Impl {
 
   void run() {
     std::vector<tiers::RemoteJobs::Ended> ended;
+    std::vector<tiers::RemoteJob> taken;
     std::chrono::microseconds interval = poll_interval_min;
     std::unique_lock lock(mutex_);
     while (!stopping_ || jobs_.in_store() > 0) {
@@ -154,7 +157,7 @@ class RemoteTier::Impl {
       else
         wake_.wait_for(lock, interval, [&] { return !incoming_.empty(); });
       if (stopping_) incoming_.clear();
-      const std::deque<tiers::RemoteJob> taken = std::exchange(incoming_, {});
+      take_incoming(taken, ended, lock);
       const bool gives_up = stopping_;
       lock.unlock();
       if (gives_up) jobs_.give_up();
@@ -164,7 +167,20 @@ class RemoteTier::Impl {
       lock.lock();
       for (const tiers::RemoteJobs::Ended& job : ended) note_end(job);
       ended.clear();
+      taken.clear();
       if (under_way_ == 0) idle_.notify_all();
+    }
+  }
+
+  /// Without memory for them they stay where they are: they are tried again, a while later.
+  void take_incoming(std::vector<tiers::RemoteJob>& taken, std::vector<tiers::RemoteJobs::Ended>& ended,
+                     std::unique_lock<std::mutex>& lock) {
+    try {
+      jobs_.reserve(incoming_.size(), ended);
+      std::swap(taken, incoming_);
+    } catch (const std::bad_alloc&) {
+      wake_.wait_for(lock, poll_interval_max, [&] { return stopping_; });
+      if (stopping_) incoming_.clear();
     }
   }
 
@@ -191,7 +207,7 @@ class RemoteTier::Impl {
       --finds_;
       ++statistics_.find_answers[status];
     }
-    answers_.push_back(
+    answers_.push(
         {.id = job.id, .status = ended.status, .encoding = ended.encoding, .bytes = ended.bytes, .seconds = seconds});
   }
 
@@ -203,8 +219,8 @@ class RemoteTier::Impl {
   std::mutex mutex_;  ///< of all that follows; held for no call of the store
   std::condition_variable wake_;
   std::condition_variable idle_;
-  std::deque<tiers::RemoteJob> incoming_;
-  std::deque<RemoteTierCompletion> answers_;
+  std::vector<tiers::RemoteJob> incoming_;
+  tiers::AnswerQueue<RemoteTierCompletion> answers_;
   std::size_t under_way_ = 0;  ///< accepted and not ended, removals among them
   std::size_t finds_ = 0;
   RemoteTierStatistics statistics_;
