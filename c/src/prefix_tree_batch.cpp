@@ -3,6 +3,7 @@
 #include <stateport/c/prefix_tree.h>
 
 #include "arguments.hpp"
+#include "containers/ready_vector.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
 
@@ -40,13 +41,15 @@ std::vector<NodeId> read_nodes(const std::uint64_t* nodes, std::size_t count) {
   return result;
 }
 
-/// Makes room for all of them, so that running out of memory changes nothing.
+/// Makes room for all of them, so that running out of memory changes nothing. What a prefix says that the tree has
+/// (prev_tokens) needs none: if the tree lacks it the prefix is refused.
 void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
   std::size_t tokens = 0;
   std::size_t longest = 0;
   std::vector<Namespace> names;
   for (const PrefixInsert& prefix : prefixes) {
-    tokens += prefix.tokens.size();
+    tokens += static_cast<std::size_t>(
+        std::max<std::int64_t>(std::ssize(prefix.tokens) - std::max<std::int64_t>(prefix.prev_tokens, 0), 0));
     longest = std::max(longest, prefix.tokens.size());
     names.push_back(prefix.name_space);
   }
@@ -56,7 +59,7 @@ void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
                              .new_tokens = static_cast<std::int64_t>(tokens),
                              .longest_tokens = static_cast<std::int64_t>(std::min(longest, most)),
                              .names = names});
-  tree.freed.kv.reserve(tree.freed.kv.size() + tokens);
+  detail::reserve_amortised(tree.freed.kv, tree.freed.kv.size() + tokens);
   tree.freed.slots.reserve(static_cast<std::size_t>(tree.tree.slots().capacity_slots()));
 }
 
