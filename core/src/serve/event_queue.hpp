@@ -12,8 +12,8 @@
 
 namespace stateport::detail {
 
-/// Events in order of their numbers, until they are taken. Allocates only when more wait than ever before, and after
-/// prepare(n) not for n events.
+/// Events in order of their numbers, until they are taken. Has room for at most 4 times as many as ever waited together
+/// with those that were prepared for: then it allocates no more. After prepare(n) n events need no allocation.
 class EventQueue {
  public:
   explicit EventQueue(bool on) : on_(on) {}
@@ -21,10 +21,17 @@ class EventQueue {
   [[nodiscard]] bool on() const noexcept { return on_; }
   void prepare(std::size_t count) {
     if (!on_ || count <= events_.capacity() - events_.size()) return;
-    std::vector<CacheEvent> larger;
-    larger.reserve(std::max(events_.size() - taken_ + count, 2 * events_.capacity()));
-    larger.assign(events_.begin() + static_cast<std::ptrdiff_t>(taken_), events_.end());
-    events_ = std::move(larger);
+    const std::size_t waiting = events_.size() - taken_;
+    const auto first = events_.begin() + static_cast<std::ptrdiff_t>(taken_);
+    // Room is used again when at least as many were taken as are moved: each event costs O(1).
+    if (waiting + count <= events_.capacity() && taken_ >= waiting) {
+      events_.erase(events_.begin(), first);
+    } else {
+      std::vector<CacheEvent> larger;
+      larger.reserve(std::max(waiting + count, 2 * events_.capacity()));
+      larger.assign(first, events_.end());
+      events_ = std::move(larger);
+    }
     taken_ = 0;
   }
   /// Numbers the event; without effect if events are off.
