@@ -128,11 +128,17 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   return started;
 }
 
+/// Makes room for `own_tokens` that go back, too; the row's last, because the last plan points into it.
+void TreeRequests::make_room_for_row(Request& request, std::int64_t upto, std::int64_t own_tokens, bool evicts,
+                                     Freed& freed) {
+  make_room(own_tokens, evicts, freed);
+  reserve_amortised(request.row, static_cast<std::size_t>(upto));
+}
+
+/// There is room for it already.
 bool TreeRequests::grow_row(Request& request, std::int64_t upto, Freed& freed) {
   const std::size_t before = request.row.size();
   const auto page = static_cast<std::size_t>(kv_.page_size());
-  reserve_amortised(request.row, static_cast<std::size_t>(upto));
-  make_room(upto, kv_.available() < upto - request.computed(), freed);
   request.row.resize(static_cast<std::size_t>(upto));
   std::size_t filled = before;
   for (; filled < request.row.size() && filled % page != 0; ++filled) request.row[filled] = request.row[filled - 1] + 1;
@@ -173,6 +179,7 @@ std::optional<TreeRequests::ExtendPlan> TreeRequests::extend(RequestId id, std::
   require(upto > start && upto <= static_cast<std::int64_t>(request.prompt_tokens), "upto", upto,
           "must be a position of the prompt that is not computed yet");
   std::optional<Track> track = plan_track(request, upto);
+  make_room_for_row(request, upto, upto, kv_.available() < upto - start, freed);
   if (!grow_row(request, upto, freed)) return std::nullopt;
   ExtendPlan plan{.start = start, .kv = std::span(request.row).subspan(static_cast<std::size_t>(start))};
   if (request.live_state_pending) {
@@ -251,10 +258,9 @@ std::optional<TreeRequests::DecodePlan> TreeRequests::plan_decode(RequestId id, 
                     start + 1 == static_cast<std::int64_t>(request.tokens.size()),
                 "plan_decode", "request", id.value(), "has no output token to feed");
   const std::int64_t upto = start + 1 + drafts;
-  reserve_amortised(request.row, static_cast<std::size_t>(upto));
-  make_room(upto + request.planned, kv_.available() < 1 + drafts, freed);
+  make_room_for_row(request, upto, upto + request.planned, kv_.available() < 1 + drafts, freed);
   drop_decode_plan(request, freed);
-  if (!grow_row(request, start + 1 + drafts, freed)) return std::nullopt;
+  if (!grow_row(request, upto, freed)) return std::nullopt;
   request.planned = 1 + drafts;
   DecodePlan plan{.kv = std::span(request.row).subspan(static_cast<std::size_t>(start)), .track = std::nullopt};
   const std::int64_t position = (start / options_.track_interval + 1) * options_.track_interval;
@@ -272,8 +278,8 @@ bool TreeRequests::append(RequestId id, std::span<const Token> sampled, Freed& f
   require_state(first || request.planned > 0, "append", "request", id.value(), "has run no pass that samples");
   require(count >= 1 && count <= (first ? 1 : request.planned), "sampled", count,
           "must be at least one token and no more than the pass fed");
-  reserve_amortised(request.tokens, request.tokens.size() + sampled.size());
   make_room(request.computed(), false, freed);
+  reserve_amortised(request.tokens, request.tokens.size() + sampled.size());
   request.tokens.insert(request.tokens.end(), sampled.begin(), sampled.end());
   if (first) return false;
   shrink_row(request, request.computed() - request.planned + count, freed);

@@ -9,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -90,14 +91,19 @@ class Engine {
     std::int64_t computed = 0;
   };
 
-  /// What a call may change.
+  /// What a call may change, and where the last plans point.
   std::vector<std::int64_t> seen() const {
     std::vector<std::int64_t> all = {pools_.kv.available(), pools_.tree.slots().free_slots(),
                                      pools_.tree.sizes().protected_tokens, pools_.tree.sizes().evictable_tokens,
                                      cache_.dropped_checkpoints(), std::ssize(freed_.kv), std::ssize(freed_.slots)};
-    for (const Live& live : running_)
-      all.insert(all.end(), {std::ssize(cache_.tokens(live.id)), std::ssize(cache_.kv_row(live.id)),
-                             cache_.protected_tokens(live.id), cache_.live_slot(live.id).value()});
+    for (const Live& live : running_) {
+      const std::span<const Token> tokens = cache_.tokens(live.id);
+      const std::span<const KvIndex> row = cache_.kv_row(live.id);
+      all.insert(all.end(), {std::ssize(tokens), std::ssize(row), cache_.protected_tokens(live.id),
+                             cache_.live_slot(live.id).value(), std::bit_cast<std::intptr_t>(tokens.data()),
+                             std::bit_cast<std::intptr_t>(row.data())});
+      all.insert(all.end(), row.begin(), row.end());
+    }
     return all;
   }
   template <class Call>

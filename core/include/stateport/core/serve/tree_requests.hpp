@@ -158,6 +158,7 @@ class TreeRequests {
   void release_slot(SlotId slot, Freed& freed);
   void release_kv(std::span<const KvIndex> kv, Freed& freed);
   void evict(EvictDemand demand, Freed& freed);
+  void make_room_for_row(Request& request, std::int64_t upto, std::int64_t own_tokens, bool evicts, Freed& freed);
   [[nodiscard]] bool grow_row(Request& request, std::int64_t upto, Freed& freed);
   [[nodiscard]] std::optional<Track> plan_track(const Request& request, std::int64_t upto) const;
   void note_track(Request& request, Track& track);
