@@ -3,6 +3,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
 #include "tree_insert.hpp"
 
@@ -11,7 +12,9 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <new>
 #include <optional>
+#include <string>
 #include <vector>
 
 using namespace stateport;
@@ -294,6 +297,38 @@ TEST_CASE("a slot that a listener keeps is not free: an eviction goes on until i
   tree.check_invariants();
   tree.release_slots(kept);
   CHECK(tree.slots().free_slots() == 2);
+}
+
+TEST_CASE("an eviction that runs out of memory behind a slot that its listener kept returns") {
+  std::uint64_t failures = 0;
+  for (bool done = false; !done; ++failures) {
+    CAPTURE(failures);
+    std::vector<SlotId> kept;
+    kept.reserve(2);
+    PrefixTree tree({.slots = 2, .on_victim = [&](const Victim& victim) {
+                       kept.push_back(victim.slot);
+                       return true;
+                     }});
+    insert(tree, {1, 2}, 0);
+    insert(tree, {1, 2, 3, 4}, 0);
+    const std::string before = tree.pretty_print();
+    Freed freed;
+    EvictResult evicted;
+    bool threw = false;
+    test::fail_heap_allocation(failures + 1);
+    try {
+      evicted = tree.evict({.states = 2}, freed);
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    test::fail_heap_allocation(0);
+    tree.check_invariants();
+    CHECK(threw == (tree.pretty_print() == before));
+    CHECK(threw == kept.empty());
+    CHECK((evicted.states == 0 && freed.slots.empty() && std::ssize(freed.kv) == evicted.tokens));
+    done = kept.size() == 2;
+  }
+  CHECK(failures >= 3);
 }
 
 TEST_CASE("only an unlocked state can be dropped, and its node keeps its KV") {
