@@ -131,8 +131,8 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
 }
 
 void PrefixTree::reserve_inserts(const InsertRoom& room) {
-  require(room.inserts >= 0, "room.inserts", room.inserts, "must not be negative");
-  const auto is_count = [](std::int64_t tokens) { return tokens >= 0 && std::cmp_less_equal(tokens, max_key_tokens); };
+  const auto is_count = [](std::int64_t count) { return count >= 0 && std::cmp_less_equal(count, max_key_tokens); };
+  require(is_count(room.inserts), "room.inserts", room.inserts, "must be a number of inserts, below 2^31");
   require(is_count(room.new_tokens), "room.new_tokens", room.new_tokens, "must be a number of tokens");
   require(is_count(room.longest_tokens), "room.longest_tokens", room.longest_tokens, "must be a number of tokens");
   impl_->reserve_inserts(room);

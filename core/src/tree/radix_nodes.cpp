@@ -44,7 +44,6 @@ RadixNodes::RadixNodes(const PrefixTreeOptions& options, bool keeps_ends)
       keeps_ends_(keeps_ends) {}
 
 void RadixNodes::reserve(std::size_t nodes) {
-  require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   nodes_.reserve(nodes);
   children_.reserve(nodes);
   if (keeps_ends_) ends_.resize(nodes, 0);

@@ -87,6 +87,7 @@ RadixTree::RadixTree(PrefixTreeOptions options)
 
 void RadixTree::reserve_nodes(std::size_t nodes) {
   if (nodes <= nodes_.capacity()) return;
+  require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   victims_.reserve(nodes);
   if (learning_) learning_->reserve(nodes);
   nodes_.reserve(nodes);  // last: its capacity tells the others'

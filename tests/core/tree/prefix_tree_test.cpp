@@ -476,6 +476,17 @@ TEST_CASE("an insert or an eviction that runs out of memory changes nothing") {
   CHECK(failures >= 5);
 }
 
+TEST_CASE("room for more inserts than a tree can hold is refused, and none is made") {
+  PrefixTree tree({.slots = 2});
+  const std::size_t before = tree.bookkeeping_bytes();
+  for (const std::int64_t inserts : {std::int64_t{-1}, std::int64_t{1} << 31, INT64_MAX / 3, INT64_MAX})
+    CHECK_THROWS_WITH_AS(tree.reserve_inserts({.inserts = inserts}),
+                         doctest::Contains(("room.inserts = " + std::to_string(inserts)).c_str()), InvalidArgument);
+  CHECK_THROWS_WITH_AS(tree.reserve_inserts({.inserts = INT32_MAX}), doctest::Contains("nodes = "), InvalidArgument);
+  CHECK(tree.bookkeeping_bytes() == before);
+  tree.check_invariants();
+}
+
 TEST_CASE("a reset that runs out of memory changes nothing") {
   PrefixTree tree({.slots = 2});
   const NodeId node = insert(tree, {1, 2, 3, 4}, 0).node;
