@@ -36,6 +36,11 @@ class NamespaceTable {
   void clear() noexcept;
 
   [[nodiscard]] std::uint32_t children(std::uint32_t number) const noexcept { return records_[number].children; }
+  /// Has a name that nothing needs.
+  [[nodiscard]] bool is_idle(std::uint32_t number) const noexcept {
+    const Record& record = records_[number];
+    return record.children == 0 && !record.reserved && (record.name.extra_key || record.name.salt);
+  }
   [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
 
  private:

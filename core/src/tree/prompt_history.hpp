@@ -5,6 +5,7 @@
 #include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
+#include "containers/ready_vector.hpp"
 #include "tree/position_keys.hpp"
 #include "tree/radix_nodes.hpp"
 
@@ -27,7 +28,7 @@ class PromptHistory {
   void reserve(std::uint32_t prompt_pages) {
     if (!positions_) return;
     positions_->reserve(nodes_.arena().capacity_pages(), prompt_pages);
-    forks_.reserve(prompt_pages);
+    reserve_amortised(forks_, prompt_pages);
   }
   void set_time(double now_s) noexcept;
   [[nodiscard]] double now_s() const noexcept { return now_s_; }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "containers/ready_vector.hpp"
 #include "tree/radix_tree.hpp"
 
 #include <xxhash.h>
@@ -122,11 +123,12 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   const std::int64_t prefix_tokens = nodes_.tokens_of(found.pages);
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
-  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
   if (options_.max_states_per_path >= 0) {
-    path_.reserve(found.depth + 2);
-    freed.slots.reserve(freed.slots.size() + found.depth + 2);
+    reserve_amortised(path_, found.depth + 2);
+    reserve_amortised(freed.slots, freed.slots.size() + found.depth + 2);
   }
+  reserve_amortised(freed.kv, freed.kv.size() + duplicates.size());
+  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
   freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
 
   for (std::uint32_t at = found.node, depth = found.depth; at != root; at = nodes_[at].parent, --depth) {

@@ -302,8 +302,10 @@ void RadixNodes::check_invariants() const {
     const RadixNode& node = nodes_[index];
     require_invariant(children[index] == node.children, structure, "a node counts other children");
   }
-  for (std::uint32_t name = 0; name < names_.size(); ++name)
+  for (std::uint32_t name = 0; name < names_.size(); ++name) {
     require_invariant(root_children[name] == names_.children(name), structure, "a namespace counts other children");
+    require_invariant(!names_.is_idle(name), structure, "a namespace without children is kept");
+  }
   arena_.check_invariants(used_pages);
 }
 

@@ -476,6 +476,47 @@ TEST_CASE("an insert or an eviction that runs out of memory changes nothing") {
   CHECK(failures >= 5);
 }
 
+TEST_CASE("an insert that runs out of memory keeps no name") {
+  const Namespace name{.extra_key = "a name that does not fit into a small string"};
+  const Key key{1, 2, 3};
+  const std::vector<KvIndex> kv{10, 11, 12};
+  std::uint64_t failures = 0;
+  for (bool failed = true; failed;) {
+    PrefixTree tree({.slots = 2, .max_states_per_path = 1});
+    Freed freed;
+    test::fail_heap_allocation(failures + 1);
+    try {
+      tree.insert({.tokens = key, .kv = kv, .name_space = name}, freed);
+      failed = false;
+    } catch (const std::bad_alloc&) {
+      ++failures;
+    }
+    test::fail_heap_allocation(0);
+    tree.check_invariants();
+  }
+  CHECK(failures >= 5);
+}
+
+TEST_CASE("what inserts free has room in a few steps, however many states a path drops") {
+  constexpr std::int32_t count = 1000;
+  PrefixTree tree({.slots = 2, .max_states_per_path = 1, .reserve_nodes = 2 * count, .reserve_tokens = count});
+  Key key(count);
+  std::iota(key.begin(), key.end(), 0);
+  Freed freed;
+  std::uint64_t before = 0;
+  for (std::size_t tokens = 1; tokens <= key.size(); ++tokens) {
+    const std::span<const Token> prefix = std::span(key).first(tokens);
+    SlotId slot;
+    REQUIRE(tree.allocate_slots({&slot, 1}));
+    tree.tag_slot(slot, tree.state_tag(prefix));
+    if (tokens == 2) before = test::heap_allocations();
+    const auto held = static_cast<std::int64_t>(tokens) - 1;
+    tree.insert({.tokens = prefix, .kv = prefix, .slot = slot, .prev_tokens = held}, freed);
+  }
+  CHECK(freed.slots.size() == count - 1);
+  CHECK(test::heap_allocations() - before < 100);
+}
+
 TEST_CASE("room for more inserts than a tree can hold is refused, and none is made") {
   PrefixTree tree({.slots = 2});
   const std::size_t before = tree.bookkeeping_bytes();
