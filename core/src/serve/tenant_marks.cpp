@@ -119,7 +119,7 @@ void TenantMarks::copied(std::size_t group, const GroupCommit& commit) noexcept 
     slots[static_cast<std::size_t>(copy.dst_slot)] = scratch_[static_cast<std::size_t>(copy.src_slot)];
   for (const StepCommit& step : commit.steps)
     if (step.kept_step >= 0) slots[step.kept_slot.index()] = slots[step.live_slot.index()];
-  if (in_columns_) return;  // between columns of one request
+  if (in_columns_) return;  // these copies stay within a request, whose tenant wrote both ends
   for (const SlotCopy& copy : commit.copies)
     slots[static_cast<std::size_t>(copy.dst_slot)] = slots[static_cast<std::size_t>(copy.src_slot)];
 }

@@ -38,8 +38,8 @@ bool same_scrub(const ScrubPlan& a, const ScrubPlan& b) {
   return equal(a.kv_blocks, b.kv_blocks) && equal(a.scratch, b.scratch) && equal(a.draft_rows, b.draft_rows);
 }
 bool same_plan(const PassPlan& a, const PassPlan& b) {
-  return a.pass == b.pass && same_scrub(a.scrub, b.scrub) && a.ready == b.ready && a.rows_without_room == b.rows_without_room &&
-         std::ranges::equal(a.rows, b.rows, same_row) &&
+  return a.pass == b.pass && a.ready == b.ready && a.rows_without_room == b.rows_without_room &&
+         std::ranges::equal(a.rows, b.rows, same_row) && same_scrub(a.scrub, b.scrub) &&
          (!a.ready || std::ranges::equal(a.groups, b.groups, same_group));
 }
 bool same_step(const StepCommit& a, const StepCommit& b) {

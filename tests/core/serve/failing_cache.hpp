@@ -15,8 +15,7 @@ namespace stateport::test {
 /// A RequestCache that is short of memory: each call is made with its first allocation failing, then with its second,
 /// and so on until it succeeds. After each failure everything that can be observed equals what a twin shows, which had
 /// the same calls before and no failure, and the last plan still says what it said; after the success the answers are
-/// equal, too. Whatever a failed call leaves
-/// behind unseen makes a later answer differ.
+/// equal, too. Whatever a failed call leaves behind unseen makes a later answer differ.
 class FailingCache final : public RequestCache {
  public:
   /// `and_later`: all allocations after the failing one fail, too, until the call ends. `failures` are counted.
