@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank does with objects that come from other machines: any model, rank and grid, and sealed objects that are
-// edited. Calls that are refused must say so by InvalidArgument.
+// edited; and plans of hand-overs between any ranks. Calls that are refused must say so by InvalidArgument.
 #include <stateport/core/model/error.hpp>
+#include <stateport/tiers/handover.hpp>
 #include <stateport/tiers/object_set.hpp>
 
 #include "byte_source.hpp"
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 using namespace stateport;
@@ -75,6 +78,66 @@ void check_set(fuzz::ByteSource& source, const ObjectSet& set) {
   fuzz::expect(status == TransferStatus::done || edited || cut, "what nobody changed is whole");
 }
 
+/// Ranks that mostly are some of a group.
+std::vector<ReshardRank> ranks(fuzz::ByteSource& source, std::int32_t layers) {
+  std::vector<ReshardRank> result(source.below(5));
+  const auto below = [&](std::int32_t end) {
+    return static_cast<std::int32_t>(source.below(static_cast<std::uint32_t>(end)));
+  };
+  for (ReshardRank& rank : result) {
+    const std::int32_t groups = 1 << below(3);
+    rank = {number(source), {0, layers, below(groups), groups}};
+    if (source.chance(64)) rank.shard.layer_begin = number(source);
+    if (source.chance(32)) rank.shard.layer_end = number(source);
+    if (source.chance(16)) rank.shard.head_group = number(source);
+    if (source.chance(16)) rank.shard.head_groups = number(source);
+  }
+  return result;
+}
+
+/// Which object of a rank begins at `offset`; empty: none.
+std::string object_at(const ObjectSet& set, std::uint64_t offset) {
+  for (std::size_t i = 0; i < set.size(); ++i)
+    if (set.offset(i) == offset) return set.name(i, {});
+  return {};
+}
+
+bool has_object(const ObjectSet& set, const std::string& name) {
+  for (std::size_t i = 0; i < set.size(); ++i)
+    if (set.name(i, {}) == name) return true;
+  return false;
+}
+
+/// Each object of each destination comes once, from the smallest rank that has it.
+void check_handover(fuzz::ByteSource& source, const ModelLayout& layout, ObjectSetOptions options) {
+  constexpr std::size_t objects_max = 64;  // more take long
+  const std::vector<ReshardRank> from = ranks(source, layout.layers());
+  const std::vector<ReshardRank> to = ranks(source, layout.layers());
+  const HandoverPlan plan = plan_handover(layout, from, to, options);
+  options.grid = plan.grid;
+  std::vector<ObjectSet> held;
+  for (const ReshardRank& rank : from) held.emplace_back(layout, rank.shard, options);
+  const bool is_large = std::ranges::any_of(held, [](const ObjectSet& set) { return set.size() > objects_max; });
+  if (is_large || plan.ranges.size() > objects_max) return;
+  auto range = plan.ranges.begin();
+  for (const ReshardRank& rank : to) {
+    const ObjectSet set(layout, rank.shard, options);
+    for (std::size_t i = 0; i < set.size(); ++i, ++range) {
+      fuzz::expect(range != plan.ranges.end() && range->dst_rank == rank.global_rank &&
+                       range->dst_offset == set.offset(i) && range->bytes == set.layout(i).image_bytes(),
+                   "a range for each object");
+      const std::string name = set.name(i, {});
+      for (std::size_t other = 0; other < from.size(); ++other) {
+        if (from[other].global_rank > range->src_rank) continue;
+        const bool is_source = from[other].global_rank == range->src_rank;
+        fuzz::expect(has_object(held[other], name) == is_source, "from the smallest rank that has it");
+        fuzz::expect(!is_source || object_at(held[other], range->src_offset) == name, "from where it lies");
+      }
+    }
+  }
+  fuzz::expect(range == plan.ranges.end(), "no range is left");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -89,7 +152,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                              .encoding = {}};
     if (source.chance(64)) options.encoding.recurrent = static_cast<ElementType>(source.below(9));
     if (source.chance(64)) options.encoding.conv = static_cast<ElementType>(source.below(9));
-    check_set(source, ObjectSet(layout, rank, options));
+    if (source.chance(64)) {
+      check_handover(source, layout, options);
+    } else {
+      check_set(source, ObjectSet(layout, rank, options));
+    }
   } catch (const InvalidArgument&) {
     // Refused with a text.
   }
