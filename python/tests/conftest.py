@@ -2,8 +2,10 @@
 """Seeds of random tests, and the device."""
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,6 +16,22 @@ def seeds(usual: int) -> range:
     """How many seeds a random test runs, from which one on: STATEPORT_TEST_SEEDS, STATEPORT_TEST_FIRST_SEED."""
     first = int(os.environ.get("STATEPORT_TEST_FIRST_SEED", "1"))
     return range(first, first + int(os.environ.get("STATEPORT_TEST_SEEDS", usual)))
+
+
+@contextlib.contextmanager
+def open_images(folder: pathlib.Path) -> Iterator[Callable[[], list[bool]]]:
+    """Holds the image files of a folder open (another name would keep them from being scrubbed), and answers of each
+    whether a byte of it is not zero: also when its name is gone."""
+    with contextlib.ExitStack() as end:
+        files = [end.enter_context(file.open("rb")) for file in folder.rglob("*.img")]
+
+        def hold_bytes() -> list[bool]:
+            for file in files:
+                file.seek(0)
+            return [any(file.read()) for file in files]
+
+        assert files and all(hold_bytes())
+        yield hold_bytes
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stateport as sp
+from conftest import open_images
 from stateport import file_tier
 
 STATE = [sp.TensorSpec("conv", "bfloat16", (3, 64), conv_layout="ds"), sp.TensorSpec("recurrent", "float32", (4, 8))]
@@ -67,11 +68,11 @@ def test_a_scrubbing_tier_overwrites_what_it_removes(tmp_path: pathlib.Path, scr
                      scrub=scrub) as tier:
         tier.write(1, keys_of("state", 1), images_of(tier, "state", 1))
         assert answers(tier) == {1: "done"}
-        with next((tmp_path / "images").glob("*.img")).open("rb") as opened:
+        with open_images(tmp_path / "images") as hold_bytes:
             tier.remove(keys_of("state", 1))
             tier.wait()
             assert not list((tmp_path / "images").glob("*.img"))
-            assert any(opened.read()) != scrub
+            assert any(hold_bytes()) != scrub
 
 
 def test_what_was_written_is_read_also_by_the_next_tier_of_the_folder(tmp_path: pathlib.Path) -> None:
