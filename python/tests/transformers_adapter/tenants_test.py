@@ -158,11 +158,11 @@ def test_files_that_are_dropped_hold_nothing_any_more(model: Any, tmp_path: path
     for scrub in (False, True):
         folder = tmp_path / str(scrub)
         tiers = Tiers(folder=folder, file_bytes="8 MiB", write_through=True)
-        with PrefixCache(model, memory="1 MiB", page_tokens=4, tiers=tiers, scrub=scrub) as cache:
-            serve(cache, PROMPT, TENANTS[1])
-            cache.drain()
-            with open_images(folder) as hold_bytes:
-                cache.reset()
-                cache.drain()
-                assert not list(folder.rglob("*.img"))
-                assert any(hold_bytes()) != scrub
+        cache = PrefixCache(model, memory="1 MiB", page_tokens=4, tiers=tiers, scrub=scrub)
+        serve(cache, PROMPT, TENANTS[1])
+        cache.drain()
+        with open_images(folder) as hold_bytes:
+            cache.reset()
+            cache.close()
+            assert not list(folder.rglob("*.img"))
+            assert any(hold_bytes()) != scrub
