@@ -144,7 +144,9 @@ World& made_world() {
 
 void check_found(World& world, const FoundFile& found) {
   ImageDirectory directory(world.folder.punches_holes());
-  const FileIndex file = directory.add_file(found.name, found.bytes, found.hole_bytes, found.foreign_images > 0);
+  directory.reserve(1, found.images.size());
+  const FileIndex file =
+      directory.add_file({found.name, found.images.size()}, found.bytes, found.hole_bytes, found.foreign_images > 0);
   fuzz::expect(found.hole_bytes <= found.bytes, "holes lie in the file");
   for (const FoundImage& image : found.images) {
     fuzz::expect(image.offset + image.layout->image_bytes() <= found.bytes, "images lie in the file");

@@ -45,7 +45,8 @@ TEST_CASE("images whose keys have one hash are told apart") {
   const auto key_of = [&](std::uint64_t i) { return ImageKey{.prefix = {{i, spread(i)}}, .tokens = 16}; };
   for (std::uint64_t i = 0; i < keys; ++i) {
     REQUIRE(ImageKeyHash()(key_of(i)) == ImageKeyHash()(key_of(0)));
-    const FileIndex file = directory.add_file(std::to_string(i), layouts[0].image_bytes(), 0, false);
+    directory.reserve(1, 1);
+    const FileIndex file = directory.add_file({std::to_string(i), 1}, layouts[0].image_bytes(), 0, false);
     directory.add_image(file, key_of(i), layouts[0], 0);
   }
   for (std::uint64_t i = 0; i < keys; i += 2) CHECK(directory.remove(key_of(i)));

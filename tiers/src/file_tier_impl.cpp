@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -35,6 +36,15 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+template <class Call>
+TransferStatus failed_without_memory(Call&& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return TransferStatus::failed;
+  }
+}
+
 std::size_t index(TransferStatus status) {
   return static_cast<std::size_t>(status);
 }
@@ -52,6 +62,9 @@ FileTier::Impl::Impl(const FileTierOptions& options, std::vector<ImageLayout> la
   } catch (const std::system_error& error) {
     stop_lanes();
     throw BackendError("start of a thread", error.what());
+  } catch (...) {
+    stop_lanes();
+    throw;
   }
 }
 
@@ -61,6 +74,7 @@ FileTier::Impl::~Impl() {
 
 void FileTier::Impl::start_lanes() {
   for (std::int32_t i = 0; i < options_.lanes; ++i) ios_.push_back(std::make_unique<ImageIo>(folder_, stopping_));
+  lanes_.reserve(ios_.size());
   for (const std::unique_ptr<ImageIo>& io : ios_) lanes_.emplace_back([this, &io] { run_lane(*io); });
 }
 
@@ -88,8 +102,10 @@ void FileTier::Impl::open_folder() {
     findings_.damaged_files += found.damaged ? 1 : 0;
     findings_.foreign_images += found.foreign_images;
     if (!found.readable) continue;
-    const FileIndex file =
-        directory_.add_file(std::move(found.name), found.bytes, found.hole_bytes, found.foreign_images > 0);
+    directory_.reserve(1, found.images.size());
+    tidies_.prepare(directory_.files() + 1);
+    const FileIndex file = directory_.add_file({std::move(found.name), found.images.size()}, found.bytes,
+                                               found.hole_bytes, found.foreign_images > 0);
     for (const FoundImage& image : found.images) directory_.add_image(file, image.key, *image.layout, image.offset);
     tidy_if_due(file);
   }
@@ -111,7 +127,10 @@ bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
     require(image.image != nullptr, "images.image", 0, "must not be null");
     write.images.push_back({image.key, &layout, image.image});
   }
+  write.removed.resize(write.images.size());
+  std::list<Write> accepted(1);
   const std::lock_guard lock(mutex_);
+  reserve_answer();
   std::erase_if(write.images, [this](const ImageToWrite& image) { return directory_.find(image.key) != nullptr; });
   for (const ImageToWrite& image : write.images) write.bytes += image.layout->image_bytes();
   if (write.images.empty()) {
@@ -125,10 +144,14 @@ bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
     ++statistics_.refused_writes;
     return false;
   }
+  write.file = {folder_.image_name(next_number_), write.images.size()};
+  directory_.reserve(writes_.size() + 1, images_to_write_ + write.images.size());
+  tidies_.prepare(directory_.files() + writes_.size() + 1);
+  images_to_write_ += write.images.size();
   statistics_.write_queue_bytes += write.bytes;
-  write.removed.resize(write.images.size());
   write.number = next_number_++;
-  writes_.push_back(std::move(write));
+  accepted.front() = std::move(write);
+  writes_.splice(writes_.end(), accepted);
   if (next_write_ == writes_.end()) --next_write_;
   changed_.notify_all();
   return true;
@@ -138,6 +161,7 @@ bool FileTier::Impl::read(TransferId id, const ImageKey& key, std::span<std::byt
   const ImageLayout& layout = layout_of(key);
   require(image.size() == layout.image_bytes(), "image.size()", image.size(), "must be image_bytes() of the layout");
   const std::lock_guard lock(mutex_);
+  reserve_answer();
   const ImageDirectory::Place* place = directory_.find(key);
   if (place && image.size() > options_.queue_bytes - statistics_.read_queue_bytes) {
     ++statistics_.refused_reads;
@@ -148,12 +172,14 @@ bool FileTier::Impl::read(TransferId id, const ImageKey& key, std::span<std::byt
     answer({.id = id, .status = TransferStatus::gone});
     return true;
   }
+  std::list<Read> accepted;
+  accepted.push_back({.id = id,
+                      .source = {key, &layout, directory_.name(place->file), place->offset},
+                      .file = place->file,
+                      .image = image.data()});
   statistics_.read_queue_bytes += image.size();
   directory_.add_reader(place->file);
-  reads_.push_back({.id = id,
-                    .source = {key, &layout, directory_.name(place->file), place->offset},
-                    .file = place->file,
-                    .image = image.data()});
+  reads_.splice(reads_.end(), accepted);
   changed_.notify_all();
   return true;
 }
@@ -187,10 +213,7 @@ std::vector<ImageKey> FileTier::Impl::keys() const {
 
 std::size_t FileTier::Impl::poll(std::span<FileCompletion> completions) {
   const std::lock_guard lock(mutex_);
-  const std::size_t count = std::min(completions.size(), completions_.size());
-  std::copy_n(completions_.begin(), count, completions.begin());
-  completions_.erase(completions_.begin(), completions_.begin() + static_cast<std::ptrdiff_t>(count));
-  return count;
+  return completions_.hand_out(completions);
 }
 
 void FileTier::Impl::wait_idle() const {
@@ -199,7 +222,7 @@ void FileTier::Impl::wait_idle() const {
 }
 
 bool FileTier::Impl::idle() const {
-  return writes_.empty() && reads_.empty() && tidies_.empty() && busy_lanes_ == 0;
+  return writes_.empty() && reads_.empty() && tidies_.size() == 0 && busy_lanes_ == 0;
 }
 
 FileTierStatistics FileTier::Impl::statistics() const {
@@ -224,31 +247,36 @@ void FileTier::Impl::check_invariants() const {
                     "the bytes to read are miscounted");
 }
 
-void FileTier::Impl::answer(const FileCompletion& completion) {
-  completions_.push_back(completion);
+void FileTier::Impl::reserve_answer() {
+  // Each lane may have a read.
+  completions_.prepare(completions_.size() + writes_.size() + reads_.size() + lanes_.size() + 1);
 }
 
-void FileTier::Impl::tidy_if_due(FileIndex file) {
-  if (std::optional<Tidy> tidy = directory_.begin_tidy(file)) {
-    tidies_.push_back(std::move(*tidy));
-    changed_.notify_all();
-  }
+void FileTier::Impl::answer(const FileCompletion& completion) noexcept {
+  completions_.push(completion);
+}
+
+void FileTier::Impl::tidy_if_due(FileIndex file) noexcept {
+  const std::optional<Tidy> tidy = directory_.begin_tidy(file);
+  if (!tidy) return;
+  tidies_.push(*tidy);
+  changed_.notify_all();
 }
 
 void FileTier::Impl::run_lane(ImageIo& io) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock,
-                  [this] { return stopping_ || !reads_.empty() || !tidies_.empty() || next_write_ != writes_.end(); });
+    changed_.wait(
+        lock, [this] { return stopping_ || !reads_.empty() || tidies_.size() > 0 || next_write_ != writes_.end(); });
     // A request waits for what is read. What is removed makes room for what is written.
     ++busy_lanes_;
     if (!reads_.empty()) {
       const Read read = std::move(reads_.front());
       reads_.pop_front();
       carry_out(io, read, lock);
-    } else if (!tidies_.empty()) {
-      const Tidy tidy = std::move(tidies_.front());
-      tidies_.pop_front();
+    } else if (tidies_.size() > 0) {
+      Tidy tidy;
+      tidies_.hand_out({&tidy, 1});
       carry_out(io, tidy, lock);
     } else if (!stopping_) {
       carry_out(io, next_write_++, lock);
@@ -264,11 +292,13 @@ void FileTier::Impl::run_lane(ImageIo& io) {
 void FileTier::Impl::carry_out(ImageIo& io, std::list<Write>::iterator write, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto begin = std::chrono::steady_clock::now();
-  const TransferStatus status = io.write(write->number, write->images, options_.free_floor_bytes);
+  const TransferStatus status =
+      failed_without_memory([&] { return io.write(write->number, write->images, options_.free_floor_bytes); });
   const double seconds = seconds_since(begin);
   lock.lock();
   const bool done = status == TransferStatus::done;
   statistics_.write_queue_bytes -= write->bytes;
+  images_to_write_ -= write->images.size();
   if (done) publish(*write);
   if (done || !stopping_) {
     ++statistics_.write_answers[index(status)];
@@ -280,8 +310,8 @@ void FileTier::Impl::carry_out(ImageIo& io, std::list<Write>::iterator write, st
   writes_.erase(write);
 }
 
-void FileTier::Impl::publish(const Write& write) {
-  const FileIndex file = directory_.add_file(folder_.image_name(write.number), write.bytes, 0, false);
+void FileTier::Impl::publish(Write& write) noexcept {
+  const FileIndex file = directory_.add_file(std::move(write.file), write.bytes, 0, false);
   std::uint64_t offset = 0;
   for (const ImageToWrite& image : write.images) {
     directory_.add_image(file, image.key, *image.layout, offset);
@@ -295,7 +325,7 @@ void FileTier::Impl::publish(const Write& write) {
 void FileTier::Impl::carry_out(ImageIo& io, const Read& read, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto begin = std::chrono::steady_clock::now();
-  const TransferStatus status = io.read(read.source, read.image);
+  const TransferStatus status = failed_without_memory([&] { return io.read(read.source, read.image); });
   const double seconds = seconds_since(begin);
   lock.lock();
   const std::uint64_t bytes = status == TransferStatus::done ? read.source.layout->image_bytes() : 0;
@@ -332,9 +362,9 @@ void FileTier::Impl::forget(const Read& read, TransferStatus status) {
 void FileTier::Impl::carry_out(ImageIo& io, const Tidy& tidy, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   if (tidy.unlink)
-    folder_.remove(tidy.name);
+    folder_.remove(*tidy.name);
   else
-    io.punch(tidy.name, tidy.holes);
+    io.punch(*tidy.name, tidy.holes);
   lock.lock();
   directory_.finish_tidy(tidy);
   tidy_if_due(tidy.file);

@@ -3,6 +3,7 @@
 
 #include <stateport/tiers/file_tier.hpp>
 
+#include "ready_queue.hpp"
 #include "file_calls.hpp"
 #include "image_directory.hpp"
 #include "image_folder.hpp"
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -49,6 +49,7 @@ class FileTier::Impl {
     std::vector<bool> removed;  ///< by image: while it was being written
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;
+    ImageDirectory::NewFile file;
   };
   struct Read {
     TransferId id = 0;
@@ -70,10 +71,12 @@ class FileTier::Impl {
   void carry_out(ImageIo& io, const Tidy& tidy, std::unique_lock<std::mutex>& lock);
 
   // With the lock held:
-  void publish(const Write& write);
+  void publish(Write& write) noexcept;
   void forget(const Read& read, TransferStatus status);
-  void tidy_if_due(FileIndex file);
-  void answer(const FileCompletion& completion);
+  void tidy_if_due(FileIndex file) noexcept;
+  /// For one request more than those that are not answered.
+  void reserve_answer();
+  void answer(const FileCompletion& completion) noexcept;
   [[nodiscard]] bool idle() const;
 
   FileTierOptions options_;
@@ -87,9 +90,10 @@ class FileTier::Impl {
   ImageDirectory directory_;
   std::list<Write> writes_;  ///< accepted and not answered; those from next_write_ on have not begun
   std::list<Write>::iterator next_write_ = writes_.end();
-  std::deque<Read> reads_;
-  std::deque<Tidy> tidies_;
-  std::deque<FileCompletion> completions_;
+  std::list<Read> reads_;
+  std::size_t images_to_write_ = 0;
+  tiers::ReadyQueue<Tidy> tidies_;
+  tiers::ReadyQueue<FileCompletion> completions_;
   std::int32_t busy_lanes_ = 0;
   std::uint64_t next_number_ = 0;
   FileTierStatistics statistics_;              ///< without what is computed when asked for

@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -17,25 +19,41 @@ void ImageDirectory::change(FileIndex file, Change&& change) {
   held_bytes_ += changed.held_bytes();
 }
 
-FileIndex ImageDirectory::add_file(std::string name, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign) {
+void ImageDirectory::reserve(std::size_t files, std::size_t images) {
+  detail::reserve_amortised(files_, files_.size() + files);
+  detail::reserve_amortised(free_, files_.size() + files);
+  detail::reserve_amortised(places_, places_.size() + images);
+}
+
+ImageDirectory::NewFile::NewFile(std::string file_name, std::size_t images)
+    : name(std::make_shared<const std::string>(std::move(file_name))) {
+  room.reserve(images);
+}
+
+FileIndex ImageDirectory::add_file(NewFile file, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign) noexcept {
   if (free_.empty()) {
     free_.push_back(static_cast<FileIndex>(files_.size()));
     files_.emplace_back();
   }
-  const FileIndex file = free_.back();
+  const FileIndex number = free_.back();
   free_.pop_back();
-  files_[at(file)] = {
-      .name = std::move(name), .bytes = bytes, .given_back_bytes = hole_bytes, .foreign = foreign, .used = true};
-  return file;
+  files_[at(number)] = {.name = std::move(file.name),
+                        .bytes = bytes,
+                        .given_back_bytes = hole_bytes,
+                        .foreign = foreign,
+                        .used = true,
+                        .removed = std::move(file.room)};
+  return number;
 }
 
-void ImageDirectory::add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) {
+void ImageDirectory::add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout,
+                               std::uint64_t offset) noexcept {
   const bool added = places_.try_emplace(key, Place{file, &layout, offset}).second;
   change(file,
          [&](File& changed) { added ? static_cast<void>(++changed.images) : give_back(changed, layout, offset); });
 }
 
-void ImageDirectory::give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const {
+void ImageDirectory::give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const noexcept {
   // The header stays: it leads to the image behind it.
   file.removed.push_back({offset + layout.header_bytes(), offset + layout.image_bytes()});
   if (punches_holes_) file.given_back_bytes += layout.image_bytes() - layout.header_bytes();
@@ -46,7 +64,7 @@ const ImageDirectory::Place* ImageDirectory::find(const ImageKey& key) const {
   return found == places_.end() ? nullptr : &found->second;
 }
 
-bool ImageDirectory::remove(const ImageKey& key) {
+bool ImageDirectory::remove(const ImageKey& key) noexcept {
   const auto found = places_.find(key);
   if (found == places_.end()) return false;
   const Place place = found->second;
@@ -58,12 +76,12 @@ bool ImageDirectory::remove(const ImageKey& key) {
   return true;
 }
 
-void ImageDirectory::remove(const ImageKey& key, FileIndex file) {
+void ImageDirectory::remove(const ImageKey& key, FileIndex file) noexcept {
   const Place* place = find(key);
   if (place && place->file == file) remove(key);
 }
 
-void ImageDirectory::disown(const ImageKey& key, FileIndex file) {
+void ImageDirectory::disown(const ImageKey& key, FileIndex file) noexcept {
   const Place* place = find(key);
   if (!place || place->file != file) return;
   places_.erase(key);
@@ -73,21 +91,25 @@ void ImageDirectory::disown(const ImageKey& key, FileIndex file) {
   });
 }
 
-std::optional<ImageDirectory::Tidy> ImageDirectory::begin_tidy(FileIndex file) {
+bool ImageDirectory::is_due(const File& file) const noexcept {
+  return file.used && file.readers == 0 && !file.tidying &&
+         (file.images == 0 || (punches_holes_ && !file.removed.empty()));
+}
+
+std::optional<ImageDirectory::Tidy> ImageDirectory::begin_tidy(FileIndex file) noexcept {
   File& due = files_[at(file)];
-  if (due.readers > 0 || due.tidying || !due.used) return {};
-  const bool punch = punches_holes_ && !due.removed.empty();
-  if (due.images > 0 && !punch) return {};
+  if (!is_due(due)) return {};
   due.tidying = true;
+  due.being_given_back = due.removed.size();
   Tidy tidy{.file = file, .name = due.name, .unlink = due.images == 0 && !due.foreign};
-  const std::vector<FileRange> removed = std::exchange(due.removed, {});
-  if (punch && !tidy.unlink) tidy.holes = removed;
+  if (punches_holes_ && !tidy.unlink) tidy.holes = due.removed;
   return tidy;
 }
 
-void ImageDirectory::finish_tidy(const Tidy& tidy) {
+void ImageDirectory::finish_tidy(const Tidy& tidy) noexcept {
   File& done = files_[at(tidy.file)];
   done.tidying = false;
+  done.removed.erase(done.removed.begin(), done.removed.begin() + static_cast<std::ptrdiff_t>(done.being_given_back));
   if (done.images > 0 || done.readers > 0 || !done.removed.empty()) return;
   done = {};
   free_.push_back(tidy.file);
@@ -121,9 +143,7 @@ void ImageDirectory::check_invariants() const {
     require_invariant(file.readers >= 0, structure, "a file has less than no readers");
     require_invariant(file.given_back_bytes <= file.bytes, structure, "a file has more holes than bytes");
     require_invariant(file.used || file.images + file.readers == 0, structure, "a free file is in use");
-    const bool due = file.used && file.readers == 0 && !file.tidying &&
-                     (file.images == 0 || (punches_holes_ && !file.removed.empty()));
-    require_invariant(!due, structure, "a file waits for nobody");
+    require_invariant(!is_due(file), structure, "a file waits for nobody");
     held_bytes += file.held_bytes();
     unused += file.used ? 0 : 1;
   }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,20 +54,31 @@ class ImageDirectory {
     std::uint64_t offset = 0;
   };
 
+  /// The name of a file that comes, and room for the ranges that are removed from it.
+  struct NewFile {
+    NewFile() = default;
+    NewFile(std::string file_name, std::size_t images);
+    std::shared_ptr<const std::string> name;
+    std::vector<FileRange> room;
+  };
+  /// Makes room for so many files and images that come. Adding them, and all that is done with them then, does not
+  /// allocate.
+  void reserve(std::size_t files, std::size_t images);
   /// A new file with `bytes`, of which `hole_bytes` were given back before. `foreign`: it holds images of others, and
-  /// is never removed.
-  FileIndex add_file(std::string name, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign);
+  /// is never removed. Precondition: reserve().
+  FileIndex add_file(NewFile file, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign) noexcept;
   /// An image of a file that is not settled. One that another file holds is a removed one from the beginning.
-  void add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset);
+  /// Precondition: reserve().
+  void add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) noexcept;
 
   [[nodiscard]] const Place* find(const ImageKey& key) const;
-  [[nodiscard]] const std::string& name(FileIndex file) const { return files_[at(file)].name; }
+  [[nodiscard]] const std::string& name(FileIndex file) const { return *files_[at(file)].name; }
   /// False: not held.
-  bool remove(const ImageKey& key);
+  bool remove(const ImageKey& key) noexcept;
   /// As remove, if the image still lies in `file`: another may have come in its place.
-  void remove(const ImageKey& key, FileIndex file);
+  void remove(const ImageKey& key, FileIndex file) noexcept;
   /// The image in `file` is another one's: it is not held any more, and its bytes and the file are left alone.
-  void disown(const ImageKey& key, FileIndex file);
+  void disown(const ImageKey& key, FileIndex file) noexcept;
 
   void add_reader(FileIndex file) { ++files_[at(file)].readers; }
   void drop_reader(FileIndex file) { --files_[at(file)].readers; }
@@ -74,14 +86,16 @@ class ImageDirectory {
   /// What is to be done with a file.
   struct Tidy {
     FileIndex file = -1;
-    std::string name;
+    std::shared_ptr<const std::string> name;
     bool unlink = false;
-    std::vector<FileRange> holes;
+    std::span<const FileRange> holes;  ///< until it is finished
   };
   /// The work that is due for a file, which then counts as begun; nothing if none is. To be asked after settling,
   /// removing, dropping a reader and finishing.
-  [[nodiscard]] std::optional<Tidy> begin_tidy(FileIndex file);
-  void finish_tidy(const Tidy& tidy);
+  [[nodiscard]] std::optional<Tidy> begin_tidy(FileIndex file) noexcept;
+  void finish_tidy(const Tidy& tidy) noexcept;
+  /// At least as many as there are files: at most one piece of work of each is begun.
+  [[nodiscard]] std::size_t files() const noexcept { return files_.size(); }
 
   [[nodiscard]] std::size_t images() const noexcept { return places_.size(); }
   /// Of files that hold images, without holes.
@@ -91,7 +105,7 @@ class ImageDirectory {
 
  private:
   struct File {
-    std::string name;
+    std::shared_ptr<const std::string> name;
     std::uint64_t bytes = 0;
     std::uint64_t given_back_bytes = 0;  ///< holes, and ranges that will be
     std::int32_t images = 0;
@@ -99,14 +113,16 @@ class ImageDirectory {
     bool foreign = false;
     bool tidying = false;
     bool used = false;
-    std::vector<FileRange> removed;  ///< since the last tidy
+    std::vector<FileRange> removed;  ///< those that are being given back, and those since then
+    std::size_t being_given_back = 0;
     [[nodiscard]] std::uint64_t held_bytes() const noexcept { return images > 0 ? bytes - given_back_bytes : 0; }
   };
+  [[nodiscard]] bool is_due(const File& file) const noexcept;
   [[nodiscard]] static std::size_t at(FileIndex file) noexcept { return static_cast<std::size_t>(file); }
   /// Changes what counts for the file and keeps the sum.
   template <class Change>
   void change(FileIndex file, Change&& change);
-  void give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const;
+  void give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const noexcept;
 
   bool punches_holes_;
   FlatMap<ImageKey, Place, ImageKeyHash> places_;

@@ -77,7 +77,7 @@ ImageFolder::ImageFolder(FileCalls& calls, const std::string& path, bool scrub)
 }
 
 ImageFolder::~ImageFolder() {
-  if (lock_) ::unlinkat(folder_.get(), (writer_ + std::string(lock_suffix)).c_str(), 0);
+  if (lock_) ::unlinkat(folder_.get(), lock_name_.c_str(), 0);
 }
 
 void ImageFolder::require_ours() {
@@ -94,8 +94,8 @@ void ImageFolder::take_lock() {
   constexpr int tries = 100;
   for (int i = 0; i < tries; ++i) {
     writer_ = random_writer();
-    const std::string name = writer_ + std::string(lock_suffix);
-    lock_ = FileHandle(open_in_folder(folder_.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL));
+    lock_name_ = writer_ + std::string(lock_suffix);
+    lock_ = FileHandle(open_in_folder(folder_.get(), lock_name_.c_str(), O_RDWR | O_CREAT | O_EXCL));
     if (!lock_) throw_system(path_, "it cannot be written", errno);
     struct stat facts = {};
     // Between these two calls another writer may have taken the lock for a dead one's and removed it.
@@ -156,9 +156,10 @@ std::string ImageFolder::image_name(std::uint64_t number) const {
 ImageFolder::Contents ImageFolder::list() const {
   Contents contents;
   // A descriptor of its own, because the stream takes it and its position.
-  const int file = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(file < 0 ? nullptr : ::fdopendir(file), ::closedir);
+  FileHandle file(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(file ? ::fdopendir(file.get()) : nullptr, ::closedir);
   if (!stream) throw_system(path_, "it cannot be listed", errno);
+  static_cast<void>(file.release());
   errno = 0;
   while (const dirent* entry = ::readdir(stream.get())) {
     const std::string name = entry->d_name;

@@ -71,6 +71,7 @@ class ImageFolder {
   std::string path_;
   FileHandle folder_;
   std::string writer_;
+  std::string lock_name_;
   FileHandle lock_;
   bool punches_holes_ = false;
   bool scrub_;

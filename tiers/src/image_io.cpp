@@ -74,13 +74,14 @@ TransferStatus ImageIo::write(std::uint64_t number, std::span<const ImageToWrite
     return TransferStatus::no_room;
 
   std::string name = folder_.temporary_name(number);
+  const std::string published = folder_.image_name(number);
+  name.reserve(published.size());
   OpenFile file = open_direct(folder_, name, O_WRONLY | O_CREAT | O_EXCL);
   if (!file) return status_of(errno);
   const bool allocated =
       calls.allocate(file.handle.get(), static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
   bool done = allocated && write_images(file, images) && calls.synchronize_data(file.handle.get()) == 0;
   if (done) {
-    const std::string published = folder_.image_name(number);
     done = calls.rename(folder_.file(), name.c_str(), published.c_str()) == 0;
     if (done) name = published;
     done = done && calls.synchronize_folder(folder_.file()) == 0;
@@ -91,13 +92,16 @@ TransferStatus ImageIo::write(std::uint64_t number, std::span<const ImageToWrite
   return status;
 }
 
-bool ImageIo::write_images(OpenFile& file, std::span<const ImageToWrite> images) {
+bool ImageIo::write_images(OpenFile& file, std::span<const ImageToWrite> images) try {
   file_bytes_ = buffered_bytes_ = 0;
   for (const ImageToWrite& image : images) {
     const bool small = image.layout->image_bytes() <= small_image_bytes;
     if (!(small ? append_small(file, image) : write_large(file, image))) return false;
   }
   return flush(file);
+} catch (const std::bad_alloc&) {
+  errno = ENOMEM;
+  return false;
 }
 
 bool ImageIo::append_small(OpenFile& file, const ImageToWrite& image) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -99,19 +100,27 @@ std::vector<FoundFile> scan_files(ImageFolder& folder, std::span<const std::stri
                                   std::span<const ImageLayout> layouts) {
   std::vector<FoundFile> found(names.size());
   std::atomic<std::size_t> next = 0;
+  std::atomic<bool> out_of_memory = false;
   const auto scan = [&] {
-    HeaderReader reader(folder, layouts);
-    for (std::size_t i = next++; i < names.size(); i = next++) found[i] = reader.scan(names[i]);
+    try {
+      HeaderReader reader(folder, layouts);
+      for (std::size_t i = next++; i < names.size() && !out_of_memory; i = next++) found[i] = reader.scan(names[i]);
+    } catch (const std::bad_alloc&) {
+      out_of_memory = true;
+    }
   };
   std::vector<std::thread> threads(std::min(scan_threads_max, names.size() / files_per_thread));
   try {
     for (std::thread& thread : threads) thread = std::thread(scan);
   } catch (const std::system_error&) {
     // Those that were started, and this one, do it all.
+  } catch (const std::bad_alloc&) {
+    // The same.
   }
   scan();
   for (std::thread& thread : threads)
     if (thread.joinable()) thread.join();
+  if (out_of_memory) throw std::bad_alloc();
   return found;
 }
 

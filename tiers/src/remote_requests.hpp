@@ -3,7 +3,7 @@
 
 #include <stateport/tiers/remote_store.hpp>
 
-#include "answer_queue.hpp"
+#include "ready_queue.hpp"
 
 #include <condition_variable>
 #include <cstdint>
@@ -57,7 +57,7 @@ class RemoteRequests {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<RemoteRequest> waiting_;
-  AnswerQueue<RemoteCompletion> completions_;
+  ReadyQueue<RemoteCompletion> completions_;
   std::size_t queued_bytes_ = 0;     ///< of requests whose answer was not handed out, until they are ended
   std::size_t queued_requests_ = 0;  ///< accepted, and their answer not handed out
   bool stopping_ = false;

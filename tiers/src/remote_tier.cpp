@@ -5,7 +5,7 @@
 
 #include "containers/ready_vector.hpp"
 
-#include "answer_queue.hpp"
+#include "ready_queue.hpp"
 #include "remote_jobs.hpp"
 
 #include <algorithm>
@@ -220,7 +220,7 @@ class RemoteTier::Impl {
   std::condition_variable wake_;
   std::condition_variable idle_;
   std::vector<tiers::RemoteJob> incoming_;
-  tiers::AnswerQueue<RemoteTierCompletion> answers_;
+  tiers::ReadyQueue<RemoteTierCompletion> answers_;
   std::size_t under_way_ = 0;  ///< accepted and not ended, removals among them
   std::size_t finds_ = 0;
   RemoteTierStatistics statistics_;

@@ -6,6 +6,7 @@
 namespace stateport {
 
 void SectionSums::start(const ImageLayout& layout, const std::byte* image) {
+  sums_.reserve(layout.spec().tensors().size());
   layout_ = &layout;
   image_ = image;
   summed_bytes_ = 0;
@@ -13,7 +14,7 @@ void SectionSums::start(const ImageLayout& layout, const std::byte* image) {
   sums_.clear();
 }
 
-void SectionSums::advance(std::size_t bytes) {
+void SectionSums::advance(std::size_t bytes) noexcept {
   const std::size_t sections = layout_->spec().tensors().size();
   while (sums_.size() < sections) {
     const std::size_t section = sums_.size();

@@ -19,7 +19,7 @@ class SectionSums {
  public:
   void start(const ImageLayout& layout, const std::byte* image);
   /// The first `bytes` of the image are there.
-  void advance(std::size_t bytes);
+  void advance(std::size_t bytes) noexcept;
   /// After advance(image_bytes()), one per tensor.
   [[nodiscard]] std::span<const Checksum> sums() const noexcept { return sums_; }
 

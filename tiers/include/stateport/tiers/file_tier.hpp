@@ -105,6 +105,9 @@ struct FileTierStatistics {
 /// An image that another process removed is answered `gone`. The capacity is that of one tier; the floor of free space
 /// holds for all. No rule depends on a clock or on the times of files.
 ///
+/// Memory. A call that runs out of it throws std::bad_alloc, and has changed nothing; opening may leave an empty folder
+/// of images. What a thread of the tier has no memory for is answered `failed`, and leaves no file. Removals need none.
+///
 /// A folder of a file system that does not synchronise, as tmpfs, survives a crash of the process alone.
 class FileTier {
  public:
