@@ -45,8 +45,8 @@ class CacheTiers {
   /// These transfers ended, in any order. A load that is `done` was written, or is enqueued before all that is enqueued
   /// from now on. Returns how many requests have all that was loaded for them, or will not get it: they wait no
   /// longer. When all finds of a request have ended, it is looked up again with what they found: more finds, a load or
-  /// nothing follow. Throws
-  /// InvalidArgument for a number that is not under way, or was not taken, and has settled those before it.
+  /// nothing follow. Throws InvalidArgument for a number that is not under way, or was not taken, and has settled those
+  /// before it.
   virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
   /// Something is being asked or loaded for the request, or was when it ended. Throws for one that does not run.
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;

@@ -31,10 +31,10 @@ enum class CheckpointStyle : std::uint8_t {
 /// Nothing moves here: a plan says which states the engine copies or clears before the forward pass and where the
 /// pass must write a checkpoint. A request keeps the path that it matched locked. After the request life cycle of
 /// SGLang. Requests of different namespaces share nothing, but nobody remembers who wrote to KV and slots before: an
-/// engine that scrubs what changes tenant uses RequestCache, see RequestCacheOptions::scrub. Bad input throws InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a
-/// pool that is short is an answer (none), after which only evictions have happened. `freed` reports what left; it is
-/// back in its pool already. Running out of memory throws std::bad_alloc and changes nothing: the call can be made
-/// again. Not thread-safe.
+/// engine that scrubs what changes tenant uses RequestCache, see RequestCacheOptions::scrub. Bad input throws
+/// InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a pool that is short is an
+/// answer (none), after which only evictions have happened. `freed` reports what left; it is back in its pool already.
+/// Running out of memory throws std::bad_alloc and changes nothing: the call can be made again. Not thread-safe.
 class TreeRequests {
  public:
   struct Options {
