@@ -49,6 +49,10 @@ def problems(cold: dict[str, Any], plain: dict[str, Any], engines: dict[str, dic
     first, second = engines["first"], engines["second"]
     if name == "shares 900 tokens" and not (plain["reused"] == 0 and first["reused"] == 896):
         found.append(f"{name}: plain vLLM reuses {plain['reused']} tokens and stateport {first['reused']}: 0 and 896")
+    if name == "another salt" and not first["reused"] == 0 < second["reused"]:
+        found.append(f"{name}: {first['reused']} and {second['reused']} tokens reused: 0, and its own in files")
+    if name == "another salt again" and not first["reused"]:
+        found.append(f"{name}: nothing reused")
     if name == "long prompt" and not second["restored"].get("file"):
         found.append("the second engine restored nothing from files")
     return found

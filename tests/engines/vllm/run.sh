@@ -29,7 +29,7 @@ provide_stateport "$folder"
 # One process and one thread; nothing is compiled, and nobody is asked or told anything.
 export VLLM_ENABLE_V1_MULTIPROCESSING=0 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
   TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_LOGGING_LEVEL=WARNING \
-  VLLM_CONFIG_ROOT=$folder/config VLLM_CACHE_ROOT=$folder/cache
+  VLLM_CONFIG_ROOT=$folder/config VLLM_CACHE_ROOT=$folder/cache STATEPORT_TEST_HASH_SEED=0x5eed
 run_python "$folder" -c 'import vllm' >"$folder/import.log" 2>&1 ||
   impossible "vLLM does not start here: $(tail -n 1 "$folder/import.log")"
 

@@ -37,11 +37,15 @@ def calls() -> list[dict[str, Any]]:
         ("continues them", tokens(100), "decodes 200 tokens", OUTPUT, True),
         ("and again", tokens(150), "continues them", OUTPUT, True),
     ]
+    # Of another tenant, who shares nothing with the first one.
+    salted = [{"reset": True, "output_tokens": OUTPUT,
+               "requests": [{"name": name, "tokens": long, "after": "", "salt": "another"}]}
+              for name in ("another salt", "another salt again")]
     out = [{"reset": reset, "output_tokens": output, "requests": [{"name": name, "tokens": new, "after": after}]}
            for name, new, after, output, reset in rows]
     together = [{"name": f"4 at a time, {i + 1}", "tokens": long[:SHARED + 10 * i] + tokens(400 + 100 * i), "after": ""}
                 for i in range(4)]
-    return [*out, {"reset": True, "output_tokens": OUTPUT, "requests": together}]
+    return [*out, *salted, {"reset": True, "output_tokens": OUTPUT, "requests": together}]
 
 
 def alone(all_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -53,7 +57,8 @@ def alone(all_calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     folder, model = pathlib.Path(sys.argv[1]), sys.argv[2]
     stateport = {"host_bytes": 64 << 20, "checkpoint_tokens": BLOCK, "folder": str(folder / "images"),
-                 "file_bytes": 1 << 30, "decode_checkpoint_tokens": BLOCK}
+                 "file_bytes": 1 << 30, "decode_checkpoint_tokens": BLOCK, "scrub": True,
+                 "hash_seed_variable": "STATEPORT_TEST_HASH_SEED"}
     engines = {"cold": (None, BLOCK, alone(calls())), "plain": (None, 4096, calls()),
                "first": (stateport, 4096, calls()), "second": (stateport, 4096, calls())}
     for name, (options, batched_tokens, served) in engines.items():

@@ -51,7 +51,7 @@ def serve(llm: LLM, call: dict[str, Any], earlier: dict[str, list[int]]) -> list
     prompts = []
     for request in call["requests"]:
         tokens = earlier.get(request.get("after"), []) + request["tokens"]
-        prompts.append({"prompt_token_ids": tokens})
+        prompts.append({"prompt_token_ids": tokens} | ({"cache_salt": request["salt"]} if "salt" in request else {}))
     sampling = SamplingParams(temperature=0, max_tokens=call["output_tokens"], logprobs=0, detokenize=False,
                               ignore_eos=True)
     before, begin = restored(llm), time.monotonic()
