@@ -87,7 +87,7 @@ void AlignRequestCache::Room::before_commit(const Pass&) {}
 
 void AlignRequestCache::Room::before_close(RequestId, RequestEnd) {}
 
-void AlignRequestCache::Room::before_loads_end(std::span<const RequestId>) {}
+void AlignRequestCache::Room::before_loads_end(std::span<const EndingLoad>) {}
 
 std::size_t AlignRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
   return cache_.kv_.unregistered_blocks(id);

@@ -65,7 +65,8 @@ void RequestRoom::before_reset() {
   for_news(0, 1);
 }
 
-void RequestRoom::before_settle(std::span<const RequestId> requests, const TierWork& work) {
+void RequestRoom::before_settle(std::span<const RequestId> requests, std::span<const EndingLoad> loads,
+                                const TierWork& work) {
   TierWork most = work;
   std::size_t blocks = 0;
   for (const RequestId id : requests) {
@@ -73,7 +74,7 @@ void RequestRoom::before_settle(std::span<const RequestId> requests, const TierW
     most.requested += for_prompt(id);
     index_->before_close(id, RequestEnd::aborted);
   }
-  index_->before_loads_end(requests);
+  index_->before_loads_end(loads);
   for_news(blocks, requests.size() * group_count(cache_.options()), most);
 }
 

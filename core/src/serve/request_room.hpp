@@ -14,6 +14,12 @@
 
 namespace stateport::detail {
 
+/// A load that may end, for a request that then has the first `tokens` of its prompt.
+struct EndingLoad {
+  RequestId request;
+  std::int64_t tokens = 0;
+};
+
 /// The room that an index needs for what a RequestBook asks of it. Each call comes before the hooks that it is named
 /// after, which then allocate nothing, and changes nothing that can be seen.
 class IndexRoom {
@@ -26,8 +32,8 @@ class IndexRoom {
   virtual void before_commit(const Pass& pass) = 0;
   virtual void before_close(RequestId request, RequestEnd how) = 0;
   virtual void before_forget() {}
-  /// end_load() of these requests. What was reserved for them is there.
-  virtual void before_loads_end(std::span<const RequestId> requests) = 0;
+  /// end_load() of these. What was reserved for them is there.
+  virtual void before_loads_end(std::span<const EndingLoad> loads) = 0;
   /// Blocks of KV that the request could make findable.
   [[nodiscard]] virtual std::size_t unpublished_blocks(RequestId request) const noexcept = 0;
 
@@ -53,13 +59,15 @@ class RequestRoom {
   void before_end(RequestId request, RequestEnd how);
   void before_cancel() { for_news(0, 0); }
   void before_reset();
-  /// Each of these requests may end its load, begin one or end.
-  void before_settle(std::span<const RequestId> requests, const TierWork& work);
+  /// Each of these requests may begin a load or end, and the loads of some may end.
+  void before_settle(std::span<const RequestId> requests, std::span<const EndingLoad> loads, const TierWork& work);
   /// before_settle(), and while it lives the calls for these requests find their room made.
   class Settling {
    public:
-    Settling(RequestRoom& room, std::span<const RequestId> requests, const TierWork& work) : room_(room) {
-      room_.before_settle(requests, work);
+    Settling(RequestRoom& room, std::span<const RequestId> requests, std::span<const EndingLoad> loads,
+             const TierWork& work)
+        : room_(room) {
+      room_.before_settle(requests, loads, work);
       room_.settling_ = true;
     }
     ~Settling() { room_.settling_ = false; }

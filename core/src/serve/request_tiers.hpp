@@ -122,7 +122,8 @@ class RequestTiers final : public CacheTiers {
   bool untaken_ = false;  ///< transfers of a plan or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
-  std::vector<RequestId> waking_;  ///< scratch of settle()
+  std::vector<RequestId> waking_;       ///< scratch of settle()
+  std::vector<EndingLoad> loading_;     ///< those of them that load
 };
 
 }  // namespace stateport::detail

@@ -83,8 +83,8 @@ void SlotsRequestCache::Room::before_close(RequestId id, RequestEnd) {
   reserve_amortised(cache_.matched_, cache_.kv_.blocks(id).size());
 }
 
-void SlotsRequestCache::Room::before_loads_end(std::span<const RequestId> requests) {
-  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + requests.size());
+void SlotsRequestCache::Room::before_loads_end(std::span<const EndingLoad> loads) {
+  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + loads.size());
 }
 
 std::size_t SlotsRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {

@@ -133,11 +133,11 @@ void TreeRequestCache::Room::before_close(RequestId id, RequestEnd how) {
 }
 
 /// What ends may be given up for the budget, after what was loaded has come.
-void TreeRequestCache::Room::before_loads_end(std::span<const RequestId> requests) {
-  if (requests.empty()) return;
+void TreeRequestCache::Room::before_loads_end(std::span<const EndingLoad> loads) {
+  if (loads.empty()) return;
   inserts_ = {};
   names_.clear();
-  for (const RequestId id : requests) for_donations(id, cache_.record(id).prompt_tokens, 1);
+  for (const EndingLoad& load : loads) for_donations(load.request, load.tokens, 1);
   cache_.tree_.reserve_inserts(inserts_);
   for_freed(cache_.options_.budget_bytes > 0 ? cache_.kv_.capacity() : 0);
 }

@@ -75,7 +75,7 @@ class TreeRequestCache final : public RequestBook {
     void before_row(RequestId request, std::int64_t upto) override;
     void before_commit(const Pass& pass) override;
     void before_close(RequestId request, RequestEnd how) override;
-    void before_loads_end(std::span<const RequestId> requests) override;
+    void before_loads_end(std::span<const EndingLoad> loads) override;
     void before_forget() override;
     [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
 

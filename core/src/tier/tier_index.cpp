@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/tier_index.hpp"
 
-#include <stateport/core/model/error.hpp>
-
 #include "containers/ready_vector.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <string>
 #include <utility>
 
 namespace stateport::detail {
@@ -42,7 +41,7 @@ TierWork TierIndex::work_of(std::span<const TransferResult> results, std::vector
   ++settles_;
   for (const TransferResult& result : results) {
     const auto found = under_way_.find(result.id);
-    if (found == under_way_.end()) break;
+    if (found == under_way_.end() || std::exchange(found.value().settled_in, settles_) == settles_) break;
     ++work.answers;
     const std::int32_t request = found->second.request;
     if (request < 0) continue;
@@ -247,9 +246,13 @@ TransferPlan TierIndex::take_transfers() {
   return {taken_};
 }
 
+InvalidArgument TierIndex::not_under_way(TransferId id) {
+  return {"result.id", std::to_string(id), "is not under way"};
+}
+
 std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result) {
   const auto found = under_way_.find(result.id);
-  require(found != under_way_.end(), "result.id", result.id, "is not under way");
+  if (found == under_way_.end()) throw not_under_way(result.id);
   const UnderWay part = found->second;
   under_way_.erase(found);
   if (part.kind == Transfer::Kind::load) return end_part(part, result.status);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
@@ -54,7 +55,7 @@ class TierIndex : private TierFinds {
   /// names for it at most.
   std::size_t reserve_request(std::int32_t request, std::size_t blocks);
   /// Adds what settle() of these results may bring, and the requests that may then wait no longer to `requests`, each
-  /// once, in the order of their first result. Numbers that are not under way end it.
+  /// once, in the order of their first result. A number that is not under way, or comes again, ends it.
   [[nodiscard]] TierWork work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests);
 
   // What the device has.
@@ -88,6 +89,7 @@ class TierIndex : private TierFinds {
     bool asked = false;  ///< to its finds; false: to its load
     bool done = false;   ///< the load brought all that it was to bring
   };
+  [[nodiscard]] static InvalidArgument not_under_way(TransferId id);
   /// A transfer ended. Throws InvalidArgument for a number that is not under way, or was not taken.
   std::optional<WaitEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tree/namespace_table.hpp"
 
+#include "containers/ready_vector.hpp"
+
 #include <xxhash.h>
 
 #include <algorithm>
@@ -36,7 +38,7 @@ std::uint32_t NamespaceTable::find_or_add(const Namespace& name_space) {
   Name name;
   if (name_space.extra_key) name.extra_key.emplace(*name_space.extra_key);
   if (name_space.salt) name.salt.emplace(*name_space.salt);
-  free_.reserve(records_.size() + 1);  // so that drop_child cannot fail
+  reserve_amortised(free_, records_.size() + 1);  // so that drop_child cannot fail
   if (free_.empty()) {
     records_.emplace_back();
     free_.push_back(static_cast<std::uint32_t>(records_.size()) - 1);

@@ -100,7 +100,7 @@ void RadixTree::reserve_inserts(const InsertRoom& room) {
   // found whatever runs the others took.
   if (room.new_tokens >= page) nodes_.reserve_run(static_cast<std::uint32_t>(2 * (room.new_tokens / page)));
   const auto longest = static_cast<std::uint32_t>(room.longest_tokens / page);
-  if (options_.max_states_per_path >= 0) path_.reserve(longest + 2);
+  if (options_.max_states_per_path >= 0) reserve_amortised(path_, longest + 2);
   if (history_) history_->reserve(longest);
   if (events_.is_on()) events_.reserve(nodes_.arena().capacity_pages(), longest, room.names);
   nodes_.names().reserve(room.names);

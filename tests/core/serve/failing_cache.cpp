@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "failing_cache.hpp"
 
+#include <stateport/core/model/error.hpp>
+
 #include "heap_counter.hpp"
 
 #include <doctest/doctest.h>
@@ -66,6 +68,15 @@ bool same_start(const std::optional<StartedRequest>& a, const std::optional<Star
 bool same_usage(const CacheUsage& a, const CacheUsage& b) {
   return a.kv_tokens == b.kv_tokens && a.states == b.states && a.evicted_kv_tokens == b.evicted_kv_tokens &&
          a.evicted_states == b.evicted_states;
+}
+/// Transfers of a plan, a commit or an end were not taken.
+bool must_take(CacheTiers& tiers) {
+  try {
+    tiers.settle({});
+    return false;
+  } catch (const InvalidState&) {
+    return true;
+  }
 }
 /// All that a plan says, as numbers.
 std::vector<std::int64_t> flat(const PassPlan& plan) {
@@ -175,6 +186,7 @@ void FailingCache::check_same() const {
       REQUIRE(same_state(subject_->state(id, g), twin_->state(id, g)));
   }
   if (!tiers_) return;
+  REQUIRE(must_take(*subject_->tiers()) == must_take(*twin_->tiers()));
   REQUIRE(subject_->tiers()->transfers_under_way() == twin_->tiers()->transfers_under_way());
   REQUIRE(subject_->tiers()->transfers_to_take() == twin_->tiers()->transfers_to_take());
   for (const RequestId id : running_) REQUIRE(subject_->tiers()->is_loading(id) == twin_->tiers()->is_loading(id));

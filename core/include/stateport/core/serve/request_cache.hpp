@@ -157,7 +157,8 @@ struct CacheUsage {
 ///
 /// Out of memory. A call makes all the room that it needs before it changes anything. One that finds too little throws
 /// std::bad_alloc and has changed nothing; the last plan still says what it said, and the call can be made again. So
-/// does every call of tiers().
+/// does every call of tiers(). With tiers, that is room for all that could move: about half a KiB of addresses for each
+/// image in them, most of which is never touched.
 class RequestCache {
  public:
   virtual ~RequestCache() = default;
