@@ -40,6 +40,20 @@ TEST_CASE("a Mooncake store behaves like a map") {
   CHECK(unregistered_moves() == 0);
 }
 
+TEST_CASE("a lane of a Mooncake store without memory answers") {
+  MooncakeStore store({.lanes = 1});
+  std::vector<std::byte> memory(10);
+  set_faults({.memory = true});
+  CHECK(put(store, "a", memory) == TransferStatus::done);
+  set_faults({});
+  for (int i = 0; i < 3; ++i) {
+    CHECK(exists(store, "a") == TransferStatus::failed);
+    CHECK(put(store, "b", memory) == TransferStatus::failed);
+    CHECK(get(store, "a", memory).status == TransferStatus::failed);
+  }
+  CHECK(remove(store, "a") == TransferStatus::done);  // of one key, which needs none
+}
+
 TEST_CASE("codes of Mooncake become answers") {
   MooncakeStore store({});
   std::vector<std::byte> memory(10);

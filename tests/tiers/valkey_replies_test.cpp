@@ -3,8 +3,11 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/tiers/valkey_store.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
+#include "remote_requests.hpp"
 #include "remote_store_conformance.hpp"
+#include "valkey_lane.hpp"
 #include "valkey_manifest.hpp"
 
 #include <doctest/doctest.h>
@@ -13,8 +16,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -135,6 +142,63 @@ void ask_everything(const ValkeyStoreOptions& options) {
   static_cast<void>(remove(store, "a"));
   CHECK(get(store, "a", memory).status != TransferStatus::done);
   CHECK(store.valkey_statistics().last_error.find("hunter2") == std::string::npos);
+}
+
+/// What a lane does in a thread whose n-th allocation fails, or all from then on. Returns whether it made fewer.
+bool runs_without_memory(const ValkeyStoreOptions& options, std::uint64_t n, bool and_later) {
+  std::array<std::byte, 64> memory = {};
+  RemotePiece piece{.address = memory.data(), .bytes = memory.size()};
+  const RemoteObject object{.ticket = 1, .key = "an object", .pieces = {&piece, 1}};
+  const std::array keys = {RemoteKey{.ticket = 2, .key = "an object"}, RemoteKey{.ticket = 3, .key = "another one"}};
+  tiers::RemoteRequests requests(options.limits);
+  for (const auto kind : {tiers::RemoteRequest::Kind::put, tiers::RemoteRequest::Kind::get})
+    REQUIRE(requests.add(kind, std::span(&object, 1)));
+  for (const auto kind : {tiers::RemoteRequest::Kind::exists, tiers::RemoteRequest::Kind::remove})
+    REQUIRE(requests.add(kind, keys));
+  tiers::ValkeyCounts counts;
+  tiers::ValkeyLane lane(options, nullptr, requests, counts);
+  std::uint64_t made = 0;
+  std::thread thread([&] {
+    const std::uint64_t before = heap_allocations();
+    fail_heap_allocation(n, and_later);
+    lane.run();
+    fail_heap_allocation(0);
+    made = heap_allocations() - before;
+  });
+  constexpr std::size_t asked = 6;
+  std::size_t answered = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (answered < asked && std::chrono::steady_clock::now() < end) {
+    std::array<RemoteCompletion, asked> answers;
+    answered += requests.poll(answers);
+    std::this_thread::yield();
+  }
+  requests.stop();
+  lane.interrupt();
+  thread.join();
+  CHECK(answered == asked);
+  return made < n;
+}
+
+/// At each of its allocations.
+void runs_without_memory(const ValkeyStoreOptions& options) {
+  for (const bool and_later : {false, true}) {
+    CAPTURE(and_later);
+    std::uint64_t n = 1;
+    while (!runs_without_memory(options, n, and_later)) ++n;
+    CHECK(n > 2);
+  }
+}
+
+TEST_CASE("a lane that runs out of memory answers every request") {
+  const std::string error = "-ERR a text for which no string has room in itself\r\n";
+  for (const std::string& reply : {std::string(), error, std::string(":1\r\n"), std::string("$-1\r\n")}) {
+    CAPTURE(reply);
+    const PretendedServer server(after_introduction(reply));
+    runs_without_memory(server.client());
+  }
+  const ValkeyStoreOptions gone = PretendedServer(after_introduction("")).client();
+  runs_without_memory(gone);
 }
 
 TEST_CASE("replies of any type are no objects") {

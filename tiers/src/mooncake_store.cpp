@@ -110,7 +110,10 @@ class MooncakeStore::Impl {
         options_.buffer_bytes, options_.protocol.c_str(), options_.devices.c_str(), options_.master.c_str());
     if (code != 0) throw BackendError("mooncake_store_setup", fmt::format("code {}", code));
     try {
-      for (std::int32_t i = 0; i < options_.lanes; ++i) lanes_.emplace_back([this] { run_lane(); });
+      for (std::int32_t i = 0; i < options_.lanes; ++i) {
+        Lane& lane = lanes_.emplace_back(client_.get());
+        lane.thread = std::thread([this, &lane] { run(lane); });
+      }
     } catch (const std::system_error& error) {
       stop();
       throw BackendError("start of a thread", error.what());
@@ -133,27 +136,38 @@ class MooncakeStore::Impl {
     std::vector<void*> buffers;
     std::vector<std::size_t> sizes;
   };
+  /// A thread, and what it needs to go on without memory: what there is none for has failed.
+  struct Lane {
+    explicit Lane(mooncake_store_t client) : staging(client) {
+      taken.reserve(batch_requests);
+      outcomes.reserve(batch_requests);
+    }
+    Staging staging;
+    std::vector<RemoteRequest> taken;
+    std::vector<RemoteCompletion> outcomes;
+    std::thread thread;
+  };
 
   void stop() noexcept {
     requests_.stop();
-    for (std::thread& lane : lanes_) lane.join();
+    for (Lane& lane : lanes_)
+      if (lane.thread.joinable()) lane.thread.join();
     lanes_.clear();
   }
 
-  void run_lane() {
+  void run(Lane& lane) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);  // the engine's signals are the engine's
-    Staging staging(client_.get());
-    std::vector<RemoteRequest> taken;
-    while (requests_.wait_and_take(taken, batch_requests, batch_bytes)) {
-      carry_out(taken, staging);
-      taken.clear();
+    while (requests_.wait_and_take(lane.taken, batch_requests, batch_bytes)) {
+      lane.outcomes.assign(lane.taken.size(), {.status = TransferStatus::failed});
+      carry_out(lane.taken, lane.staging, lane.outcomes);
+      lane.taken.clear();
     }
   }
 
-  void carry_out(std::span<const RemoteRequest> requests, Staging& staging) {
-    std::vector<RemoteCompletion> outcomes(requests.size(), {.status = TransferStatus::failed});
+  void carry_out(std::span<const RemoteRequest> requests, Staging& staging,
+                 std::span<RemoteCompletion> outcomes) noexcept {
     try {
       switch (requests.front().kind) {
         case RemoteRequest::Kind::put:
@@ -260,7 +274,7 @@ class MooncakeStore::Impl {
   MooncakeStoreOptions options_;
   RemoteRequests requests_;
   Client client_;
-  std::vector<std::thread> lanes_;
+  std::list<Lane> lanes_;
 };
 
 bool MooncakeStore::is_built() noexcept {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "valkey_lane.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <exception>
-#include <utility>
+#include <new>
 
 namespace stateport::tiers {
 namespace {
@@ -17,15 +15,30 @@ constexpr std::chrono::milliseconds pause_max{5000};
 
 }  // namespace
 
+void ValkeyCounts::tell(std::string_view why, std::string_view word) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::string& text = statistics_.last_error;
+  try {
+    text = why;
+    if (!word.empty()) text.append(": ").append(word);
+  } catch (const std::bad_alloc&) {
+    text.clear();
+  }
+}
+
+ValkeyLane::ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, RemoteRequests& requests,
+                       ValkeyCounts& counts)
+    : options_(options), tls_(tls), requests_(requests), counts_(counts) {
+  taken_.reserve(batch_requests);
+}
+
 std::string ValkeyLane::connect() {
   try {
     connection_.emplace(options_, tls_, gate_);
   } catch (const std::exception& problem) {  // the machine may have no memory, or no random numbers, either
     pause();
-    counts_.change([&](ValkeyStoreStatistics& counts) {
-      ++counts.failed_attempts;
-      counts.last_error = problem.what();
-    });
+    counts_.change([](ValkeyStoreStatistics& counts) { ++counts.failed_attempts; });
+    counts_.tell(problem.what());
     return problem.what();
   }
   counts_.change([](ValkeyStoreStatistics& counts) { ++counts.connections; });
@@ -35,25 +48,24 @@ std::string ValkeyLane::connect() {
 void ValkeyLane::pause() {
   pause_ = std::clamp(pause_ * 2, pause_min, pause_max);
   retry_at_ = Clock::now() + pause_;
-  connections_at_pause_ = counts_.statistics().connections;
+  connections_at_pause_ = counts_.connections();
 }
 
 bool ValkeyLane::is_connected_or_connects() {
   if (connection_) return true;
-  const bool another_lane_connected = counts_.statistics().connections != connections_at_pause_;
+  const bool another_lane_connected = counts_.connections() != connections_at_pause_;
   return (another_lane_connected || Clock::now() >= retry_at_) && connect().empty();
 }
 
 void ValkeyLane::run() {
-  std::vector<RemoteRequest> taken;
   // No bytes: one put or get at a time, so that other lanes find work.
-  while (requests_.wait_and_take(taken, batch_requests, 0)) {
-    carry_out(taken);
-    taken.clear();
+  while (requests_.wait_and_take(taken_, batch_requests, 0)) {
+    carry_out(taken_);
+    taken_.clear();
   }
 }
 
-void ValkeyLane::carry_out(std::span<const RemoteRequest> requests) {
+void ValkeyLane::carry_out(std::span<const RemoteRequest> requests) noexcept {
   const std::vector<ValkeyOutcome> outcomes = attempt(requests);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (!outcomes.empty()) note(outcomes[i]);
@@ -62,13 +74,13 @@ void ValkeyLane::carry_out(std::span<const RemoteRequest> requests) {
   }
 }
 
-std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> requests) {
+std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> requests) noexcept {
   // A connection may have been lost since its last use: then, and only then, requests are tried again on a new one. All
   // of them may be carried out twice: a put that was committed finds its own object.
   for (bool is_fresh = false; !is_fresh && !gate_.is_closed();) {
     is_fresh = !connection_;
-    if (!is_connected_or_connects()) return {};
     try {
+      if (!is_connected_or_connects()) return {};
       ValkeyObjects objects(options_, *connection_);
       std::vector<ValkeyOutcome> outcomes;
       switch (requests.front().kind) {
@@ -92,10 +104,8 @@ std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> re
     } catch (const ConnectionLost& problem) {
       connection_.reset();
       if (is_fresh) pause();
-      counts_.change([&](ValkeyStoreStatistics& counts) {
-        ++counts.lost_connections;
-        counts.last_error = problem.what();
-      });
+      counts_.change([](ValkeyStoreStatistics& counts) { ++counts.lost_connections; });
+      counts_.tell(problem.what());
     } catch (const std::exception&) {
       connection_.reset();  // replies may be under way
       return {};
@@ -104,13 +114,9 @@ std::vector<ValkeyOutcome> ValkeyLane::attempt(std::span<const RemoteRequest> re
   return {};
 }
 
-void ValkeyLane::note(const ValkeyOutcome& outcome) {
-  if (*outcome.why == '\0' && !outcome.found_damage) return;
-  counts_.change([&](ValkeyStoreStatistics& counts) {
-    counts.damaged_objects += outcome.found_damage ? 1 : 0;
-    if (*outcome.why != '\0')
-      counts.last_error = outcome.word.empty() ? outcome.why : fmt::format("{}: {}", outcome.why, outcome.word);
-  });
+void ValkeyLane::note(const ValkeyOutcome& outcome) noexcept {
+  if (outcome.found_damage) counts_.change([](ValkeyStoreStatistics& counts) { ++counts.damaged_objects; });
+  if (*outcome.why != '\0') counts_.tell(outcome.why, outcome.word);
 }
 
 }  // namespace stateport::tiers

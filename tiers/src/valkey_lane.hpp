@@ -6,11 +6,13 @@
 #include "valkey_objects.hpp"
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace stateport::tiers {
@@ -23,6 +25,12 @@ class ValkeyCounts {
     const std::lock_guard lock(mutex_);
     change(statistics_);
   }
+  /// Becomes last_error, "<why>: <word>", or nothing does: without memory.
+  void tell(std::string_view why, std::string_view word = {}) noexcept;
+  [[nodiscard]] std::uint64_t connections() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_.connections;
+  }
   [[nodiscard]] ValkeyStoreStatistics statistics() const {
     const std::lock_guard lock(mutex_);
     return statistics_;
@@ -33,18 +41,17 @@ class ValkeyCounts {
   ValkeyStoreStatistics statistics_;
 };
 
-/// Carries out the requests of a queue over one connection, which it makes again when it is lost. For one thread, but
-/// interrupt().
+/// Carries out the requests of a queue over one connection, which it makes again when it is lost. What there is no
+/// memory for is answered `failed`. For one thread, but interrupt().
 class ValkeyLane {
  public:
   /// All outlive the lane. `tls` may be nullptr.
   ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, RemoteRequests& requests,
-             ValkeyCounts& counts)
-      : options_(options), tls_(tls), requests_(requests), counts_(counts) {}
+             ValkeyCounts& counts);
 
   /// Connects now. Returns what went wrong, or nothing.
   [[nodiscard]] std::string connect();
-  /// Until the queue is stopped.
+  /// Until the queue is stopped. Needs no memory to go on.
   void run();
   /// Lets run() give up what it does, from any thread. Attempts to connect go on until their timeout.
   void interrupt() { gate_.close(); }
@@ -52,17 +59,18 @@ class ValkeyLane {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void carry_out(std::span<const RemoteRequest> requests);
-  [[nodiscard]] std::vector<ValkeyOutcome> attempt(std::span<const RemoteRequest> requests);
+  void carry_out(std::span<const RemoteRequest> requests) noexcept;
+  [[nodiscard]] std::vector<ValkeyOutcome> attempt(std::span<const RemoteRequest> requests) noexcept;
   [[nodiscard]] bool is_connected_or_connects();
   void pause();
-  void note(const ValkeyOutcome& outcome);
+  void note(const ValkeyOutcome& outcome) noexcept;
 
   const ValkeyStoreOptions& options_;
   const ValkeyTlsContext* tls_;
   RemoteRequests& requests_;
   ValkeyCounts& counts_;
   ConnectionGate gate_;
+  std::vector<RemoteRequest> taken_;
   std::optional<ValkeyConnection> connection_;
   std::chrono::milliseconds pause_{0};
   Clock::time_point retry_at_ = Clock::time_point::min();  ///< no attempt to connect before, ...

@@ -8,9 +8,12 @@
 #include "valkey_tls.hpp"
 
 #include <csignal>
+#include <exception>
 #include <future>
 #include <list>
 #include <memory>
+#include <new>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -52,11 +55,19 @@ class ValkeyStore::Impl {
     for (ValkeyLane& lane : lanes_) {
       threads_.emplace_back([&lane, promise = std::exchange(is_first, false) ? &connected_ : nullptr] {
         block_signals();
-        if (promise) promise->set_value(lane.connect());
+        if (promise) connect_first(lane, *promise);
         lane.run();
       });
     }
     return connected_.get_future().get();
+  }
+
+  static void connect_first(ValkeyLane& lane, std::promise<std::string>& promise) {
+    try {
+      promise.set_value(lane.connect());
+    } catch (const std::bad_alloc&) {
+      promise.set_exception(std::current_exception());
+    }
   }
 
   /// A socket that was closed by the server must not end the process, and the engine's signals are the engine's.

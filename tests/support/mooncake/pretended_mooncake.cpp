@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pretended_mooncake.hpp"
 
+#include "heap_counter.hpp"
 #include "store_c.h"
 
 #include <cstring>
@@ -88,6 +89,7 @@ int mooncake_store_batch_put_from(mooncake_store_t, const char** keys, void** bu
     const auto* bytes = static_cast<const char*>(buffers[i]);
     if (results_out[i] == 0) world().objects.try_emplace(keys[i], bytes, bytes + sizes[i]);
   }
+  if (world().faults.memory) stateport::test::fail_heap_allocation(1, true);
   return 0;
 }
 

@@ -10,6 +10,7 @@ struct MooncakeFaults {
   int get = 0;
   bool calls = false;  ///< every call fails as a whole
   bool registration = false;
+  bool memory = false;  ///< the thread of a put has none behind it
 };
 void set_faults(const MooncakeFaults& faults);
 /// Registered buffers, and bytes that were moved from or to memory that is not in one.
