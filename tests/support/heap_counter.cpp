@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "heap_counter.hpp"
 
+#include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 
@@ -10,8 +12,10 @@ thread_local std::uint64_t of_memory = 0;
 thread_local std::uint64_t until_failure = 0;
 thread_local bool later_fail = false;
 thread_local bool exhausted = false;
+std::atomic<std::size_t> spared_bytes = 0;
 
-bool fails() noexcept {
+bool fails(std::size_t bytes) noexcept {
+  if (bytes == spared_bytes && bytes > 0) return false;
   if (until_failure > 0 && --until_failure == 0) {
     exhausted = later_fail;
     return true;
@@ -34,21 +38,37 @@ void stateport::test::fail_heap_allocation(std::uint64_t n, bool and_later) noex
   exhausted = false;
 }
 
+void stateport::test::spare_heap_allocations_of(std::size_t bytes) noexcept {
+  spared_bytes = bytes;
+}
+
+stateport::test::SparedAllocations::SparedAllocations() noexcept
+    : allocations_(allocations), until_failure_(until_failure), exhausted_(exhausted) {
+  until_failure = 0;
+  exhausted = false;
+}
+
+stateport::test::SparedAllocations::~SparedAllocations() {
+  allocations = allocations_;
+  until_failure = until_failure_;
+  exhausted = exhausted_;
+}
+
 // operator new[] ends here too, but for sanitizers, which have their own.
 void* operator new(std::size_t bytes) {
   ++allocations;
-  if (fails()) throw std::bad_alloc();
+  if (fails(bytes)) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
-  if (fails()) return nullptr;
+  if (fails(bytes)) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   ++allocations;
-  if (fails()) throw std::bad_alloc();
+  if (fails(bytes)) throw std::bad_alloc();
   if (void* memory = operator new(bytes, alignment, std::nothrow)) return memory;
   throw std::bad_alloc();
 }

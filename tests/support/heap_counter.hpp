@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <new>
 
@@ -16,6 +17,23 @@ namespace stateport::test {
 /// Makes the n-th call of operator new by this thread from now on throw std::bad_alloc, once; 0 = none. `and_later`:
 /// and all calls after it, until the next call of this.
 void fail_heap_allocation(std::uint64_t n, bool and_later = false) noexcept;
+
+/// Allocations of this size fail never, in any thread; 0 = none.
+void spare_heap_allocations_of(std::size_t bytes) noexcept;
+
+/// What this thread allocates during its life neither fails nor counts: a test's own work within a call.
+class SparedAllocations {
+ public:
+  SparedAllocations() noexcept;
+  SparedAllocations(const SparedAllocations&) = delete;
+  SparedAllocations& operator=(const SparedAllocations&) = delete;
+  ~SparedAllocations();
+
+ private:
+  std::uint64_t allocations_;
+  std::uint64_t until_failure_;
+  bool exhausted_;
+};
 
 /// Runs `body(attempt)` with its first allocation failing, then its second, and so on until it runs through. `body`
 /// does only what may fail, once per call; `after(attempt)` checks what the failure left behind. Returns the number of

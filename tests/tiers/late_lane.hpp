@@ -4,12 +4,14 @@
 #include <stateport/core/model/error.hpp>
 
 #include "copy_lane.hpp"
+#include "heap_counter.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -23,7 +25,11 @@ class LateLane final : public tiers::CopyLane {
       : lane_(std::move(lane)), routes_(routes) {}
 
   void copy(const Stream& stream, std::size_t route, CopyPlan plan) override {
-    if (routes_.loads(route) ? refuse_loads : refuse_stores) throw BackendError("copy", "refused by the test");
+    if (routes_.loads(route) ? refuse_loads : refuse_stores) {
+      if (without_memory) throw std::bad_alloc();
+      throw BackendError("copy", "refused by the test");
+    }
+    const SparedAllocations own;
     ++launches;
     lost_copies += copied_on_ && *copied_on_ != stream;
     copied_on_ = stream;
@@ -32,7 +38,10 @@ class LateLane final : public tiers::CopyLane {
       stream.synchronize();
     });
   }
+  /// As one whose room is never there yet.
+  void prepare_marks(std::size_t) override { ::operator delete(::operator new(1)); }
   void mark(const Stream&) override {
+    const SparedAllocations own;
     if (refuse_marks) throw BackendError("mark", "refused by the test");
     copied_on_.reset();
     enqueue([this, mark = ++marks_] { reached_ = mark; });
@@ -53,7 +62,8 @@ class LateLane final : public tiers::CopyLane {
   bool refuse_stores = false;
   bool refuse_loads = false;
   bool refuse_marks = false;
-  bool lies = false;  ///< says that copies are done which are not
+  bool without_memory = false;  ///< is why copies are refused
+  bool lies = false;            ///< says that copies are done which are not
   int launches = 0;
   int lost_copies = 0;  ///< on another stream than copies before it that have no mark
 

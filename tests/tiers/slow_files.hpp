@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "heap_counter.hpp"
 #include "lower_tier.hpp"
 #include "transfer_keys.hpp"
 
@@ -10,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,6 +26,8 @@ class SlowFiles final : public tiers::LowerTier {
   SlowFiles(Verify verify, Seal seal) : verify_(std::move(verify)), seal_(std::move(seal)) {}
 
   bool write(std::span<const Image> images, std::uint64_t ticket) override {
+    allocate();
+    const SparedAllocations own;
     if (requests_.size() >= queue_max || images.size() > images_max) return false;
     ++write_requests;
     largest_file = std::max(largest_file, images.size());
@@ -31,16 +35,22 @@ class SlowFiles final : public tiers::LowerTier {
     return true;
   }
   bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) override {
+    allocate();
+    const SparedAllocations own;
     if (requests_.size() >= queue_max) return false;
     requests_.push_back({.ticket = ticket, .images = {{key, {}}}, .into = image});
     return true;
   }
   bool find(const ImageKey& key, std::uint64_t ticket) override {
+    allocate();
+    const SparedAllocations own;
     if (requests_.size() >= queue_max) return false;
     requests_.push_back({.ticket = ticket, .images = {{key, {}}}, .asks = true});
     return true;
   }
   void remove(const ImageKey& key) override {
+    allocate();
+    const SparedAllocations own;
     for (Request& request : requests_) {
       const bool names_it = std::ranges::find(request.images, key, &Image::key) != request.images.end();
       if (names_it && request.into.empty() && !request.asks) request.forgotten.push_back(key);
@@ -49,6 +59,8 @@ class SlowFiles final : public tiers::LowerTier {
     held.erase(key);
   }
   std::size_t poll(std::span<Completion> completions) override {
+    allocate();
+    const SparedAllocations own;
     const std::size_t count = std::min(completions.size(), done_.size());
     std::copy_n(done_.begin(), count, completions.begin());
     done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(count));
@@ -76,6 +88,7 @@ class SlowFiles final : public tiers::LowerTier {
   std::map<ImageKey, std::deque<TransferStatus>, KeyOrder> read_answers;
   std::size_t queue_max = SIZE_MAX;
   std::size_t images_max = SIZE_MAX;  ///< of one file
+  bool allocates = false;             ///< every call, before anything else
   int wrong_images = 0;               ///< that came with other bytes than their keys say
   int write_requests = 0;
   std::size_t largest_file = 0;
@@ -89,6 +102,9 @@ class SlowFiles final : public tiers::LowerTier {
     std::vector<ImageKey> forgotten = {};  ///< of a write: removed since
     std::vector<std::byte> kept = {};      ///< of a read: what was removed since
   };
+  void allocate() const {
+    if (allocates) ::operator delete(::operator new(1));
+  }
   TransferStatus finish_read(const Request& request, TransferStatus status) {
     const ImageKey& key = request.images[0].key;
     const auto found = held.find(key);

@@ -202,7 +202,9 @@ class RandomEngine {
     std::deque<TransferStatus>& answers = tier.read_answers[transfer.image];
     // Those that are enqueued are answered after those that fail.
     const auto answer = std::ranges::find(answers, status);
-    if (status == TransferStatus::no_room && answer == answers.end()) return;
+    const bool was_asked = answer != answers.end();
+    if (!was_asked && (status == TransferStatus::no_room || (tier.allocates && status == TransferStatus::failed)))
+      return;
     REQUIRE(answer != answers.end());
     answers.erase(answer);
     if (status == TransferStatus::done) look_at(transfer.place, transfer.image);
@@ -252,6 +254,114 @@ TEST_CASE("random plans move what their keys say, whenever copies and files end"
   CHECK(seen[{Kind::copy, TransferStatus::failed}] > 0);
   for (const TransferStatus status : {TransferStatus::done, TransferStatus::gone, TransferStatus::failed})
     CHECK(seen[{Kind::find, status}] > 0);
+}
+
+TEST_CASE("plans and polls that run out of memory change nothing") {
+  std::uint64_t failures = 0;
+  test::for_each_seed(40, [&](Random& random, std::uint64_t) {
+    TransferRig rig(static_cast<std::size_t>(random.between(1, 6)), static_cast<std::size_t>(random.between(1, 3)),
+                    {.transfers_max = random.chance(50) ? std::size_t{3} : std::size_t{100}},
+                    static_cast<std::size_t>(random.between(1, 3)));
+    const auto facts = [&rig] {
+      const HostTier::Usage host = rig.host.usage();
+      return std::vector<std::int64_t>{std::ssize(rig.files.held),
+                                       static_cast<std::int64_t>(rig.executor->in_flight()),
+                                       static_cast<std::int64_t>(rig.lane->waiting()),
+                                       static_cast<std::int64_t>(rig.files.waiting()),
+                                       static_cast<std::int64_t>(rig.remote.waiting()),
+                                       host.images,
+                                       host.copying,
+                                       host.staging_images,
+                                       rig.remote_staging.usage().staging_images};
+    };
+    rig.make_call = [&](const std::function<void()>& call) {
+      const std::vector<std::int64_t> before = facts();
+      bool through = false;
+      failures += test::fail_each_allocation(
+          [&](std::uint64_t) {
+            call();
+            through = true;
+          },
+          [&](std::uint64_t) {
+            if (through) return;
+            REQUIRE(facts() == before);
+            rig.executor->check_invariants();
+          });
+    };
+    RandomEngine engine(random, rig);
+    for (int step = 0; step < 120; ++step) engine.step();
+    engine.finish();
+  });
+  CHECK(failures > 1000);
+}
+
+TEST_CASE("what a lower tier has no memory for has failed, and what it is to forget is forgotten later") {
+  std::map<std::pair<Transfer::Kind, TransferStatus>, int> seen;
+  test::for_each_seed(100, [&](Random& random, std::uint64_t) {
+    TransferRig rig(static_cast<std::size_t>(random.between(1, 6)), static_cast<std::size_t>(random.between(1, 3)), {},
+                    static_cast<std::size_t>(random.between(1, 3)));
+    rig.files.allocates = rig.remote.allocates = true;
+    rig.make_call = [&](const std::function<void()>& call) {
+      test::fail_heap_allocation(static_cast<std::uint64_t>(random.between(0, 12)), random.chance(20));
+      try {
+        call();
+        test::fail_heap_allocation(0);
+      } catch (const std::bad_alloc&) {
+        test::fail_heap_allocation(0);
+        call();
+      }
+    };
+    RandomEngine engine(random, rig);
+    for (int step = 0; step < 120; ++step) engine.step();
+    engine.finish();
+    for (const auto& [what, count] : engine.seen()) seen[what] += count;
+  });
+  using Kind = Transfer::Kind;
+  for (const Kind kind : {Kind::store, Kind::load, Kind::copy, Kind::find})
+    for (const TransferStatus status : {TransferStatus::done, TransferStatus::failed}) CHECK(seen[{kind, status}] > 0);
+}
+
+TEST_CASE("an image whose removal has no memory is removed by a poll") {
+  TransferRig rig(2, 1);
+  const ImageKey key = test::state_image(1);
+  rig.compute(0, key);
+  rig.execute({test::store_to(Medium::file, 1, key, 0)});
+  rig.lane->advance();
+  CHECK(rig.poll().empty());
+  rig.files.finish_all();
+  CHECK(rig.poll() == std::vector<TransferResult>{{1, TransferStatus::done}});
+  rig.execute({});
+  rig.files.allocates = true;
+  rig.make_call = [](const std::function<void()>& call) {
+    test::fail_heap_allocation(2, true);  // the first makes room for marks
+    call();
+    test::fail_heap_allocation(0);
+  };
+  rig.execute({test::drop_from(Medium::file, key)});
+  CHECK(rig.files.held.contains(key));
+  CHECK(rig.executor->in_flight() == 1);
+  CHECK(rig.poll().empty());
+  CHECK(rig.files.held.contains(key));
+  rig.make_call = [](const std::function<void()>& call) { call(); };
+  CHECK(rig.poll().empty());
+  CHECK_FALSE(rig.files.held.contains(key));
+  CHECK(rig.executor->in_flight() == 0);
+}
+
+TEST_CASE("copies that a lane has no memory for have failed") {
+  TransferRig rig(2, 1);
+  const ImageKey key = test::state_image(1);
+  rig.compute(0, key);
+  rig.lane->without_memory = true;
+  rig.lane->refuse_stores = true;
+  rig.execute({test::store_to(Medium::host, 1, key, 0), test::load_from(Medium::host, 2, key, 1),
+               test::copy_down(3, key), test::store_to(Medium::file, 4, key, 0)});
+  rig.lane->advance();
+  const std::vector<TransferResult> results = rig.poll();
+  CHECK(results.size() == 4);
+  for (const TransferResult& result : results) CHECK(result.status == TransferStatus::failed);
+  CHECK_FALSE(rig.host.find(key).valid());
+  CHECK(rig.executor->in_flight() == 0);
 }
 
 TEST_CASE("an image that is published before its copy is done is found by the bytes in its file") {

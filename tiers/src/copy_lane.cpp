@@ -21,13 +21,16 @@ void DeviceLane::follow(const Stream& stream) {
   stream_ = stream;
 }
 
+void DeviceLane::prepare_marks(std::size_t count) {
+  if (last_ - reached_ + count <= events_.size() || last_ - reached() + count <= events_.size()) return;
+  std::vector<Event> more(2 * events_.size());
+  for (std::uint64_t mark = reached_ + 1; mark <= last_; ++mark) more[mark % more.size()] = std::move(event_of(mark));
+  events_ = std::move(more);
+}
+
 void DeviceLane::mark(const Stream& stream) {
+  prepare_marks(1);
   follow(stream);
-  if (last_ - reached_ == events_.size() && last_ - reached() == events_.size()) {
-    std::vector<Event> more(2 * events_.size());
-    for (std::uint64_t mark = reached_ + 1; mark <= last_; ++mark) more[mark % more.size()] = std::move(event_of(mark));
-    events_ = std::move(more);
-  }
   event_of(last_ + 1).record(stream);
   ++last_;
 }

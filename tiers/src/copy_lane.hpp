@@ -43,11 +43,13 @@ class CopyLane {
  public:
   virtual ~CopyLane() = default;
 
-  /// Enqueues copies of one route (CopyRoutes). No destination is there twice. Throws BackendError; nothing is enqueued
-  /// then.
+  /// Enqueues copies of one route (CopyRoutes). No destination is there twice. Throws BackendError, OutOfMemory or
+  /// std::bad_alloc; what is enqueued then is not all of them.
   virtual void copy(const Stream& stream, std::size_t route, CopyPlan plan) = 0;
+  /// Makes room for so many marks. Throws BackendError or std::bad_alloc; nothing has changed then.
+  virtual void prepare_marks(std::size_t /*count*/) {}
   /// Marks the point behind all copies so far, to be called before copies go to another stream. Marks are numbered
-  /// from 1. Throws BackendError; no point is marked then.
+  /// from 1. Throws BackendError, and std::bad_alloc without prepare_marks(); no point is marked then.
   virtual void mark(const Stream& stream) = 0;
   /// The last mark that is reached. Waits for nothing. Throws BackendError.
   [[nodiscard]] virtual std::uint64_t reached() = 0;
@@ -70,6 +72,7 @@ class DeviceLane final : public CopyLane {
   explicit DeviceLane(std::vector<RouteCopier> copiers);
 
   void copy(const Stream& stream, std::size_t route, CopyPlan plan) override;
+  void prepare_marks(std::size_t count) override;
   void mark(const Stream& stream) override;
   [[nodiscard]] std::uint64_t reached() override;
 

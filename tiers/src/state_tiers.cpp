@@ -160,8 +160,10 @@ class StateTiers::Impl {
     for (std::size_t i = 0; i < transfers.size(); ++i) transfers[i].id = first + i;
     try {
       run(stream, {.transfers = transfers});
-    } catch (const InvalidArgument&) {
-      next_id = first;  // nothing has begun; after another error some may be under way
+    } catch (const BackendError&) {
+      throw;  // some may be under way
+    } catch (...) {
+      next_id = first;  // nothing has begun
       throw;
     }
     return first;
@@ -201,6 +203,10 @@ StateTiers::~StateTiers() = default;
 
 void StateTiers::execute(const Stream& stream, TransferPlan plan) {
   impl_->run(stream, plan);
+}
+
+void StateTiers::reserve(std::size_t transfers) {
+  impl_->executor.reserve(transfers);
 }
 
 std::size_t StateTiers::poll(const Stream& stream, std::span<TransferResult> results) {
@@ -265,23 +271,24 @@ void StateTiers::remove(const Stream& stream, std::span<const ImageKey> images) 
 
 std::size_t StateTiers::drain(const Stream& stream) {
   require_state(impl_->files.has_value(), "drain", "there is no file tier");
-  std::vector<ImageKey>& keys = impl_->to_drain;
   const std::size_t under_way = impl_->executor.file_transfers();
-  if (keys.empty() && under_way == 0) {
+  const bool begins = impl_->to_drain.empty() && under_way == 0;
+  std::vector<ImageKey> anew;
+  std::vector<ImageKey>& keys = begins ? anew : impl_->to_drain;
+  if (begins) {
     keys = impl_->host.keys();
     std::erase_if(keys, [&](const ImageKey& key) { return impl_->in_file(key); });
   }
-  std::vector<Transfer> copies;
   // Loads are begun however many are under way.
-  const std::size_t room_now = impl_->file_transfers_max - std::min(under_way, impl_->file_transfers_max);
-  for (std::size_t room = room_now; room > 0 && !keys.empty(); --room, keys.pop_back())
-    copies.push_back({.id = impl_->next_id++,
-                      .kind = Transfer::Kind::copy,
-                      .image = keys.back(),
-                      .from = Medium::host,
-                      .to = Medium::file});
-  impl_->run(stream, {copies});
-  return keys.size() + impl_->executor.file_transfers();
+  const std::size_t room = impl_->file_transfers_max - std::min(under_way, impl_->file_transfers_max);
+  const std::size_t left = keys.size() - std::min(room, keys.size());
+  std::vector<Transfer> copies;
+  for (const ImageKey& key : std::span(keys).subspan(left))
+    copies.push_back({.kind = Transfer::Kind::copy, .image = key, .from = Medium::host, .to = Medium::file});
+  impl_->run_own(stream, std::move(copies));
+  keys.resize(left);
+  if (begins) impl_->to_drain.swap(anew);
+  return impl_->to_drain.size() + impl_->executor.file_transfers();
 }
 
 std::size_t StateTiers::in_flight() const noexcept {

@@ -3,7 +3,10 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "containers/ready_vector.hpp"
+
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace stateport::tiers {
@@ -33,6 +36,25 @@ std::size_t kind_of(const HostTier& host, const ImageKey& image) {
   return static_cast<std::size_t>(host.kind_of(image));
 }
 
+enum class Begin : std::uint8_t { begun, refused, out_of_memory };
+
+template <class Request>
+Begin try_begin(Request&& request) {
+  try {
+    return request() ? Begin::begun : Begin::refused;
+  } catch (const std::bad_alloc&) {
+    return Begin::out_of_memory;
+  }
+}
+
+/// False: there was no memory for it.
+bool try_remove(LowerTier& tier, const ImageKey& image) {
+  return try_begin([&] {
+           tier.remove(image);
+           return true;
+         }) == Begin::begun;
+}
+
 }  // namespace
 
 TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, CopyLane& lane, const CopyRoutes& routes,
@@ -49,18 +71,44 @@ TransferExecutor::TransferExecutor(HostTier& host, std::vector<Kind> kinds, Copy
     no_checksums_.emplace_back(kind.layout.spec().tensors().size());
     written_.emplace_back(static_cast<std::size_t>(kind.slots));
   }
+  std::int32_t images_max = 0;
+  for (std::int32_t kind = 0; kind < host.kinds(); ++kind) images_max = std::max(images_max, host.places(kind));
+  image_batch_.reserve(static_cast<std::size_t>(images_max));
 }
 
 void TransferExecutor::execute(const Stream& stream, TransferPlan plan) {
   for (const Transfer& transfer : plan.transfers) check(transfer);
+  reserve(plan.transfers.size());
   for (const Transfer& transfer : plan.transfers)
     if (transfer.from != Medium::elsewhere) start(stream, transfer);
   let_go_on(stream);
 }
 
+void TransferExecutor::reserve(std::size_t transfers) {
+  const std::size_t most = operations_.count() + transfers;
+  lane_->prepare_marks(2);
+  operations_.reserve(most);
+  detail::reserve_amortised(results_, results_.size() + most);
+  for (Copies& copies : copies_) {
+    detail::reserve_amortised(copies.plan, most);
+    detail::reserve_amortised(copies.operations, most);
+    detail::reserve_amortised(copies.loads, most);
+  }
+  for (Lower& lower : lower_) {
+    if (lower.tier == nullptr) continue;
+    detail::reserve_amortised(lower.late_drops, lower.late_drops.size() + most);
+    const std::size_t together_max = lower.kv_bytes_together / ImageLayout::alignment_bytes + 1;
+    detail::reserve_amortised(together_, std::min(most, together_max));
+  }
+}
+
 std::size_t TransferExecutor::poll(const Stream& stream, std::span<TransferResult> results) {
+  lane_->prepare_marks(2);
   mark(stream);
-  finish_copies();
+  if (!copying_.empty()) {
+    const std::uint64_t reached = lane_->reached();
+    while (!copying_.empty() && operations_[copying_.head].mark <= reached) finish_copy(operations_.pop(copying_));
+  }
   for (Lower& lower : lower_)
     if (lower.tier != nullptr) finish_below(stream, lower);
   let_go_on(stream);
@@ -257,16 +305,15 @@ void TransferExecutor::send_down(std::uint32_t number) {
 void TransferExecutor::start_find(const Transfer& transfer) {
   const std::uint32_t number = make_operation(transfer, {});
   operations_[number].phase = Phase::below;
-  if (!lower_[lower_index(transfer)].tier->find(transfer.image, number)) end(number, TransferStatus::no_room);
+  const Begin asked = try_begin([&] { return lower_[lower_index(transfer)].tier->find(transfer.image, number); });
+  if (asked != Begin::begun) end(number, asked == Begin::refused ? TransferStatus::no_room : TransferStatus::failed);
 }
 
 void TransferExecutor::start_drop(const Stream& stream, const Transfer& transfer) {
   if (is_with_lower(transfer)) {
     Lower& lower = lower_[lower_index(transfer)];
-    if (needed(lower, transfer.image, ++numbers_))
+    if (needed(lower, transfer.image, ++numbers_) || !try_remove(*lower.tier, transfer.image))
       lower.late_drops.push_back({transfer.image, numbers_});
-    else
-      lower.tier->remove(transfer.image);
     return;
   }
   const HostImage image = host_->find(transfer.image);
@@ -293,6 +340,10 @@ void TransferExecutor::enqueue(const Stream& stream, std::size_t route) {
   try {
     if (!refused) lane_->copy(stream, route, copies.plan);
   } catch (const BackendError&) {
+    refused = true;
+  } catch (const OutOfMemory&) {
+    refused = true;
+  } catch (const std::bad_alloc&) {
     refused = true;
   }
   if (refused && route == routes_.to_host(kind)) refused_[kind] = true;
@@ -321,12 +372,6 @@ void TransferExecutor::mark(const Stream& stream) {
   lane_->mark(stream);
   ++marks_;
   unmarked_ = false;
-}
-
-void TransferExecutor::finish_copies() {
-  if (copying_.empty()) return;
-  const std::uint64_t reached = lane_->reached();
-  while (!copying_.empty() && operations_[copying_.head].mark <= reached) finish_copy(operations_.pop(copying_));
 }
 
 void TransferExecutor::finish_copy(std::uint32_t number) {
@@ -362,7 +407,11 @@ void TransferExecutor::publish(HostImage image) {
 void TransferExecutor::finish_below(const Stream& stream, Lower& lower) {
   const auto at = static_cast<std::size_t>(&lower - lower_.data());
   for (std::size_t count = completions_.size(); count == completions_.size();) {
-    count = lower.tier->poll(completions_);
+    try {
+      count = lower.tier->poll(completions_);
+    } catch (const std::bad_alloc&) {
+      return;  // what it has to say comes later
+    }
     for (const LowerTier::Completion& completion : std::span(completions_).first(count)) {
       const auto first = static_cast<std::uint32_t>(completion.ticket);
       const Transfer& transfer = operations_[first].transfer;
@@ -422,7 +471,8 @@ void TransferExecutor::feed_writes(Lower& lower) {
   while (!lower.to_write.empty()) {
     gather(lower, images_max);
     const std::uint32_t first = lower.to_write.head;
-    if (lower.tier->write(together_, first)) {
+    const Begin written = try_begin([&] { return lower.tier->write(together_, first); });
+    if (written == Begin::begun) {
       ++lower.writes;
       // They stay linked.
       std::uint32_t last = none;
@@ -431,6 +481,10 @@ void TransferExecutor::feed_writes(Lower& lower) {
         operations_[last].phase = Phase::below;
         if (i + 1 < together_.size()) operations_[last].next = lower.to_write.head;
       }
+      continue;
+    }
+    if (written == Begin::out_of_memory) {
+      end(operations_.pop(lower.to_write), TransferStatus::failed);
       continue;
     }
     // A write that ends may make room in the queue. Without one there is none at all.
@@ -447,23 +501,23 @@ void TransferExecutor::feed_reads(Lower& lower) {
     TransferOperation& operation = operations_[lower.to_read.head];
     const std::optional<HostImage> image = lower.staging->reserve_staging(operation.transfer.image);
     if (!image) return;
-    if (lower.tier->read(operation.transfer.image, lower.staging->bytes(*image), lower.to_read.head)) {
+    const Begin read = try_begin(
+        [&] { return lower.tier->read(operation.transfer.image, lower.staging->bytes(*image), lower.to_read.head); });
+    if (read == Begin::begun) {
       ++lower.reads;
       (operation.transfer.kind == Transfer::Kind::copy ? operation.source : operation.image) = *image;
       operations_[operations_.pop(lower.to_read)].phase = Phase::below;
       continue;
     }
     lower.staging->unpin(*image);
-    if (lower.reads > 0) return;
-    end(operations_.pop(lower.to_read), TransferStatus::no_room);
+    if (lower.reads > 0 && read == Begin::refused) return;
+    end(operations_.pop(lower.to_read), read == Begin::refused ? TransferStatus::no_room : TransferStatus::failed);
   }
 }
 
 void TransferExecutor::drop_late(Lower& lower) {
   std::erase_if(lower.late_drops, [&](const LateDrop& drop) {
-    if (needed(lower, drop.image, drop.number)) return false;
-    lower.tier->remove(drop.image);
-    return true;
+    return !needed(lower, drop.image, drop.number) && try_remove(*lower.tier, drop.image);
   });
 }
 
@@ -507,8 +561,11 @@ void TransferExecutor::free_operation(std::uint32_t number) noexcept {
 void TransferExecutor::end(std::uint32_t number, TransferStatus status) {
   const TransferOperation& operation = operations_[number];
   answer(operation.transfer.id, status);
-  if (operation.drop_if_failed && status != TransferStatus::done)
-    lower_[lower_index(operation.transfer)].tier->remove(operation.transfer.image);
+  if (operation.drop_if_failed && status != TransferStatus::done) {
+    Lower& lower = lower_[lower_index(operation.transfer)];
+    if (!try_remove(*lower.tier, operation.transfer.image))
+      lower.late_drops.push_back({operation.transfer.image, operation.number});
+  }
   if (operation.source.valid()) host_->unpin(operation.source);
   if (operation.image.valid()) memory_of(operation).unpin(operation.image);
   free_operation(number);

@@ -56,7 +56,10 @@ class TransferExecutor {
   TransferExecutor(const TransferExecutor&) = delete;
   TransferExecutor& operator=(const TransferExecutor&) = delete;
 
+  /// Both throw std::bad_alloc; nothing has changed then. What a lane or a lower tier has no memory for has failed.
   void execute(const Stream& stream, TransferPlan plan);
+  /// Makes room for all that so many transfers more, and those under way, may come to need.
+  void reserve(std::size_t transfers);
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
   /// Operations, and results that were not polled.
   [[nodiscard]] std::size_t in_flight() const noexcept {
@@ -122,7 +125,6 @@ class TransferExecutor {
   /// Enqueues copies, and gives lower tiers what waits for them.
   void let_go_on(const Stream& stream);
 
-  void finish_copies();
   void finish_copy(std::uint32_t operation);
   /// The bytes of an image are there: writes its header.
   void publish(HostImage image);

@@ -4,6 +4,8 @@
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/host_tier.hpp>
 
+#include "containers/ready_vector.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -27,8 +29,7 @@ struct TransferOperation {
   std::uint32_t next = none;    ///< in its queue, in the free list, or among those written together
 };
 
-/// Operations by number, and queues of them, linked through TransferOperation::next. Allocates only while there are
-/// more than ever before.
+/// Operations by number, and queues of them, linked through TransferOperation::next.
 class TransferOperations {
  public:
   static constexpr std::uint32_t none = TransferOperation::none;
@@ -45,7 +46,10 @@ class TransferOperations {
   [[nodiscard]] const std::vector<TransferOperation>& all() const noexcept { return operations_; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
 
-  [[nodiscard]] std::uint32_t make(const TransferOperation& operation) {
+  /// Makes room for `count` operations in all.
+  void reserve(std::size_t count) { detail::reserve_amortised(operations_, count); }
+  /// Precondition: reserve().
+  [[nodiscard]] std::uint32_t make(const TransferOperation& operation) noexcept {
     std::uint32_t number = free_;
     if (number == none) {
       number = static_cast<std::uint32_t>(operations_.size());

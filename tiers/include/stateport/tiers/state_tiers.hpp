@@ -91,6 +91,9 @@ struct SlotImage {
 /// more is under way than ever before. Calls must come from one thread at a time, and not while the stream captures a
 /// graph (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers
 /// remain under way.
+///
+/// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing. What a launch or a tier below has
+/// no memory for is answered `failed`; images that such a tier is to drop are dropped by a later poll.
 class StateTiers {
  public:
   /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
@@ -108,6 +111,9 @@ class StateTiers {
   /// for a transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has
   /// begun then. Loads from elsewhere are the engine's, and passed over. O(transfers).
   void execute(const Stream& stream, TransferPlan plan);
+  /// Makes room for so many transfers: execute() of as many next does not run out of memory. For engines that must not
+  /// lose what CacheTiers::take_transfers answers. O(kinds of images).
+  void reserve(std::size_t transfers);
 
   /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Lets
   /// what is under way go on: call it in every step of the engine, on the stream that reads what was loaded.
