@@ -13,6 +13,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -293,7 +294,12 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
     std::size_t taken = 0;
     std::size_t got = 0;
     do {
-      got = own->poll(std::span(answers).first(std::min(answers.size(), room.size() - taken)));
+      try {
+        got = own->poll(std::span(answers).first(std::min(answers.size(), room.size() - taken)));
+      } catch (const std::bad_alloc&) {
+        if (taken == 0) throw;
+        break;  // the others come with the next call
+      }
       for (const RemoteCompletion& answer : std::span(answers).first(got))
         room[taken++] = {answer.ticket, static_cast<std::int32_t>(answer.status), 0, answer.bytes};
     } while (got > 0 && taken < room.size());

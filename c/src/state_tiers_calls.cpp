@@ -6,6 +6,7 @@
 
 #include "arguments.hpp"
 #include "cache_object.hpp"
+#include "containers/ready_vector.hpp"
 #include "guard.hpp"
 #include "model_layout_object.hpp"
 #include "object_encoding.hpp"
@@ -46,6 +47,8 @@ struct TiersObject final : Object {
 
   /// Takes all answers there are, for the cache and for the engine.
   void gather(const Stream& stream) {
+    stateport::detail::reserve_amortised(of_cache, of_cache.size() + tiers.in_flight());
+    stateport::detail::reserve_amortised(own, own.size() + tiers.in_flight());
     std::array<TransferResult, results_at_once> results;
     std::size_t count = results.size();
     while (count == results.size()) {
@@ -62,6 +65,7 @@ struct TiersObject final : Object {
                   "transfers of another cache, or of the engine, are under way");
     of_cache.clear();
     elsewhere.clear();
+    loaded = 0;
     served = cache;
   }
   /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
@@ -74,6 +78,7 @@ struct TiersObject final : Object {
   PinnedResource memory;
   StateTiers tiers;
   std::weak_ptr<CacheObject> served;  ///< whose transfers begin_transfers takes
+  std::int32_t loaded = 0;            ///< that the cache was told of, and the engine not yet
   std::vector<TransferResult> of_cache;
   std::vector<TransferResult> own;
   std::vector<stateport_transfer> elsewhere;  ///< loads that are the engine's to carry out
@@ -81,6 +86,9 @@ struct TiersObject final : Object {
 
 std::size_t TiersObject::begin(CacheTiers& cache, const Stream& stream) {
   tiers.execute(stream, {});  // refuses a stream that captures before anything is taken
+  const std::size_t most = cache.transfers_to_take();
+  tiers.reserve(most);
+  stateport::detail::reserve_amortised(elsewhere, elsewhere.size() + most);
   const TransferPlan plan = cache.take_transfers();
   const std::size_t count = plan.transfers.size();
   note_elsewhere(plan);
@@ -311,10 +319,11 @@ stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tier
     held->serve(find<CacheObject>(cache, "cache"));
     held->gather(on);
     // A cache that refuses them at this time gets them with the next call.
-    const std::int32_t loads = below.settle(held->of_cache);
+    held->loaded += below.settle(held->of_cache);
     held->of_cache.clear();
     static_cast<void>(held->begin(below, on));
-    if (loaded != nullptr) *loaded = loads;
+    if (loaded != nullptr) *loaded = held->loaded;
+    held->loaded = 0;
   });
 }
 

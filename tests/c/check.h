@@ -33,6 +33,8 @@ void fail_allocation(void);
 bool ran_out(stateport_status status);
 /// Allocations that were made to fail so far.
 extern int64_t memory_failures;
+/// 1: in every call, 2: in every other one, at random …
+extern int32_t memory_calls_apart;
 #else
 #define ANSWER(status, call) ((status) = (call))
 #endif

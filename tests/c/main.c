@@ -27,22 +27,33 @@ int main(void) {
   test_scratch_and_device_plans();
   test_layer_ranges();
   test_strides();
+#ifdef STATEPORT_TEST_MEMORY
+  test_state_tiers_without_memory();
+  test_remote_store_without_memory();
+#else
   test_state_tiers();
   test_images();
   test_file_limits();
   test_scrubbed_files();
+  test_remote_store();
+#endif
   test_file_tier();
   test_file_tier_refusals();
-  test_remote_store();
   test_remote_store_refusals();
   test_resharders();
+#ifndef STATEPORT_TEST_MEMORY
   test_remote_tiers();
+#endif
   test_handovers();
-  test_state_tiers_refusals();
   test_step_committer();
+#ifndef STATEPORT_TEST_MEMORY
+  test_state_tiers_refusals();
   test_align();
   test_align_refusals();
-
+#else
+  CHECK(memory_failures > 1000);
+  printf("memory ran out %lld times, ", (long long)memory_failures);
+#endif
   CHECK_OK(stateport_stream_forget(NULL));
   CHECK_OK(stateport_runtime_destroy(runtime));
   printf("stateport %s for %s, from C: %s\n", stateport_version(), stateport_backend(),

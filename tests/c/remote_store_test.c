@@ -240,6 +240,44 @@ static void refuse_options(void) {
   CHECK(store == NULL && client.ends == 0);
 }
 
+#ifdef STATEPORT_TEST_MEMORY
+/// Answers that nothing is there, and allocates nothing.
+static int32_t ask_nobody(const stateport_remote_key* keys, size_t count, void* context) {
+  ((Client*)context)->extra += count;
+  return keys[0].ticket == 7;
+}
+static size_t answer_gone(stateport_remote_completion* out, size_t capacity, void* context) {
+  Client* const client = context;
+  size_t count = 0;
+  for (; count < capacity && client->extra > 0; --client->extra)
+    out[count++] = (stateport_remote_completion){.ticket = 7, .status = STATEPORT_TRANSFER_GONE};
+  return count;
+}
+
+/// A store that was not made has not ended, and no answer is lost.
+void test_remote_store_without_memory(void) {
+  Client client = {0};
+  stateport_remote_callbacks functions = functions_of(&client);
+  functions.exists = ask_nobody;
+  functions.poll = answer_gone;
+  CHECK_OK(stateport_remote_store_callbacks(&functions, &client.self));
+  CHECK(client.ends == 0);
+  const stateport_remote_key named = key_of(7, "absent");
+  for (int asked = 0; asked < 3; ++asked) CHECK_OK(stateport_remote_store_exists(client.self, &named, 1));
+  size_t answered = 0;
+  for (int polls = 0; polls < 5; ++polls) {
+    stateport_remote_completion out[answers_max];
+    size_t count = 0;
+    CHECK_OK(stateport_remote_store_poll(client.self, out, answers_max, &count));
+    answered += count;
+    if (count > 0) CHECK(out[0].ticket == 7 && out[0].status == STATEPORT_TRANSFER_GONE);
+  }
+  CHECK(answered == 3);
+  CHECK_OK(stateport_remote_store_destroy(client.self));
+  CHECK(client.ends == 1);
+}
+#endif
+
 void test_remote_store_refusals(void) {
   stateport_remote_objects* objects = NULL;
   CHECK_OK(stateport_remote_objects_create(object_bytes, &objects));

@@ -145,6 +145,36 @@ void test_state_tiers(void) {
   }
 }
 
+#ifdef STATEPORT_TEST_MEMORY
+/// Some transfers fail, and what comes is what was written. Every call can be made again.
+void test_state_tiers_without_memory(void) {
+  memory_calls_apart = 7;
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+    char folder[folder_bytes];
+    make_folder(folder, sizeof folder);
+    char images[folder_bytes + 8];
+    snprintf(images, sizeof images, "%s/images", folder);
+    const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .folder = images};
+    for (int life = 0; life < 2; ++life) {
+      tier_engine engine;
+      tier_engine_make(&engine, &options);
+      stateport_attached_images attached = {.size = sizeof attached};
+      CHECK_OK(stateport_state_tiers_attach(engine.tiers, NULL, engine.cache, &attached));
+      CHECK((attached.attached > 0) == (life > 0));
+      int64_t loads = 0;
+      for (int round = 0; round < 6; ++round)
+        for (int32_t prompt = 0; prompt < prompts; ++prompt) loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
+      CHECK(loads > 0 && engine.waits == loads);
+      tier_engine_drain(&engine);
+      tier_engine_destroy(&engine);
+    }
+    remove_folder(images);
+    remove_folder(folder);
+  }
+  memory_calls_apart = 1;
+}
+#endif
+
 // --- Images of an engine's own ---------------------------------------------------------------------------------------
 
 typedef struct world {

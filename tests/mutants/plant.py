@@ -40,7 +40,7 @@ CORE_PROGRAM = "test-core"
 OF_CORE = {CORE_PROGRAM, "test-c-core"}
 PYTHON = "python"
 # They check themselves in C, and have no filter.
-WITHOUT_FILTER = {"test-c", "test-c-core"}
+WITHOUT_FILTER = {"test-c", "test-c-core", "test-c-device-memory"}
 # What tests of Python load.
 LIBRARY = "stateport_c_loadable"
 # Most faults of core show at once; the others have all the seeds of the build, with which other programs are quick.
