@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
 #include "launch_recorder.hpp"
 #include "random_layout.hpp"
 #include "slot_kernels.hpp"
@@ -12,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 using namespace stateport;
@@ -123,6 +125,33 @@ TEST_CASE("states move between ranks of any number, with any types and memory or
     require_equal(destinations, stream);
     require_equal(sources, stream);
   });
+}
+
+TEST_CASE("a resharder that has no memory is not made, and a copy that has none moves nothing") {
+  Random random(1);
+  const Stream stream = Stream::default_stream();
+  const ModelLayout layout = test::random_layout(random);
+  const auto spec_of = [&](const ModelShard& shard) { return layout.spec_of(shard); };
+  RankStores sources(random, test::random_ranks(random, layout, 0), 2, spec_of);
+  RankStores destinations(random, test::random_ranks(random, layout, 0), 2, spec_of);
+  const auto from = sources.upload(stream);
+  const auto to = destinations.upload(stream);
+  std::optional<Resharder> resharder;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { resharder.emplace(layout, from, to); },
+                                   [&](std::uint64_t) { require_equal(destinations, stream); }) > 10);
+  const SlotCopy plan[] = {SlotCopy::whole(0, 1)};
+  bool moved = false;
+  test::fail_each_allocation(
+      [&](std::uint64_t) {
+        resharder->copy_slots(stream, plan);
+        moved = true;
+      },
+      [&](std::uint64_t) {
+        if (!moved) require_equal(destinations, stream);
+      });
+  move_all(layout, sources, 0, destinations, 1);
+  require_equal(destinations, stream);
+  require_equal(sources, stream);
 }
 
 TEST_CASE("a state is quantised alike in one piece and in the pieces of any ranks") {

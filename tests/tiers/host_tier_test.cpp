@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <vector>
 
 using namespace stateport;
@@ -315,4 +316,19 @@ TEST_CASE("nothing is allocated after construction") {
   }
   CHECK(all);
   CHECK(test::heap_allocations() == before);
+}
+
+TEST_CASE("a tier that has no memory for its records is not made, and keeps none of its images' memory") {
+  HostResource memory;
+  LimitResource just_enough(memory, std::size_t{22} * 4 * page);
+  std::optional<HostTier> tier;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { tier.emplace(just_enough, small_options(20, 2)); },
+                                   [](std::uint64_t) {}) > 5);
+  for (std::uint64_t i = 0; i < 80; ++i) REQUIRE(tier->reserve(kv_key(i)));
+  // Who asks for all keys and has no memory for them changes nothing.
+  std::vector<ImageKey> keys;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { keys = tier->keys(); },
+                                   [&](std::uint64_t) { tier->check_invariants(); }) > 0);
+  CHECK(keys.size() == 80);
+  CHECK(tier->usage().images == 80);
 }

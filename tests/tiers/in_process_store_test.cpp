@@ -3,13 +3,16 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
 #include "remote_store_conformance.hpp"
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +123,100 @@ TEST_CASE("the least recently used objects are evicted first") {
       CHECK(objects->held_bytes() == model.held());
     }
   });
+}
+
+TEST_CASE("calls of an in-process store that run out of memory change nothing") {
+  std::uint64_t failures = 0;
+  int without_memory = 0;
+  for_each_seed(20, [&](Random& random, std::uint64_t) {
+    constexpr std::uint64_t capacity = 100;
+    const auto objects = std::make_shared<InProcessObjects>(capacity);
+    std::optional<InProcessStore> made;
+    failures += fail_each_allocation([&](std::uint64_t) { made.emplace(objects); }, [](std::uint64_t) {});
+    InProcessStore& store = *made;
+    Model model(capacity);
+    const auto call = [&](auto&& body) {
+      bool through = false;
+      failures += fail_each_allocation(
+          [&](std::uint64_t) {
+            body();
+            through = true;
+          },
+          [&](std::uint64_t) {
+            if (through) return;
+            REQUIRE(objects->keys() == model.keys());
+            objects->check_invariants();
+          });
+    };
+    for (int step = 0; step < 60; ++step) {
+      const std::string key = "a-key-that-is-longer-than-small-ones-" + std::to_string(random.between(1, 12));
+      auto bytes = bytes_of_seed(static_cast<std::uint64_t>(step), static_cast<std::size_t>(random.between(1, 60)));
+      std::vector<std::byte> into(60);
+      const std::int64_t what = random.between(0, 3);
+      const RemotePiece piece = what == 0 ? RemotePiece{bytes.data(), bytes.size()} : RemotePiece{into.data(), 60};
+      const RemoteObject object{static_cast<std::uint64_t>(step), key, {&piece, 1}};
+      const RemoteKey named{static_cast<std::uint64_t>(step), key};
+      bool accepted = false;
+      call([&] {
+        accepted = what == 0   ? store.put_from({&object, 1})
+                   : what == 1 ? store.get_into({&object, 1})
+                   : what == 2 ? store.exists({&named, 1})
+                               : store.remove({&named, 1});
+      });
+      REQUIRE(accepted);
+      std::array<RemoteCompletion, 2> answers;
+      std::size_t count = 0;
+      call([&] { count = store.poll(answers); });
+      REQUIRE(count == 1);
+      CHECK(answers[0].ticket == named.ticket);
+      TransferStatus status = answers[0].status;
+      const std::vector<std::string> before = model.keys();
+      const bool held = std::ranges::find(before, key) != before.end();
+      if (what == 0) {
+        // An object that there is no memory for has no room.
+        if (status == TransferStatus::no_room) {
+          ++without_memory;
+          REQUIRE(objects->keys() == before);
+          status = put(store, key, bytes);
+        }
+        CHECK(status == model.put(key, bytes));
+      } else {
+        CHECK(status == (held ? TransferStatus::done : TransferStatus::gone));
+      }
+      if (what == 1 && held) {
+        into.resize(answers[0].bytes);
+        CHECK(into == *model.touch(key));
+      }
+      if (what == 3) CHECK(model.erase(key) == held);
+      CHECK(objects->keys() == model.keys());
+      CHECK(objects->held_bytes() == model.held());
+    }
+  });
+  CHECK(failures > 1000);
+  CHECK(without_memory > 0);
+}
+
+TEST_CASE("an object that there is no memory for evicts nothing") {
+  InProcessObjects objects(100);
+  std::vector<std::byte> bytes = bytes_of_seed(1, 60);
+  const auto put = [&](const char* key, std::size_t size) {
+    const RemotePiece piece{bytes.data(), size};
+    return objects.put(key, {&piece, 1});
+  };
+  CHECK(put("first", 40) == TransferStatus::done);
+  CHECK(put("second", 40) == TransferStatus::done);
+  std::uint64_t failed = 0;
+  for (TransferStatus status = TransferStatus::no_room; status != TransferStatus::done;) {
+    fail_heap_allocation(++failed);
+    status = put("a-third-one-with-a-long-name", 60);
+    fail_heap_allocation(0);
+    objects.check_invariants();
+    if (status == TransferStatus::done) break;
+    CHECK(status == TransferStatus::no_room);
+    CHECK(objects.keys() == std::vector<std::string>{"first", "second"});
+  }
+  CHECK(failed > 3);
+  CHECK(objects.keys() == std::vector<std::string>{"second", "a-third-one-with-a-long-name"});
 }
 
 TEST_CASE("memory is read and written in poll, and in no other call") {

@@ -4,6 +4,8 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/models.hpp>
 
+#include "heap_counter.hpp"
+
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -112,4 +114,25 @@ TEST_CASE("a layout refuses shards that it cannot have") {
   const ModelLayout strict(whole, {.axis = 1, .bands = {x, alone, alone}}, recurrent);
   CHECK(refused([&] { return strict.resolve({0, 3, 0, 4}); }) == "shard.head_groups");
   CHECK(strict.resolve({0, 3, 0, 2}) == ModelShard{0, 3, 0, 2});
+}
+
+TEST_CASE("a layout that has no memory is not made, and one that is made stays as it is") {
+  std::optional<ModelLayout> made;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { made.emplace(whole, conv, recurrent); },
+                                   [&](std::uint64_t) { CHECK((!made || made->whole() == whole)); }) > 0);
+  CHECK(made->fingerprint() == layout.fingerprint());
+  std::optional<StateSpec> rank;
+  CHECK(test::fail_each_allocation(
+            [&](std::uint64_t) {
+              rank = made->spec_of({1, 3, 1, 4});
+            },
+            [&](std::uint64_t) {
+              CHECK((!rank || *rank == layout.spec_of({1, 3, 1, 4})));
+            }) > 0);
+  CHECK(rank == layout.spec_of({1, 3, 1, 4}));
+  std::optional<ModelLayout> known;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { known = models::layout("qwen3-next-80b-a3b"); },
+                                   [&](std::uint64_t) {}) > 0);
+  CHECK(known->fingerprint() == models::layout("qwen3-next-80b-a3b").fingerprint());
+  CHECK(made->whole() == whole);
 }

@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
 #include "random_layout.hpp"
 
@@ -99,4 +100,16 @@ TEST_CASE("a reshard refuses bad ranks") {
   const std::vector<ReshardRank> first_layers = {{0, {0, 3, 0, 1}}};
   CHECK_THROWS_AS(static_cast<void>(plan_reshard(layout, first_layers, good)), InvalidArgument);
   CHECK(plan_reshard(layout, good, {}).empty());
+}
+
+TEST_CASE("a reshard whose plan has no memory is planned anew") {
+  const ModelLayout layout = small(3);
+  std::vector<ReshardRank> four;
+  for (std::int32_t rank = 0; rank < 4; ++rank) four.push_back({rank, {0, 3, rank, 4}});
+  const std::vector<ReshardRank> two{{100, {0, 3, 0, 2}}, {101, {0, 3, 1, 2}}};
+  const std::vector<ReshardSlice> wanted = plan_reshard(layout, four, two);
+  std::vector<ReshardSlice> slices;
+  CHECK(test::fail_each_allocation([&](std::uint64_t) { slices = plan_reshard(layout, four, two); },
+                                   [&](std::uint64_t) { CHECK((slices.empty() || slices == wanted)); }) > 0);
+  CHECK(slices == wanted);
 }

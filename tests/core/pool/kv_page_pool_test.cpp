@@ -3,12 +3,14 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <vector>
 
 using stateport::InvalidArgument;
@@ -33,6 +35,25 @@ TEST_CASE("a KV pool hands out whole pages from page 1 on, longest free first") 
   CHECK(take(pool, 16) == std::vector<KvIndex>{12, 13, 14, 15, 16, 17, 18, 19, 8, 9, 10, 11, 4, 5, 6, 7});
   std::vector<KvIndex> one(1);
   CHECK_FALSE(pool.allocate(one));
+}
+
+TEST_CASE("a KV pool allocates when it is made, and then no more") {
+  std::optional<KvPagePool> pool;
+  CHECK(stateport::test::fail_each_allocation([&](std::uint64_t) { pool.emplace(64, 4); }, [&](std::uint64_t) {}) == 2);
+  std::vector<KvIndex> indices(30);
+  const std::uint64_t before = stateport::test::heap_allocations();
+  bool all = true;
+  for (int round = 0; round < 3; ++round) {
+    all = pool->allocate(indices) && all;
+    pool->release(indices);
+  }
+  pool->reset();
+  CHECK(stateport::test::heap_allocations() == before);
+  CHECK(all);
+  // A failure of what it checks with leaves it as it was.
+  REQUIRE(pool->allocate(indices));
+  CHECK(stateport::test::fail_each_allocation([&](std::uint64_t) { pool->check_invariants(); },
+                                              [&](std::uint64_t) { CHECK(pool->available() == 32); }) > 0);
 }
 
 TEST_CASE("a KV pool refuses bad indices and stays as it was") {
