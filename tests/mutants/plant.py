@@ -21,6 +21,7 @@ file says were noticed, of the same entry in the same file, are left out, so tha
 
 Exit code 0, or 1 with a line for every survivor and every entry that does not fit the code. Standard library only."""
 import argparse
+import fnmatch
 import hashlib
 import json
 import os
@@ -60,6 +61,7 @@ CONFIGURE_ALL = ["-DSTATEPORT_CORE_ONLY=OFF", "-DSTATEPORT_BACKEND=OPENMP"]
 def read_list():
     mutants = json.loads(LIST.read_text(encoding="utf-8"))
     errors = []
+    sources = [str(path) for path in (CHECKOUT / "tests").rglob("*_test.cpp")]
     names = [mutant["name"] for mutant in mutants]
     for name in sorted({name for name in names if names.count(name) > 1}):
         errors.append(f"{name}: the name is there twice")
@@ -73,6 +75,8 @@ def read_list():
         if program_of(mutant) == PYTHON:
             errors += [f"{mutant['name']}: there is no {test}" for test in python_tests(CHECKOUT, mutant)
                        if not test.is_file()]
+        elif "tests" in mutant and not any(fnmatch.fnmatch(source, mutant["tests"]) for source in sources):
+            errors.append(f"{mutant['name']}: {mutant['tests']} is no source file of tests")
     return mutants, errors
 
 
