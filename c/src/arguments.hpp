@@ -16,14 +16,16 @@
 /// How arguments of C become arguments of C++, or a refusal.
 namespace stateport::c {
 
-/// Larger sizes are no struct of any version, but a member `size` that was forgotten.
+/// Larger sizes are no struct of any version, but a member `size` that was forgotten; nor are those that would end
+/// within a pointer.
 inline constexpr std::size_t struct_bytes_max = 4096;
 
 [[nodiscard]] inline std::size_t read_size(const void* from, const char* argument) {
   require(from != nullptr, argument, "null", "must point to a struct");
   std::size_t size = 0;
   std::memcpy(&size, from, sizeof size);
-  require(size >= sizeof size && size <= struct_bytes_max, argument, size, "its size must be sizeof the struct");
+  require(size >= sizeof size && size <= struct_bytes_max && size % alignof(std::size_t) == 0, argument, size,
+          "its size must be sizeof the struct");
   return size;
 }
 

@@ -80,7 +80,7 @@ void test_struct_sizes(void) {
   CHECK_OK(stateport_tree_describe(tree, &part));
   CHECK(part.free_slots == -7);
 
-  const size_t wrong[] = {0, 1, sizeof(size_t) - 1, 4097, SIZE_MAX};
+  const size_t wrong[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t) + 4, 4097, 4104, SIZE_MAX};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
     options.known.size = wrong[i];
     CHECK_REFUSED(stateport_tree_create(&options.known, &none), STATEPORT_INVALID_ARGUMENT, "size");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ using Matrix = std::vector<std::vector<std::int64_t>>;
 void shift_tokens(const Matrix& src, Matrix& dst, std::size_t bias) {
   const Matrix tokens = src;  // src and dst may be one block
   for (std::size_t token = bias; token < tokens.size(); ++token) dst[token - bias] = tokens[token];
+}
+
+void require_shape(const Matrix& matrix, std::size_t rows, std::size_t columns, const char* field) {
+  const auto is_row = [&](const auto& row) { return row.size() == columns; };
+  if (matrix.size() == rows && std::ranges::all_of(matrix, is_row)) return;
+  throw std::runtime_error(std::string("field ") + field + " must have " + std::to_string(rows) + " rows of " +
+                           std::to_string(columns));
 }
 
 Matrix transposed(const Matrix& matrix) {
@@ -40,6 +48,9 @@ void conv_shift_bytes(const Json& rows, Report& report) {
       const auto src = row.at("src_tokens_major").get<Matrix>();
       const auto before = row.at("dst_before").get<Matrix>();
       const auto bias = row.at("bias").get<std::size_t>();
+      const std::size_t channels = src.empty() ? 0 : src.front().size();
+      require_shape(src, src.size(), channels, "src_tokens_major");
+      require_shape(before, src.size(), channels, "dst_before");
       Matrix sd = before;
       shift_tokens(src, sd, bias);
       expect_equal(sd, row.at("expect_distinct"), "sd, another block");
@@ -63,7 +74,7 @@ void overlap_memmove(const Json& value, Report& report) {
       std::vector<std::uint8_t> buffer(bytes + shift);
       for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<std::uint8_t>(i * 31 + row);
       const std::vector<std::uint8_t> original = buffer;
-      Matrix cells(bytes / shift + 1);
+      Matrix cells(1 + (bytes + shift - 1) / shift);
       for (std::size_t i = 0; i < buffer.size(); ++i) cells[i / shift].push_back(buffer[i]);
       shift_tokens(cells, cells, 1);
       for (std::size_t i = 0; i < bytes; ++i)

@@ -302,7 +302,9 @@ void AlignPlanner::check_tables(std::span<const BlockTable> tables, std::size_t 
     require(table.row_stride >= table.columns, "row_stride", table.row_stride, "must be at least columns");
     const auto held = static_cast<std::int64_t>(table.ids.size());
     const auto last = static_cast<std::int64_t>(rows) - 1;
-    require(last < 0 || held >= last * table.row_stride + table.columns, "ids", held, "has fewer rows than the batch");
+    const bool holds_all =
+        last < 0 || (held >= table.columns && (last == 0 || table.row_stride <= (held - table.columns) / last));
+    require(holds_all, "ids", held, "has fewer rows than the batch");
   }
 }
 

@@ -300,6 +300,7 @@ TEST_CASE("a planner refuses every array that does not fit the batch, and change
   refused([](Accepted& a) { a.tables.pop_back(); });
   refused([](Accepted& a) { a.tables.push_back(a.tables[0]); });
   refused([](Accepted& a) { a.tables[1].row_stride = 5; });
+  refused([](Accepted& a) { a.tables[1].row_stride = INT64_MAX; });
   refused([](Accepted& a) { a.tables[1].columns = -1; });
   refused([](Accepted& a) { a.tables[0].ids = std::span(a.ids).first(11); });
   refused([](Accepted& a) { a.ids[1] = 20; });               // a block that does not exist
