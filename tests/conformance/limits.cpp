@@ -36,6 +36,7 @@ const std::map<std::string, Range, std::less<>>& ranges() {
       {"tiles", {1, size_max}},
       {"track_interval", {1, size_max}},
       {"tree_page", {1, size_max}},
+      {"longest_state_hit/align", {1, size_max}},
       // What these call a block is its number.
       {"commit/block", {-few, few}},
       {"fuzz_traces/block", {-few, few}},
