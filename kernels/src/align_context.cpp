@@ -18,6 +18,7 @@ namespace {
 AlignOptions validated(AlignOptions options) {
   // Every write of a step has a number of 32 bits.
   const std::int64_t writes = 2 * std::int64_t{options.max_requests} * (std::int64_t{options.drafts} + 1);
+  require(options.max_requests <= INT32_MAX / 2, "max_requests", options.max_requests, "must be below 2^30");
   require(writes < UINT32_MAX, "drafts", options.drafts, "2 * max_requests * (1 + drafts) must be below 2^32 - 1");
   static_cast<void>(AlignPlanner(options));
   return options;

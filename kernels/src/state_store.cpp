@@ -3,11 +3,14 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include <cstdint>
+
 namespace stateport {
 namespace {
 
 constexpr std::size_t tensor_alignment = MemoryResource::default_alignment;
-constexpr std::size_t slot_alignment = 16;  // one vector access of the kernels
+constexpr std::size_t slot_alignment = 16;          // one vector access of the kernels
+constexpr std::size_t bytes_max = PTRDIFF_MAX / 2;  // rounding up to an alignment does not overflow
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -29,11 +32,14 @@ Arrangement arrange(const StateSpec& spec, const StoreOptions& options) {
   for (const StateTensorSpec& tensor : spec.tensors()) {
     const std::size_t stride = round_up(tensor.extent_bytes(), slot_alignment);
     offset = round_up(offset, layer_major ? tensor_alignment : slot_alignment);
+    require(offset <= bytes_max && stride <= (bytes_max - offset) / slots, "slots", options.slots,
+            "take more than memory has");
     result.offsets.push_back(offset);
     result.tensors.push_back({.spec = tensor, .slot_stride_bytes = static_cast<std::int64_t>(stride)});
     offset += layer_major ? stride * slots : stride;
   }
   const std::size_t image = round_up(offset, tensor_alignment);
+  require(layer_major || image <= bytes_max / slots, "slots", options.slots, "take more than memory has");
   if (!layer_major)
     for (StateTensorView& tensor : result.tensors) tensor.slot_stride_bytes = static_cast<std::int64_t>(image);
   result.bytes = layer_major ? offset : image * slots;
@@ -69,6 +75,8 @@ StateStore StateStore::view(std::span<const StateTensorView> tensors, std::int32
     require(tensor.base != nullptr, "base", "nullptr", "must point to slot 0");
     require(tensor.slot_stride_bytes >= static_cast<std::int64_t>(tensor.spec.extent_bytes()), "slot_stride_bytes",
             tensor.slot_stride_bytes, "must be at least the bytes of a slot, from its first element to its last");
+    require(tensor.slot_stride_bytes <= static_cast<std::int64_t>(bytes_max) / slots, "slot_stride_bytes",
+            tensor.slot_stride_bytes, "puts slots where no memory is");
   }
   return {std::move(spec), {tensors.begin(), tensors.end()}, slots};
 }

@@ -24,8 +24,25 @@ static void test_view(stateport_spec* spec, stateport_store* owned) {
   CHECK_REFUSED(stateport_store_view(spec, NULL, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "null");
   memory[2].slot_stride_bytes = 1;
   CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "stride");
+  memory[2].slot_stride_bytes = INT64_MAX / 4;
+  CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "stride");
   memory[2].base = NULL;
   CHECK_REFUSED(stateport_store_view(spec, memory, small_tensors, 4, &view), STATEPORT_INVALID_ARGUMENT, "base");
+}
+
+/// Slots whose bytes together do not fit into 64 bits are more than memory has, not few.
+static void test_more_than_memory_has(void) {
+  const stateport_tensor_spec tensor = {
+      .size = sizeof tensor, .kind = STATEPORT_RECURRENT, .type = STATEPORT_FP32, .shape = {INT64_C(1) << 38, 1, 1}};
+  stateport_spec* spec = NULL;
+  CHECK_OK(stateport_spec_create(&tensor, 1, &spec));
+  for (int32_t layout = STATEPORT_LAYER_MAJOR; layout <= STATEPORT_SLOT_MAJOR; ++layout) {
+    const stateport_store_options options = {.size = sizeof options, .slots = 1 << 24, .layout = layout};
+    stateport_store* store = NULL;
+    CHECK_REFUSED(stateport_store_create(spec, &options, NULL, &store), STATEPORT_INVALID_ARGUMENT,
+                  "slots = 16777216 (take more than memory has)");
+  }
+  CHECK_OK(stateport_spec_destroy(spec));
 }
 
 void test_stores(void) {
@@ -75,6 +92,7 @@ void test_stores(void) {
   CHECK_REFUSED(stateport_store_create(spec, &wrong, NULL, &store), STATEPORT_INVALID_ARGUMENT, "slots = 0");
   CHECK_REFUSED(stateport_store_create(spec, NULL, NULL, &store), STATEPORT_INVALID_ARGUMENT, "options = null");
   CHECK_OK(stateport_spec_destroy(spec));
+  test_more_than_memory_has();
 }
 
 typedef struct {

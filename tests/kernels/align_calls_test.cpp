@@ -208,15 +208,19 @@ TEST_CASE("values are gathered by index and filled where an index names none") {
   CHECK_THROWS_AS(gather_by_index(stream, index.data(), values.data(), 3, 1, out.data(), -1), InvalidArgument);
 }
 
+TEST_CASE("a context refuses more requests than its launches count") {
+  AlignOptions options{.drafts = 3, .max_requests = INT32_MAX / 2, .groups = {{.block_size_tokens = 4, .blocks = 5}}};
+  CHECK_THROWS_AS(AlignContext{options}, InvalidArgument);
+  options.max_requests = INT32_MAX;  // twice as many rows are no 32-bit count
+  options.drafts = 0;
+  CHECK_THROWS_AS(AlignContext{options}, InvalidArgument);
+}
+
 TEST_CASE("a context refuses bindings and calls that do not fit") {
   const Stream stream = Stream::default_stream();
   DeviceResource resource;
   const AlignOptions options{
       .drafts = 1, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5, .conv_window = 4}}};
-  AlignOptions uncountable = options;
-  uncountable.max_requests = INT32_MAX / 2;
-  uncountable.drafts = 3;
-  CHECK_THROWS_AS(AlignContext{uncountable}, InvalidArgument);
   AlignContext context(options);
   const StateStore store(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 5});
   const StateStore small(resource, StateSpec::uniform(1, {.window = 4, .dim = 8}, {}), {.slots = 4});

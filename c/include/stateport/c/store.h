@@ -49,7 +49,7 @@ typedef enum stateport_store_layout {
 
 typedef struct stateport_store_options {
   size_t size;
-  int32_t slots;   ///< at least 1
+  int32_t slots;   ///< at least 1, and no more than memory has
   int32_t layout;  ///< stateport_store_layout
   /// The engine's allocator of device memory, both or neither: null from `allocate` means exhausted.
   void* (*allocate)(size_t bytes, size_t alignment, void* stream, void* context);
@@ -68,6 +68,7 @@ typedef struct stateport_tensor_memory {
 stateport_status stateport_store_create(stateport_spec* spec, const stateport_store_options* options, void* stream,
                                         stateport_store** out);
 /// A view: tensors[i] is the memory of tensor i of the spec. It must outlive the store and every user of the store.
+/// Refused: null, a stride below the bytes of a slot, or of more bytes for all slots than memory has.
 stateport_status stateport_store_view(stateport_spec* spec, const stateport_tensor_memory* tensors, size_t count,
                                       int32_t slots, stateport_store** out);
 /// Owned memory goes back in the order of its stream, when its last user is destroyed.

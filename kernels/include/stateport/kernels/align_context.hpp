@@ -48,7 +48,7 @@ struct AlignDeviceBatch {
 /// Calls must come from one thread at a time, and be ordered by their streams.
 class AlignContext {
  public:
-  /// Throws InvalidArgument as AlignPlanner, and for 2 * max_requests * (1 + drafts) >= 2^32 - 1.
+  /// Throws InvalidArgument as AlignPlanner, for max_requests >= 2^30 and 2 * max_requests * (1 + drafts) >= 2^32 - 1.
   explicit AlignContext(AlignOptions options);
   AlignContext(AlignContext&&) noexcept;
   AlignContext& operator=(AlignContext&&) noexcept;

@@ -38,12 +38,14 @@ struct StoreOptions {
 class StateStore {
  public:
   /// Owns its memory: one allocation from `resource`, which must outlive the store; nothing is cleared. Tensors are
-  /// 256-byte aligned, slots 16-byte aligned. Throws InvalidArgument (slots < 1) and OutOfMemory.
+  /// 256-byte aligned, slots 16-byte aligned. Throws InvalidArgument (slots < 1, more bytes than memory has) and
+  /// OutOfMemory.
   StateStore(MemoryResource& resource, StateSpec spec, const StoreOptions& options,
              const Stream& stream = Stream::default_stream());
 
   /// A view of memory that the engine keeps alive; any base alignment, any stride, tensors in any order. Touches no
-  /// memory and no device. Throws InvalidArgument: no tensor, slots < 1, null base, a stride below the bytes of a slot.
+  /// memory and no device. Throws InvalidArgument: no tensor, slots < 1, null base, a stride below the bytes of a slot,
+  /// or of more bytes for all slots than memory has.
   [[nodiscard]] static StateStore view(std::span<const StateTensorView> tensors, std::int32_t slots);
 
   StateStore(StateStore&&) noexcept;
