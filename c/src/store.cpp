@@ -10,6 +10,8 @@
 #include "guard.hpp"
 #include "store_object.hpp"
 
+#include <optional>
+
 using namespace stateport;
 using namespace stateport::c;
 
@@ -52,22 +54,32 @@ std::vector<StateTensorView> views_of(const StateSpec& spec, const stateport_ten
   return views;
 }
 
+using Layers = std::optional<LayerRange>;  ///< none: all of them
+
+/// No caller names what stands for all layers in C++: it is beyond those of every store.
+LayerRange range_of(const Layers& layers) {
+  if (!layers) return all_layers;
+  require(layers->end != all_layers.end, "layers.end", layers->end, "must be at most the number of layers");
+  return *layers;
+}
+
 stateport_status copy(stateport_copier* copier, void* stream, const stateport_slot_copy* copies, std::size_t count,
-                      LayerRange layers, void (SlotCopier::*how)(const Stream&, CopyPlan, LayerRange)) {
+                      const Layers& layers, void (SlotCopier::*how)(const Stream&, CopyPlan, LayerRange)) {
   return guarded([&] {
     const Held<CopierObject> held(copier, "copier");
-    (held->copier.*how)(Stream::from_native(stream), read_plan(copies, count, held->plan), layers);
+    (held->copier.*how)(Stream::from_native(stream), read_plan(copies, count, held->plan), range_of(layers));
   });
 }
 
 stateport_status copy_on_device(stateport_copier* copier, void* stream, const stateport_slot_copy* copies,
-                                std::int32_t count, LayerRange layers) {
+                                std::int32_t count, const Layers& layers) {
   return guarded([&] {
     const Held<CopierObject> held(copier, "copier");
     require(copies != nullptr || count == 0, "copies", "null", "must point to device memory");
     // The kernel reads it as what it is: the two structs have one layout.
     const void* const plan = copies;
-    held->copier.copy_slots_on_device(Stream::from_native(stream), static_cast<const SlotCopy*>(plan), count, layers);
+    held->copier.copy_slots_on_device(Stream::from_native(stream), static_cast<const SlotCopy*>(plan), count,
+                                      range_of(layers));
   });
 }
 
@@ -77,12 +89,12 @@ struct CopyList {
 };
 
 stateport_status commit_scratch(stateport_copier* copier, void* stream, const CopyList& intermediates,
-                                const CopyList& ends, LayerRange layers) {
+                                const CopyList& ends, const Layers& layers) {
   return guarded([&] {
     const Held<CopierObject> held(copier, "copier");
     const CopyPlan from_scratch = read_plan(intermediates.copies, intermediates.count, held->plan, "intermediates");
     held->copier.commit_scratch(Stream::from_native(stream), from_scratch,
-                                read_plan(ends.copies, ends.count, held->second_plan, "ends"), layers);
+                                read_plan(ends.copies, ends.count, held->second_plan, "ends"), range_of(layers));
   });
 }
 
@@ -155,31 +167,31 @@ stateport_status stateport_copier_destroy(stateport_copier* copier) {
 
 stateport_status stateport_copier_copy(stateport_copier* copier, void* stream, const stateport_slot_copy* copies,
                                        size_t count) {
-  return copy(copier, stream, copies, count, all_layers, &SlotCopier::copy_slots);
+  return copy(copier, stream, copies, count, {}, &SlotCopier::copy_slots);
 }
 stateport_status stateport_copier_copy_layers(stateport_copier* copier, void* stream, const stateport_slot_copy* copies,
                                               size_t count, int32_t begin, int32_t end) {
-  return copy(copier, stream, copies, count, {begin, end}, &SlotCopier::copy_slots);
+  return copy(copier, stream, copies, count, LayerRange{begin, end}, &SlotCopier::copy_slots);
 }
 
 stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* stream,
                                                const stateport_slot_copy* copies, size_t count) {
-  return copy(copier, stream, copies, count, all_layers, &SlotCopier::copy_shifted);
+  return copy(copier, stream, copies, count, {}, &SlotCopier::copy_shifted);
 }
 stateport_status stateport_copier_copy_shifted_layers(stateport_copier* copier, void* stream,
                                                       const stateport_slot_copy* copies, size_t count, int32_t begin,
                                                       int32_t end) {
-  return copy(copier, stream, copies, count, {begin, end}, &SlotCopier::copy_shifted);
+  return copy(copier, stream, copies, count, LayerRange{begin, end}, &SlotCopier::copy_shifted);
 }
 
 stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* copies, int32_t count) {
-  return copy_on_device(copier, stream, copies, count, all_layers);
+  return copy_on_device(copier, stream, copies, count, {});
 }
 stateport_status stateport_copier_copy_on_device_layers(stateport_copier* copier, void* stream,
                                                         const stateport_slot_copy* copies, int32_t count, int32_t begin,
                                                         int32_t end) {
-  return copy_on_device(copier, stream, copies, count, {begin, end});
+  return copy_on_device(copier, stream, copies, count, LayerRange{begin, end});
 }
 
 stateport_status stateport_copier_create_scratch(stateport_store* scratch, stateport_store* live,
@@ -197,11 +209,11 @@ stateport_status stateport_copier_create_scratch(stateport_store* scratch, state
 stateport_status stateport_copier_commit_scratch(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* intermediates, size_t intermediate_count,
                                                  const stateport_slot_copy* ends, size_t end_count) {
-  return commit_scratch(copier, stream, {intermediates, intermediate_count}, {ends, end_count}, all_layers);
+  return commit_scratch(copier, stream, {intermediates, intermediate_count}, {ends, end_count}, {});
 }
 stateport_status stateport_copier_commit_scratch_layers(stateport_copier* copier, void* stream,
                                                         const stateport_slot_copy* intermediates,
                                                         size_t intermediate_count, const stateport_slot_copy* ends,
                                                         size_t end_count, int32_t begin, int32_t end) {
-  return commit_scratch(copier, stream, {intermediates, intermediate_count}, {ends, end_count}, {begin, end});
+  return commit_scratch(copier, stream, {intermediates, intermediate_count}, {ends, end_count}, LayerRange{begin, end});
 }

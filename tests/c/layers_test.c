@@ -41,6 +41,8 @@ static void test_copies_of_layers(stateport_copier* copier, stateport_store* sou
                 "layers.end = 0");
   CHECK_REFUSED(stateport_copier_copy_shifted_layers(copier, NULL, &copy, 1, 0, 3), STATEPORT_INVALID_ARGUMENT,
                 "layers.end = 3");
+  CHECK_REFUSED(stateport_copier_copy_layers(copier, NULL, &copy, 1, 0, INT32_MAX), STATEPORT_INVALID_ARGUMENT,
+                "layers.end = 2147483647");
   CHECK(layer_holds(destination, 1, 0, 2) && layer_holds(destination, 1, 1, 1));
 }
 
