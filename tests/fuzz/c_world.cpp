@@ -2,56 +2,49 @@
 #include "c_world.hpp"
 
 #include <cmath>
+#include <string_view>
 
 namespace stateport::fuzz {
 namespace {
 
 constexpr std::size_t known_max = 32;
 
+constexpr KindCalls core_kinds[] = {
+    {Kind::spec, call_on<stateport_spec, stateport_spec_destroy>},
+    {Kind::layout, call_on<stateport_model_layout, stateport_model_layout_destroy>},
+    {Kind::hasher, call_on<stateport_hasher, stateport_hasher_destroy>},
+    {Kind::allocator, call_on<stateport_slot_allocator, stateport_slot_allocator_destroy>,
+     call_on<stateport_slot_allocator, stateport_slot_allocator_check>},
+    {Kind::planner, call_on<stateport_checkpoint_planner, stateport_checkpoint_planner_destroy>,
+     call_on<stateport_checkpoint_planner, stateport_checkpoint_planner_check>},
+    {Kind::tree, call_on<stateport_tree, stateport_tree_destroy>, call_on<stateport_tree, stateport_tree_check>},
+    {Kind::lock, call_on<stateport_tree_lock, stateport_tree_lock_destroy>},
+    {Kind::align, call_on<stateport_align_planner, stateport_align_planner_destroy>,
+     call_on<stateport_align_planner, stateport_align_planner_check>},
+    {Kind::cache, call_on<stateport_request_cache, stateport_request_cache_destroy>,
+     call_on<stateport_request_cache, stateport_request_cache_check>}};
+
 }  // namespace
 
-World::~World() {
-  for (const Handle& handle : handles_)
-    if (handle.lives) recount(handle.kind, handle.value);
-  for (const Handle& handle : handles_) {
-    if (!handle.lives) continue;
-    const auto destroy = [&] {
-      switch (handle.kind) {
-        case Kind::spec:
-          return stateport_spec_destroy(static_cast<stateport_spec*>(handle.value));
-        case Kind::layout:
-          return stateport_model_layout_destroy(static_cast<stateport_model_layout*>(handle.value));
-        case Kind::hasher:
-          return stateport_hasher_destroy(static_cast<stateport_hasher*>(handle.value));
-        case Kind::allocator:
-          return stateport_slot_allocator_destroy(static_cast<stateport_slot_allocator*>(handle.value));
-        case Kind::planner:
-          return stateport_checkpoint_planner_destroy(static_cast<stateport_checkpoint_planner*>(handle.value));
-        case Kind::tree:
-          return stateport_tree_destroy(static_cast<stateport_tree*>(handle.value));
-        case Kind::lock:
-          return stateport_tree_lock_destroy(static_cast<stateport_tree_lock*>(handle.value));
-        case Kind::align:
-          return stateport_align_planner_destroy(static_cast<stateport_align_planner*>(handle.value));
-        case Kind::cache:
-          return stateport_request_cache_destroy(static_cast<stateport_request_cache*>(handle.value));
-      }
-      return STATEPORT_INTERNAL_ERROR;
-    };
-    expect(destroy() == STATEPORT_OK, "what lives can be destroyed");
-  }
+const KindCalls& World::calls_of(Kind kind) const {
+  for (const std::span<const KindCalls> kinds : {std::span<const KindCalls>(core_kinds), more_kinds_})
+    for (const KindCalls& calls : kinds)
+      if (calls.kind == kind) return calls;
+  std::abort();
 }
 
-void World::recount(Kind kind, void* handle) {
-  stateport_status status = STATEPORT_OK;
-  if (kind == Kind::allocator) status = stateport_slot_allocator_check(static_cast<stateport_slot_allocator*>(handle));
-  if (kind == Kind::planner)
-    status = stateport_checkpoint_planner_check(static_cast<stateport_checkpoint_planner*>(handle));
-  if (kind == Kind::tree) status = stateport_tree_check(static_cast<stateport_tree*>(handle));
-  if (kind == Kind::align) status = stateport_align_planner_check(static_cast<stateport_align_planner*>(handle));
-  if (kind == Kind::cache) status = stateport_request_cache_check(static_cast<stateport_request_cache*>(handle));
-  if (status == STATEPORT_INTERNAL_ERROR) std::fprintf(stderr, "%s\n", stateport_last_error());
-  expect(status != STATEPORT_INTERNAL_ERROR, "an object passes its own check");
+void World::end() {
+  for (const Handle& handle : handles_) {
+    const auto check = calls_of(handle.kind).check;
+    if (!handle.lives || check == nullptr) continue;
+    const stateport_status status = check(handle.value);
+    if (status == STATEPORT_INTERNAL_ERROR) std::fprintf(stderr, "%s\n", stateport_last_error());
+    expect(status != STATEPORT_INTERNAL_ERROR, "an object passes its own check");
+  }
+  for (const Handle& handle : handles_)
+    if (handle.lives)
+      expect(calls_of(handle.kind).destroy(handle.value) == STATEPORT_OK, "what lives can be destroyed");
+  handles_.clear();
 }
 
 std::int64_t World::wide_number() {
@@ -144,7 +137,11 @@ void World::judge(stateport_status status) {
   if (status == STATEPORT_INTERNAL_ERROR) std::fprintf(stderr, "%s\n", stateport_last_error());
   expect(status != STATEPORT_INTERNAL_ERROR, "no defect of the library");
   if (status != STATEPORT_OK) {
-    expect(*stateport_last_error() != '\0', "a refusal has a text");
+    const std::string_view text = stateport_last_error();
+    const bool is_of_argument = status == STATEPORT_INVALID_ARGUMENT || status == STATEPORT_INVALID_HANDLE;
+    const bool names_it = text.find(" = ") != text.npos && text.find(" (") != text.npos;
+    if (is_of_argument && !names_it) std::fprintf(stderr, "%s\n", stateport_last_error());
+    expect(!text.empty() && (names_it || !is_of_argument), "a refusal names argument, value and rule");
     for (const Kept& kept : kept_)
       expect(std::equal(kept.before.begin(), kept.before.end(), kept.place), "a refused call writes no output");
   }

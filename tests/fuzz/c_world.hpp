@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,15 +17,51 @@
 /// caller make. What they cannot refuse is left out: a pointer that is neither null nor that of so many bytes.
 namespace stateport::fuzz {
 
-enum class Kind : std::uint8_t { spec, layout, hasher, allocator, planner, tree, lock, align, cache };
+enum class Kind : std::uint8_t {
+  spec,
+  layout,
+  hasher,
+  allocator,
+  planner,
+  tree,
+  lock,
+  align,
+  cache,
+  // With a device: c_device_world.hpp.
+  runtime,
+  store,
+  copier,
+  resharder,
+  committer,
+  device_align,
+  tiers,
+  files,
+  objects,
+  remote,
+  handover
+};
+
+/// How handles of a kind are checked and ended.
+struct KindCalls {
+  Kind kind;
+  stateport_status (*destroy)(void* handle);
+  stateport_status (*check)(void* handle) = nullptr;
+};
+
+template <class Handle, stateport_status (*call)(Handle*)>
+stateport_status call_on(void* handle) {
+  return call(static_cast<Handle*>(handle));
+}
 
 class World {
  public:
-  explicit World(ByteSource source) : input(source) {}
+  /// `more`: of kinds that the interface of core does not have.
+  explicit World(ByteSource source, std::span<const KindCalls> more = {}) : input(source), more_kinds_(more) {}
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+  ~World() { end(); }
   /// Recounts and ends what lives.
-  ~World();
+  void end();
 
   ByteSource input;
 
@@ -125,6 +162,8 @@ class World {
   /// Its `destroy` is called next.
   void forget(const void* handle);
 
+  /// What a refused call writes there is a finding.
+  void keep(const void* place, std::size_t bytes);
   /// Looks at the answer of the last call, and ends it: what was drawn for it is freed.
   void judge(stateport_status status);
   /// Reads what a call answered with a pointer.
@@ -133,8 +172,6 @@ class World {
     const auto* const bytes = reinterpret_cast<const unsigned char*>(answered);
     for (std::size_t i = 0; i < count * sizeof(T); ++i) sum_ = sum_ + bytes[i];
   }
-  /// Recounts an object, if it has a call for that.
-  void recount(Kind kind, void* handle);
   /// A handle that lives, or null.
   [[nodiscard]] void* living(Kind kind);
 
@@ -151,8 +188,9 @@ class World {
   [[nodiscard]] std::byte* memory(std::size_t bytes, std::byte fill = std::byte{0xA5});
   [[nodiscard]] std::size_t struct_size(std::size_t usual);
   [[nodiscard]] void* pick_any(Kind kind);
-  void keep(const void* place, std::size_t bytes);
+  [[nodiscard]] const KindCalls& calls_of(Kind kind) const;
 
+  std::span<const KindCalls> more_kinds_;
   std::vector<Handle> handles_;
   std::vector<std::int64_t> known_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;

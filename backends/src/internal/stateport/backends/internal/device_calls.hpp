@@ -33,8 +33,8 @@ class LaunchScope {
   void check(const char* label) const;
 
  private:
-  int device_before_ = -1;
-  int error_before_ = 0;
+  [[maybe_unused]] int device_before_ = -1;
+  [[maybe_unused]] int error_before_ = 0;
 };
 
 /// An OpenMP build captures no graph, refuses no launch and has one device. Tests of what the library does otherwise
