@@ -157,6 +157,18 @@ TEST_CASE("put and get number their transfers apart from those of a RequestCache
                        InvalidArgument);
 }
 
+TEST_CASE("an image of KV that names a group is refused before anything begins") {
+  World world;
+  const Stream stream = Stream::default_stream();
+  ImageKey image = kv_image(1);
+  image.group = 9;
+  CHECK_THROWS_WITH_AS(world.tiers.put(stream, image, SlotId{0}), doctest::Contains("image.group = 9"),
+                       InvalidArgument);
+  CHECK(world.tiers.in_flight() == 0);
+  CHECK(wait_for_all(world.tiers, stream).empty());
+  world.tiers.check_invariants();
+}
+
 TEST_CASE("loads from elsewhere are left to the engine") {
   World world;
   const Stream stream = Stream::default_stream();

@@ -105,6 +105,7 @@ class HostTier::Impl {
   [[nodiscard]] std::size_t kind_of(const ImageKey& key) const {
     if (key.content == CacheContent::kv_block) {
       require(sizes.size() > static_cast<std::size_t>(groups), "image.content", "kv_block", "no KV is kept here");
+      require(key.group == 0, "image.group", key.group, "must be 0 of KV");
       return static_cast<std::size_t>(groups);
     }
     require(key.content == CacheContent::state, "image.content", static_cast<int>(key.content), "is no content");

@@ -72,7 +72,8 @@ class HostTier {
 
   [[nodiscard]] std::int32_t groups() const noexcept;
   [[nodiscard]] std::int32_t kinds() const noexcept;
-  /// The kind of an image. Throws InvalidArgument for a group that is not there, and for KV without kv_image_bytes.
+  /// The kind of an image. Throws InvalidArgument for a group that is not there (of KV: another one than 0), and for KV
+  /// without kv_image_bytes.
   [[nodiscard]] std::int32_t kind_of(const ImageKey& key) const;
 
   /// Where place 0 of every kind lies; a multiple of 4 KiB.
