@@ -2,8 +2,11 @@
 #include "live_memory.hpp"
 
 #ifdef STATEPORT_ENABLE_ASSERT
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 #endif
 
@@ -16,14 +19,34 @@ struct Extent {
   std::size_t bytes;
   std::size_t alignment;
 };
+
+/// What watches allocations makes none that they count, or that a test lets fail.
+template <class T>
+struct OwnMemory {
+  using value_type = T;
+  OwnMemory() = default;
+  template <class U>
+  OwnMemory(const OwnMemory<U>&) noexcept {}
+  [[nodiscard]] T* allocate(std::size_t count) noexcept {
+    void* const memory = std::malloc(count * sizeof(T));
+    if (memory == nullptr) std::abort();
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t) noexcept { std::free(memory); }
+  friend bool operator==(const OwnMemory&, const OwnMemory&) noexcept = default;
+};
+
+using Place = std::pair<const void*, void*>;  ///< identity, address
+
 struct LiveMemory {
   std::mutex mutex;
-  std::map<std::pair<const void*, void*>, Extent> extents;  ///< by identity, then address
+  std::map<Place, Extent, std::less<>, OwnMemory<std::pair<const Place, Extent>>> extents;
 };
 
 // Never destroyed: memory may be given back by objects of static storage.
-LiveMemory& live_memory() {
-  static auto* const live = new LiveMemory;
+LiveMemory& live_memory() noexcept {
+  alignas(LiveMemory) static std::byte place[sizeof(LiveMemory)];
+  static auto* const live = ::new (place) LiveMemory;
   return *live;
 }
 

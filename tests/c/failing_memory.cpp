@@ -16,7 +16,11 @@ extern "C" {
 extern std::int64_t memory_failures;
 extern std::int32_t memory_calls_apart;
 std::int64_t memory_failures = 0;
+#if defined(STATEPORT_ENABLE_ASSERT) && !defined(STATEPORT_TEST_DEVICE_MEMORY)
+std::int32_t memory_calls_apart = 32;  // with sanitizers a check takes thirty times as long
+#else
 std::int32_t memory_calls_apart = 1;
+#endif
 
 void fail_no_allocation() {
   failing = 0;  // a call whose arguments call, too, is made as it is

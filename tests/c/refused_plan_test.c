@@ -134,12 +134,15 @@ static void refuse_plans(int32_t index, bool committed) {
   CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
 #ifdef STATEPORT_TEST_MEMORY
   // What a row claims makes no room beyond what its request has: no allocation more, however much is claimed.
+  const int32_t usual = memory_calls_apart;
+  memory_calls_apart = 1;
   const int64_t before = memory_failures;
   CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");
   const int64_t of_text = memory_failures - before;
   const int32_t claimed[] = {rest, request_tokens_max};
   CHECK_REFUSED(plan_again(&told, cache, requests, claimed, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 64");
   CHECK(memory_failures - before == 2 * of_text);
+  memory_calls_apart = usual;
 #endif
   CHECK_OK(plan_again(&told, cache, requests, (const int32_t[]){rest, prompt_tokens}, 2));
   CHECK_OK(stateport_request_cache_check(cache));

@@ -148,6 +148,7 @@ void test_state_tiers(void) {
 #ifdef STATEPORT_TEST_MEMORY
 /// Some transfers fail, and what comes is what was written. Every call can be made again.
 void test_state_tiers_without_memory(void) {
+  const int32_t usual = memory_calls_apart;
   memory_calls_apart = 7;
   for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
     char folder[folder_bytes];
@@ -163,7 +164,8 @@ void test_state_tiers_without_memory(void) {
       CHECK((attached.attached > 0) == (life > 0));
       int64_t loads = 0;
       for (int round = 0; round < 6; ++round)
-        for (int32_t prompt = 0; prompt < prompts; ++prompt) loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
+        for (int32_t prompt = 0; prompt < prompts; ++prompt)
+          loads += tier_engine_serve(&engine, prompt).load_tokens > 0;
       CHECK(loads > 0 && engine.waits == loads);
       tier_engine_drain(&engine);
       tier_engine_destroy(&engine);
@@ -171,7 +173,7 @@ void test_state_tiers_without_memory(void) {
     remove_folder(images);
     remove_folder(folder);
   }
-  memory_calls_apart = 1;
+  memory_calls_apart = usual;
 }
 #endif
 
