@@ -24,7 +24,7 @@ Hidden DeltaNetLayer::operator()(const Hidden& x, std::span<float> conv, std::sp
   const auto correction = std::span(projected).subspan<conv_dim + values, heads>();
   const auto decay = std::span(projected).last<heads>();
 
-  std::array<float, values> y;
+  std::array<float, values> y = {};
   for (std::size_t h = 0; h < heads; ++h) {
     const auto query = std::span(mixed).subspan(h * key_dim, key_dim);
     const auto key = std::span(mixed).subspan(keys + h * key_dim, key_dim);
@@ -34,14 +34,13 @@ Hidden DeltaNetLayer::operator()(const Hidden& x, std::span<float> conv, std::sp
     to_unit_length(key);
     const float keep = std::exp(-softplus(decay[h]) * decay_[h]);
     const float strength = sigmoid(correction[h]);
-    for (std::size_t v = 0; v < value_dim; ++v) {
-      float answer = 0.0f;
-      for (std::size_t k = 0; k < key_dim; ++k) answer += key[k] * (state[k * value_dim + v] *= keep);
-      const float change = strength * (value[v] - answer);
-      float sum = 0.0f;
-      for (std::size_t k = 0; k < key_dim; ++k) sum += query[k] * (state[k * value_dim + v] += key[k] * change);
-      y[h * value_dim + v] = sum;
-    }
+    std::array<float, value_dim> change = {};
+    for (std::size_t k = 0; k < key_dim; ++k)
+      for (std::size_t v = 0; v < value_dim; ++v) change[v] += key[k] * (state[k * value_dim + v] *= keep);
+    for (std::size_t v = 0; v < value_dim; ++v) change[v] = strength * (value[v] - change[v]);
+    for (std::size_t k = 0; k < key_dim; ++k)
+      for (std::size_t v = 0; v < value_dim; ++v)
+        y[h * value_dim + v] += query[k] * (state[k * value_dim + v] += key[k] * change[v]);
   }
   normalize(y);
   for (std::size_t i = 0; i < values; ++i) y[i] *= silu(gate[i]);

@@ -27,12 +27,10 @@ Hidden Mamba2Layer::operator()(const Hidden& x, std::span<float> conv, std::span
     const std::size_t group = h / (heads / groups) * state_dim;
     for (std::size_t p = 0; p < head_dim; ++p) {
       const float input = inputs[h * head_dim + p];
+      const auto state = recurrent.subspan((h * head_dim + p) * state_dim, state_dim);
+      for (std::size_t n = 0; n < state_dim; ++n) state[n] = keep * state[n] + step * input * b[group + n];
       float sum = skip_[h] * input;
-      for (std::size_t n = 0; n < state_dim; ++n) {
-        float& state = recurrent[(h * head_dim + p) * state_dim + n];
-        state = keep * state + step * input * b[group + n];
-        sum += state * c[group + n];
-      }
+      for (std::size_t n = 0; n < state_dim; ++n) sum += state[n] * c[group + n];
       y[h * head_dim + p] = sum;
     }
   }

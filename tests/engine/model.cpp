@@ -63,8 +63,7 @@ StateSpec Model::state_spec(const StateLayout& layout, std::span<const std::size
 }
 
 Hidden Model::feed(Token token, ModelState& state, KvStore& kv, std::span<const KvIndex> row) const {
-  Hidden x;
-  std::ranges::copy(embedding_.row(static_cast<std::size_t>(token)), x.begin());
+  Hidden x = embedding_.row(static_cast<std::size_t>(token));
   std::size_t state_layer = 0;
   for (const Layer& layer : layers_) {
     const auto normal = [&x] {

@@ -43,24 +43,24 @@ class Matrix {
  public:
   explicit Matrix(WeightSource& source, float gain = 1.0f) : weights_(Rows * Columns) {
     const float scale = gain * std::sqrt(3.0f / static_cast<float>(Columns));
-    for (float& weight : weights_) weight = scale * source.next();
+    for (std::size_t r = 0; r < Rows; ++r)
+      for (std::size_t c = 0; c < Columns; ++c) weights_[c * Rows + r] = scale * source.next();
   }
 
   [[nodiscard]] std::array<float, Rows> operator()(std::span<const float, Columns> x) const {
-    std::array<float, Rows> y;
-    for (std::size_t r = 0; r < Rows; ++r) {
-      float sum = 0.0f;
-      for (std::size_t c = 0; c < Columns; ++c) sum += weights_[r * Columns + c] * x[c];
-      y[r] = sum;
-    }
+    std::array<float, Rows> y = {};
+    for (std::size_t c = 0; c < Columns; ++c)
+      for (std::size_t r = 0; r < Rows; ++r) y[r] += weights_[c * Rows + r] * x[c];
     return y;
   }
-  [[nodiscard]] std::span<const float, Columns> row(std::size_t r) const {
-    return std::span<const float, Columns>(weights_.data() + r * Columns, Columns);
+  [[nodiscard]] std::array<float, Columns> row(std::size_t r) const {
+    std::array<float, Columns> row;
+    for (std::size_t c = 0; c < Columns; ++c) row[c] = weights_[c * Rows + r];
+    return row;
   }
 
  private:
-  std::vector<float> weights_;
+  std::vector<float> weights_;  ///< [Columns, Rows]: the sums of all rows run side by side
 };
 
 [[nodiscard]] inline float sigmoid(float x) {
