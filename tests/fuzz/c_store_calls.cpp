@@ -229,7 +229,8 @@ void copier_create_scratch(DeviceWorld& world) {
 struct Layers {
   explicit Layers(World& world)
       : begin(world.input.chance(32) ? world.number() : static_cast<std::int32_t>(world.input.below(3))),
-        end(world.input.chance(32) ? world.number() : begin + static_cast<std::int32_t>(world.input.below(2))) {}
+        end(world.input.chance(32) || begin == INT32_MAX ? world.number()
+                                                         : begin + static_cast<std::int32_t>(world.input.below(2))) {}
   std::int32_t begin;
   std::int32_t end;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace stateport {
 
@@ -10,8 +11,13 @@ struct MemoryCost {
   std::int64_t state_bytes = 4096;
   std::int64_t kv_bytes_per_token = 1;
 
+  /// Of counts that are not negative. What exceeds 64 bits is the largest number.
   [[nodiscard]] constexpr std::int64_t of(std::int64_t tokens, std::int64_t states) const noexcept {
-    return tokens * kv_bytes_per_token + states * state_bytes;
+    std::int64_t kv = 0, checkpoints = 0, sum = 0;
+    const bool fits = !__builtin_mul_overflow(tokens, kv_bytes_per_token, &kv) &&
+                      !__builtin_mul_overflow(states, state_bytes, &checkpoints) &&
+                      !__builtin_add_overflow(kv, checkpoints, &sum);
+    return fits ? sum : std::numeric_limits<std::int64_t>::max();
   }
 };
 
