@@ -171,8 +171,10 @@ void Engine::check_rest() const {
   const auto groups = static_cast<std::int64_t>(group_count(setup_.options));
   for (const Medium medium : {Medium::host, Medium::file}) {
     const TierUsage usage = cache_->tiers()->usage(medium);
-    must(mover_->images(medium) == usage.states * groups + usage.kv_blocks,
-         "a tier holds more or less than its cache says");
+    const std::int64_t held = mover_->images(medium);
+    must(held == usage.states * groups + usage.kv_blocks,
+         fmt::format("tier {} holds {} images, its cache says {} states of {} groups and KV of {} blocks",
+                     static_cast<int>(medium), held, usage.states, groups, usage.kv_blocks));
   }
   const CacheUsage usage = cache_->usage();
   const RequestCacheOptions& options = setup_.options;

@@ -224,8 +224,11 @@ bool Run::summary() {
   for (const std::string& line : growth) fmt::print("FAILED: {}\n", line);
   if (process_memory().heap_bytes < 0) fmt::print("memory: the heap is not known here\n");
   if (growth.empty())
-    fmt::print("memory: flat, the heap within {} % or {} KiB, descriptors and threads within {}\n",
-               100 * limits.heap_growth, limits.heap_min_bytes / 1024, limits.counts);
+    fmt::print(
+        "memory: flat, the heap within {} % or {} KiB, resident within {} % or {} KiB, descriptors and threads "
+        "within {}\n",
+        100 * limits.heap_growth, limits.heap_min_bytes / 1024, 100 * limits.resident_growth,
+        limits.resident_min_bytes / 1024, limits.counts);
   return growth.empty();
 }
 
@@ -277,6 +280,7 @@ int serve(Arguments arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  use_one_arena();
   Arguments arguments;
   CLI::App app("Serves requests of conversations with every index over tiers that fail, and checks what they read.");
   add_options(app, arguments);

@@ -41,6 +41,12 @@ ProcessMemory process_memory() {
   return memory;
 }
 
+void use_one_arena() {
+#if defined(__GLIBC__)
+  ::mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 void MemorySamples::add(const ProcessMemory& memory, std::int64_t files) {
   if (samples_.size() < samples_.capacity()) samples_.push_back({memory, files});
 }
@@ -66,12 +72,17 @@ std::vector<std::string> MemorySamples::growth(const Limits& limits) const {
     if (late > early + allowed(early))
       lines.push_back(fmt::format("{} grew: median {} in the second quarter, {} in the last", what, early, late));
   };
+  const auto part_or = [](double part, std::int64_t bytes_min) {
+    return [=](std::int64_t early) {
+      return std::max(bytes_min, static_cast<std::int64_t>(part * static_cast<double>(early)));
+    };
+  };
   check(
       "heap in use", [](const Sample& sample) { return sample.memory.heap_bytes; },
-      [&](std::int64_t early) {
-        return std::max(limits.heap_min_bytes,
-                        static_cast<std::int64_t>(limits.heap_growth * static_cast<double>(early)));
-      });
+      part_or(limits.heap_growth, limits.heap_min_bytes));
+  check(
+      "resident memory", [](const Sample& sample) { return sample.memory.resident_bytes; },
+      part_or(limits.resident_growth, limits.resident_min_bytes));
   const auto few = [&](std::int64_t) { return limits.counts; };
   check(
       "open descriptors", [](const Sample& sample) { return sample.memory.descriptors; }, few);

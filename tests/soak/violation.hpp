@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace stateport::soak {
 
@@ -11,8 +12,8 @@ struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-inline void must(bool holds, const char* what) {
-  if (!holds) throw Violation(what);
+inline void must(bool holds, std::string_view what) {
+  if (!holds) throw Violation(std::string(what));
 }
 
 }  // namespace stateport::soak
