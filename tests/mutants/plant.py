@@ -46,7 +46,7 @@ WITHOUT_FILTER = {"test-c", "test-c-core", "test-c-device-memory"}
 LIBRARY = "stateport_c_loadable"
 # Most faults of core show at once; the others have all the seeds of the build, with which other programs are quick.
 # Some of their tests count what they have seen, and fail with fewer.
-FEW_SEEDS = {"STATEPORT_TEST_SEEDS": "100"}
+FEW_SEEDS = {"STATEPORT_TEST_SEEDS_MAX": "100"}
 # A fault may make a loop endless. All tests together take a quarter of this, whatever else the machine does.
 CPU_LIMIT_S = 180
 CPU_LIMIT_OF_FEW_SEEDS_S = 60
