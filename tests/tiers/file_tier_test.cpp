@@ -348,13 +348,56 @@ TEST_CASE("an image that is held is not written again") {
   REQUIRE(write_images(tier, fixture.layouts, {kv_key(1), kv_key(2)}) == TransferStatus::done);
   CHECK(write_images(tier, fixture.layouts, {kv_key(1), kv_key(2)}) == TransferStatus::done);
   CHECK(names(fixture.folder.images(), ".img").size() == 1);
+  // One that is new takes the others with it, and their file goes.
   CHECK(write_images(tier, fixture.layouts, {kv_key(1), kv_key(2), kv_key(3)}) == TransferStatus::done);
+  tier.wait_idle();
+  CHECK(names(fixture.folder.images(), ".img").size() == 1);
   CHECK(tier.statistics().held_bytes == 3 * kv_bytes);
-  CHECK(tier.statistics().written_images == 3);
-  // Twice in one request: the second is a hole.
+  CHECK(tier.statistics().written_images == 5);
+  // Twice in one request: the first is a hole.
   CHECK(write_images(tier, fixture.layouts, {kv_key(4), kv_key(4)}) == TransferStatus::done);
   CHECK(tier.statistics().held_bytes == 4 * kv_bytes + page);
   CHECK(read_image(tier, fixture.layouts, kv_key(4)) == TransferStatus::done);
+  tier.check_invariants();
+}
+
+TEST_CASE("an image that is found damaged while it is written with others is there when they are") {
+  Fixture fixture;
+  fixture.options.lanes = 2;
+  class SlowWrites : public FileCalls {
+   public:
+    int synchronize_data(int file) override {
+      if (is_slow) gate.pass();
+      return FileCalls::synchronize_data(file);
+    }
+    Gate gate;
+    std::atomic<bool> is_slow = false;
+  } calls;
+  FileTier tier = fixture.open(calls);
+  const OpenAtEnd open_gate(calls.gate);
+  REQUIRE(write_images(tier, fixture.layouts, {kv_key(1)}) == TransferStatus::done);
+  const std::string file = names(fixture.folder.images(), ".img").at(0);
+  flip_bit(std::filesystem::path(fixture.folder.images()) / file,
+           8 * layout_of(fixture.layouts, kv_key(1)).section_offset(0));
+  calls.is_slow = true;
+  const AlignedBytes memory = image_of(fixture.layouts, kv_key(1));
+  const AlignedBytes more = image_of(fixture.layouts, kv_key(2));
+  const std::array images = {FileImage{kv_key(1), memory.data()}, FileImage{kv_key(2), more.data()}};
+  REQUIRE(tier.write(1, images));
+  calls.gate.wait_until_reached();
+  const AlignedBytes read(kv_bytes);
+  REQUIRE(tier.read(2, kv_key(1), read.bytes()));
+  std::array<FileCompletion, 1> answers;
+  while (tier.poll(answers) == 0) std::this_thread::yield();
+  CHECK(answers[0].id == 2);
+  CHECK(answers[0].status == TransferStatus::damaged);
+  CHECK(tier.keys().empty());
+  calls.gate.open();
+  CHECK(answer_of(tier).status == TransferStatus::done);
+  CHECK(tier.keys() == std::vector{kv_key(1), kv_key(2)});
+  CHECK(read_image(tier, fixture.layouts, kv_key(1)) == TransferStatus::done);
+  tier.wait_idle();
+  CHECK(names(fixture.folder.images(), ".img").size() == 1);
   tier.check_invariants();
 }
 

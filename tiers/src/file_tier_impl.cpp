@@ -106,7 +106,7 @@ void FileTier::Impl::open_folder() {
     tidies_.prepare(directory_.files() + 1);
     const FileIndex file = directory_.add_file({std::move(found.name), found.images.size()}, found.bytes,
                                                found.hole_bytes, found.foreign_images > 0);
-    for (const FoundImage& image : found.images) directory_.add_image(file, image.key, *image.layout, image.offset);
+    for (const FoundImage& image : found.images) add_image(file, image.key, *image.layout, image.offset);
     tidy_if_due(file);
   }
   findings_.images = directory_.images();
@@ -131,13 +131,14 @@ bool FileTier::Impl::write(TransferId id, std::span<const FileImage> images) {
   std::list<Write> accepted(1);
   const std::lock_guard lock(mutex_);
   reserve_answer();
-  std::erase_if(write.images, [this](const ImageToWrite& image) { return directory_.find(image.key) != nullptr; });
-  for (const ImageToWrite& image : write.images) write.bytes += image.layout->image_bytes();
-  if (write.images.empty()) {
+  // Some that it holds are written again with the others: one of them may be found damaged before these are there.
+  if (std::ranges::all_of(write.images,
+                          [this](const ImageToWrite& image) { return directory_.find(image.key) != nullptr; })) {
     ++statistics_.write_answers[index(TransferStatus::done)];
     answer({.id = id});
     return true;
   }
+  for (const ImageToWrite& image : write.images) write.bytes += image.layout->image_bytes();
   const std::uint64_t queued = statistics_.write_queue_bytes;
   if (write.bytes > options_.queue_bytes - queued ||
       directory_.held_bytes() + queued + write.bytes > options_.capacity_bytes) {
@@ -310,11 +311,17 @@ void FileTier::Impl::carry_out(ImageIo& io, std::list<Write>::iterator write, st
   writes_.erase(write);
 }
 
+void FileTier::Impl::add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout,
+                               std::uint64_t offset) noexcept {
+  const FileIndex before = directory_.add_image(file, key, layout, offset);
+  if (before >= 0 && before != file) tidy_if_due(before);
+}
+
 void FileTier::Impl::publish(Write& write) noexcept {
   const FileIndex file = directory_.add_file(std::move(write.file), write.bytes, 0, false);
   std::uint64_t offset = 0;
   for (const ImageToWrite& image : write.images) {
-    directory_.add_image(file, image.key, *image.layout, offset);
+    add_image(file, image.key, *image.layout, offset);
     offset += image.layout->image_bytes();
   }
   for (std::size_t i = 0; i < write.images.size(); ++i)

@@ -72,6 +72,7 @@ class FileTier::Impl {
 
   // With the lock held:
   void publish(Write& write) noexcept;
+  void add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) noexcept;
   void forget(const Read& read, TransferStatus status);
   void tidy_if_due(FileIndex file) noexcept;
   /// For one request more than those that are not answered.

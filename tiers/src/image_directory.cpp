@@ -46,11 +46,20 @@ FileIndex ImageDirectory::add_file(NewFile file, std::uint64_t bytes, std::uint6
   return number;
 }
 
-void ImageDirectory::add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout,
-                               std::uint64_t offset) noexcept {
-  const bool added = places_.try_emplace(key, Place{file, &layout, offset}).second;
-  change(file,
-         [&](File& changed) { added ? static_cast<void>(++changed.images) : give_back(changed, layout, offset); });
+FileIndex ImageDirectory::add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout,
+                                    std::uint64_t offset) noexcept {
+  const auto [found, added] = places_.try_emplace(key);
+  const Place before = std::exchange(found.value(), Place{file, &layout, offset});
+  change(file, [](File& changed) { ++changed.images; });
+  if (!added) take_away(before);
+  return before.file;
+}
+
+void ImageDirectory::take_away(const Place& place) noexcept {
+  change(place.file, [&](File& changed) {
+    --changed.images;
+    give_back(changed, *place.layout, place.offset);
+  });
 }
 
 void ImageDirectory::give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const noexcept {
@@ -69,10 +78,7 @@ bool ImageDirectory::remove(const ImageKey& key) noexcept {
   if (found == places_.end()) return false;
   const Place place = found->second;
   places_.erase(found);
-  change(place.file, [&](File& changed) {
-    --changed.images;
-    give_back(changed, *place.layout, place.offset);
-  });
+  take_away(place);
   return true;
 }
 

@@ -67,9 +67,9 @@ class ImageDirectory {
   /// A new file with `bytes`, of which `hole_bytes` were given back before. `foreign`: it holds images of others, and
   /// is never removed. Precondition: reserve().
   FileIndex add_file(NewFile file, std::uint64_t bytes, std::uint64_t hole_bytes, bool foreign) noexcept;
-  /// An image of a file that is not settled. One that another file holds is a removed one from the beginning.
+  /// An image of a file that is not settled. Returns the file that held the image until now, which has lost it, or -1.
   /// Precondition: reserve().
-  void add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) noexcept;
+  FileIndex add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) noexcept;
 
   [[nodiscard]] const Place* find(const ImageKey& key) const;
   [[nodiscard]] const std::string& name(FileIndex file) const { return *files_[at(file)].name; }
@@ -123,6 +123,7 @@ class ImageDirectory {
   template <class Change>
   void change(FileIndex file, Change&& change);
   void give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const noexcept;
+  void take_away(const Place& place) noexcept;
 
   bool punches_holes_;
   FlatMap<ImageKey, Place, ImageKeyHash> places_;

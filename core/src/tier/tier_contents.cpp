@@ -192,6 +192,7 @@ bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent c
   item.going = kind == Transfer::Kind::copy;
   if (item.going && !stays) level(from).going_bytes += bytes;
   item.failed = false;
+  item.lost = 0;
   item.parts_coming = static_cast<std::uint8_t>(groups);
   if (content == CacheContent::state) nodes_.add_need(node, to);
   for (std::size_t group = 0; group < groups; ++group) {
@@ -229,7 +230,8 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
   }
   if (copied && (item.in & bit(transfer.from)) != 0) {
     // What could not be moved must go all the same: else nothing makes room again.
-    if (!transfer.stays && (done || item.readers == 0)) leave_tier(node, content, transfer.from);
+    const bool moves = !transfer.stays && (done || item.readers == 0);
+    if (moves || (item.lost & bit(transfer.from)) != 0) leave_tier(node, content, transfer.from);
     if (content == CacheContent::state) offer(node);
   }
   on_device_again(node, content);
@@ -240,10 +242,11 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
   if (nodes_[node].used) prune(node);
 }
 
-/// A load did not find the image as it should be.
+/// A load or a copy did not find the image as it should be.
 void TierContents::lost(std::uint32_t node, CacheContent content, Medium medium) {
   TierItem& item = this->item(node, content);
   ++level(medium).usage.lost_images;
+  item.lost |= bit(medium);
   if ((item.in & bit(medium)) == 0 || item.going) return;
   leave_tier(node, content, medium);
   if (content == CacheContent::state) {

@@ -11,6 +11,16 @@
 
 namespace stateport::detail {
 
+namespace {
+
+/// Whether a copy that was answered so did not find its source as it should be. The others speak of where it goes.
+bool is_source_lost(TransferStatus status) noexcept {
+  using enum TransferStatus;
+  return status == gone || status == damaged || status == foreign_layout || status == wrong_position;
+}
+
+}  // namespace
+
 /// An image comes to one tier at a time, so one store or copy is named for it at most, and one more for each answer;
 /// and one drop for each tier that has it.
 std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
@@ -260,6 +270,7 @@ std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result
     return answered(part, result.status) ? std::optional(WaitEnd{.request = part.request, .asked = true})
                                          : std::nullopt;
   TierItem& item = this->item(part.node, part.content);
+  if (part.kind == Transfer::Kind::copy && is_source_lost(result.status)) lost(part.node, part.content, part.from);
   item.failed |= result.status != TransferStatus::done;
   if (--item.parts_coming == 0) arrived(part.node, part.content, part, !item.failed);
   return std::nullopt;

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <vector>
@@ -298,6 +299,56 @@ TEST_CASE("draining writes what is on the device and on the host, piece by piece
     CHECK(files.states >= host_before.states);
     CHECK(files.kv_blocks >= 8);
     server.cache->check_invariants();
+  }
+}
+
+TEST_CASE("what a copy does not find as it should be has left its tier, also if the copy was to leave it there") {
+  for (const CacheIndex index : every_index)
+    for (int number = 1; number < transfer_status_count; ++number) {
+      const auto status = static_cast<TransferStatus>(number);
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(number);
+      Server server(small(index, {.host_bytes = 4000, .file_bytes = 8000}));
+      for (Token first = 0; first < 1200; first += 100) server.serve(prompt_of(33, first));
+      const TierUsage before = server.cache->tiers()->usage(Medium::host);
+      server.seen.clear();
+      server.cache->tiers()->drain();
+      server.move(status);
+      const auto copied_states = std::ranges::count_if(server.seen, [](const Transfer& transfer) {
+        return transfer.kind == Transfer::Kind::copy && transfer.image.content == CacheContent::state;
+      });
+      REQUIRE(copied_states > 0);
+      server.move_all();
+      // Of a full tier or a machine that fails the image itself does not learn.
+      const bool is_lost = status != TransferStatus::no_room && status != TransferStatus::failed;
+      const TierUsage after = server.cache->tiers()->usage(Medium::host);
+      CHECK(after.states == before.states - (is_lost ? copied_states : 0));
+      CHECK((after.lost_images > 0) == is_lost);
+      CHECK(server.world.images(Medium::host) == after.states + after.kv_blocks);
+    }
+}
+
+TEST_CASE("what a load finds damaged while it is copied leaves its tier when the copy has ended") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    PushedDown server(small(index, {.host_bytes = 4000, .file_bytes = 8000}));
+    const StartedRequest loading = *server.cache->start({.tokens = server.prompt});
+    REQUIRE(loading.load);
+    REQUIRE(loading.load->medium == Medium::host);
+    const std::vector<TransferResult> loads = server.carry_out(TransferStatus::damaged);
+    server.cache->tiers()->drain();
+    const std::vector<TransferResult> copies = server.carry_out(TransferStatus::done);
+    REQUIRE(copies.size() >= loads.size());
+    server.cache->tiers()->settle(loads);
+    server.cache->check_invariants();
+    server.move_all();
+    server.cache->tiers()->settle(copies);
+    server.cache->check_invariants();
+    server.move_all();
+    server.cache->abort(loading.request);
+    const StartedRequest again = *server.cache->start({.tokens = server.prompt});
+    REQUIRE(again.load);
+    CHECK(again.load->medium == Medium::file);
   }
 }
 

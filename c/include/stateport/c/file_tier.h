@@ -82,7 +82,7 @@ stateport_status stateport_file_tier_section(stateport_file_tier* tier, int32_t 
                                              uint64_t* offset, uint64_t* bytes);
 
 /// Writes images into one new file, and answers once, by `id`. images: [count] image_bytes each, of which the header's
-/// are not read; they must stay as they are until the answer. Images that are held are not written again.
+/// are not read; they must stay as they are until the answer. If all are held, none is written again; else all are.
 /// STATEPORT_NO_CAPACITY: they do not fit into the folder's bytes or the queue now, and there is no answer.
 stateport_status stateport_file_tier_write(stateport_file_tier* tier, uint64_t id, const stateport_image_key* keys,
                                            const void* const* images, size_t count);

@@ -132,7 +132,7 @@ typedef struct stateport_tier_usage {
   int64_t evicted_states;
   int64_t dropped_states;  ///< came to the tier and were not worth their place
   int64_t refused_images;  ///< found no room or no place in the queue, or were not written
-  int64_t lost_images;     ///< that a load did not find as they should be
+  int64_t lost_images;     ///< that a load or a copy did not find as they should be
   /// By the speeds: what computing the hit tokens takes, less what loading for these requests takes. Of loads whose
   /// speeds are not all known: 0.
   double saved_s;

@@ -124,9 +124,10 @@ class FileTier {
   ~FileTier();
 
   /// Writes images into one new file, O(images). The memory must stay as it is until the answer. False, and counted: it
-  /// does not fit into the capacity or the queue; there is no answer then. Images that the tier holds are not written
-  /// again. Answers: done, no_room (disk full, or the floor of free space), failed. All images or none. Throws
-  /// InvalidArgument: no images, null memory, a key that no layout holds, negative tokens.
+  /// does not fit into the capacity or the queue; there is no answer then. If the tier holds all of the images, none is
+  /// written again; else all are, and replace what it held. Answers: done, no_room (disk full, or the floor of free
+  /// space), failed. All images or none. Throws InvalidArgument: no images, null memory, a key that no layout holds,
+  /// negative tokens.
   [[nodiscard]] bool write(TransferId id, std::span<const FileImage> images);
   /// Reads an image into `image`: image_bytes() of its layout, header included; what they hold is undefined until the
   /// answer `done`. Memory at a multiple of 4 KiB is read into directly. False, and counted: the queue is full; there

@@ -93,7 +93,7 @@ struct TierUsage {
   std::int64_t evicted_states = 0;
   std::int64_t dropped_states = 0;  ///< came to the tier and were not worth their place
   std::int64_t refused_images = 0;  ///< found no room or no place in the queue, or were not written
-  std::int64_t lost_images = 0;     ///< that a load did not find as they should be
+  std::int64_t lost_images = 0;     ///< that a load or a copy did not find as they should be
   std::int64_t asked_images = 0;    ///< finds that were answered
   std::int64_t found_images = 0;    ///< finds that were `done`
   friend constexpr bool operator==(const TierUsage&, const TierUsage&) noexcept = default;
