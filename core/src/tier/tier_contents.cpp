@@ -214,6 +214,9 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
   item.coming &= static_cast<MediumSet>(~bit(transfer.to));
   item.going = false;
   if (copied && !transfer.stays) level(transfer.from).going_bytes -= bytes;
+  // What a load found damaged meanwhile may be what the tier had of it, and kept.
+  const bool is_lost = (item.lost & bit(transfer.to)) != 0;
+  done = done && !is_lost;
   if (done) {
     item.in |= bit(transfer.to);
     ++(content == CacheContent::state ? tier.usage.states : tier.usage.kv_blocks);
@@ -226,7 +229,7 @@ void TierContents::arrived(std::uint32_t node, CacheContent content, const Under
     ++tier.usage.refused_images;
     if (content == CacheContent::state) nodes_.drop_need(node, transfer.to);
     // Some of its groups may have arrived.
-    if (content == CacheContent::state && groups_ > 1) drop(node, content, transfer.to);
+    if (is_lost || (content == CacheContent::state && groups_ > 1)) drop(node, content, transfer.to);
   }
   if (copied && (item.in & bit(transfer.from)) != 0) {
     // What could not be moved must go all the same: else nothing makes room again.

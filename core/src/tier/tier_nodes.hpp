@@ -38,7 +38,7 @@ inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
 struct TierItem {
   MediumSet in = 0;
   MediumSet coming = 0;
-  MediumSet lost = 0;             ///< where it was not found as it should be while it is going: it leaves then
+  MediumSet lost = 0;             ///< where it was not found as it should be since what comes began to
   bool going = false;             ///< from one tier to a slower one
   bool failed = false;            ///< a part of what is coming did not arrive
   std::uint8_t parts_coming = 0;  ///< images that are not answered yet

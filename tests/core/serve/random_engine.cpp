@@ -389,6 +389,10 @@ void RandomEngine::settle(std::size_t most) {
     const bool fails = random_.chance(fail_per_cent_) || (is_find ? !world_.has(*at) : world_.is_gone(*at));
     const auto reason = reasons[static_cast<std::size_t>(random_.between(0, std::ssize(reasons) - 1))];
     world_.end(*at, !fails);
+    const bool reads_tier = at->kind == Transfer::Kind::load || at->kind == Transfer::Kind::copy;
+    const bool is_below = at->from == Medium::host || at->from == Medium::file;
+    const bool finds_none = reason == TransferStatus::gone || reason == TransferStatus::damaged;
+    if (fails && reads_tier && is_below && finds_none && random_.chance(50)) world_.lose(*at);
     if (marked_ != nullptr) marked_->end(*at, !fails, is_load(*at) ? tenants_.at(at->request) : 0);
     results.push_back({.id = at->id, .status = fails ? reason : TransferStatus::done});
     under_way_.erase(at);

@@ -114,11 +114,13 @@ void StateWorld::begin(const Transfer& transfer) {
     REQUIRE(transfer.from != Medium::remote);  // others may need it
     const bool was_there = from.erase(name) == 1;
     // Of several groups those that arrived are dropped with those that did not.
-    REQUIRE((was_there || slots_.size() > 1));
+    const bool was_lost = lost_.erase({transfer.from, name}) == 1;
+    REQUIRE((was_there || was_lost || slots_.size() > 1));
     return;
   }
   if (transfer.kind != Kind::store) {
-    REQUIRE((transfer.from == Medium::elsewhere || transfer.from == Medium::remote || from.contains(name)));
+    REQUIRE((transfer.from == Medium::elsewhere || transfer.from == Medium::remote || from.contains(name) ||
+             lost_.contains({transfer.from, name})));
     REQUIRE((transfer.kind == Kind::load || transfer.to > transfer.from));
     if (const auto image = from.find(name); image != from.end()) moving_[transfer.id] = image->second;
     return;
@@ -158,6 +160,10 @@ void StateWorld::end(const Transfer& transfer, bool done) {
   const auto [stored, is_new] = tier(transfer.to).emplace(name(transfer.image), image);
   REQUIRE((is_new || (transfer.to == Medium::remote && stored->second.kv == image.kv &&
                       stored->second.state.recurrent == image.state.recurrent)));
+}
+
+void StateWorld::lose(const Transfer& transfer) {
+  if (tier(transfer.from).erase(name(transfer.image)) == 1) lost_.emplace(transfer.from, name(transfer.image));
 }
 
 void StateWorld::change_remote(Random& random) {

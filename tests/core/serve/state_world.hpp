@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace stateport::test {
@@ -36,6 +38,8 @@ class StateWorld final : public KvDirectory {
   /// written is there when it ends, unless it failed: then a load leaves rubbish.
   void begin(const Transfer& transfer);
   void end(const Transfer& transfer, bool done);
+  /// What a load or a copy did not find as it should be is not there any more, as a tier of files does it.
+  void lose(const Transfer& transfer);
   /// The remote tier is the other world's, too, from now on.
   void share_remote(const StateWorld& other) { remote_ = other.remote_; }
   /// Some of what lies in the remote tier goes, or some of what went comes back, by the doing of others.
@@ -107,6 +111,7 @@ class StateWorld final : public KvDirectory {
   [[nodiscard]] const Images& tier(Medium medium) const { return const_cast<StateWorld*>(this)->tier(medium); }
 
   std::array<Images, medium_count + 1> tiers_;  ///< by medium, but for the remote one
+  std::set<std::pair<Medium, ImageName>> lost_;
   std::shared_ptr<Remote> remote_ = std::make_shared<Remote>();
   std::map<TransferId, Image> moving_;
 };
