@@ -352,6 +352,47 @@ TEST_CASE("what a load finds damaged while it is copied leaves its tier when the
   }
 }
 
+TEST_CASE("what a load finds damaged while it is stored again is dropped: the tier may have kept it") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index, {.file_bytes = 8000});
+    options.kv_tokens = 160;
+    options.checkpoints = 2;
+    PushedDown server(options);
+    const StartedRequest first = *server.cache->start({.tokens = server.prompt});
+    REQUIRE(first.load);
+    const std::vector<TransferResult> loads = server.carry_out(TransferStatus::damaged);
+    server.seen.clear();
+    const StartedRequest second = *server.cache->start({.tokens = server.prompt});
+    REQUIRE(second.load);
+    const std::vector<TransferResult> late_loads = server.carry_out(TransferStatus::damaged);
+    const std::vector<Transfer> loading = server.seen;
+    server.cache->tiers()->settle(loads);
+    server.move_all();
+    server.run(first.request, server.prompt);
+    server.cache->finish(first.request);
+    server.move_all();
+    server.cache->tiers()->drain();
+    server.seen.clear();
+    const std::vector<TransferResult> stores = server.carry_out(TransferStatus::done);
+    std::vector<ImageKey> stored;
+    for (const Transfer& transfer : server.seen)
+      if (transfer.kind == Transfer::Kind::store &&
+          std::ranges::find(loading, transfer.image, &Transfer::image) != loading.end())
+        stored.push_back(transfer.image);
+    REQUIRE(std::ssize(stored) > 1);
+    server.cache->tiers()->settle(late_loads);
+    server.move_all();
+    server.cache->tiers()->settle(stores);
+    server.cache->check_invariants();
+    for (const Transfer& transfer : server.take()) {
+      server.world.begin(transfer);
+      if (transfer.kind == Transfer::Kind::drop) std::erase(stored, transfer.image);
+    }
+    CHECK(stored.empty());
+  }
+}
+
 TEST_CASE("draining comes to an end where files have less room than what is above them takes") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
