@@ -101,8 +101,8 @@ class FileTier(_library.Object):
 
     def write(self, number: int, keys: Any, images: Sequence[Bytes]) -> None:
         """Writes images (keys: IMAGE_KEY [n]) into one new file: all or none. poll answers once, by `number`; until
-        then the images must stay as they are. Headers are not read. If all are held, none is written again; else all are. Raises
-        NoCapacity if they do not fit into file_bytes or the queue now; there is no answer then."""
+        then the images must stay as they are. Headers are not read. If all are held, none is written again; else all
+        are. Raises NoCapacity if they do not fit into file_bytes or the queue now; there is no answer then."""
         named = records("keys", keys, IMAGE_KEY)
         if len(named) != len(images):
             raise InvalidArgument(f"images has {len(images)} elements, and keys has {len(named)}")
