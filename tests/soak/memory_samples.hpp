@@ -42,8 +42,8 @@ class MemorySamples {
                                           .counts = 2};
   static constexpr Limits of_short_runs = {.heap_growth = 0.3,
                                            .heap_min_bytes = 2 * 1024 * 1024,
-                                           .resident_growth = 0.3,
-                                           .resident_min_bytes = 16 * 1024 * 1024,
+                                           .resident_growth = 0.6,
+                                           .resident_min_bytes = 48 * 1024 * 1024,
                                            .counts = 12};
   static constexpr std::size_t samples_min = 40;
 
@@ -51,7 +51,8 @@ class MemorySamples {
   /// `files`: in the folders of tiers.
   void add(const ProcessMemory& memory, std::int64_t files);
   [[nodiscard]] bool enough() const noexcept { return samples_.size() >= samples_min; }
-  /// What has grown, a line each; nothing if all stayed flat.
+  /// What has grown, a line each; nothing if all stayed flat. Where the heap is not known, nor is what of the resident
+  /// memory is a sanitizer's.
   [[nodiscard]] std::vector<std::string> growth(const Limits& limits) const;
   /// A line for each of the quarters: medians.
   [[nodiscard]] std::vector<std::string> quarters() const;
