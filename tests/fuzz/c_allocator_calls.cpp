@@ -33,7 +33,7 @@ void allocator_create(World& world) {
     options.on_victim = hear_victim;
     options.on_victim_context = &world;
   }
-  const auto* const given = world.given(options, sizeof options);
+  const auto* const given = world.given(options, options.on_victim != nullptr ? sizeof options : 0);
   world.make<stateport_slot_allocator>(
       Kind::allocator, [&](stateport_slot_allocator** out) { return stateport_slot_allocator_create(given, out); });
 }
