@@ -72,8 +72,10 @@ class CacheTiers(_library.Object):
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no
-        number left for it, and it is to be removed. Raises InvalidArgument at the first one that is nothing of this
-        cache; the `done` ones before it are attached (a member of the exception)."""
+        number left for it, and it is to be removed. A state of several groups is there once all of its images were
+        attached, one after the other, as a file tier lists them; what is there of one that is not whole is dropped.
+        Raises InvalidArgument at the first one that is nothing of this cache; the `done` ones before it are attached (a
+        member of the exception)."""
         array = records("images", images, IMAGE_KEY)
         out, done = np.zeros(len(array), np.uint8), ctypes.c_size_t()
         with _telling(done):

@@ -150,7 +150,6 @@ class Engine {
   bool starved_ = false;          ///< a row found no room
   PassPlan plan_;
   double now_s_ = 0;
-  std::int64_t missing_images_ = 0;  ///< of states that were found at the start, those that were not found
   std::uint64_t sequence_ = 0;
   std::int64_t next_restart_ = 0;
   std::int64_t next_reset_ = 0;

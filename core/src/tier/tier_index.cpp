@@ -34,7 +34,7 @@ std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
     in_tiers += static_cast<std::size_t>(usage.states) * groups_ + static_cast<std::size_t>(usage.kv_blocks);
   }
   const std::size_t coming = (work.answers + work.found) * groups_;
-  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested;
+  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested + groups_;  // and of drop_found()
   reserve_amortised(plan_, plan_.size() + most);
   reserve_amortised(named_, named_.size() + most);
   return in_tiers + 2 * coming;
@@ -353,6 +353,7 @@ void TierIndex::store_kv(std::uint32_t node) {
 }
 
 void TierIndex::flush() {
+  drop_found();
   for (const std::uint32_t node : leaving_states_) {
     if ((nodes_[node].state.in & on_device) == 0) store_state(node);
     let_go(node, CacheContent::state);
@@ -429,13 +430,34 @@ void TierIndex::write_all() {
   }
 }
 
+/// What was attached of a state whose other images are not there is of no use.
+void TierIndex::drop_found() {
+  for (std::uint32_t left = std::exchange(found_.groups, 0); left != 0; left &= left - 1) {
+    if (found_.medium == Medium::remote) continue;  // shared, as in drop()
+    plan_.push_back({.kind = Transfer::Kind::drop,
+                     .image = {.prefix = found_.prefix, .tokens = found_.tokens, .group = std::countr_zero(left)},
+                     .from = found_.medium,
+                     .to = found_.medium});
+  }
+}
+
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
   Level& tier = level(medium);
+  const bool is_part = image.content == CacheContent::state && groups_ > 1;
+  if (!is_part || !found_.is_of(medium, image)) drop_found();
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   if (image.content == CacheContent::kv_block) reserve_amortised(tier.unclaimed, tier.unclaimed.size() + 1);
+  const std::uint32_t known = nodes_.find(image.prefix);
+  if (known != none && item(known, image.content).is_at(medium)) return true;
+  if (is_part) {
+    const std::uint32_t part = 1u << static_cast<unsigned>(image.group);
+    const bool is_whole = std::popcount(found_.groups | part) == static_cast<int>(groups_);
+    if (!is_whole) found_ = {medium, image.prefix, image.tokens, found_.groups | part};
+    if (!is_whole) return true;
+  }
   const std::uint32_t node = nodes_.intern(image.prefix, {}, image.tokens);
   if (node == none) return false;
-  if (item(node, image.content).is_at(medium)) return true;
+  found_.groups = 0;
   enter_tier(node, image.content, medium);
   if (image.content == CacheContent::kv_block) tier.unclaimed.push_back(node);
   return true;
@@ -443,6 +465,7 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
 
 void TierIndex::reset() {
   require_state(transfers_under_way() == 0, "reset", "transfers under way", transfers_under_way(), "must be 0");
+  drop_found();
   for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
     if (!nodes_[node].used) continue;
     for (const CacheContent content : {CacheContent::state, CacheContent::kv_block})
@@ -461,6 +484,7 @@ void TierIndex::reset() {
 
 void TierIndex::check_invariants() const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "TierIndex", what); };
+  check(std::popcount(found_.groups) < static_cast<int>(groups_), "a state was attached whole, and is not there");
   nodes_.check_invariants();
   forest_.check_invariants();
   std::array<std::int64_t, medium_count> bytes = {};

@@ -97,7 +97,8 @@ class TierIndex : private TierFinds {
   /// Writes all states of faster media to the durable tier, with their KV, as far as there is room; they stay where
   /// they are. What makes room is what that tier alone has, so that it comes to an end.
   void drain();
-  /// A tier has this image, from before. False: too many.
+  /// A tier has this image, from before. A state is there when all of its images were attached, one after the other;
+  /// of one that is not whole when another image is attached or a call ends, they are dropped. False: too many.
   bool attach(Medium medium, const ImageKey& image);
 
   [[nodiscard]] std::size_t transfers_to_take() const noexcept { return plan_.size(); }
@@ -128,6 +129,18 @@ class TierIndex : private TierFinds {
     std::int64_t tokens = 0;
   };
 
+  /// The images of one state that were attached, and the last ones.
+  struct Found {
+    Medium medium = Medium::file;
+    PrefixHash prefix;
+    std::int64_t tokens = 0;
+    std::uint32_t groups = 0;  ///< a bit each; never all
+    [[nodiscard]] bool is_of(Medium tier, const ImageKey& image) const noexcept {
+      return medium == tier && prefix == image.prefix && tokens == image.tokens;
+    }
+  };
+
+  void drop_found();
   [[nodiscard]] bool store(std::uint32_t node, CacheContent content, Medium to);
   void store_state(std::uint32_t node);
   void store_kv(std::uint32_t node);
@@ -146,6 +159,7 @@ class TierIndex : private TierFinds {
   FlatMap<TransferId, UnderWay> under_way_;  ///< what was taken
   std::vector<Load> loads_;                  ///< by request
   std::uint64_t settles_ = 0;                ///< calls of work_of()
+  Found found_;
   std::vector<std::uint32_t> leaving_states_;
   std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have
   std::vector<Leaving> leaving_kv_;

@@ -239,6 +239,45 @@ TEST_CASE("what lies in files is found again by a new cache, once it was told of
   }
 }
 
+TEST_CASE("a state of two groups is attached with both of its images, or dropped") {
+  RequestCacheOptions options = small(CacheIndex::align, {.file_bytes = 8000});
+  options.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  const auto key = [](std::uint64_t prefix, std::int32_t group) {
+    return ImageKey{.prefix = {{prefix, 1}}, .tokens = 8, .group = group};
+  };
+  const auto cache = make_request_cache(options);
+  CacheTiers& tiers = *cache->tiers();
+  const auto dropped = [&] {
+    std::vector<ImageKey> images;
+    for (const Transfer& transfer : tiers.take_transfers().transfers) {
+      CHECK(transfer.kind == Transfer::Kind::drop);
+      CHECK(transfer.from == Medium::file);
+      images.push_back(transfer.image);
+    }
+    return images;
+  };
+  // Both, in any order; one again changes nothing.
+  CHECK(tiers.attach(Medium::file, key(1, 1)));
+  CHECK(tiers.attach(Medium::file, key(1, 1)));
+  CHECK(tiers.usage(Medium::file).states == 0);
+  CHECK(tiers.attach(Medium::file, key(1, 0)));
+  CHECK(tiers.attach(Medium::file, key(1, 1)));
+  CHECK(tiers.usage(Medium::file).states == 1);
+  CHECK(dropped().empty());
+  // One that another state follows, and one that a call does.
+  CHECK(tiers.attach(Medium::file, key(2, 1)));
+  CHECK(tiers.attach(Medium::file, key(3, 0)));
+  cache->check_invariants();
+  CHECK(dropped() == std::vector{key(2, 1)});
+  cache->abort(cache->start({.tokens = Tokens(4, 1)})->request);
+  CHECK(dropped() == std::vector{key(3, 0)});
+  CHECK(tiers.attach(Medium::file, key(4, 0)));
+  CHECK(tiers.usage(Medium::file).states == 1);
+  cache->reset();
+  CHECK(dropped() == std::vector{key(4, 0), key(1, 0), key(1, 1)});
+  cache->check_invariants();
+}
+
 TEST_CASE("what nobody asks for again makes room, with its KV, also if it was there before") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

@@ -157,6 +157,7 @@ void StateWorld::end(const Transfer& transfer, bool done) {
     return;
   }
   if (!done) return;
+  lost_.erase({transfer.to, name(transfer.image)});
   const auto [stored, is_new] = tier(transfer.to).emplace(name(transfer.image), image);
   REQUIRE((is_new || (transfer.to == Medium::remote && stored->second.kv == image.kv &&
                       stored->second.state.recurrent == image.state.recurrent)));

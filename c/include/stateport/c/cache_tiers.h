@@ -47,7 +47,8 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
 stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
 /// The tier has these images, from before the cache was made, or from another one. attached: [count] 0: there is no
 /// number left for the image, or no room in the tier: it is to be removed, but for the remote tier. A state of several
-/// groups counts from the first of its images on: where others are missing, its first load fails. Refused, which ends
+/// groups is there once all of its images were attached, one after the other, as a file tier lists them. What is there
+/// of one that is not whole when the next image is attached, or the next call ends, is dropped. Refused, which ends
 /// the call after `done` images: a medium that is no tier of this cache, tokens that are not whole blocks, a group that
 /// the cache does not have, KV with leading_blocks.
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,

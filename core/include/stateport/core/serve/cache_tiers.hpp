@@ -59,7 +59,8 @@ class CacheTiers {
   virtual void drain() = 0;
   /// The tier has this image, from before the cache was made, or from another cache. False: there is no number left for
   /// it, or no room in the tier: it is to be removed, or for the remote tier not remembered. A state of several groups
-  /// counts from the first of its images on: where others are missing, its first load fails. Throws InvalidArgument for
+  /// is there once all of its images were attached, one after the other, as FileTier::keys() lists them. What is there of
+  /// one that is not whole when the next image is attached, or the next call ends, is dropped. Throws InvalidArgument for
   /// a medium that is no tier of this cache, tokens that are not whole blocks (of states too, in every group of index
   /// align), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
