@@ -29,7 +29,7 @@ class MemorySamples {
   struct Limits {
     double heap_growth = 0;               ///< part of the second quarter's
     std::int64_t heap_min_bytes = 0;      ///< less is no growth
-    double resident_growth = 0;           ///< the same of resident memory, which has holes and stacks
+    double resident_growth = 0;           ///< the same of resident memory, which has holes and stacks; 0: not judged
     std::int64_t resident_min_bytes = 0;  ///< the same
     std::int64_t counts = 0;              ///< descriptors, threads
   };
@@ -42,8 +42,8 @@ class MemorySamples {
                                           .counts = 2};
   static constexpr Limits of_short_runs = {.heap_growth = 0.3,
                                            .heap_min_bytes = 2 * 1024 * 1024,
-                                           .resident_growth = 0.6,
-                                           .resident_min_bytes = 48 * 1024 * 1024,
+                                           .resident_growth = 0,
+                                           .resident_min_bytes = 0,
                                            .counts = 12};
   static constexpr std::size_t samples_min = 40;
 
