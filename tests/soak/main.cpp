@@ -223,12 +223,14 @@ bool Run::summary() {
   const std::vector<std::string> growth = samples_.growth(limits);
   for (const std::string& line : growth) fmt::print("FAILED: {}\n", line);
   if (process_memory().heap_bytes < 0) fmt::print("memory: the heap is not known here\n");
-  if (growth.empty())
-    fmt::print(
-        "memory: flat, the heap within {} % or {} KiB, resident within {} % or {} KiB, descriptors and threads "
-        "within {}\n",
-        100 * limits.heap_growth, limits.heap_min_bytes / 1024, 100 * limits.resident_growth,
-        limits.resident_min_bytes / 1024, limits.counts);
+  if (growth.empty()) {
+    const std::string resident =
+        limits.resident_growth > 0
+            ? fmt::format("within {} % or {} KiB", 100 * limits.resident_growth, limits.resident_min_bytes / 1024)
+            : "not judged in a short run";
+    fmt::print("memory: flat, the heap within {} % or {} KiB, descriptors and threads within {}, resident memory {}\n",
+               100 * limits.heap_growth, limits.heap_min_bytes / 1024, limits.counts, resident);
+  }
   return growth.empty();
 }
 
