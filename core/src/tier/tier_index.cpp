@@ -28,13 +28,13 @@ std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
   reserve_amortised(incomplete_, incomplete_.size() + on_device);
   reserve_amortised(leaving_kv_, leaving_kv_.size() + on_device);
   if (options_.write_through) reserve_amortised(fresh_, fresh_.size() + on_device);
-  std::size_t in_tiers = 0;
+  auto in_tiers = static_cast<std::size_t>(std::popcount(found_.groups));
   for (const Medium medium : tiers_) {
     const TierUsage& usage = level(medium).usage;
     in_tiers += static_cast<std::size_t>(usage.states) * groups_ + static_cast<std::size_t>(usage.kv_blocks);
   }
   const std::size_t coming = (work.answers + work.found) * groups_;
-  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested + groups_;  // and of drop_found()
+  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested;
   reserve_amortised(plan_, plan_.size() + most);
   reserve_amortised(named_, named_.size() + most);
   return in_tiers + 2 * coming;
