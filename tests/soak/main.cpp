@@ -218,8 +218,8 @@ bool Run::summary() {
     fmt::print("memory: not judged, the run was too short\n");
     return true;
   }
-  const auto& limits =
-      served_ < MemorySamples::long_requests ? MemorySamples::of_short_runs : MemorySamples::of_long_runs;
+  auto limits = served_ < MemorySamples::long_requests ? MemorySamples::of_short_runs : MemorySamples::of_long_runs;
+  if (served_ < MemorySamples::resident_requests) limits.resident_growth = 0;
   const std::vector<std::string> growth = samples_.growth(limits);
   for (const std::string& line : growth) fmt::print("FAILED: {}\n", line);
   if (process_memory().heap_bytes < 0) fmt::print("memory: the heap is not known here\n");
@@ -227,7 +227,7 @@ bool Run::summary() {
     const std::string resident =
         limits.resident_growth > 0
             ? fmt::format("within {} % or {} KiB", 100 * limits.resident_growth, limits.resident_min_bytes / 1024)
-            : "not judged in a short run";
+            : fmt::format("not judged below {} requests", MemorySamples::resident_requests);
     fmt::print("memory: flat, the heap within {} % or {} KiB, descriptors and threads within {}, resident memory {}\n",
                100 * limits.heap_growth, limits.heap_min_bytes / 1024, limits.counts, resident);
   }

@@ -35,6 +35,8 @@ class MemorySamples {
   };
   /// Caches of a new engine grow for some 10,000 requests.
   static constexpr std::int64_t long_requests = 200'000;
+  /// Of resident memory: with holes between what lives, it comes to rest later than the heap in use.
+  static constexpr std::int64_t resident_requests = 1'000'000;
   static constexpr Limits of_long_runs = {.heap_growth = 0.01,
                                           .heap_min_bytes = 256 * 1024,
                                           .resident_growth = 0.05,
