@@ -73,7 +73,8 @@ bool drop_tokens(Problem& problem, std::string_view cache) {
   return dropped;
 }
 
-std::string tell(const Problem& problem, std::string_view cache) {
+/// `first`: what was found before the problem was made shorter.
+std::string tell(const Problem& problem, std::string_view cache, const std::string& first) {
   std::ostringstream told;
   told << "cache " << cache << ", " << problem.schedule;
   const auto found = engine::difference(problem, cache);
@@ -82,7 +83,7 @@ std::string tell(const Problem& problem, std::string_view cache) {
   } catch (const std::exception&) {
     // It is what was found.
   }
-  told << "  " << found.value_or("it fails only now and then") << '\n';
+  told << "  " << found.value_or("it fails only now and then; at first: " + first) << '\n';
   return told.str();
 }
 
@@ -164,8 +165,9 @@ Problem shrink(Problem problem, std::string_view cache) {
 }
 
 std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts) {
-  if (!difference(problem, cache, &counts)) return std::nullopt;
-  return tell(shrink(problem, cache), cache);
+  const auto found = difference(problem, cache, &counts);
+  if (!found) return std::nullopt;
+  return tell(shrink(problem, cache), cache, *found);
 }
 
 std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::uint64_t seeds, const Draw& draw) {
@@ -173,10 +175,11 @@ std::optional<FoundFault> find_fault(Fault fault, std::string_view cache, std::u
     Problem problem = draw_problem(seed, draw);
     problem.schedule.cache.fault = fault;
     problem.schedule.cache.tiers.hasty = false;  // found once, found again
-    if (!difference(problem, cache)) continue;
+    const auto first = difference(problem, cache);
+    if (!first) continue;
     const std::size_t drawn = problem.schedule.causes();
     FoundFault found{.seed = seed, .shortest = shrink(std::move(problem), cache), .told = {}, .drawn = drawn};
-    found.told = tell(found.shortest, cache);
+    found.told = tell(found.shortest, cache, *first);
     return found;
   }
   return std::nullopt;

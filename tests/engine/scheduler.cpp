@@ -2,6 +2,7 @@
 #include "scheduler.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <ostream>
 #include <stdexcept>
 #include <utility>
@@ -10,6 +11,8 @@ namespace stateport::engine {
 namespace {
 
 constexpr std::int32_t steps_max = 20000;
+/// Threads of files get on as the machine lets them, however many steps an engine waits meanwhile.
+constexpr std::chrono::seconds files_max{60};
 
 std::size_t count_of_ids(const Schedule& schedule) {
   std::int32_t last = -1;
@@ -20,7 +23,7 @@ std::size_t count_of_ids(const Schedule& schedule) {
 /// A number that depends on the schedule, the step and the request alone.
 std::uint64_t mixed(std::uint64_t seed, std::int32_t step, std::int32_t id) {
   std::uint64_t x = seed * 0x9e3779b97f4a7c15u;
-  x += static_cast<std::uint32_t>(step * 64 + id);
+  x += static_cast<std::uint32_t>(step) * 64u + static_cast<std::uint32_t>(id);
   x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
   return x ^ (x >> 29);
 }
@@ -53,10 +56,10 @@ void Scheduler::note(const Parts&... parts) {
 
 std::vector<Answer> Scheduler::run() {
   for (; !waiting_.empty() || !running_.empty() || has_under_way_; ++step_) {
-    if (step_ > steps_max) throw std::logic_error("Scheduler: nothing gets on");
     apply_events();
     admit();
     plan_step();
+    count_step();
     const bool run_ahead = planned_ && has_under_way_ && mixed(schedule_.seed, step_, -1) % 2 == 0;
     if (has_under_way_ && !run_ahead) settle();
     forward_all();
@@ -68,6 +71,16 @@ std::vector<Answer> Scheduler::run() {
     if (schedule_.cache.fault == Fault::none) cache_->check_invariants();
   }
   return std::move(answers_);
+}
+
+void Scheduler::count_step() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!rows_.empty() || !schedule_.cache.tiers.hasty) {
+    ++counted_steps_;
+    last_counted_ = now;
+  }
+  if (counted_steps_ > steps_max || now - last_counted_ > files_max)
+    throw std::logic_error("Scheduler: nothing gets on");
 }
 
 Sequence* Scheduler::running(std::int32_t id) {

@@ -5,6 +5,7 @@
 #include "model.hpp"
 #include "schedule.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -40,6 +41,8 @@ class Scheduler {
   void restart(bool keep);
   void admit();
   void plan_step();
+  /// Throws when nothing gets on. Steps in which a hasty engine only waits count by time.
+  void count_step();
   [[nodiscard]] bool try_plan();
   [[nodiscard]] Row next_row(Sequence& sequence, std::int64_t budget) const;
   /// The tokens that the row's batch before adds at least; 0 if none is under way.
@@ -63,6 +66,8 @@ class Scheduler {
   CacheCounts past_counts_;  ///< of the caches before
   std::ostream* log_;
   std::int32_t step_ = 0;
+  std::int32_t counted_steps_ = 0;
+  std::chrono::steady_clock::time_point last_counted_ = std::chrono::steady_clock::now();
   std::deque<Sequence> waiting_;                    ///< those that were preempted first
   std::vector<std::unique_ptr<Sequence>> running_;  ///< in order of admission
   std::vector<std::int32_t> free_slots_;
