@@ -73,12 +73,19 @@ check_types_and_style
 wheel stateport
 environment stateport
 install_engines
+# Tests take one core; the next wheel is built on another one meanwhile.
+CMAKE_BUILD_PARALLEL_LEVEL=1 wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON >"$out/core.log" 2>&1 &
+core_wheel=$!
+trap 'kill "$core_wheel" 2>/dev/null || true' EXIT
 say "tests of the wheel"
 STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -m pytest python/tests \
   --ignore python/tests/core_only -p no:cacheprovider "$@"
+wait "$core_wheel" || {
+  cat "$out/core.log"
+  exit 1
+}
 say "what Python adds to the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
-wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON
 environment core
 say "tests of the core-only wheel"
 STATEPORT_WHEEL=$(echo "$out"/core/*.whl) "$out/env-core/bin/python" -m pytest python/tests/core_only \

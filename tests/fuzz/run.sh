@@ -1,12 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/fuzz/run.sh [--seconds N | --runs N] [--seed N] [--jobs N] [TARGET…]: runs the fuzz targets of build/fuzz and
-# build/fuzz-device, all or these, for so long each (60 s), and prints executions, new coverage and findings of each.
-# Inputs that reach something new are kept in build/fuzz/corpus, findings in build/fuzz/findings. Exit code 1: there was
-# a finding.
+# tests/fuzz/run.sh [--seconds N | --runs N] [--seed N] [--jobs N] [TARGET…]: runs the fuzz targets of build/fuzz, all or
+# these, for so long each (60 s), and prints executions, new coverage and findings of each. Inputs that reach something
+# new are kept in build/fuzz/corpus, findings in build/fuzz/findings. Exit code 1: there was a finding.
 # The same code, corpora and seed (1) try the same inputs, where the system lets addresses be fixed; the time says how
 # many of them.
-# --check: exit code 77 where clang has no libFuzzer. --check-openmp: where it has no OpenMP.
+# --check: exit code 77 where clang has no libFuzzer or no OpenMP.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -23,14 +22,9 @@ while [ $# -gt 0 ]; do
     --seed) seed=$2; shift ;;
     --jobs) jobs=$2; shift ;;
     --check)
-      clang++ -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null <<<'
+      clang++ -fsanitize=fuzzer -fopenmp -x c++ - -o /dev/null 2>/dev/null <<<'
         extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' && exit 0
-      printf 'clang with libFuzzer is not here\n'
-      exit 77
-      ;;
-    --check-openmp)
-      clang++ -fopenmp -x c++ - -o /dev/null 2>/dev/null <<<'int main() { return 0; }' && exit 0
-      printf 'clang with OpenMP is not here\n'
+      printf 'clang with libFuzzer and OpenMP is not here\n'
       exit 77
       ;;
     -*) printf 'no option: %s\n' "$1" >&2; exit 2 ;;
@@ -39,7 +33,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ ${#targets[@]} = 0 ]; then
-  for program in build/fuzz/bin/fuzz-* build/fuzz-device/bin/fuzz-*; do
+  for program in build/fuzz/bin/fuzz-*; do
     [ ! -x "$program" ] || targets+=("${program##*/fuzz-}")
   done
 fi
@@ -48,13 +42,11 @@ fi
 # and an input that takes two minutes are findings, too. A list of the corpus has an order, a folder has none.
 run() {
   local target=$1 work=build/fuzz/corpus/$1 log=build/fuzz/$1.log status=0
-  local program=build/fuzz/bin/fuzz-$target
-  [ -x "$program" ] || program=build/fuzz-device/bin/fuzz-$target
   mkdir -p "$work" build/fuzz/findings
   local fixed=()
   ! setarch -R true 2>/dev/null || fixed=(setarch -R)
   printf '%s\n' "tests/fuzz/corpus/$target"/* | LC_ALL=C sort | paste -sd , >"build/fuzz/$target.inputs"
-  UBSAN_OPTIONS=print_stacktrace=1 "${fixed[@]}" "$program" "$limit" -seed="$seed" -reload=0 \
+  UBSAN_OPTIONS=print_stacktrace=1 "${fixed[@]}" "build/fuzz/bin/fuzz-$target" "$limit" -seed="$seed" -reload=0 \
     -max_len=4096 -timeout=120 -rss_limit_mb=2048 -malloc_limit_mb=256 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/findings/$target-" -seed_inputs="@build/fuzz/$target.inputs" "$work" \
     >"$log" 2>&1 </dev/null || status=$?
