@@ -35,11 +35,12 @@ class MemorySamples {
   };
   /// Caches of a new engine grow for some 10,000 requests.
   static constexpr std::int64_t long_requests = 200'000;
-  /// Of resident memory: with holes between what lives, it comes to rest later than the heap in use.
+  /// Of resident memory: with holes between what lives it comes to rest later than the heap in use, after some three
+  /// million requests, 7 % higher.
   static constexpr std::int64_t resident_requests = 1'000'000;
   static constexpr Limits of_long_runs = {.heap_growth = 0.01,
                                           .heap_min_bytes = 256 * 1024,
-                                          .resident_growth = 0.05,
+                                          .resident_growth = 0.1,
                                           .resident_min_bytes = 4 * 1024 * 1024,
                                           .counts = 2};
   static constexpr Limits of_short_runs = {.heap_growth = 0.3,
