@@ -444,9 +444,9 @@ void TierIndex::drop_found() {
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
   Level& tier = level(medium);
   const bool is_part = image.content == CacheContent::state && groups_ > 1;
+  if (image.content == CacheContent::kv_block) reserve_amortised(tier.unclaimed, tier.unclaimed.size() + 1);
   if (!is_part || !found_.is_of(medium, image)) drop_found();
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
-  if (image.content == CacheContent::kv_block) reserve_amortised(tier.unclaimed, tier.unclaimed.size() + 1);
   const std::uint32_t known = nodes_.find(image.prefix);
   if (known != none && item(known, image.content).is_at(medium)) return true;
   if (is_part) {

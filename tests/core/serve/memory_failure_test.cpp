@@ -67,3 +67,30 @@ TEST_CASE("nor does any call of one with tiers") {
       if (run.days == 100) CHECK(run.failures > 2000);
     }
 }
+
+TEST_CASE("nor does an attach, whether images make a whole state or not") {
+  std::int64_t failures = 0, drops = 0;
+  test::for_each_seed(300, [&](Random& random, std::uint64_t seed) {
+    RequestCacheOptions options = test::random_options(random, CacheIndex::align);
+    options.groups.resize(1);
+    options.groups.push_back(options.groups[0]);
+    if (options.align_mode == AlignMode::none) return;  // has no tiers
+    options.tiers = {.file_bytes = 8 * options.memory.state_bytes +
+                                   12 * options.memory.kv_bytes_per_token * options.block_size_tokens};
+    FailingCache cache(options, seed % 2 == 0, failures);
+    const std::int64_t block = options.groups[0].block_size_tokens;
+    for (int i = 0; i < 40; ++i) {
+      const auto prefix = static_cast<std::uint64_t>(random.between(1, 12));
+      const bool is_kv = random.chance(30);
+      static_cast<void>(cache.tiers()->attach(
+          Medium::file, {.prefix = {{prefix, 1}},
+                         .tokens = block,
+                         .content = is_kv ? CacheContent::kv_block : CacheContent::state,
+                         .group = is_kv ? 0 : random.between32(0, 1)}));
+      cache.check_invariants();
+      if (random.chance(20)) drops += static_cast<std::int64_t>(cache.tiers()->take_transfers().transfers.size());
+    }
+  });
+  if (test::seeds_of_build(300) == 300) CHECK(failures > 300);
+  CHECK(drops > 0);
+}
