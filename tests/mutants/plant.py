@@ -12,8 +12,9 @@ mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly
     tests    of a program with doctest, a filter of source files that is tried first (otherwise the tests of the wing
              that the file belongs to); of `python`, the files in python/tests that must notice, separated by blanks
 
-Each is planted alone. Programs with doctest run those tests, then all; of core at first with few seeds. A fault that no
-test notices is a survivor, and a missing test. --check only looks whether every `old` is there exactly once.
+Each is planted alone. Of programs with doctest those tests are built and run alone, then all; of core at first with few
+seeds. A fault that no test notices is a survivor, and a missing test. --check only looks whether every `old` is there
+exactly once.
 
 --jobs: so many faults at a time, each in a copy of its own. --results: a line of JSON for every fault; those that this
 file says were noticed, of the same entry in the same file, are left out, so that a run can be ended and go on later.
@@ -27,7 +28,9 @@ import json
 import os
 import pathlib
 import queue
+import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -91,8 +94,13 @@ def python_tests(tree, mutant):
 
 
 def first_tests(mutant):
+    """A filter of source files, or None: there are none but all."""
     wing = pathlib.PurePath(mutant["file"]).parent.name
-    return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else "*")
+    return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else None)
+
+
+class DoesNotCompile(Exception):
+    pass
 
 
 def copy_project(target):
@@ -150,15 +158,40 @@ class Bench:
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
-    def build(self, *programs):
-        targets = [LIBRARY if program == PYTHON else program for program in programs]
-        return subprocess.run(["ninja", "-C", self.build_folder, *targets], capture_output=True, text=True)
+    def ninja(self, *arguments):
+        done = subprocess.run(["ninja", "-C", self.build_folder, "--quiet", *arguments], capture_output=True, text=True)
+        if done.returncode:
+            raise DoesNotCompile(done.stdout[-2000:])
+        return done.stdout
 
-    def passes(self, program, *arguments, few_seeds=False):
+    def build(self, *programs):
+        """The last one's path."""
+        self.ninja(*(LIBRARY if program == PYTHON else program for program in programs))
+        return self.build_folder / "bin" / programs[-1]
+
+    def build_first(self, mutant):
+        """A program of nothing but the first tests and what all tests share, without which nothing is compiled; None:
+        there are no first tests."""
+        program = program_of(mutant)
+        if program in WITHOUT_FILTER or not first_tests(mutant):
+            return None
+        link = shlex.split(self.ninja("-t", "commands", "-s", f"bin/{program}"))
+        link = [word for word in link if word not in (":", "&&") and not word.startswith("-Wl,--dependency-file")]
+        tests = [word for word in link if word.endswith("_test.cpp.o")]
+        source = re.compile(r"CMakeFiles/[^/]*\.dir/|\.o$")
+        first = [test for test in tests if fnmatch.fnmatch(source.sub("", test), first_tests(mutant))]
+        if not first:
+            return None
+        link = [word for word in link if word not in tests or word in first]
+        self.ninja(*(word for word in link if word.endswith(".o") or word.startswith("lib/")))
+        path = self.build_folder / "bin" / f"{program}-first"
+        link[link.index(f"bin/{program}")] = str(path)
+        subprocess.run(link, cwd=self.build_folder, check=True)
+        return path
+
+    def passes(self, path, few_seeds=False):
         """Whether the tests of a program notice nothing."""
-        command = [self.build_folder / "bin" / program]
-        if program not in WITHOUT_FILTER:
-            command += ["--abort-after=1", *arguments]
+        command = [path] if path.name in WITHOUT_FILTER else [path, "--abort-after=1"]
         return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if few_seeds else CPU_LIMIT_S, FEW_SEEDS if few_seeds else {})
 
     def passes_python(self, tests):
@@ -172,11 +205,12 @@ class Bench:
         program = program_of(mutant)
         if program == PYTHON:
             return self.passes_python(python_tests(self.tree, mutant))
-        if program in WITHOUT_FILTER:
-            return self.passes(program)
         in_core = program == CORE_PROGRAM
-        return (self.passes(program, f"--source-file={first_tests(mutant)}", few_seeds=in_core) and
-                (not in_core or self.passes(program, few_seeds=True)) and self.passes(program))
+        first = self.build_first(mutant)
+        if first and not self.passes(first, few_seeds=in_core):
+            return False
+        path = self.build(program)
+        return (not in_core or self.passes(path, few_seeds=True)) and self.passes(path)
 
 
 def runs(command, cpu_limit_s, environment):
@@ -215,23 +249,30 @@ def ends(process):
 
 def judge(bench, mutant):
     bench.plant(mutant)
-    program = program_of(mutant)
-    built = bench.build(program) if program != PYTHON else None
-    if built and built.returncode:
-        return "does not compile:\n" + built.stdout[-2000:]
-    return "survives" if bench.survives(mutant) else ""
+    try:
+        return "survives" if bench.survives(mutant) else ""
+    except DoesNotCompile as error:
+        return f"does not compile:\n{error}"
 
 
 def works(bench, mutants):
-    """Whether the project builds without a fault, and its tests pass."""
-    built = bench.build(*bench.programs)
+    """Whether the project builds without a fault, and its tests pass, all of them and those that run first alone."""
     compiled = [program for program in bench.programs if program != PYTHON]
     tests = sorted({test for one in mutants if program_of(one) == PYTHON for test in python_tests(bench.tree, one)})
-    good = (not built.returncode and all(bench.passes(program) for program in compiled) and
-            (CORE_PROGRAM not in compiled or bench.passes(CORE_PROGRAM, few_seeds=True)) and
+    try:
+        bench.build(*bench.programs)
+        paths = [bench.build(program) for program in compiled]
+        first = {(program_of(one), first_tests(one)): one for one in mutants if program_of(one) != PYTHON}
+        first_pass = all(path is None or bench.passes(path, few_seeds=path.name.startswith(CORE_PROGRAM))
+                         for path in map(bench.build_first, first.values()))
+    except DoesNotCompile as error:
+        print(f"without a fault the project does not build:\n{error}")
+        return False
+    good = (first_pass and all(bench.passes(path) for path in paths) and
+            all(bench.passes(path, few_seeds=True) for path in paths if path.name == CORE_PROGRAM) and
             all(bench.passes_python([test]) for test in tests))
     if not good:
-        print(built.stdout[-2000:] + "without a fault the project does not build or its tests fail")
+        print("without a fault the tests of the project fail")
     return good
 
 

@@ -4,10 +4,12 @@
 #include "violation.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <iterator>
 #include <thread>
 
@@ -18,6 +20,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds patience{120};  ///< for transfers; they take microseconds
+
+void lose_pages() {
+  constexpr std::size_t bytes = 16 * 1024;
+  void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages != MAP_FAILED) std::memset(pages, 1, bytes);
+}
 constexpr std::int64_t steps_without_start_max = 20000;
 constexpr std::array below = {Medium::host, Medium::file, Medium::remote};
 
@@ -276,6 +284,7 @@ void Engine::end(RequestId id, RequestEnd how) {
   figures_.preempted += how == RequestEnd::preempted;
   figures_.aborted += how == RequestEnd::aborted;
   if (setup_.planted == Planted::slot && !is_in_pass) return;
+  if (setup_.planted == Planted::pages) lose_pages();
   const CopyPlan copies = cache_->end(id, how, random_hint(conversation));
   const std::vector<SlotCopy> kept(copies.begin(), copies.end());
   if (!kept.empty()) take_transfers();

@@ -47,7 +47,8 @@ enum class Planted : std::uint8_t {
   nothing,
   events,  ///< nobody takes the events of the caches: memory grows
   state,   ///< a copy of a state does not happen now and then
-  slot     ///< a request is never ended
+  slot,    ///< a request is never ended
+  pages    ///< each request maps some, and nobody unmaps them: memory grows that no heap counts
 };
 
 /// How an engine lives. All of it is drawn from one sequence of random numbers.

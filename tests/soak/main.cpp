@@ -58,7 +58,8 @@ struct Arguments {
 const std::map<std::string, CacheIndex> index_names = {
     {"slots", CacheIndex::slots}, {"tree", CacheIndex::tree}, {"align", CacheIndex::align}};
 const std::map<std::string, Planted> planted_names = {
-    {"nothing", Planted::nothing}, {"events", Planted::events}, {"state", Planted::state}, {"slot", Planted::slot}};
+    {"nothing", Planted::nothing}, {"events", Planted::events}, {"state", Planted::state},
+    {"slot", Planted::slot},       {"pages", Planted::pages}};
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
@@ -218,19 +219,17 @@ bool Run::summary() {
     fmt::print("memory: not judged, the run was too short\n");
     return true;
   }
-  auto limits = served_ < MemorySamples::long_requests ? MemorySamples::of_short_runs : MemorySamples::of_long_runs;
-  if (served_ < MemorySamples::resident_requests) limits.resident_growth = 0;
+  const auto& limits =
+      served_ < MemorySamples::long_requests ? MemorySamples::of_short_runs : MemorySamples::of_long_runs;
   const std::vector<std::string> growth = samples_.growth(limits);
   for (const std::string& line : growth) fmt::print("FAILED: {}\n", line);
   if (process_memory().heap_bytes < 0) fmt::print("memory: the heap is not known here\n");
-  if (growth.empty()) {
-    const std::string resident =
-        limits.resident_growth > 0
-            ? fmt::format("within {} % or {} KiB", 100 * limits.resident_growth, limits.resident_min_bytes / 1024)
-            : fmt::format("not judged below {} requests", MemorySamples::resident_requests);
-    fmt::print("memory: flat, the heap within {} % or {} KiB, descriptors and threads within {}, resident memory {}\n",
-               100 * limits.heap_growth, limits.heap_min_bytes / 1024, limits.counts, resident);
-  }
+  if (growth.empty())
+    fmt::print(
+        "memory: flat, the heap within {} % or {} KiB, resident within {} % or {} KiB, descriptors and threads "
+        "within {}\n",
+        100 * limits.heap_growth, limits.heap_min_bytes / 1024, 100 * limits.resident_growth,
+        limits.resident_min_bytes / 1024, limits.counts);
   return growth.empty();
 }
 
@@ -253,7 +252,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--json", arguments.json, "file for a line of JSON with each report");
   app.add_option("--folder", arguments.folder, "for files of tiers; default: that for temporary files")
       ->check(CLI::ExistingDirectory);
-  app.add_option("--plant", arguments.plant, "a mistake that must be noticed: events, state or slot")
+  app.add_option("--plant", arguments.plant, "a mistake that must be noticed: events, state, slot or pages")
       ->check(CLI::IsMember(planted_names));
 }
 
