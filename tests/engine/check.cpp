@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <sstream>
@@ -20,6 +21,9 @@
 namespace stateport::engine {
 namespace {
 
+/// Where nothing gets on, each try takes a minute.
+constexpr std::chrono::minutes shrink_max{3};
+
 std::optional<std::string> difference(const Answer& answer, const Answer& expected) {
   for (std::size_t i = 0; i < answer.tokens.size(); ++i)
     if (i >= expected.tokens.size() || answer.tokens[i] != expected.tokens[i])
@@ -29,49 +33,65 @@ std::optional<std::string> difference(const Answer& answer, const Answer& expect
   return std::nullopt;
 }
 
-/// Takes the shorter problem if it still fails.
-bool replace(Problem& problem, Problem shorter, std::string_view cache) {
-  if (!engine::difference(shorter, cache)) return false;
-  problem = std::move(shorter);
-  return true;
-}
+/// Makes a problem shorter that fails.
+class Shrinking {
+ public:
+  Shrinking(Problem problem, std::string_view cache) : problem_(std::move(problem)), cache_(cache) {}
 
-template <class Item>
-bool drop_items(Problem& problem, std::string_view cache, std::vector<Item> Schedule::*list) {
-  bool dropped = false;
-  for (std::size_t i = (problem.schedule.*list).size(); i-- > 0;) {
-    Problem shorter = problem;
-    auto& items = shorter.schedule.*list;
-    items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
-    dropped |= replace(problem, std::move(shorter), cache);
-  }
-  return dropped;
-}
-
-bool cut_request(Problem& problem, std::string_view cache, std::size_t index, std::size_t prompt_tokens,
-                 std::int32_t new_tokens) {
-  if (prompt_tokens == 0 || new_tokens == 0) return false;
-  Problem shorter = problem;
-  PlannedRequest& request = shorter.schedule.requests[index];
-  request.prompt.resize(prompt_tokens);
-  request.new_tokens = new_tokens;
-  shorter.answers[static_cast<std::size_t>(request.id)] =
-      answer_alone(target_model(shorter.schedule), request.prompt, new_tokens);
-  return replace(problem, std::move(shorter), cache);
-}
-
-/// Prompts and answers lose half of their tokens, or one.
-bool drop_tokens(Problem& problem, std::string_view cache) {
-  bool dropped = false;
-  for (std::size_t i = 0; i < problem.schedule.requests.size(); ++i)
-    for (const bool half : {true, false}) {
-      const auto fewer = [half](auto tokens) { return half ? tokens / 2 : tokens - 1; };
-      const auto request = [&]() -> const PlannedRequest& { return problem.schedule.requests[i]; };
-      dropped |= cut_request(problem, cache, i, request().prompt.size(), fewer(request().new_tokens));
-      dropped |= cut_request(problem, cache, i, fewer(request().prompt.size()), request().new_tokens);
+  Problem run() {
+    while (drop_items(&Schedule::requests) || drop_items(&Schedule::events) || drop_tokens()) {
     }
-  return dropped;
-}
+    return std::move(problem_);
+  }
+
+ private:
+  /// Takes the shorter problem if it still fails, and there is time to see it.
+  bool replace(Problem shorter) {
+    if (std::chrono::steady_clock::now() - begin_ > shrink_max || !engine::difference(shorter, cache_)) return false;
+    problem_ = std::move(shorter);
+    return true;
+  }
+
+  template <class Item>
+  bool drop_items(std::vector<Item> Schedule::*list) {
+    bool dropped = false;
+    for (std::size_t i = (problem_.schedule.*list).size(); i-- > 0;) {
+      Problem shorter = problem_;
+      auto& items = shorter.schedule.*list;
+      items.erase(items.begin() + static_cast<std::ptrdiff_t>(i));
+      dropped |= replace(std::move(shorter));
+    }
+    return dropped;
+  }
+
+  bool cut_request(std::size_t index, std::size_t prompt_tokens, std::int32_t new_tokens) {
+    if (prompt_tokens == 0 || new_tokens == 0) return false;
+    Problem shorter = problem_;
+    PlannedRequest& request = shorter.schedule.requests[index];
+    request.prompt.resize(prompt_tokens);
+    request.new_tokens = new_tokens;
+    shorter.answers[static_cast<std::size_t>(request.id)] =
+        answer_alone(target_model(shorter.schedule), request.prompt, new_tokens);
+    return replace(std::move(shorter));
+  }
+
+  /// Prompts and answers lose half of their tokens, or one.
+  bool drop_tokens() {
+    bool dropped = false;
+    for (std::size_t i = 0; i < problem_.schedule.requests.size(); ++i)
+      for (const bool half : {true, false}) {
+        const auto fewer = [half](auto tokens) { return half ? tokens / 2 : tokens - 1; };
+        const auto request = [&]() -> const PlannedRequest& { return problem_.schedule.requests[i]; };
+        dropped |= cut_request(i, request().prompt.size(), fewer(request().new_tokens));
+        dropped |= cut_request(i, fewer(request().prompt.size()), request().new_tokens);
+      }
+    return dropped;
+  }
+
+  Problem problem_;
+  std::string_view cache_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 /// `first`: what was found before the problem was made shorter.
 std::string tell(const Problem& problem, std::string_view cache, const std::string& first) {
@@ -158,10 +178,7 @@ std::optional<std::string> difference(const Problem& problem, std::string_view c
 }
 
 Problem shrink(Problem problem, std::string_view cache) {
-  while (drop_items(problem, cache, &Schedule::requests) || drop_items(problem, cache, &Schedule::events) ||
-         drop_tokens(problem, cache)) {
-  }
-  return problem;
+  return Shrinking(std::move(problem), cache).run();
 }
 
 std::optional<std::string> check(const Problem& problem, std::string_view cache, CacheCounts& counts) {

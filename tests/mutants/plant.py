@@ -128,11 +128,11 @@ class Bench:
     def __init__(self, folder, mutants, options):
         # As copied: the checkout may change while this runs.
         self.original = {one["file"]: (CHECKOUT / one["file"]).read_text(encoding="utf-8") for one in mutants}
-        self.tree = folder
+        self.tree = folder.resolve()
         self.python = options.python
         self.programs = sorted({program_of(one) for one in mutants})
         core_only = set(self.programs) <= OF_CORE
-        self.build_folder = folder / "build" / ("mutants" if core_only else "mutants-all")
+        self.build_folder = self.tree / "build" / ("mutants" if core_only else "mutants-all")
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_project(self.tree)
@@ -192,7 +192,8 @@ class Bench:
     def passes(self, path, few_seeds=False):
         """Whether the tests of a program notice nothing."""
         command = [path] if path.name in WITHOUT_FILTER else [path, "--abort-after=1"]
-        return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if few_seeds else CPU_LIMIT_S, FEW_SEEDS if few_seeds else {})
+        return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if few_seeds else CPU_LIMIT_S, FEW_SEEDS if few_seeds else {},
+                    self.build_folder)
 
     def passes_python(self, tests):
         folders = [str(self.tree / "python"), str(self.tree / "python" / "tests")]
@@ -213,12 +214,12 @@ class Bench:
         return (not in_core or self.passes(path, few_seeds=True)) and self.passes(path)
 
 
-def runs(command, cpu_limit_s, environment):
+def runs(command, cpu_limit_s, environment, folder=None):
     """Whether a command ends well. An endless loop, threads that wait for ever and a crash do not."""
     def limit():
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, cpu_limit_s))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limit,
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=limit,
                           start_new_session=True, env={**os.environ, **environment}) as process:
         try:
             return ends(process) and process.returncode == 0
