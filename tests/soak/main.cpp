@@ -57,9 +57,11 @@ struct Arguments {
 
 const std::map<std::string, CacheIndex> index_names = {
     {"slots", CacheIndex::slots}, {"tree", CacheIndex::tree}, {"align", CacheIndex::align}};
-const std::map<std::string, Planted> planted_names = {
-    {"nothing", Planted::nothing}, {"events", Planted::events}, {"state", Planted::state},
-    {"slot", Planted::slot},       {"pages", Planted::pages}};
+const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing},
+                                                      {"events", Planted::events},
+                                                      {"state", Planted::state},
+                                                      {"slot", Planted::slot},
+                                                      {"pages", Planted::pages}};
 
 double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);

@@ -82,11 +82,11 @@ TEST_CASE("nor does an attach, whether images make a whole state or not") {
     for (int i = 0; i < 40; ++i) {
       const auto prefix = static_cast<std::uint64_t>(random.between(1, 12));
       const bool is_kv = random.chance(30);
-      static_cast<void>(cache.tiers()->attach(
-          Medium::file, {.prefix = {{prefix, 1}},
-                         .tokens = block,
-                         .content = is_kv ? CacheContent::kv_block : CacheContent::state,
-                         .group = is_kv ? 0 : random.between32(0, 1)}));
+      static_cast<void>(
+          cache.tiers()->attach(Medium::file, {.prefix = {{prefix, 1}},
+                                               .tokens = block,
+                                               .content = is_kv ? CacheContent::kv_block : CacheContent::state,
+                                               .group = is_kv ? 0 : random.between32(0, 1)}));
       cache.check_invariants();
       if (random.chance(20)) drops += static_cast<std::int64_t>(cache.tiers()->take_transfers().transfers.size());
     }
