@@ -9,6 +9,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 using namespace stateport;
 using namespace stateport::test;
@@ -85,6 +87,46 @@ TEST_CASE("schedules that found faults once hold") {
   run_schedule(CacheIndex::slots, {.tiers = true}, 17406, looked);
   run_schedule(CacheIndex::tree, {.tiers = true}, 20845, looked);
   CHECK(looked.own > 0);
+}
+
+TEST_CASE("a row without room for states names no KV that it has got and that is not cleared") {
+  RequestCacheOptions options{.index = CacheIndex::align,
+                              .max_requests = 2,
+                              .max_request_tokens = 16,
+                              .drafts = 2,
+                              .block_size_tokens = 4,
+                              .layout_fingerprint = 3,
+                              .scrub = true};
+  options.kv_tokens = 32;
+  const std::int32_t of_one = 1 + options.drafts;  // columns, until a row goes into the next one
+  options.groups = {{.block_size_tokens = 8, .blocks = 2 * of_one, .conv_window = 5, .layout_fingerprint = 5}};
+  MarkedMemory memory(options);
+  const auto cache = make_request_cache(options);
+  // Two tenants take all blocks of states, and compute 5 of their 6 tokens.
+  constexpr std::array<Token, 5> tokens = {1, 2, 3, 4, 5};
+  std::array<RequestId, 2> requests;
+  for (std::size_t i = 0; i < 2; ++i)
+    requests[i] = cache->start({.tokens = tokens, .name_space = {.salt = i == 0 ? "a" : "b"}}).value().request;
+  const auto run = [&](std::span<const PassRow> rows) {
+    const PassPlan plan = cache->plan(rows);
+    REQUIRE(plan.ready);
+    REQUIRE(plan.rows_without_room == 0);
+    memory.before(plan);
+    for (std::size_t i = 0; i < plan.rows.size(); ++i) memory.run(i, plan.rows[i], plan.rows[i].request == requests[1]);
+    const std::vector<std::int32_t> counts(rows.size(), 1);
+    const std::vector<Token> sampled(rows.size(), 6);
+    memory.after(cache->commit(plan.pass, counts, sampled));
+    cache->check_invariants();
+  };
+  run(std::array{PassRow{.request = requests[0], .tokens = 5}, PassRow{.request = requests[1], .tokens = 5}});
+  run(std::array{PassRow{.request = requests[0], .tokens = 1}});
+  // With drafts it goes into the next block of states, of which there is none, and of KV, of which there is one.
+  const PassPlan without_room = cache->plan(std::array{PassRow{.request = requests[0], .tokens = 3, .drafts = 2}});
+  REQUIRE(without_room.rows_without_room == 1);
+  cache->cancel(without_room.pass);
+  run(std::array{PassRow{.request = requests[0], .tokens = 1}});
+  CHECK(memory.leaks() == 0);
+  CHECK(memory.own() > 0);
 }
 
 TEST_CASE("without scrub, or if an engine leaves out one list of a plan, a tenant can read bytes of another") {
