@@ -69,11 +69,12 @@ TEST_CASE("nor does any call of one with tiers") {
 }
 
 TEST_CASE("nor does an attach, whether images make a whole state or not") {
-  std::int64_t failures = 0, drops = 0;
+  std::int64_t seeds = 0, failures = 0, drops = 0;
   test::for_each_seed(300, [&](Random& random, std::uint64_t seed) {
     RequestCacheOptions options = test::random_options(random, CacheIndex::align);
     options.groups.resize(1);
     options.groups.push_back(options.groups[0]);
+    ++seeds;
     if (options.align_mode == AlignMode::none) return;  // has no tiers
     options.tiers = {.file_bytes = 8 * options.memory.state_bytes +
                                    12 * options.memory.kv_bytes_per_token * options.block_size_tokens};
@@ -91,6 +92,6 @@ TEST_CASE("nor does an attach, whether images make a whole state or not") {
       if (random.chance(20)) drops += static_cast<std::int64_t>(cache.tiers()->take_transfers().transfers.size());
     }
   });
-  if (test::seeds_of_build(300) == 300) CHECK(failures > 300);
-  CHECK(drops > 0);
+  if (seeds == 300) CHECK(failures > 300);
+  if (seeds >= 10) CHECK(drops > 0);
 }
