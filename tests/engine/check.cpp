@@ -21,8 +21,8 @@
 namespace stateport::engine {
 namespace {
 
-/// Where nothing gets on, each try takes a minute.
-constexpr std::chrono::minutes shrink_max{3};
+/// Where a hasty engine does not get on, each try takes a minute.
+constexpr std::chrono::minutes hasty_shrink_max{3};
 
 std::optional<std::string> difference(const Answer& answer, const Answer& expected) {
   for (std::size_t i = 0; i < answer.tokens.size(); ++i)
@@ -47,7 +47,8 @@ class Shrinking {
  private:
   /// Takes the shorter problem if it still fails, and there is time to see it.
   bool replace(Problem shorter) {
-    if (std::chrono::steady_clock::now() - begin_ > shrink_max || !engine::difference(shorter, cache_)) return false;
+    const bool is_late = std::chrono::steady_clock::now() - begin_ > hasty_shrink_max;
+    if ((is_late && shorter.schedule.cache.tiers.hasty) || !engine::difference(shorter, cache_)) return false;
     problem_ = std::move(shorter);
     return true;
   }

@@ -34,7 +34,7 @@ struct Served {
 [[nodiscard]] std::optional<std::string> difference(const Problem& problem, std::string_view cache,
                                                     CacheCounts* counts = nullptr);
 
-/// Leaves out requests, events and tokens as long as the schedule still fails, for some minutes at most.
+/// Leaves out requests, events and tokens as long as the schedule still fails; of a hasty engine for some minutes.
 [[nodiscard]] Problem shrink(Problem problem, std::string_view cache);
 
 /// difference(), told with the shortest schedule that fails and its log.
