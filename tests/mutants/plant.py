@@ -186,7 +186,9 @@ class Bench:
         self.ninja(*(word for word in link if word.endswith(".o") or word.startswith("lib/")))
         path = self.build_folder / "bin" / f"{program}-first"
         link[link.index(f"bin/{program}")] = str(path)
-        subprocess.run(link, cwd=self.build_folder, check=True)
+        linked = subprocess.run(link, cwd=self.build_folder, capture_output=True, text=True)
+        if linked.returncode:
+            raise DoesNotCompile(linked.stderr[-2000:])
         return path
 
     def passes(self, path, few_seeds=False):
