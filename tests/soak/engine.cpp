@@ -20,14 +20,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds patience{120};  ///< for transfers; they take microseconds
+constexpr std::int64_t steps_without_start_max = 20000;
+constexpr std::array below = {Medium::host, Medium::file, Medium::remote};
 
 void lose_pages() {
   constexpr std::size_t bytes = 16 * 1024;
   void* pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages != MAP_FAILED) std::memset(pages, 1, bytes);
 }
-constexpr std::int64_t steps_without_start_max = 20000;
-constexpr std::array below = {Medium::host, Medium::file, Medium::remote};
 
 }  // namespace
 

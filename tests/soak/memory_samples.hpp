@@ -8,7 +8,7 @@
 
 namespace stateport::soak {
 
-/// What this process holds. -1: not known on this system.
+/// What this process holds, after its heap gave back what it does not use. -1: not known on this system.
 struct ProcessMemory {
   std::int64_t resident_bytes = -1;
   std::int64_t heap_bytes = -1;  ///< in use, of all arenas
@@ -29,7 +29,7 @@ class MemorySamples {
   struct Limits {
     double heap_growth = 0;               ///< part of the second quarter's
     std::int64_t heap_min_bytes = 0;      ///< less is no growth
-    double resident_growth = 0;           ///< the same of resident memory, which has holes and stacks
+    double resident_growth = 0;           ///< the same of resident memory, which has stacks, too
     std::int64_t resident_min_bytes = 0;  ///< the same
     std::int64_t counts = 0;              ///< descriptors, threads
   };
