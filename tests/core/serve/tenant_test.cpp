@@ -95,9 +95,9 @@ TEST_CASE("a row without room for states names no KV that it has got and that is
                               .max_request_tokens = 16,
                               .drafts = 2,
                               .block_size_tokens = 4,
+                              .kv_tokens = 32,
                               .layout_fingerprint = 3,
                               .scrub = true};
-  options.kv_tokens = 32;
   const std::int32_t of_one = 1 + options.drafts;  // columns, until a row goes into the next one
   options.groups = {{.block_size_tokens = 8, .blocks = 2 * of_one, .conv_window = 5, .layout_fingerprint = 5}};
   MarkedMemory memory(options);
