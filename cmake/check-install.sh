@@ -92,7 +92,7 @@ use_package static "$folder/static"
 use_pkg_config static "$folder/static"
 
 quietly cmake -S "$checkout/tests/install" -B "$folder/subproject" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_CXX_FLAGS_RELEASE=-O1 \
+  -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DCMAKE_UNITY_BUILD=ON \
   -DSTATEPORT_SOURCE="$checkout" -DSTATEPORT_BACKEND=OPENMP -DBUILD_SHARED_LIBS=ON
 quietly cmake --build "$folder/subproject"
 printf 'check-install: add_subdirectory, shared: '

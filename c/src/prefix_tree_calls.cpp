@@ -30,7 +30,7 @@ struct MatchArguments {
         out(result, "out") {}
 };
 
-PrefixTree::Options from_c(const stateport_tree_options& given) {
+PrefixTree::Options options_from_c(const stateport_tree_options& given) {
   require(given.max_states_per_path >= 0, "max_states_per_path", given.max_states_per_path,
           "must be a limit, or 0 for none");
   PrefixTree::Options options{.page_size = given.page_size == 0 ? 1 : given.page_size,
@@ -53,7 +53,7 @@ stateport_status stateport_tree_create(const stateport_tree_options* options, st
   return guarded([&] {
     create(out, [&] {
       const auto given = read_struct<stateport_tree_options>(options, "options");
-      return std::make_shared<TreeObject>(from_c(given), TreeVictimFunction{given.on_victim, given.on_victim_context});
+      return std::make_shared<TreeObject>(options_from_c(given), TreeVictimFunction{given.on_victim, given.on_victim_context});
     });
   });
 }

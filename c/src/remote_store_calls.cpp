@@ -27,7 +27,7 @@ static_assert(sizeof(stateport_remote_piece) == 16 && sizeof(stateport_remote_ob
               sizeof(stateport_remote_key) == 24 && sizeof(stateport_remote_completion) == 24);
 static_assert(std::size(stateport_remote_store_info{}.answers) == transfer_status_count);
 
-constexpr std::size_t answers_at_once = 64;
+constexpr std::size_t remote_answers_at_once = 64;
 
 struct ObjectsObject final : Object {
   static constexpr Kind kind = Kind::remote_objects;
@@ -290,7 +290,7 @@ stateport_status stateport_remote_store_poll(stateport_remote_store* store, stat
     const OwnStore own(store);
     const auto room = array(out, capacity, "out");
     std::size_t& told = checked(count, "count");
-    std::array<RemoteCompletion, answers_at_once> answers;
+    std::array<RemoteCompletion, remote_answers_at_once> answers;
     std::size_t taken = 0;
     std::size_t got = 0;
     do {

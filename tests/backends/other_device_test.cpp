@@ -20,18 +20,18 @@ using test::Pretending;
 namespace {
 
 /// An engine's allocator with one piece of memory.
-struct Engine {
+struct OtherEngine {
   alignas(256) std::array<std::byte, 256> memory;
   int live = 0;
 
   [[nodiscard]] CallbackResource::Callbacks callbacks(MemoryKind kind) {
     return {.allocate = [](std::size_t, std::size_t, void*, void* context) -> void* {
-              auto& engine = *static_cast<Engine*>(context);
+              auto& engine = *static_cast<OtherEngine*>(context);
               ++engine.live;
               return engine.memory.data();
             },
             .deallocate = [](void*, std::size_t, std::size_t, void*,
-                             void* context) { --static_cast<Engine*>(context)->live; },
+                             void* context) { --static_cast<OtherEngine*>(context)->live; },
             .context = this,
             .kind = kind};
   }
@@ -50,7 +50,7 @@ TEST_CASE("a stream of another device is refused, and both devices are named") {
 
 TEST_CASE("device memory of an engine's allocator on another device is given back and refused") {
   const Stream stream = Stream::default_stream();
-  Engine engine;
+  OtherEngine engine;
   CallbackResource device(engine.callbacks(MemoryKind::device));
   CallbackResource pinned(engine.callbacks(MemoryKind::pinned_host));
   {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a process starts and ends the device runtime. It can do so once, so every case runs in a child process of its
 // own, and this process never starts it.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
 #include <stateport/backends/event.hpp>

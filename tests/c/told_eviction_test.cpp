@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Told the same of random requests, a cache made by the C interface decides as one of C++ does.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <stateport.h>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
@@ -23,7 +22,7 @@ using test::Random;
 
 namespace {
 
-void ok(stateport_status status) {
+void expect_ok(stateport_status status) {
   REQUIRE_MESSAGE(status == STATEPORT_OK, std::string(stateport_last_error()));
 }
 
@@ -89,7 +88,7 @@ class Trees {
                .position_tokens = 2}) {
     const stateport_tree_options options{
         .size = sizeof options, .slots = slots, .eviction_options = &policy.c, .position_tokens = 2};
-    ok(stateport_tree_create(&options, &c_));
+    expect_ok(stateport_tree_create(&options, &c_));
   }
   ~Trees() { static_cast<void>(stateport_tree_destroy(c_)); }
   Trees(const Trees&) = delete;
@@ -97,7 +96,7 @@ class Trees {
 
   void advance(double now_s) {
     tree_.set_time(now_s);
-    ok(stateport_tree_set_time(c_, now_s));
+    expect_ok(stateport_tree_set_time(c_, now_s));
   }
 
   void look_up() {
@@ -126,12 +125,12 @@ class Trees {
     const EvictResult result = tree_.evict(demand, freed_);
     std::int64_t tokens = -1;
     std::int64_t states = -1;
-    ok(stateport_tree_evict(c_, demand.tokens, demand.states, &tokens, &states));
+    expect_ok(stateport_tree_evict(c_, demand.tokens, demand.states, &tokens, &states));
     REQUIRE(tokens == result.tokens);
     REQUIRE(states == result.states);
     std::vector<std::int32_t> kv(freed_.kv.size() + 1);
     std::size_t count = 0;
-    ok(stateport_tree_take_freed_kv(c_, kv.data(), kv.size(), &count));
+    expect_ok(stateport_tree_take_freed_kv(c_, kv.data(), kv.size(), &count));
     kv.resize(count);
     REQUIRE(kv == freed_.kv);
   }
@@ -149,7 +148,7 @@ class Trees {
     const PrefixMatch hit = tree_.match(prompt, {}, {}, lookup);
     c_hit_ = {.size = sizeof c_hit_};
     const auto call = lookup == Lookup::again ? stateport_tree_match_again : stateport_tree_match;
-    ok(call(c_, prompt.data(), prompt.size(), nullptr, nullptr, &c_hit_));
+    expect_ok(call(c_, prompt.data(), prompt.size(), nullptr, nullptr, &c_hit_));
     REQUIRE(c_hit_.tokens == hit.tokens);
     REQUIRE(c_hit_.slot == hit.slot.value());
     return hit;
@@ -198,18 +197,18 @@ class Trees {
                             .request_tokens = given.request_tokens};
     if (handed_on) std::ranges::copy(request.c_past, prefix.past);
     if (given.slot != STATEPORT_NONE) {
-      ok(stateport_tree_allocate_slots(c_, &prefix.slot, 1));
-      ok(stateport_tree_tag_slot(c_, prefix.slot, prefix.tokens, prefix.count, nullptr));
+      expect_ok(stateport_tree_allocate_slots(c_, &prefix.slot, 1));
+      expect_ok(stateport_tree_tag_slot(c_, prefix.slot, prefix.tokens, prefix.count, nullptr));
     }
     REQUIRE(prefix.slot == given.slot);
     stateport_insert_result kept{.size = sizeof kept};
-    ok(stateport_tree_insert(c_, &prefix, &kept));
+    expect_ok(stateport_tree_insert(c_, &prefix, &kept));
     REQUIRE(kept.prefix_tokens == wanted.prefix_tokens);
     REQUIRE((kept.state_exists != 0) == wanted.state_exists);
-    if (given.slot != STATEPORT_NONE && kept.state_exists) ok(stateport_tree_release_slots(c_, &prefix.slot, 1));
+    if (given.slot != STATEPORT_NONE && kept.state_exists) expect_ok(stateport_tree_release_slots(c_, &prefix.slot, 1));
     std::vector<std::int32_t> back(kv.size());
     std::size_t count = 0;
-    ok(stateport_tree_take_freed_kv(c_, back.data(), back.size(), &count));
+    expect_ok(stateport_tree_take_freed_kv(c_, back.data(), back.size(), &count));
     REQUIRE(count == freed_.kv.size());
   }
 
@@ -254,7 +253,7 @@ class Allocators {
         states_(slot_pool_, pool_, {.eviction = make_eviction_policy(policy.order, policy.options, policy.memory)}) {
     const stateport_slot_allocator_options options{
         .size = sizeof options, .blocks = blocks, .slots = slots, .eviction = &policy.c};
-    ok(stateport_slot_allocator_create(&options, &c_));
+    expect_ok(stateport_slot_allocator_create(&options, &c_));
   }
   ~Allocators() { static_cast<void>(stateport_slot_allocator_destroy(c_)); }
   Allocators(const Allocators&) = delete;
@@ -274,9 +273,9 @@ class Allocators {
     store(hashes, static_cast<std::size_t>(random_.between(1, static_cast<std::int64_t>(count))));
     note(hashes, now_s, usable, static_cast<std::int32_t>(matched), static_cast<std::int32_t>(hit));
     pool_.release(row_);
-    ok(stateport_slot_allocator_release_blocks(c_, c_row_.data(), count));
+    expect_ok(stateport_slot_allocator_release_blocks(c_, c_row_.data(), count));
     pool_.advance_tick();
-    ok(stateport_slot_allocator_advance_tick(c_));
+    expect_ok(stateport_slot_allocator_advance_tick(c_));
     compare();
   }
 
@@ -297,12 +296,12 @@ class Allocators {
 
     c_row_.assign(count, STATEPORT_NONE);
     std::size_t found = 0;
-    ok(stateport_slot_allocator_find_blocks(c_, hashes.data(), count, c_row_.data(), &found));
+    expect_ok(stateport_slot_allocator_find_blocks(c_, hashes.data(), count, c_row_.data(), &found));
     REQUIRE(found == matched);
-    ok(stateport_slot_allocator_retain_blocks(c_, c_row_.data(), found));
-    ok(stateport_slot_allocator_allocate_blocks(c_, c_row_.data() + found, count - found));
-    ok(stateport_slot_allocator_register_blocks(c_, c_row_.data() + found, hashes.data() + found,
-                                                parents.data() + found, count - found));
+    expect_ok(stateport_slot_allocator_retain_blocks(c_, c_row_.data(), found));
+    expect_ok(stateport_slot_allocator_allocate_blocks(c_, c_row_.data() + found, count - found));
+    expect_ok(stateport_slot_allocator_register_blocks(c_, c_row_.data() + found, hashes.data() + found,
+                                                       parents.data() + found, count - found));
     return matched;
   }
 
@@ -312,15 +311,15 @@ class Allocators {
     SlotId slot;
     std::int32_t c_slot = STATEPORT_NONE;
     states_.allocate({&block, 1}, {&slot, 1});
-    ok(stateport_slot_allocator_allocate_slots(c_, &c_block, 1, &c_slot));
+    expect_ok(stateport_slot_allocator_allocate_slots(c_, &c_block, 1, &c_slot));
     REQUIRE(c_slot == slot.value());
     const StateTag tag{static_cast<std::int64_t>(4 * depth), {{1, 2}}, 3};
     const stateport_tag c_tag{
         .size = sizeof c_tag, .token_count = tag.token_count, .prefix = {1, 2}, .layout_fingerprint = 3};
     states_.set_tag(block, tag);
-    ok(stateport_slot_allocator_set_tag(c_, c_block, &c_tag));
+    expect_ok(stateport_slot_allocator_set_tag(c_, c_block, &c_tag));
     states_.register_hashes({&block, 1}, {&hashes[depth - 1], 1});
-    ok(stateport_slot_allocator_register_states(c_, &c_block, &hashes[depth - 1], 1));
+    expect_ok(stateport_slot_allocator_register_states(c_, &c_block, &hashes[depth - 1], 1));
   }
 
   void note(const std::vector<BlockHash>& hashes, double now_s, std::int32_t usable, std::int32_t matched,
@@ -337,13 +336,13 @@ class Allocators {
                                          .matched_blocks = matched,
                                          .hit_blocks = hit,
                                          .hint = &c_hint};
-    ok(stateport_slot_allocator_note_served(c_, &prompt));
+    expect_ok(stateport_slot_allocator_note_served(c_, &prompt));
   }
 
   void compare() {
     for (std::int32_t block = 0; block < blocks; ++block) {
       std::int32_t slot = STATEPORT_NONE;
-      ok(stateport_slot_allocator_slot_of(c_, block, &slot));
+      expect_ok(stateport_slot_allocator_slot_of(c_, block, &slot));
       REQUIRE(slot == states_.slot_of(BlockId{block}).value());
     }
   }

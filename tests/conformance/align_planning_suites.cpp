@@ -20,7 +20,7 @@ namespace stateport::conformance {
 namespace {
 
 template <class Check>
-void each_row(const Json& rows, Report& report, Check&& check) {
+void each_named_row(const Json& rows, Report& report, Check&& check) {
   for (std::size_t i = 0; i < rows.size(); ++i)
     report.run_case(rows[i].contains("name") ? rows[i].at("name").get<std::string>() : "row " + std::to_string(i),
                     rows[i], check);
@@ -46,7 +46,7 @@ test::OlderSplit older_split(const Json& in) {
 }
 
 void align_split(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
     expect_equal(older_split(in)(in.at("start"), in.at("num_new")), row.at("expect"), "tokens");
   });
@@ -77,7 +77,7 @@ std::vector<std::int64_t> poisoned_boundaries(const std::vector<std::int64_t>& e
 }
 
 void align_split_later_rule(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
     const std::int64_t prompt = in.at("prompt");
     const std::int64_t block = in.at("block");
@@ -99,7 +99,7 @@ void align_split_later_rule(const Json& rows, Report& report) {
 }
 
 void prefill_checkpoints(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
     if (row.at("kind") == "position") {
       const bool inclusive = row.at("variant").get<std::string>().starts_with("inclusive");
@@ -122,7 +122,7 @@ void prefill_checkpoints(const Json& rows, Report& report) {
 
 void scan_chunk_layout(const Json& rows, Report& report) {
   ScanChunkLayout layout;
-  each_row(rows, report, [&](const Json& row) {
+  each_named_row(rows, report, [&](const Json& row) {
     using Int32s = std::vector<std::int32_t>;
     const Json& in = row.at("input");
     layout.build(in.at("chunk"), in.at("computed").get<Int32s>(), in.at("query_lens").get<Int32s>(),
@@ -136,7 +136,7 @@ void scan_chunk_layout(const Json& rows, Report& report) {
 }
 
 void reachable_mask(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
     const RetentionPolicy policy{optional_at<std::int64_t>(in, "retention")};
     const std::int64_t block = in.at("block");
@@ -155,7 +155,7 @@ void reachable_mask(const Json& rows, Report& report) {
 }
 
 void replay_rings(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
     const ReplayRing ring = replay_ring(in.at("seq_len"), in.at("query_len"), in.at("base"), in.at("ring"),
                                         optional_at<std::int64_t>(in, "align_block").value_or(0));
@@ -164,7 +164,7 @@ void replay_rings(const Json& rows, Report& report) {
 }
 
 void longest_hit(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const auto cached = row.at("cached_columns").get<std::vector<std::int32_t>>();
     const StateHit hit = longest_state_hit(row.at("max_len"), row.at("block"), row.at("align"), [&](std::int32_t k) {
       return std::ranges::find(cached, k) != cached.end();
@@ -175,7 +175,7 @@ void longest_hit(const Json& rows, Report& report) {
 }
 
 void memory_pages(const Json& rows, Report& report) {
-  each_row(rows, report, [](const Json& row) {
+  each_named_row(rows, report, [](const Json& row) {
     const std::string name = row.at("mode");
     const AlignMode mode = name == "none" ? AlignMode::none : name == "align" ? AlignMode::align : AlignMode::all;
     expect_equal(resident_blocks(mode, row.at("max_len"), row.at("block"), row.at("spec"), row.at("ckpt")),

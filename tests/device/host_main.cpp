@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // main of the tests of a device in a build that has none.
-#define DOCTEST_CONFIG_IMPLEMENT
-#include <doctest/doctest.h>
-
 #include <cstdio>
 
 int main() {

@@ -13,10 +13,13 @@
 namespace stateport::test::reference {
 
 inline float load(const std::byte* at, ElementType type) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, at, element_bytes(type));
-  const auto half = static_cast<std::uint16_t>(bits);
-  if (type == ElementType::fp32) return std::bit_cast<float>(bits);
+  if (type == ElementType::fp32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
+  std::uint16_t half;
+  std::memcpy(&half, at, sizeof half);
   return type == ElementType::bf16 ? convert::bf16_to_fp32(half) : convert::fp16_to_fp32(half);
 }
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one fault at a time in a copy of the project and asks the tests to notice it.
 
-    plant.py [--only NAME…] [--check] [--jobs N] [--results FILE] [--folder FOLDER] [--python PROGRAM]
-             [--configure ARGUMENT…]
+    plant.py [--only NAME…] [--files FILE] [--check] [--jobs N] [--minutes N] [--results FILE] [--folder FOLDER]
+             [--python PROGRAM] [--configure ARGUMENT…]
 
 mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and what must notice:
 
@@ -16,11 +16,13 @@ Each is planted alone. Of programs with doctest those tests are built and run al
 seeds. A fault that no test notices is a survivor, and a missing test. --check only looks whether every `old` is there
 exactly once.
 
---jobs: so many faults at a time, each in a copy of its own. --results: a line of JSON for every fault; those that this
+--files: only faults in the files that this file lists, one a line. --jobs: so many faults at a time, each in a copy of
+its own. --minutes: none is planted after this time. --results: a line of JSON for every fault; those that this
 file says were noticed, of the same entry in the same file, are left out, so that a run can be ended and go on later.
 --python: for tests of Python, one that has numpy, torch and pytest (and transformers, for its adapter).
 
-Exit code 0, or 1 with a line for every survivor and every entry that does not fit the code. Standard library only."""
+Exit code 0; 1 with a line for every survivor and every entry that does not fit the code; 75 if the time was up before
+all were planted. Standard library only."""
 import argparse
 import fnmatch
 import hashlib
@@ -57,7 +59,8 @@ CPU_LIMIT_OF_FEW_SEEDS_S = 240
 IDLE_LIMIT_S = 120
 # They may wait in a loop. All tests together take a tenth of this on a machine that does little else.
 TIME_LIMIT_S = 1800
-CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
+# Each source alone: a fault changes one.
+CONFIGURE = ["-G", "Ninja", "-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
              f"-DSTATEPORT_SHARED_DIR={CHECKOUT.parent / 'shared'}"]
 CONFIGURE_CORE = ["-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF"]
 CONFIGURE_ALL = ["-DSTATEPORT_CORE_ONLY=OFF", "-DSTATEPORT_BACKEND=OPENMP"]
@@ -286,6 +289,7 @@ class Results:
         self.path = path
         self.lock = threading.Lock()
         self.survivors = 0
+        self.skipped = 0
         self.noticed = set()
         if path and path.is_file():
             lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -298,6 +302,10 @@ class Results:
 
     def open(self, mutants):
         return [mutant for mutant in mutants if self.content(mutant) not in self.noticed]
+
+    def skip(self):
+        with self.lock:
+            self.skipped += 1
 
     def add(self, mutant, content, answer, took_s):
         with self.lock:
@@ -329,6 +337,9 @@ def plant_all(options, mutants, results):
                 break
             for mutant in group:
                 began = time.monotonic()
+                if began > options.deadline:
+                    results.skip()
+                    continue
                 answer = judge(bench, mutant)
                 results.add(mutant, contents[mutant["name"]], answer, time.monotonic() - began)
         bench.plant(None)
@@ -345,12 +356,15 @@ def main():
     parser = argparse.ArgumentParser(description="Plants faults in a copy of the project and runs its tests.")
     parser.add_argument("--check", action="store_true", help="only look whether the list fits the code")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="the names, or beginnings of names, to plant")
+    parser.add_argument("--files", type=pathlib.Path, metavar="FILE", help="lists the files whose faults to plant")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
+    parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="plant none after this time")
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="what was found, to go on from")
     parser.add_argument("--folder", type=pathlib.Path, default=CHECKOUT / "build" / "mutants", help="of the copy")
     parser.add_argument("--python", default=sys.executable, metavar="PROGRAM", help="for tests of Python")
     parser.add_argument("--configure", nargs="+", default=[], metavar="ARGUMENT", help="for cmake, beside ours")
     options = parser.parse_args()
+    options.deadline = time.monotonic() + 60 * options.minutes
     mutants, errors = read_list()
     print("\n".join(errors), end="\n" if errors else "")
     if options.check or errors:
@@ -358,6 +372,9 @@ def main():
         return 1 if errors else 0
     if options.only:
         mutants = [mutant for mutant in mutants if mutant["name"].startswith(tuple(options.only))]
+    if options.files:
+        files = set(options.files.read_text(encoding="utf-8").splitlines())
+        mutants = [mutant for mutant in mutants if mutant["file"] in files]
     results = Results(options.results)
     wanted = results.open(mutants)
     for group in ([one for one in wanted if program_of(one) in OF_CORE],
@@ -365,8 +382,9 @@ def main():
         if group and not plant_all(options, group, results):
             return 1
     earlier = f" ({len(mutants) - len(wanted)} of them noticed earlier)" if len(wanted) < len(mutants) else ""
-    print(f"{len(mutants)} mutants, {results.survivors} not noticed{earlier}")
-    return 1 if results.survivors else 0
+    left = f", {results.skipped} not planted: the time was up" if results.skipped else ""
+    print(f"{len(mutants)} mutants, {results.survivors} not noticed{earlier}{left}")
+    return 1 if results.survivors else 75 if results.skipped else 0
 
 
 if __name__ == "__main__":

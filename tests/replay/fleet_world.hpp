@@ -2,14 +2,12 @@
 #pragma once
 
 #include "report/fleet_study.hpp"
+#include "sizes.hpp"
 #include "workload/generator.hpp"
 
 #include <cstdint>
 
 namespace stateport::replay::test {
-
-inline constexpr std::int64_t mib = std::int64_t{1} << 20;
-inline constexpr std::int64_t gib = mib << 10;
 
 /// Nodes with a device for some ten prompts, and fast links.
 inline FleetQuestion small_fleet(std::size_t nodes, Route route) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // main of every test program that needs the build's device: starts a Runtime, unless doctest is only asked to list,
 // and exits with 77 (skipped, see SKIP_RETURN_CODE in cmake/StateportProject.cmake) when there is no device.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <stateport/backends/runtime.hpp>
 
 #include <doctest/doctest.h>

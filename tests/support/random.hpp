@@ -12,15 +12,17 @@
 
 namespace stateport::test {
 
+#ifdef STATEPORT_ENABLE_ASSERT
+inline constexpr bool assertions_on = true;
+#else
+inline constexpr bool assertions_on = false;
+#endif
+
 /// How many of `count` seeds a build runs by default. With assertions and sanitizers a step takes ten times as long,
 /// and what they look for shows in fewer.
 constexpr std::uint64_t seeds_of_build(std::uint64_t count) {
-#ifdef STATEPORT_ENABLE_ASSERT
   constexpr std::uint64_t enough = 20;
-  return std::max(count / 20, std::min(count, enough));
-#else
-  return count;
-#endif
+  return assertions_on ? std::max(count / 20, std::min(count, enough)) : count;
 }
 
 /// Runs `body(Random&, seed)` for seeds_of_build(count) seeds and names the seed of a failure. STATEPORT_TEST_SEED=n

@@ -19,10 +19,10 @@ using tiers::FrameSizes;
 
 namespace {
 
-constexpr std::size_t page = 4096;
+constexpr std::size_t frame_page = 4096;
 
 std::vector<std::size_t> pages(std::vector<std::size_t> counts) {
-  for (std::size_t& count : counts) count *= page;
+  for (std::size_t& count : counts) count *= frame_page;
   return counts;
 }
 
@@ -35,9 +35,9 @@ std::vector<std::int32_t> places_of(const FrameSizes& sizes) {
 }  // namespace
 
 TEST_CASE("one size has frames of one image, and a small one divides the frame of a large one") {
-  CHECK(choose_frames(pages({7})).frame_bytes == 7 * page);
+  CHECK(choose_frames(pages({7})).frame_bytes == 7 * frame_page);
   const FrameSizes sizes = choose_frames(pages({25601, 17}));
-  CHECK(sizes.frame_bytes == 25602 * page);
+  CHECK(sizes.frame_bytes == 25602 * frame_page);
   CHECK(places_of(sizes) == std::vector<std::int32_t>{1, 1506});
   CHECK(places_of(choose_frames(pages({100, 50, 25}))) == std::vector<std::int32_t>{1, 2, 4});
 }
@@ -48,14 +48,15 @@ TEST_CASE("strides divide the frame, hold the image and waste less than a sixtee
     const auto small = static_cast<std::size_t>(random.between(1, static_cast<std::int64_t>(large)));
     const std::vector<std::size_t> images = pages({large, small});
     const FrameSizes sizes = choose_frames(images);
-    REQUIRE(sizes.frame_bytes <= std::max(large + large / 16, large + small - 1) * page);
+    REQUIRE(sizes.frame_bytes <= std::max(large + large / 16, large + small - 1) * frame_page);
     for (std::size_t kind = 0; kind < images.size(); ++kind) {
       REQUIRE(sizes.strides[kind] >= images[kind]);
-      REQUIRE(sizes.strides[kind] % page == 0);
+      REQUIRE(sizes.strides[kind] % frame_page == 0);
       REQUIRE(sizes.frame_bytes % sizes.strides[kind] == 0);
     }
     // A small image fills its stride but for the share of one image.
-    if (small * 20 <= large) REQUIRE(static_cast<double>(small) >= 0.95 * static_cast<double>(sizes.strides[1] / page));
+    if (small * 20 <= large)
+      REQUIRE(static_cast<double>(small) >= 0.95 * static_cast<double>(sizes.strides[1] / frame_page));
   });
 }
 

@@ -23,21 +23,21 @@ using State = HostTier::State;
 
 namespace {
 
-constexpr std::size_t page = 4096;
+constexpr std::size_t host_page = 4096;
 
-ImageKey state_key(std::uint64_t prefix, std::int32_t group = 0) {
+ImageKey state_image(std::uint64_t prefix, std::int32_t group = 0) {
   return {.prefix = {{prefix, 0}}, .tokens = 16, .group = group};
 }
-ImageKey kv_key(std::uint64_t prefix) {
+ImageKey block_image(std::uint64_t prefix) {
   return {.prefix = {{prefix, 1}}, .tokens = 16, .content = CacheContent::kv_block};
 }
 
 /// Frames of 4 pages: one state, or two of a second group, or four blocks.
 HostTierOptions small_options(std::size_t frames, std::size_t staging_frames = 0) {
-  return {.budget_bytes = frames * 4 * page,
-          .staging_bytes = staging_frames * 4 * page,
-          .state_image_bytes = {4 * page, 2 * page},
-          .kv_image_bytes = page};
+  return {.budget_bytes = frames * 4 * host_page,
+          .staging_bytes = staging_frames * 4 * host_page,
+          .state_image_bytes = {4 * host_page, 2 * host_page},
+          .kv_image_bytes = host_page};
 }
 
 }  // namespace
@@ -45,9 +45,9 @@ HostTierOptions small_options(std::size_t frames, std::size_t staging_frames = 0
 TEST_CASE("an image is found while it is copying and ready, and not when it is leaving") {
   HostResource memory;
   HostTier tier(memory, small_options(2));
-  const HostImage image = tier.reserve(state_key(1)).value();
+  const HostImage image = tier.reserve(state_image(1)).value();
   CHECK(tier.state(image) == State::copying);
-  CHECK(tier.find(state_key(1)) == image);
+  CHECK(tier.find(state_image(1)) == image);
   CHECK(tier.publish(image));
   CHECK_FALSE(tier.publish(image));
   CHECK(tier.state(image) == State::ready);
@@ -55,16 +55,16 @@ TEST_CASE("an image is found while it is copying and ready, and not when it is l
   CHECK(tier.remove(image));
   CHECK_FALSE(tier.remove(image));
   CHECK(tier.state(image) == State::leaving);
-  CHECK_FALSE(tier.find(state_key(1)).valid());
+  CHECK_FALSE(tier.find(state_image(1)).valid());
   CHECK(tier.room(0) == 1);
   // Its reader still finds it, and a new image may have its key.
-  CHECK(tier.key(image) == state_key(1));
-  const HostImage again = tier.reserve(state_key(1)).value();
+  CHECK(tier.key(image) == state_image(1));
+  const HostImage again = tier.reserve(state_image(1)).value();
   CHECK(tier.place(again) != tier.place(image));
   tier.check_invariants();
   tier.unpin(image);
   CHECK(tier.state(image) == State::gone);
-  CHECK(tier.find(state_key(1)) == again);
+  CHECK(tier.find(state_image(1)) == again);
   CHECK(tier.room(0) == 1);
   CHECK_THROWS_AS(tier.unpin(image), InvalidArgument);
   CHECK_THROWS_AS(tier.unpin(again), InvalidArgument);
@@ -75,9 +75,9 @@ TEST_CASE("an image is found while it is copying and ready, and not when it is l
 TEST_CASE("a name of an image that is gone names nothing, also when its record is used again") {
   HostResource memory;
   HostTier tier(memory, small_options(1));
-  const HostImage old = tier.reserve(state_key(1)).value();
+  const HostImage old = tier.reserve(state_image(1)).value();
   CHECK(tier.remove(old));
-  const HostImage other = tier.reserve(state_key(2)).value();
+  const HostImage other = tier.reserve(state_image(2)).value();
   CHECK(other.index == old.index);
   CHECK(tier.state(old) == State::gone);
   CHECK_FALSE(tier.publish(old));
@@ -92,14 +92,14 @@ TEST_CASE("a full tier reserves nothing, and a frame serves every size when it i
   CHECK(tier.capacity(1) == 4);
   CHECK(tier.capacity(2) == 8);
   std::vector<HostImage> blocks;
-  for (std::uint64_t i = 0; i < 5; ++i) blocks.push_back(tier.reserve(kv_key(i)).value());
-  CHECK_FALSE(tier.reserve(state_key(1)).has_value());
-  CHECK_FALSE(tier.reserve(state_key(1, 1)).has_value());
+  for (std::uint64_t i = 0; i < 5; ++i) blocks.push_back(tier.reserve(block_image(i)).value());
+  CHECK_FALSE(tier.reserve(state_image(1)).has_value());
+  CHECK_FALSE(tier.reserve(state_image(1, 1)).has_value());
   CHECK(tier.room(2) == 3);
-  CHECK(tier.usage().image_bytes == 5 * page);
+  CHECK(tier.usage().image_bytes == 5 * host_page);
   // Two frames hold one kind each: the last block alone keeps the second from the states.
   CHECK(tier.remove(blocks[4]));
-  CHECK(tier.reserve(state_key(1)).has_value());
+  CHECK(tier.reserve(state_image(1)).has_value());
   CHECK(tier.usage().images == 5);
   tier.check_invariants();
 }
@@ -109,13 +109,13 @@ TEST_CASE("a place of a kind is base plus place times stride, aligned for direct
   HostTier tier(memory, small_options(3, 1));
   std::vector<HostTier> tiny;
   for (int i = 0; i < 8; ++i) {
-    tiny.emplace_back(memory, HostTierOptions{.budget_bytes = page, .kv_image_bytes = page});
-    CHECK(reinterpret_cast<std::uintptr_t>(tiny.back().data()) % page == 0);
+    tiny.emplace_back(memory, HostTierOptions{.budget_bytes = host_page, .kv_image_bytes = host_page});
+    CHECK(reinterpret_cast<std::uintptr_t>(tiny.back().data()) % host_page == 0);
   }
   std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
-  std::vector<HostImage> images{tier.reserve(state_key(1)).value(), tier.reserve(state_key(1, 1)).value(),
-                                tier.reserve(state_key(2, 1)).value(), tier.reserve(kv_key(1)).value(),
-                                tier.reserve_staging(kv_key(1)).value()};
+  std::vector<HostImage> images{tier.reserve(state_image(1)).value(), tier.reserve(state_image(1, 1)).value(),
+                                tier.reserve(state_image(2, 1)).value(), tier.reserve(block_image(1)).value(),
+                                tier.reserve_staging(block_image(1)).value()};
   for (const HostImage image : images) {
     const std::int32_t kind = tier.kind_of(tier.key(image));
     const std::span<std::byte> bytes = tier.bytes(image);
@@ -131,11 +131,11 @@ TEST_CASE("a place of a kind is base plus place times stride, aligned for direct
 TEST_CASE("staging is beside the budget, is never found, and goes with its reader") {
   HostResource memory;
   HostTier tier(memory, small_options(1, 1));
-  const HostImage image = tier.reserve(state_key(1)).value();
-  const HostImage first = tier.reserve_staging(kv_key(1)).value();
-  const HostImage second = tier.reserve_staging(kv_key(1)).value();
-  CHECK_FALSE(tier.find(kv_key(1)).valid());
-  CHECK_FALSE(tier.reserve_staging(state_key(2)).has_value());
+  const HostImage image = tier.reserve(state_image(1)).value();
+  const HostImage first = tier.reserve_staging(block_image(1)).value();
+  const HostImage second = tier.reserve_staging(block_image(1)).value();
+  CHECK_FALSE(tier.find(block_image(1)).valid());
+  CHECK_FALSE(tier.reserve_staging(state_image(2)).has_value());
   CHECK(tier.staging_room(2) == 2);
   CHECK(tier.usage().images == 1);
   CHECK(tier.usage().staging_images == 2);
@@ -144,18 +144,18 @@ TEST_CASE("staging is beside the budget, is never found, and goes with its reade
   CHECK(tier.publish(second));
   tier.unpin(second);
   CHECK(tier.state(second) == State::gone);
-  CHECK(tier.reserve_staging(state_key(2)).has_value());
+  CHECK(tier.reserve_staging(state_image(2)).has_value());
   CHECK(tier.state(image) == State::copying);
   tier.check_invariants();
 }
 
 TEST_CASE("a host tier without room holds nothing") {
   HostResource memory;
-  HostTier tier(memory, {.state_image_bytes = {page}});
+  HostTier tier(memory, {.state_image_bytes = {host_page}});
   CHECK(tier.places(0) == 0);
-  CHECK_FALSE(tier.reserve(state_key(1)).has_value());
-  CHECK_FALSE(tier.reserve_staging(state_key(1)).has_value());
-  CHECK_FALSE(tier.find(state_key(1)).valid());
+  CHECK_FALSE(tier.reserve(state_image(1)).has_value());
+  CHECK_FALSE(tier.reserve_staging(state_image(1)).has_value());
+  CHECK_FALSE(tier.find(state_image(1)).valid());
   tier.check_invariants();
 }
 
@@ -164,23 +164,23 @@ TEST_CASE("bad options, groups and keys are refused by name, and memory that is 
   const auto refuses = [&](const HostTierOptions& options, const char* argument) {
     CHECK_THROWS_WITH_AS(HostTier(memory, options), doctest::Contains(argument), InvalidArgument);
   };
-  refuses({.budget_bytes = page}, "state_image_bytes = empty");
-  refuses({.budget_bytes = page, .state_image_bytes = {0}}, "state_image_bytes = 0");
-  refuses({.budget_bytes = page, .state_image_bytes = {page + 1}}, "state_image_bytes = 4097");
-  refuses({.budget_bytes = page, .kv_image_bytes = 100}, "kv_image_bytes = 100");
-  refuses({.budget_bytes = 4 * page - 1, .state_image_bytes = {4 * page}}, "budget_bytes = 16383");
-  refuses({.budget_bytes = std::size_t{1} << 44, .kv_image_bytes = page}, "budget_bytes = 17592186044416");
-  LimitResource limited(memory, 3 * page);
+  refuses({.budget_bytes = host_page}, "state_image_bytes = empty");
+  refuses({.budget_bytes = host_page, .state_image_bytes = {0}}, "state_image_bytes = 0");
+  refuses({.budget_bytes = host_page, .state_image_bytes = {host_page + 1}}, "state_image_bytes = 4097");
+  refuses({.budget_bytes = host_page, .kv_image_bytes = 100}, "kv_image_bytes = 100");
+  refuses({.budget_bytes = 4 * host_page - 1, .state_image_bytes = {4 * host_page}}, "budget_bytes = 16383");
+  refuses({.budget_bytes = std::size_t{1} << 44, .kv_image_bytes = host_page}, "budget_bytes = 17592186044416");
+  LimitResource limited(memory, 3 * host_page);
   CHECK_THROWS_AS(HostTier(limited, small_options(1)), OutOfMemory);
 
-  HostTier tier(memory, {.budget_bytes = 8 * page, .state_image_bytes = {4 * page}});
-  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(state_key(1, 1))), doctest::Contains("image.group = 1"),
+  HostTier tier(memory, {.budget_bytes = 8 * host_page, .state_image_bytes = {4 * host_page}});
+  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(state_image(1, 1))), doctest::Contains("image.group = 1"),
                        InvalidArgument);
-  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(kv_key(1))), doctest::Contains("kv_block"), InvalidArgument);
-  static_cast<void>(tier.reserve(state_key(1)));
-  CHECK_THROWS_AS(static_cast<void>(tier.reserve(state_key(1))), InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(block_image(1))), doctest::Contains("kv_block"), InvalidArgument);
+  static_cast<void>(tier.reserve(state_image(1)));
+  CHECK_THROWS_AS(static_cast<void>(tier.reserve(state_image(1))), InvalidArgument);
   std::vector<HostImage> images(2);
-  const ImageKey key = state_key(1);
+  const ImageKey key = state_image(1);
   CHECK_THROWS_AS(tier.lookup({&key, 1}, images), InvalidArgument);
   tier.check_invariants();
 }
@@ -188,11 +188,13 @@ TEST_CASE("bad options, groups and keys are refused by name, and memory that is 
 TEST_CASE("a lookup answers every key, those that differ in one field included") {
   HostResource memory;
   // Nearly full, so that some images are not in the first bucket of a search.
-  HostTier tier(memory, {.budget_bytes = 1340 * page, .state_image_bytes = {page, page}, .kv_image_bytes = page});
+  HostTier tier(
+      memory,
+      {.budget_bytes = 1340 * host_page, .state_image_bytes = {host_page, host_page}, .kv_image_bytes = host_page});
   std::vector<ImageKey> keys;
   for (std::uint64_t i = 0; i < 400; ++i) {
-    keys.push_back(state_key(i));
-    keys.push_back(state_key(i, 1));
+    keys.push_back(state_image(i));
+    keys.push_back(state_image(i, 1));
     keys.push_back({.prefix = {{i, 0}}, .tokens = 16, .content = CacheContent::kv_block});
     keys.push_back({.prefix = {{i, 0}}, .tokens = 17});
     keys.push_back({.prefix = {{0, i + 1}}, .tokens = 16});
@@ -213,7 +215,7 @@ TEST_CASE("a lookup answers every key, those that differ in one field included")
 namespace {
 ImageKey random_key(Random& random) {
   const auto prefix = static_cast<std::uint64_t>(random.between(0, 12));
-  return random.chance(50) ? kv_key(prefix) : state_key(prefix, random.between32(0, 1));
+  return random.chance(50) ? block_image(prefix) : state_image(prefix, random.between32(0, 1));
 }
 }  // namespace
 
@@ -311,8 +313,8 @@ TEST_CASE("nothing is allocated after construction") {
   const std::uint64_t before = test::heap_allocations();
   bool all = true;
   for (std::uint64_t round = 0; round < 3; ++round) {
-    for (std::uint64_t i = 0; i < 80; ++i) all = tier.publish(tier.reserve(kv_key(i)).value()) && all;
-    for (std::uint64_t i = 0; i < 80; ++i) all = tier.remove(tier.find(kv_key(i))) && all;
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.publish(tier.reserve(block_image(i)).value()) && all;
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.remove(tier.find(block_image(i))) && all;
   }
   CHECK(all);
   CHECK(test::heap_allocations() == before);
@@ -320,11 +322,11 @@ TEST_CASE("nothing is allocated after construction") {
 
 TEST_CASE("a tier that has no memory for its records is not made, and keeps none of its images' memory") {
   HostResource memory;
-  LimitResource just_enough(memory, std::size_t{22} * 4 * page);
+  LimitResource just_enough(memory, std::size_t{22} * 4 * host_page);
   std::optional<HostTier> tier;
   CHECK(test::fail_each_allocation([&](std::uint64_t) { tier.emplace(just_enough, small_options(20, 2)); },
                                    [](std::uint64_t) {}) > 5);
-  for (std::uint64_t i = 0; i < 80; ++i) REQUIRE(tier->reserve(kv_key(i)));
+  for (std::uint64_t i = 0; i < 80; ++i) REQUIRE(tier->reserve(block_image(i)));
   // Who asks for all keys and has no memory for them changes nothing.
   std::vector<ImageKey> keys;
   CHECK(test::fail_each_allocation([&](std::uint64_t) { keys = tier->keys(); },

@@ -16,7 +16,7 @@
 namespace stateport {
 namespace {
 
-constexpr std::size_t page = ImageLayout::alignment_bytes;
+constexpr std::size_t image_page = ImageLayout::alignment_bytes;
 
 StateSpec small_spec() {
   return StateSpec::uniform(1, {.window = 3, .dim = 2, .type = ElementType::bf16, .layout = ConvLayout::ds},
@@ -47,7 +47,7 @@ std::vector<std::byte> small_image() {
 
 void seal_header_again(std::vector<std::byte>& image) {
   std::fill_n(image.begin() + 24, 16, std::byte{0});
-  const Checksum sum = checksum(std::span(image).first(page));
+  const Checksum sum = checksum(std::span(image).first(image_page));
   std::memcpy(image.data() + 24, sum.words.data(), 16);
 }
 
@@ -64,7 +64,7 @@ StateSpec with_tensor(void (*change)(StateTensorSpec&)) {
 
 TEST_CASE("the bytes of a small image are those of version 1") {
   const std::vector<std::byte> image = small_image();
-  REQUIRE(image.size() == 3 * page);
+  REQUIRE(image.size() == 3 * image_page);
   const auto field = [&image](std::size_t at, std::size_t bytes) {
     return hex_of(std::span(image).subspan(at, bytes));
   };
@@ -111,9 +111,10 @@ TEST_CASE("the bytes of a small image are those of version 1") {
         "0020000000000000"
         "1000000000000000");
   CHECK(field(296, 24) == "be0c714d6451df1108fd84366559b45d0000000000000000");
-  CHECK(std::all_of(image.begin() + 320, image.begin() + page, [](std::byte byte) { return byte == std::byte{0}; }));
-  CHECK(field(page, 12) == "101112131415161718191a1b");
-  CHECK(field(2 * page, 16) == "202122232425262728292a2b2c2d2e2f");
+  CHECK(std::all_of(image.begin() + 320, image.begin() + image_page,
+                    [](std::byte byte) { return byte == std::byte{0}; }));
+  CHECK(field(image_page, 12) == "101112131415161718191a1b");
+  CHECK(field(2 * image_page, 16) == "202122232425262728292a2b2c2d2e2f");
 }
 
 TEST_CASE("a model id is a number or the checksum of a text") {
@@ -127,7 +128,7 @@ TEST_CASE("a sealed image is the one that its key names, and no other") {
   const ImageLayout layout = small_layout();
   const std::vector<std::byte> image = small_image();
   CHECK(layout.check(image, small_key()) == TransferStatus::done);
-  CHECK(layout.check_header(std::span(image).first(page), small_key()) == TransferStatus::done);
+  CHECK(layout.check_header(std::span(image).first(image_page), small_key()) == TransferStatus::done);
 
   ImageKey other = small_key();
   other.tokens += 1;
@@ -186,22 +187,23 @@ TEST_CASE("a flipped bit in header or sections is damage, whatever the field") {
     return status;
   };
   std::size_t undamaged = 0;
-  for (std::size_t bit = 0; bit < 8 * page; ++bit) undamaged += answer(bit) != TransferStatus::damaged;
+  for (std::size_t bit = 0; bit < 8 * image_page; ++bit) undamaged += answer(bit) != TransferStatus::damaged;
   for (std::size_t i = 0; i < 2; ++i)
     for (std::size_t bit = 0; bit < 8 * layout.section_bytes(i); ++bit)
       undamaged += answer(8 * layout.section_offset(i) + bit) != TransferStatus::damaged;
   CHECK(undamaged == 0);
-  CHECK(answer(8 * (page + layout.section_bytes(0))) == TransferStatus::done);  // padding means nothing
+  CHECK(answer(8 * (image_page + layout.section_bytes(0))) == TransferStatus::done);  // padding means nothing
 }
 
 TEST_CASE("fewer bytes than an image has are damage") {
   const ImageLayout layout = small_layout();
   const std::vector<std::byte> image = small_image();
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{15}, page - 1, page, 2 * page, 3 * page - 1}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{15}, image_page - 1, image_page, 2 * image_page, 3 * image_page - 1}) {
     CAPTURE(bytes);
     CHECK(layout.check(std::span(image).first(bytes), small_key()) == TransferStatus::damaged);
   }
-  CHECK(layout.check_header(std::span(image).first(page - 1), small_key()) == TransferStatus::damaged);
+  CHECK(layout.check_header(std::span(image).first(image_page - 1), small_key()) == TransferStatus::damaged);
 }
 
 TEST_CASE("a table of other tensors is foreign, whatever the fingerprint says") {
@@ -222,19 +224,19 @@ TEST_CASE("an image of another version is foreign, not damaged, and tells its si
   const std::optional<ImageFacts> facts = read_image_facts(image);
   REQUIRE(facts);
   CHECK(facts->version == 2);
-  CHECK(facts->image_bytes == 3 * page);
+  CHECK(facts->image_bytes == 3 * image_page);
 }
 
 TEST_CASE("the facts of a header are read without its layout") {
   const std::vector<std::byte> image = small_image();
-  CHECK(image_header_bytes(std::span(image).first(32)) == page);
-  const std::optional<ImageFacts> facts = read_image_facts(std::span(image).first(page));
+  CHECK(image_header_bytes(std::span(image).first(32)) == image_page);
+  const std::optional<ImageFacts> facts = read_image_facts(std::span(image).first(image_page));
   REQUIRE(facts);
   CHECK(facts->version == ImageLayout::version);
-  CHECK(facts->header_bytes == page);
-  CHECK(facts->image_bytes == 3 * page);
+  CHECK(facts->header_bytes == image_page);
+  CHECK(facts->image_bytes == 3 * image_page);
   CHECK(facts->key == small_key());
-  const std::vector<std::byte> zeros(page);
+  const std::vector<std::byte> zeros(image_page);
   CHECK_FALSE(image_header_bytes(zeros));
   CHECK_FALSE(read_image_facts(zeros));
 }
@@ -243,11 +245,11 @@ TEST_CASE("the header grows by pages with the table of tensors") {
   const auto header_bytes = [](std::int32_t layers) {
     return ImageLayout(StateSpec::uniform(layers, {}, {.shape = {1, 1, 1}}), small_options()).header_bytes();
   };
-  CHECK(header_bytes(1) == page);
-  CHECK(header_bytes(41) == page);  // 128 + 41 * 96 = 4064
-  CHECK(header_bytes(42) == 2 * page);
-  CHECK(header_bytes(84) == 2 * page);  // 128 + 84 * 96 = 8192
-  CHECK(header_bytes(85) == 3 * page);
+  CHECK(header_bytes(1) == image_page);
+  CHECK(header_bytes(41) == image_page);  // 128 + 41 * 96 = 4064
+  CHECK(header_bytes(42) == 2 * image_page);
+  CHECK(header_bytes(84) == 2 * image_page);  // 128 + 84 * 96 = 8192
+  CHECK(header_bytes(85) == 3 * image_page);
   const ImageLayout layout(models::find("qwen3-next-80b-a3b"), small_options());
   std::vector<std::byte> image(layout.image_bytes(), std::byte{1});
   layout.seal(image, small_key());
@@ -286,7 +288,7 @@ TEST_CASE("wrong arguments of image layouts are refused by name") {
 
   const ImageLayout layout = small_layout();
   std::vector<std::byte> image(layout.image_bytes());
-  CHECK_THROWS_AS(layout.seal(std::span(image).first(page), small_key()), InvalidArgument);
+  CHECK_THROWS_AS(layout.seal(std::span(image).first(image_page), small_key()), InvalidArgument);
   ImageKey key = small_key();
   key.tokens = -1;
   CHECK_THROWS_AS(layout.seal(image, key), InvalidArgument);

@@ -37,7 +37,7 @@ ObjectSet small_set() {
   return ObjectSet(layout, ModelShard{0, 1, 0, 1}, {.model = ModelId(1), .grid = {.head_groups = 2}});
 }
 
-ImageKey key_of(TransferId number) {
+ImageKey key_of_transfer(TransferId number) {
   return {.prefix = {{number, 1}}, .tokens = 64};
 }
 
@@ -93,7 +93,7 @@ class Script {
         fail_heap_allocation(0);
         jobs_.reserve(1, ended);
       }
-      jobs_.add({.kind = kind, .id = id, .key = key_of(id), .sets = sets_, .memory = memory_[id - 1]}, ended);
+      jobs_.add({.kind = kind, .id = id, .key = key_of_transfer(id), .sets = sets_, .memory = memory_[id - 1]}, ended);
     }
     constexpr int rounds_max = 1000;
     constexpr int rounds_without_memory = 20;
@@ -108,7 +108,7 @@ class Script {
   }
   void damage() {
     try {
-      const std::string name = sets_[0].name(0, key_of(damaged));
+      const std::string name = sets_[0].name(0, key_of_transfer(damaged));
       std::optional<std::vector<std::byte>> bytes = objects_->read(name);
       if (!bytes) return;
       (*bytes)[sets_[0].layout(0).header_bytes()] ^= std::byte{1};
@@ -178,7 +178,7 @@ TEST_CASE("a remote tier whose thread is short of memory answers everything") {
     std::int64_t statuses = 0;
     for (int round = 0; round < 100; ++round) {
       for (TransferId image = 1; image <= images; ++image) {
-        const ImageKey key = key_of(image);
+        const ImageKey key = key_of_transfer(image);
         if (round % 3 == 0) CHECK(tier.write(++next, key, memory[image - 1]));
         if (round % 3 == 1) CHECK(tier.read(++next, key, memory[image - 1]));
         CHECK(tier.find(++next, key));

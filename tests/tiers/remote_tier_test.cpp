@@ -24,18 +24,18 @@ using enum TransferStatus;
 
 namespace {
 
-const StateSpec whole = StateSpec::uniform(2, {.window = 3, .dim = 48}, {.shape = {24, 2, 32}});
-const ModelLayout layout(whole, {.axis = 1, .bands = {{.extent = 48, .parts = 24}}},
-                         {.axis = 0, .bands = {{.extent = 24, .parts = 24}}});
+const StateSpec whole_spec = StateSpec::uniform(2, {.window = 3, .dim = 48}, {.shape = {24, 2, 32}});
+const ModelLayout whole_layout(whole_spec, {.axis = 1, .bands = {{.extent = 48, .parts = 24}}},
+                               {.axis = 0, .bands = {{.extent = 24, .parts = 24}}});
 constexpr ObjectGrid grid{.head_groups = 4};
-constexpr std::uint64_t plenty = 1 << 30;
+constexpr std::uint64_t plenty_bytes = 1 << 30;
 
 ImageKey key_of(std::int64_t number) {
   return {.prefix = {{static_cast<std::uint64_t>(number), 1}}, .tokens = 64 * (number + 1)};
 }
 
 ObjectSet set_of(const ModelShard& rank, ModelId model = ModelId(1), ObjectEncoding encoding = {}) {
-  return ObjectSet(layout, rank, {.model = model, .grid = grid, .encoding = encoding});
+  return ObjectSet(whole_layout, rank, {.model = model, .grid = grid, .encoding = encoding});
 }
 
 /// The sections of an object of a key, as its writer knows them.
@@ -62,15 +62,15 @@ bool is_filled(const ObjectSet& set, const ImageKey& key, std::span<const std::b
 }
 
 /// A rank that uses the shared store.
-struct Rank {
+struct SetRank {
   ObjectSet set;
   InProcessStore store;
   RemoteTier tier;
   std::vector<std::byte> memory;
   TransferId next = 1;
 
-  Rank(std::shared_ptr<InProcessObjects> objects, const ObjectSet& own, std::vector<ObjectSet> more = {},
-       const InProcessStoreOptions& options = {})
+  SetRank(std::shared_ptr<InProcessObjects> objects, const ObjectSet& own, std::vector<ObjectSet> more = {},
+          const InProcessStoreOptions& options = {})
       : set(own),
         store(std::move(objects), options),
         tier(store, with(own, std::move(more))),
@@ -140,7 +140,7 @@ std::size_t below(Random& random, std::size_t bound) {
   return static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(bound) - 1));
 }
 
-std::shared_ptr<InProcessObjects> make_objects(std::uint64_t bytes = plenty) {
+std::shared_ptr<InProcessObjects> make_objects(std::uint64_t bytes = plenty_bytes) {
   return std::make_shared<InProcessObjects>(bytes);
 }
 
@@ -148,10 +148,11 @@ std::shared_ptr<InProcessObjects> make_objects(std::uint64_t bytes = plenty) {
 
 TEST_CASE("what ranks of one number write, ranks of another number read") {
   const auto objects = make_objects();
-  std::vector<std::unique_ptr<Rank>> four, two;
+  std::vector<std::unique_ptr<SetRank>> four, two;
   for (std::int32_t rank = 0; rank < 4; ++rank)
-    four.push_back(std::make_unique<Rank>(objects, set_of({0, 2, rank, 4})));
-  for (std::int32_t rank = 0; rank < 2; ++rank) two.push_back(std::make_unique<Rank>(objects, set_of({0, 2, rank, 2})));
+    four.push_back(std::make_unique<SetRank>(objects, set_of({0, 2, rank, 4})));
+  for (std::int32_t rank = 0; rank < 2; ++rank)
+    two.push_back(std::make_unique<SetRank>(objects, set_of({0, 2, rank, 2})));
   for (std::int32_t rank = 0; rank < 4; ++rank) {
     CHECK(two[1]->find(key_of(1)) == gone);
     CHECK(two[1]->read(key_of(1)).status == gone);
@@ -167,8 +168,8 @@ TEST_CASE("what ranks of one number write, ranks of another number read") {
 
 TEST_CASE("an object that is not what its name says is refused with its reason, and can be written again") {
   const auto objects = make_objects();
-  Rank rank(objects, set_of({0, 2, 0, 2}));
-  Rank foreign(objects, set_of({0, 2, 0, 2}, ModelId(2)));
+  SetRank rank(objects, set_of({0, 2, 0, 2}));
+  SetRank foreign(objects, set_of({0, 2, 0, 2}, ModelId(2)));
   REQUIRE(rank.write(key_of(2)) == done);
   REQUIRE(foreign.write(key_of(1)) == done);
   const std::string name = rank.set.name(1, key_of(1));
@@ -208,9 +209,9 @@ TEST_CASE("a read takes the first encoding that is whole") {
   const auto objects = make_objects();
   const ObjectSet fp32 = set_of({});
   const ObjectSet int8 = set_of({}, ModelId(1), {.recurrent = ElementType::int8_block32});
-  Rank small(objects, int8);
-  Rank both(objects, fp32, {int8});
-  Rank fp32_alone(objects, fp32);
+  SetRank small(objects, int8);
+  SetRank both(objects, fp32, {int8});
+  SetRank fp32_alone(objects, fp32);
   REQUIRE(small.write(key_of(1)) == done);
   CHECK(fp32_alone.read(key_of(1)).status == gone);
   CHECK(both.find(key_of(1)) == done);
@@ -237,22 +238,22 @@ TEST_CASE("a read takes the first encoding that is whole") {
 
 TEST_CASE("a full store and a store that refuses are answered, and what its queue refuses waits") {
   const ObjectSet set = set_of({});
-  Rank too_small(make_objects(set.layout(0).image_bytes() - 1), set);
+  SetRank too_small(make_objects(set.layout(0).image_bytes() - 1), set);
   CHECK(too_small.write(key_of(1)) == no_room);
   CHECK(too_small.read(key_of(1)).status == gone);
 
-  Rank unregistered(make_objects(), set, {}, {.needs_registration = true});
+  SetRank unregistered(make_objects(), set, {}, {.needs_registration = true});
   CHECK(unregistered.write(key_of(1)) == failed);
   CHECK(unregistered.find(key_of(1)) == gone);
 
   // Room for one set at a time.
-  Rank narrow(make_objects(), set, {}, {.limits = {.queue_requests = 4}});
+  SetRank narrow(make_objects(), set, {}, {.limits = {.queue_requests = 4}});
   for (std::int64_t i = 0; i < 8; ++i) REQUIRE(narrow.tier.find(static_cast<TransferId>(i), key_of(i)));
   narrow.tier.wait_idle();
   RemoteTierCompletion answers[8];
   CHECK(narrow.tier.poll(answers) == 8);
   for (const RemoteTierCompletion& answer : answers) CHECK(answer.status == gone);
-  Rank never(make_objects(), set, {}, {.limits = {.queue_requests = 3}});
+  SetRank never(make_objects(), set, {}, {.limits = {.queue_requests = 3}});
   CHECK(never.write(key_of(1)) == no_room);
 }
 
@@ -278,7 +279,7 @@ TEST_CASE("what a full store refuses is not offered again before it has answered
 TEST_CASE("a client that answers more than it was asked does no harm") {
   const ObjectSet set = set_of({});
   REQUIRE(set.size() > 1);
-  SlowStore store(plenty, set.size());
+  SlowStore store(plenty_bytes, set.size());
   store.answers = true;
   RemoteTier tier(store, {set});
   for (std::int64_t i = 0; i < 100; ++i) REQUIRE(tier.find(static_cast<TransferId>(i), key_of(i)));
@@ -362,13 +363,13 @@ TEST_CASE("a tier refuses bad arguments, and names them") {
 TEST_CASE("random ranks, losses and damage never make a read answer what was not written") {
   test::for_each_seed(300, [](Random& random, std::uint64_t) {
     const auto objects = make_objects();
-    std::vector<std::unique_ptr<Rank>> ranks;
+    std::vector<std::unique_ptr<SetRank>> ranks;
     for (const std::int32_t size : {1, 2, 4})
       for (std::int32_t rank = 0; rank < size; ++rank)
-        ranks.push_back(std::make_unique<Rank>(objects, set_of({0, 2, rank, size})));
-    std::set<std::string> there, damaged_names;  // the model: names of whole objects, and of damaged ones
+        ranks.push_back(std::make_unique<SetRank>(objects, set_of({0, 2, rank, size})));
+    std::set<std::string> there, damaged_names;  // the model: names of whole_spec objects, and of damaged ones
     for (int step = 0; step < 40; ++step) {
-      Rank& rank = *ranks[below(random, ranks.size())];
+      SetRank& rank = *ranks[below(random, ranks.size())];
       const ImageKey key = key_of(random.between(0, 2));
       std::vector<std::string> names;
       for (std::size_t i = 0; i < rank.set.size(); ++i) names.push_back(rank.set.name(i, key));

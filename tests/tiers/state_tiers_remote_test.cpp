@@ -46,12 +46,12 @@ std::vector<TransferStatus> wait_for_all(StateTiers& tiers, const Stream& stream
 }
 
 /// A model, and how its KV is shared.
-struct Model {
+struct SharedModel {
   ModelLayout states;
   ModelLayout kv;
 };
 
-Model random_model(Random& random) {
+SharedModel random_model(Random& random) {
   const std::int64_t head_dim = random.between(1, 3);
   const std::int64_t state_dim = 32 * random.between(1, 2);
   const SplitBand per_head{.extent = heads * head_dim, .parts = heads};
@@ -73,7 +73,7 @@ StateSpec as_ds(const StateSpec& spec) {
 }
 
 /// One rank of a machine: its store of states and KV, and its tiers.
-struct Rank {
+struct TiersRank {
   Stream stream = Stream::default_stream();
   StoreImage states;
   StoreImage kv;
@@ -83,8 +83,8 @@ struct Rank {
   PinnedResource memory;
   StateTiers tiers;
 
-  Rank(Random& random, const RemoteOptions& remote, bool is_ds, std::shared_ptr<InProcessObjects> objects,
-       StateTiersOptions options)
+  TiersRank(Random& random, const RemoteOptions& remote, bool is_ds, std::shared_ptr<InProcessObjects> objects,
+            StateTiersOptions options)
       : states(random, spec_of(remote.states[0], is_ds), {.slots = 4}),
         kv(random, spec_of(*remote.kv, false), {.slots = 4}),
         state_store(states.upload(stream)),
@@ -126,15 +126,15 @@ struct Rank {
 
 /// A tensor-parallel group.
 struct Machine {
-  std::vector<std::unique_ptr<Rank>> ranks;
+  std::vector<std::unique_ptr<TiersRank>> ranks;
   std::vector<ModelShard> shards;
 
-  Machine(Random& random, const Model& model, std::int32_t size, bool is_ds, RemoteOptions remote,
+  Machine(Random& random, const SharedModel& model, std::int32_t size, bool is_ds, RemoteOptions remote,
           const std::shared_ptr<InProcessObjects>& objects, const StateTiersOptions& options = {}) {
     for (std::int32_t rank = 0; rank < size; ++rank) {
       remote.states = {{model.states, {0, 2, rank, size}}};
       remote.kv = SharedLayout{model.kv, {0, 1, rank, size}};
-      ranks.push_back(std::make_unique<Rank>(random, remote, is_ds, objects, options));
+      ranks.push_back(std::make_unique<TiersRank>(random, remote, is_ds, objects, options));
     }
   }
   [[nodiscard]] std::vector<ShardStore> stores(bool of_kv) const {
@@ -203,7 +203,7 @@ struct Whole {
 TEST_CASE("what one machine computed another one hits, whatever their sizes, layouts and element types") {
   test::for_each_seed(40, [](Random& random, std::uint64_t) {
     const Stream stream = Stream::default_stream();
-    const Model model = random_model(random);
+    const SharedModel model = random_model(random);
     constexpr std::pair<std::int32_t, std::int32_t> sizes[] = {{4, 2}, {2, 4}, {3, 1}, {1, 3}, {4, 4}, {6, 4}};
     const auto [writers, readers] = sizes[random.between(0, 5)];
     const bool int8 = random.chance(50);
@@ -223,16 +223,16 @@ TEST_CASE("what one machine computed another one hits, whatever their sizes, lay
     Resharder(model.kv, {&whole_block, 1}, a.stores(true)).copy_slots(stream, into);
     stream.synchronize();
 
-    CHECK(b.all([](Rank& rank) { return rank.find(state_image(1)); }) == gone);
-    CHECK(b.all([](Rank& rank) { return rank.get(state_image(1), 2); }) == gone);
-    CHECK(a.all([](Rank& rank) { return rank.put(state_image(1), 1); }) == done);
-    CHECK(a.all([](Rank& rank) { return rank.put(kv_image(1), 1); }) == done);
+    CHECK(b.all([](TiersRank& rank) { return rank.find(state_image(1)); }) == gone);
+    CHECK(b.all([](TiersRank& rank) { return rank.get(state_image(1), 2); }) == gone);
+    CHECK(a.all([](TiersRank& rank) { return rank.put(state_image(1), 1); }) == done);
+    CHECK(a.all([](TiersRank& rank) { return rank.put(kv_image(1), 1); }) == done);
     for (const ImageKey& key : {state_image(1), kv_image(1)}) {
-      CHECK(b.all([&](Rank& rank) { return rank.find(key); }) == done);
-      CHECK(b.all([&](Rank& rank) { return rank.get(key, 2); }) == done);
+      CHECK(b.all([&](TiersRank& rank) { return rank.find(key); }) == done);
+      CHECK(b.all([&](TiersRank& rank) { return rank.get(key, 2); }) == done);
     }
-    CHECK(b.all([](Rank& rank) { return rank.get(state_image(2), 2); }) == gone);
-    CHECK(b.all([](Rank& rank) { return rank.get(state_image(1), 2); }) == done);
+    CHECK(b.all([](TiersRank& rank) { return rank.get(state_image(2), 2); }) == gone);
+    CHECK(b.all([](TiersRank& rank) { return rank.get(state_image(1), 2); }) == done);
 
     Whole got_state(random, model.states.whole()), got_block(random, model.kv.whole());
     const ShardStore back_state{&got_state.store, {}}, back_block{&got_block.store, {}};
@@ -257,14 +257,14 @@ TEST_CASE("what one machine computed another one hits, whatever their sizes, lay
 TEST_CASE("images of host memory and of files go to the remote tier, and come back from it") {
   Random random(7);
   const test::TemporaryFolder folder;
-  const Model model = random_model(random);
+  const SharedModel model = random_model(random);
   const auto objects = std::make_shared<InProcessObjects>(1 << 30);
   const RemoteOptions remote{.grid = {.head_groups = 3}, .staging_bytes = std::size_t{4} << 20};
   Machine far(random, model, 1, true, remote, objects);
   Machine near(random, model, 1, false, remote, objects,
                {.host_budget_bytes = std::size_t{4} << 20,
                 .files = FileTierOptions{.folder = folder.images(), .capacity_bytes = 64 << 20}});
-  Rank& rank = *near.ranks[0];
+  TiersRank& rank = *near.ranks[0];
   const ImageKey host_key = state_image(1), file_key = state_image(2), nowhere = state_image(3);
   REQUIRE(rank.put(host_key, 1, Medium::host) == done);
   REQUIRE(rank.put(file_key, 2, Medium::file) == done);
@@ -274,7 +274,7 @@ TEST_CASE("images of host memory and of files go to the remote tier, and come ba
   CHECK(rank.run(test::copy_down(0, nowhere, Medium::file, Medium::remote)) == gone);
   const std::pair<ImageKey, std::int32_t> expected[] = {{host_key, 1}, {file_key, 2}};
   for (const auto& [key, slot] : expected) {
-    Rank& reader = *far.ranks[0];
+    TiersRank& reader = *far.ranks[0];
     REQUIRE(reader.get(key, 0) == done);
     Whole read(random, model.states.whole()), written(random, model.states.whole());
     const SlotCopy from_reader[] = {SlotCopy::whole(0, 0)}, from_writer[] = {SlotCopy::whole(slot, 0)};
@@ -287,9 +287,9 @@ TEST_CASE("images of host memory and of files go to the remote tier, and come ba
 
 TEST_CASE("a store that does not let go of memory does not end the program") {
   Random random(4);
-  const Model model = random_model(random);
+  const SharedModel model = random_model(random);
   const RemoteOptions remote{.states = {{model.states}}, .kv = SharedLayout{model.kv}, .staging_bytes = 4 << 20};
-  const Rank sample(random, remote, false, std::make_shared<InProcessObjects>(1 << 30), {});
+  const TiersRank sample(random, remote, false, std::make_shared<InProcessObjects>(1 << 30), {});
   ClingingStore store;
   PinnedResource memory;
   {
@@ -302,10 +302,10 @@ TEST_CASE("a store that does not let go of memory does not end the program") {
 
 TEST_CASE("a remote tier refuses options that do not fit, and calls that need one") {
   Random random(3);
-  const Model model = random_model(random);
+  const SharedModel model = random_model(random);
   const auto objects = std::make_shared<InProcessObjects>(1 << 30);
   const RemoteOptions good{.states = {{model.states}}, .kv = SharedLayout{model.kv}, .staging_bytes = 4 << 20};
-  const Rank sample(random, good, false, objects, {});
+  const TiersRank sample(random, good, false, objects, {});
   InProcessStore client(objects, {.needs_registration = true});
   PinnedResource memory;
   const auto refused = [&](auto&& change) -> std::string {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs tests against a real server, which they start. Exits with 77 (skipped) where there is none.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include "valkey_server.hpp"
 
 #include <doctest/doctest.h>

@@ -8,7 +8,7 @@
 namespace stateport {
 namespace {
 
-constexpr std::int64_t extent_max = std::int64_t{1} << 40;
+constexpr std::int64_t tensor_extent_max = std::int64_t{1} << 40;
 constexpr std::size_t slot_bytes_max = std::size_t{1} << 40;
 
 void validate_strides(const StateTensorSpec& tensor) {
@@ -17,9 +17,9 @@ void validate_strides(const StateTensorSpec& tensor) {
     return;
   }
   const auto [token, channel] = tensor.conv_strides();
-  require(token >= 1 && token <= extent_max / tensor.window(), "strides.token", token,
+  require(token >= 1 && token <= tensor_extent_max / tensor.window(), "strides.token", token,
           "must be at least 1, and span at most 2^40 elements");
-  require(channel >= 1 && channel <= extent_max / tensor.dim(), "strides.channel", channel,
+  require(channel >= 1 && channel <= tensor_extent_max / tensor.dim(), "strides.channel", channel,
           "must be at least 1, and span at most 2^40 elements");
   const bool tokens_apart = tensor.window() == 1 || token > (tensor.dim() - 1) * channel;
   const bool channels_apart = tensor.dim() == 1 || channel > (tensor.window() - 1) * token;
@@ -34,7 +34,7 @@ void validate(const StateTensorSpec& tensor) {
           "is of recurrent tensors alone");
   std::int64_t elements = 1;
   for (const std::int64_t extent : tensor.shape) {
-    require(extent >= 1 && extent <= extent_max / elements, "shape", extent,
+    require(extent >= 1 && extent <= tensor_extent_max / elements, "shape", extent,
             "extents must be >= 1 and their product at most 2^40");
     elements *= extent;
   }

@@ -11,7 +11,7 @@
 namespace stateport {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t by) noexcept {
+constexpr std::int64_t blocks_of(std::int64_t value, std::int64_t by) noexcept {
   return value / by + (value % by != 0);
 }
 
@@ -39,8 +39,8 @@ BlockMatch PrefixMatcher::match(const MatchQuery& query, std::span<BlockId> matc
   check(query, matched, options_.block_size_tokens);
   const std::int64_t block_size = options_.block_size_tokens;
   BlockMatch match;
-  match.first_block = static_cast<std::int32_t>(ceil_div(query.finished_tokens, block_size));
-  match.required_blocks = static_cast<std::int32_t>(ceil_div(query.finished_tokens + query.chunk_tokens, block_size));
+  match.first_block = static_cast<std::int32_t>(blocks_of(query.finished_tokens, block_size));
+  match.required_blocks = static_cast<std::int32_t>(blocks_of(query.finished_tokens + query.chunk_tokens, block_size));
   const auto first = std::min(query.keys.size(), static_cast<std::size_t>(match.first_block));
   const auto last = std::min(query.keys.size(), static_cast<std::size_t>(match.required_blocks));
   if (options_.hybrid && states_)  // while the blocks are looked up

@@ -475,7 +475,7 @@ void SlotAllocator::check_invariants() const {
   constexpr const char* structure = "SlotAllocator";
   slots_.check_invariants();
   books_->victims.check_invariants(books_->candidates());
-  if (books_->forest) books_->forest->check_invariants();
+  if (books_->forest) books_->forest->check_invariants(static_cast<std::size_t>(books_->blocks.block_count()));
   books_->hash_to_slot.check_invariants(books_->hash_of());
   std::int32_t with_slots = 0;
   for (std::size_t index = 0; index < books_->slot_of.size(); ++index) {

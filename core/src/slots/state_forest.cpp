@@ -167,13 +167,17 @@ void StateForest::clear() noexcept {
   if (learning_) learning_->cleared();
 }
 
-void StateForest::check_invariants() const {
+void StateForest::check_invariants(std::size_t blocks) const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "StateForest", what); };
   if (learning_) learning_->check_invariants();
-  std::vector<std::uint32_t> children(nodes_.size(), 0);
-  for (const Node& node : nodes_)
-    if (const std::uint32_t parent = parent_of(node); parent != none) ++children[parent];
-  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+  std::vector<std::uint32_t> children(blocks, 0);
+  for (std::size_t index = 0; index < blocks; ++index) {
+    const std::uint32_t parent = parent_of(nodes_[index]);
+    if (parent == none) continue;
+    check(parent < blocks, "a state hangs on a block that never had content");
+    ++children[parent];
+  }
+  for (std::size_t index = 0; index < blocks; ++index) {
     const Node& node = nodes_[index];
     check(node.children == children[index], "what hangs on a state is counted wrong");
     check(node.has_state || node.children > 0 || parent_of(node) == none, "a block without a state hangs on another");

@@ -62,8 +62,8 @@ class StateForest {
   void clear() noexcept;
 
   [[nodiscard]] bool has_state(std::uint32_t index) const noexcept { return nodes_[index].has_state; }
-  /// Throws std::logic_error naming the first violation. O(blocks).
-  void check_invariants() const;
+  /// Throws std::logic_error naming the first violation. Blocks from `blocks` on have never had content. O(blocks).
+  void check_invariants(std::size_t blocks) const;
 
  private:
   struct Node {

@@ -486,7 +486,7 @@ void TierIndex::check_invariants() const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "TierIndex", what); };
   check(std::popcount(found_.groups) < static_cast<int>(groups_), "a state was attached whole, and is not there");
   nodes_.check_invariants();
-  forest_.check_invariants();
+  forest_.check_invariants(nodes_.made());
   std::array<std::int64_t, medium_count> bytes = {};
   std::array<std::int64_t, medium_count> states = {};
   std::array<std::int64_t, medium_count> blocks = {};
@@ -496,7 +496,7 @@ void TierIndex::check_invariants() const {
       return std::ranges::find(level(medium).unclaimed, node) != level(medium).unclaimed.end();
     });
   };
-  for (std::uint32_t node = 0; node < nodes_.capacity(); ++node) {
+  for (std::uint32_t node = 0; node < nodes_.made(); ++node) {
     const TierNode& entry = nodes_[node];
     if (!entry.used) continue;
     check(forest_.has_state(node) == ((entry.state.in | entry.state.coming) != 0),
@@ -515,8 +515,9 @@ void TierIndex::check_invariants() const {
     for (const Medium medium : tiers_)
       check(!source(medium).eligible(node) || level(medium).order.contains(source(medium), node),
             "a state in a tier is no candidate");
-    const bool is_held = entry.kv.readers > 0 || entry.kv.coming != 0 || entry.kv.going || is_unclaimed(node);
-    check((entry.kv.in & below_device) == 0 || entry.is_needed() || is_held, "a tier keeps KV that no state needs");
+    if ((entry.kv.in & below_device) == 0 || entry.is_needed()) continue;
+    check(entry.kv.readers > 0 || entry.kv.coming != 0 || entry.kv.going || is_unclaimed(node),
+          "a tier keeps KV that no state needs");
   }
   for (const Load& load : loads_) parts += static_cast<std::size_t>(load.left);
   for (const Ask& ask : asks()) parts += static_cast<std::size_t>(ask.left);

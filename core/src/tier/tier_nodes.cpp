@@ -79,7 +79,7 @@ void TierNodes::clear() noexcept {
 
 void TierNodes::check_invariants() const {
   const auto check = [](bool ok, const char* what) { require_invariant(ok, "TierNodes", what); };
-  std::vector<std::array<std::uint32_t, medium_count>> need(nodes_.size());
+  std::vector<std::array<std::uint32_t, medium_count>> need(made_);
   std::size_t used = 0;
   for (std::uint32_t node = 0; node < made_; ++node) {
     const TierNode& entry = nodes_[node];

@@ -122,8 +122,10 @@ class TierNodes final : public BlockDirectory {
   }
   [[nodiscard]] std::size_t size() const noexcept { return index_.count(); }
   [[nodiscard]] std::size_t capacity() const noexcept { return nodes_.size(); }
+  /// All nodes that exist have smaller numbers, and so have all that have existed since clear().
+  [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
   void clear() noexcept;
-  /// Throws std::logic_error naming the first violation. O(capacity).
+  /// Throws std::logic_error naming the first violation. O(made()).
   void check_invariants() const;
 
   [[nodiscard]] std::int32_t block_count() const noexcept override { return static_cast<std::int32_t>(nodes_.size()); }

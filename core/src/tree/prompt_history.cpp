@@ -6,11 +6,6 @@
 #include <algorithm>
 
 namespace stateport::detail {
-namespace {
-
-constexpr const char* structure = "PrefixTree";
-
-}  // namespace
 
 PromptHistory::PromptHistory(const RadixNodes& nodes, LearningPolicy& policy, const PrefixTreeOptions& options)
     : nodes_(nodes), policy_(policy), hash_seed_(options.hash_seed) {
@@ -105,7 +100,7 @@ void PromptHistory::check_positions(std::uint32_t node, std::vector<Token>& scra
     const PositionKey before = position == 1 ? namespace_seed(nodes_.names().name(nodes_[node].name_space), hash_seed_)
                                              : positions_->key(position_page(at = node, position - 1));
     require_invariant(positions_->key(position_page(at = node, position)) == positions_->next(scratch, 1, before),
-                      structure, "a position has the key of other tokens");
+                      "PrefixTree", "a position has the key of other tokens");
   }
 }
 

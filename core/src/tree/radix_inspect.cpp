@@ -11,7 +11,6 @@
 namespace stateport::detail {
 namespace {
 
-constexpr const char* structure = "PrefixTree";
 constexpr std::size_t max_indented_depth = 20;
 
 std::string quoted(const std::optional<std::string_view>& name) {

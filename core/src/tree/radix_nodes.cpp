@@ -12,8 +12,6 @@
 namespace stateport::detail {
 namespace {
 
-constexpr const char* structure = "PrefixTree";
-
 bool same_page(const Token* a, const Token* b, std::int32_t page_size) noexcept {
   return std::memcmp(a, b, sizeof(Token) * static_cast<std::size_t>(page_size)) == 0;
 }

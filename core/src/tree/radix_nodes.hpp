@@ -20,6 +20,9 @@
 
 namespace stateport::detail {
 
+/// Names the tree where an invariant does not hold.
+inline constexpr const char* structure = "PrefixTree";
+
 /// One cache line. A free node is linked through `parent` and has no pages. What an ancestor or the arena knows is not
 /// here: the length of the path and the hash of the first page.
 struct RadixNode {

@@ -8,7 +8,6 @@
 namespace stateport::detail {
 namespace {
 
-constexpr const char* structure = "PrefixTree";
 /// How far up a leaf's chain is followed. What a chain saves per byte grows less and less with its length.
 constexpr int chain_nodes_max = 256;
 /// How far up a state is looked for. Deeper chains without one are rare, and a victim must not cost their length.

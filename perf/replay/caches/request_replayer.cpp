@@ -15,7 +15,7 @@
 namespace stateport::replay {
 namespace {
 
-double nanoseconds(std::chrono::steady_clock::duration time) {
+double elapsed_ns(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::nano>(time).count();
 }
 
@@ -153,7 +153,7 @@ bool RequestReplayer::advance(const Continue& keep_going) {
     going = settle(done, next, keep_going);
     if (commit.next && going) execute(*commit.next, next);
   }
-  if (!next.rows.empty()) passes_.planning_ns.push_back(nanoseconds(planning));
+  if (!next.rows.empty()) passes_.planning_ns.push_back(elapsed_ns(planning));
   take_events();
   before_ = overlap ? std::move(next) : Pass{};
   return going;

@@ -17,9 +17,9 @@
 namespace stateport::replay {
 namespace {
 
-constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+constexpr double gib_bytes = 1024.0 * 1024.0 * 1024.0;
 
-double per_cent(std::int64_t part, std::int64_t whole) {
+double share_of(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole);
 }
 std::string two_decimals(double value) {
@@ -36,7 +36,7 @@ std::string age(double seconds) {
   return fmt::format("{:.0f} d", seconds / day);
 }
 std::string short_bytes(std::int64_t bytes) {
-  const double in_gib = static_cast<double>(bytes) / gib;
+  const double in_gib = static_cast<double>(bytes) / gib_bytes;
   return in_gib < 1 ? human_bytes(static_cast<double>(bytes)) : fmt::format("{:.4g} GiB", in_gib);
 }
 
@@ -101,7 +101,7 @@ void add_capacities(Page& page, const Report& report) {
 }
 
 /// A row for each place: its name, then the values of each series.
-Table table_of(const char* id, const char* place, const Plot& plot) {
+Table table_of_plot(const char* id, const char* place, const Plot& plot) {
   Table table{.id = id, .head = {place}, .rows = {}};
   for (const Plot::Series& series : plot.series) table.head.push_back(series.name);
   for (std::size_t at = 0; at < plot.places.size(); ++at) {
@@ -171,11 +171,11 @@ void add_tiers(Page& page, const Report& report) {
     if (cell.policy != report.run.policy) continue;
     plot.places.push_back(short_bytes(cell.budget_bytes));
     for (std::size_t i = 0; i < media.size(); ++i)
-      plot.series[i].values.push_back(per_cent(hit_tokens_in(media[i], cell), report.replay.input_tokens));
+      plot.series[i].values.push_back(share_of(hit_tokens_in(media[i], cell), report.replay.input_tokens));
   }
   if (plot.places.empty()) return;
   page.plot(plot);
-  page.table(table_of("tier_capacities", "memory", plot));
+  page.table(table_of_plot("tier_capacities", "memory", plot));
 }
 
 /// Intervals by their beginning: minutes:seconds, or of a long workload hours:minutes.
@@ -209,15 +209,15 @@ void add_losses(Page& page, const Report& report) {
   const std::vector<Medium> media = add_media(plot, report.run);
   for (std::size_t i = 0; i < media.size(); ++i)
     for (const Interval& interval : report.timeline)
-      plot.series[i].values.push_back(per_cent(hit_tokens_in(media[i], interval), interval.input_tokens));
+      plot.series[i].values.push_back(share_of(hit_tokens_in(media[i], interval), interval.input_tokens));
   for (std::size_t reason = 0; reason < lost_hit_count; ++reason) {
     if (report.replay.stats.lost[reason].tokens == 0) continue;
     plot.series.push_back({std::string(name(static_cast<LostHit>(reason))), {}});
     for (const Interval& interval : report.timeline)
-      plot.series.back().values.push_back(per_cent(interval.lost_tokens[reason], interval.input_tokens));
+      plot.series.back().values.push_back(share_of(interval.lost_tokens[reason], interval.input_tokens));
   }
   page.plot(plot);
-  Table table = table_of("losses", "time", plot);
+  Table table = table_of_plot("losses", "time", plot);
   table.head.insert(table.head.begin() + 1, {"requests", "prompt tokens"});
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     table.rows[i].insert(table.rows[i].begin() + 1, {fmt::format("{}", report.timeline[i].requests),
@@ -243,7 +243,7 @@ void add_ages(Page& page, const Report& report) {
     std::vector<std::string>& row = table.rows.emplace_back(1, plot.places.back());
     std::size_t series = 0;
     for (const AgeHistogram* ages : {&reuses, &evictions}) {
-      const double share = per_cent(ages->count(bucket), ages->total());
+      const double share = share_of(ages->count(bucket), ages->total());
       plot.series[series++].values.push_back(share);
       row.push_back(fmt::format("{}", ages->count(bucket)));
       row.push_back(two_decimals(share));
@@ -263,12 +263,12 @@ void add_memory(Page& page, const Report& report) {
             .places = interval_names(report),
             .series = {{"KV", {}}, {"states", {}}}};
   for (const Interval& interval : report.timeline) {
-    plot.series[0].values.push_back(static_cast<double>(interval.kv_bytes) / gib);
-    plot.series[1].values.push_back(static_cast<double>(interval.state_bytes) / gib);
+    plot.series[0].values.push_back(static_cast<double>(interval.kv_bytes) / gib_bytes);
+    plot.series[1].values.push_back(static_cast<double>(interval.state_bytes) / gib_bytes);
   }
-  plot.level = {"budget", static_cast<double>(report.run.budget_bytes) / gib};
+  plot.level = {"budget", static_cast<double>(report.run.budget_bytes) / gib_bytes};
   page.plot(plot);
-  page.table(table_of("memory", "time", plot));
+  page.table(table_of_plot("memory", "time", plot));
 }
 
 void add_copies(Page& page, const Report& report) {
@@ -290,7 +290,7 @@ void add_copies(Page& page, const Report& report) {
     if (measured) plot.series[1].values.push_back(copied_gb_per_s(interval, report.mover.copy_bytes));
   }
   page.plot(plot);
-  Table table = table_of("copies", "time", plot);
+  Table table = table_of_plot("copies", "time", plot);
   table.head.insert(table.head.begin() + 1, "states copied");
   for (std::size_t i = 0; i < table.rows.size(); ++i)
     table.rows[i].insert(table.rows[i].begin() + 1, fmt::format("{}", report.timeline[i].states_copied));

@@ -26,9 +26,9 @@ using test::Hashes;
 using test::ids;
 
 /// The same rules over plain lists: what each call answers, and what it tells.
-class Model {
+class ExternalModel {
  public:
-  explicit Model(std::int32_t count) : blocks_(static_cast<std::size_t>(count)) {}
+  explicit ExternalModel(std::int32_t count) : blocks_(static_cast<std::size_t>(count)) {}
 
   void reference(const Blocks& blocks) {
     for (const BlockId block : blocks) {
@@ -251,7 +251,7 @@ TEST_CASE("random batches told to an external pool agree with plain lists") {
     const std::int32_t count = random.between32(1, 10);
     ExternalBlockPool pool(count);
     test::BlockRecorder recorder(pool);
-    Model model(count);
+    ExternalModel model(count);
     const auto some_blocks = [&] {
       Blocks blocks(static_cast<std::size_t>(random.between(0, 3)));
       for (BlockId& block : blocks) block = BlockId{random.between32(0, count - 1)};

@@ -18,15 +18,12 @@ using stateport::test::RandomEngine;
 
 namespace {
 
-constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
-
 struct FailingDays {
   std::uint64_t days = 0;
   std::int64_t failures = 0;
 };
 
 /// Short days, whose caches are as new as their structures are small, and every tenth one longer.
-enum class Below : std::uint8_t { nothing, tiers, states_alone };
 
 FailingDays run_failing_days(std::uint64_t seeds, CacheIndex index, Below below = Below::nothing) {
   FailingDays run;

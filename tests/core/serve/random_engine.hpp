@@ -19,6 +19,9 @@
 
 namespace stateport::test {
 
+/// What random tiers keep below the device.
+enum class Below : std::uint8_t { nothing, tiers, states_alone };
+
 /// Two first blocks of four tokens with one 63-bit key under xxh3_128, and different digests. They were found by
 /// following the key of a block to the block that it numbers, and so on, some 2^32 times (Pollard's rho).
 inline constexpr std::array<std::array<Token, 4>, 2> one_key = {

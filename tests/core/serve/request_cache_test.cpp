@@ -50,8 +50,6 @@ RequestCacheOptions small(CacheIndex index, std::int32_t drafts = 0, bool overla
   return options;
 }
 
-constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
-
 Tokens counting(std::int32_t count, Token first = 100) {
   Tokens tokens;
   for (std::int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
@@ -602,8 +600,6 @@ struct RandomRuns {
     found_loads += engine.found_loads;
   }
 };
-
-enum class Below : std::uint8_t { nothing, tiers, states_alone };
 
 RandomRuns run_random_engines(std::uint64_t seeds, CacheIndex index, Below below) {
   RandomRuns runs;

@@ -17,8 +17,6 @@ using namespace stateport::test;
 
 namespace {
 
-constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
-
 /// What tenants could read, over all schedules.
 struct Looked {
   std::uint64_t seeds = 0;

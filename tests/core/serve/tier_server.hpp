@@ -38,7 +38,6 @@ inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
   return options;
 }
 
-inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
 inline constexpr TierOptions host = {.host_bytes = 4000};
 
 /// A cache, its memory, and one request at a time.

@@ -26,8 +26,8 @@ PrefixHash prefix_of(std::int32_t index) {
 }
 
 /// One prompt of 20 blocks: block i of the pool holds the i-th of them.
-struct Fixture {
-  Fixture() : blocks({.blocks = 41}), slots(20), states(slots, blocks) {
+struct MatcherFixture {
+  MatcherFixture() : blocks({.blocks = 41}), slots(20), states(slots, blocks) {
     held.resize(40);
     REQUIRE(blocks.allocate(held));
     for (std::int32_t i = 0; i < 20; ++i) {
@@ -70,7 +70,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("a skip ends where a state is, and says what was lost and why") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(5);
   const BlockMatch none = f.match(320);
   CHECK(none.matched_blocks == 5);
@@ -95,7 +95,7 @@ TEST_CASE("a skip ends where a state is, and says what was lost and why") {
 }
 
 TEST_CASE("too few tokens left: the next lower block that has a state, else none") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(4);
   f.store(3);
   CHECK(f.match(64).skip_tokens == 0);
@@ -108,7 +108,7 @@ TEST_CASE("too few tokens left: the next lower block that has a state, else none
 }
 
 TEST_CASE("a state that was evicted is named as the reason") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(4);
   for (std::int32_t i = 0; i < 20; ++i) f.store(i);
   f.blocks.release(std::span(f.held).subspan(3, 1));
@@ -121,7 +121,7 @@ TEST_CASE("a state that was evicted is named as the reason") {
 }
 
 TEST_CASE("a collision of keys is a miss") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(4);
   f.store(1);
   f.store(3);
@@ -130,7 +130,7 @@ TEST_CASE("a collision of keys is a miss") {
 }
 
 TEST_CASE("a continuation chunk of a hybrid model skips nothing, one of an attention model does") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(8);
   f.store(5);
   const BlockMatch hybrid = f.match(100, 1, 64);
@@ -144,7 +144,7 @@ TEST_CASE("a continuation chunk of a hybrid model skips nothing, one of an atten
 }
 
 TEST_CASE("without a state cache a hybrid model shares KV and skips nothing") {
-  Fixture f;
+  MatcherFixture f;
   f.cache_blocks(3);
   const PrefixMatcher matcher(f.blocks, nullptr, {.block_size_tokens = block_size});
   std::vector<BlockId> out(f.keys.size());
@@ -155,7 +155,7 @@ TEST_CASE("without a state cache a hybrid model shares KV and skips nothing") {
 }
 
 TEST_CASE("a prefix matcher refuses bad input") {
-  Fixture f;
+  MatcherFixture f;
   CHECK_THROWS_AS(PrefixMatcher(f.blocks, nullptr, {.block_size_tokens = 0}), InvalidArgument);
   CHECK_THROWS_AS(PrefixMatcher(f.blocks, nullptr, {.min_remaining_tokens = 0}), InvalidArgument);
   const PrefixMatcher matcher(f.blocks, &f.states, {.block_size_tokens = block_size});
@@ -171,7 +171,7 @@ TEST_CASE("a prefix matcher refuses bad input") {
 
 TEST_CASE("random matches agree with the rule read literally, and allocate nothing") {
   test::for_each_seed(2000, [](test::Random& random, std::uint64_t) {
-    Fixture f;
+    MatcherFixture f;
     std::set<std::int32_t> cached;
     std::set<std::int32_t> stored;
     for (std::int32_t i = 0; i < 20; ++i) {

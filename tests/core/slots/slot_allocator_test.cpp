@@ -37,8 +37,8 @@ Slots slot_ids(std::initializer_list<std::int32_t> values) {
 }
 
 /// A pool of blocks that are all live, slots, and the allocator between them.
-struct Fixture {
-  Fixture(std::int32_t block_count, std::int32_t slot_count)
+struct AllocatorFixture {
+  AllocatorFixture(std::int32_t block_count, std::int32_t slot_count)
       : blocks({.blocks = block_count + 1}), slots(slot_count), states(slots, blocks) {
     all.resize(static_cast<std::size_t>(block_count));
     REQUIRE(blocks.allocate(all));
@@ -118,7 +118,7 @@ TEST_CASE("victims are named before their slots are handed on, and can be seen b
 }
 
 TEST_CASE("states are given up for a caller that needs their memory, in order of eviction") {
-  Fixture f(7, 4);
+  AllocatorFixture f(7, 4);
   f.allocate(block_ids({0, 1, 2, 3}));
   f.unreference(block_ids({0, 1, 2}));
   f.states.register_hashes(block_ids({0, 1, 2, 3}), Hashes{10, 11, 12, 13});
@@ -139,7 +139,7 @@ TEST_CASE("states are given up for a caller that needs their memory, in order of
 }
 
 TEST_CASE("new blocks take the top of the free stack, named ones keep their slot, duplicates share") {
-  Fixture f(6, 4);
+  AllocatorFixture f(6, 4);
   CHECK(f.allocate(block_ids({3, 5})) == slot_ids({2, 3}));
   CHECK(f.allocate(block_ids({1, 3, 1, 0})) == slot_ids({0, 2, 0, 1}));
   CHECK(f.states.slot_of(BlockId{5}) == SlotId{3});
@@ -147,7 +147,7 @@ TEST_CASE("new blocks take the top of the free stack, named ones keep their slot
 }
 
 TEST_CASE("victims go by tick and id, and the first victim's slot to the first new block") {
-  Fixture f(7, 4);
+  AllocatorFixture f(7, 4);
   f.allocate(block_ids({0, 1, 2, 3}));
   f.unreference(block_ids({0, 1, 2, 3}));
   f.states.register_hashes(block_ids({0, 1, 2, 3}), Hashes{10, 11, 12, 13});
@@ -183,7 +183,7 @@ TEST_CASE("a slot taken from a victim has lost its tag") {
 }
 
 TEST_CASE("a shortage names both numbers and changes nothing") {
-  Fixture f(5, 2);
+  AllocatorFixture f(5, 2);
   f.allocate(block_ids({0, 1}));
   f.unreference(block_ids({0, 1}));
   Slots out(3);
@@ -201,7 +201,7 @@ TEST_CASE("a shortage names both numbers and changes nothing") {
 }
 
 TEST_CASE("a pinned slot is no victim, and one whose block is gone is free after the last unpin") {
-  Fixture f(4, 1);
+  AllocatorFixture f(4, 1);
   f.allocate(block_ids({0}));
   f.unreference(block_ids({0}));
   const SlotId slot = f.states.pin(BlockId{0});
@@ -218,7 +218,7 @@ TEST_CASE("a pinned slot is no victim, and one whose block is gone is free after
 }
 
 TEST_CASE("a slot pinned and unpinned can be evicted again") {
-  Fixture f(3, 1);
+  AllocatorFixture f(3, 1);
   f.allocate(block_ids({0}));
   f.unreference(block_ids({0}));
   const SlotId slot = f.states.pin(BlockId{0});
@@ -230,7 +230,7 @@ TEST_CASE("a slot pinned and unpinned can be evicted again") {
 }
 
 TEST_CASE("a block that is freed loses its state, registered or not") {
-  Fixture f(4, 4);
+  AllocatorFixture f(4, 4);
   f.allocate(block_ids({0, 1}));
   f.states.register_hashes(block_ids({0}), Hashes{10});
   f.blocks.release(block_ids({0, 1}));
@@ -240,7 +240,7 @@ TEST_CASE("a block that is freed loses its state, registered or not") {
 }
 
 TEST_CASE("a hash goes with the block that registered it last and with no other") {
-  Fixture f(4, 3);
+  AllocatorFixture f(4, 3);
   f.allocate(block_ids({0, 1}));
   f.states.register_hashes(block_ids({0, 1}), Hashes{55, 55});
   CHECK(f.states.find(55) == BlockId{1});
@@ -255,7 +255,7 @@ TEST_CASE("a hash goes with the block that registered it last and with no other"
 }
 
 TEST_CASE("find_longest_state searches right to left") {
-  Fixture f(4, 4);
+  AllocatorFixture f(4, 4);
   f.allocate(block_ids({0, 2}));
   f.states.register_hashes(block_ids({0, 2}), Hashes{10, 12});
   const auto found = f.states.find_longest_state(Hashes{10, 11, 12, 13});
@@ -268,7 +268,7 @@ TEST_CASE("find_longest_state searches right to left") {
 }
 
 TEST_CASE("a state is found by hash and tag, also beside one whose hash the index cannot tell from it") {
-  Fixture f(4, 3);
+  AllocatorFixture f(4, 3);
   const Hashes hashes = test::colliding_hashes(7, 3);
   const Slots slots = f.allocate(block_ids({0, 1}));
   f.states.register_hashes(block_ids({0, 1}), std::span(hashes).first(2));
@@ -290,7 +290,7 @@ TEST_CASE("a state is found by hash and tag, also beside one whose hash the inde
 }
 
 TEST_CASE("a restore names why it refuses, and then copies nothing") {
-  Fixture f(3, 3);
+  AllocatorFixture f(3, 3);
   const SlotId slot = f.allocate(block_ids({1})).front();
   CHECK(f.states.restore_to_live(BlockId{0}, SlotId{7}, tag_a).check == TagCheck::empty);
   CHECK(f.states.restore_to_live(BlockId{1}, SlotId{7}, tag_a).check == TagCheck::empty);
@@ -309,7 +309,7 @@ TEST_CASE("a restore names why it refuses, and then copies nothing") {
 }
 
 TEST_CASE("stores become copies into the slots") {
-  Fixture f(3, 3);
+  AllocatorFixture f(3, 3);
   const Slots slots = f.allocate(block_ids({0, 1}));
   std::vector<SlotCopy> copies(2);
   f.states.store_from_live(slots, slot_ids({5, 4}), copies);
@@ -318,7 +318,7 @@ TEST_CASE("stores become copies into the slots") {
 }
 
 TEST_CASE("reset gives a pool that is as new and keeps the engine's own slots") {
-  Fixture f(4, 4);
+  AllocatorFixture f(4, 4);
   f.allocate(block_ids({0, 1, 2, 3}));
   static_cast<void>(f.states.pin(BlockId{2}));
   f.states.reset();
@@ -333,7 +333,7 @@ TEST_CASE("reset gives a pool that is as new and keeps the engine's own slots") 
 }
 
 TEST_CASE("a slot allocator refuses bad input and stays as it was") {
-  Fixture f(4, 2);
+  AllocatorFixture f(4, 2);
   f.allocate(block_ids({0}));
   f.states.set_tag(BlockId{0}, tag_a);
   f.states.register_hashes(block_ids({0}), Hashes{10});
@@ -376,13 +376,13 @@ TEST_CASE("a slot allocator refuses bad input and stays as it was") {
 namespace {
 
 /// The allocator's rules over plain lists; hears of freed blocks like the allocator does.
-class Model final : public BlockListener {
+class AllocatorModel final : public BlockListener {
  public:
-  Model(BlockPool& blocks, std::int32_t slot_count, bool by_block) : blocks_(blocks), by_block_(by_block) {
+  AllocatorModel(BlockPool& blocks, std::int32_t slot_count, bool by_block) : blocks_(blocks), by_block_(by_block) {
     for (std::int32_t slot = 0; slot < slot_count; ++slot) free.emplace_back(slot);
     blocks_.add_listener(*this);
   }
-  ~Model() { blocks_.remove_listener(*this); }
+  ~AllocatorModel() { blocks_.remove_listener(*this); }
 
   /// In order of eviction.
   Blocks next_victims(const Blocks& batch) {
@@ -478,7 +478,7 @@ class ByBlock final : public EvictionPolicy {
 };
 
 /// The same batch in both, which must give the same slots or refuse it alike.
-void allocate_in_both(SlotAllocator& states, Model& model, const Blocks& batch) {
+void allocate_in_both(SlotAllocator& states, AllocatorModel& model, const Blocks& batch) {
   Slots out(batch.size());
   const SlotDemand expected = model.allocate(batch);
   const SlotDemand got = states.try_allocate(batch, out);
@@ -501,7 +501,7 @@ void hold_new_blocks(test::Random& random, BlockPool& blocks, BlockHash& next_ha
   }
 }
 
-void peek_in_both(SlotAllocator& states, Model& model) {
+void peek_in_both(SlotAllocator& states, AllocatorModel& model) {
   std::vector<SlotVictim> next(4);
   next.resize(states.peek_victims(next));
   Blocks expected = model.next_victims({});
@@ -510,7 +510,7 @@ void peek_in_both(SlotAllocator& states, Model& model) {
 }
 
 /// The state of a block, or the next few victims.
-void give_up_in_both(test::Random& random, SlotAllocator& states, Model& model, BlockId block) {
+void give_up_in_both(test::Random& random, SlotAllocator& states, AllocatorModel& model, BlockId block) {
   if (random.chance(50)) {
     const std::int64_t count = random.between(0, 3);
     REQUIRE(states.evict(count) == model.evict(count));
@@ -521,7 +521,7 @@ void give_up_in_both(test::Random& random, SlotAllocator& states, Model& model, 
 }
 
 /// Pins the block's state; if it has none, unpins the state that was pinned last.
-void pin_or_unpin(SlotAllocator& states, Model& model, BlockId block, Slots& pinned) {
+void pin_or_unpin(SlotAllocator& states, AllocatorModel& model, BlockId block, Slots& pinned) {
   if (model.slot.contains(block)) {
     pinned.push_back(states.pin(block));
     ++model.pins[pinned.back()];
@@ -544,7 +544,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
     BlockPool blocks({.blocks = count, .unreferenced = unreferenced});
     SlotPool slots(random.between32(0, 6));
     SlotAllocator states(slots, blocks, {.eviction = order});
-    Model model(blocks, slots.capacity_slots(), by_block);
+    AllocatorModel model(blocks, slots.capacity_slots(), by_block);
     Blocks held;
     Slots pinned;
     BlockHash next_hash = 1;
@@ -604,7 +604,7 @@ TEST_CASE("random slot allocator operations agree with plain lists") {
 }
 
 TEST_CASE("a warm slot allocator allocates nothing, evictions included") {
-  Fixture f(1000, 100);
+  AllocatorFixture f(1000, 100);
   f.unreference(f.all);
   Slots out(10);
   Hashes hashes(10);

@@ -18,7 +18,7 @@ namespace {
 
 using Blocks = std::vector<BlockId>;
 
-constexpr std::int64_t block_size_tokens = 16;
+constexpr std::int64_t block_tokens = 16;
 
 /// Ranks by the tokens that a state saves, and lowers no rank by a use.
 class SavedTokens final : public LearningPolicy {
@@ -54,10 +54,10 @@ struct Prompts {
 };
 
 /// The states of a slot allocator as a list; every choice by a scan, every fact from scratch.
-class Model {
+class RankingModel {
  public:
-  Model(const BlockPool& blocks, const Prompts& prompts, std::int32_t slots, std::shared_ptr<EvictionPolicy> policy,
-        bool kv_follows)
+  RankingModel(const BlockPool& blocks, const Prompts& prompts, std::int32_t slots,
+               std::shared_ptr<EvictionPolicy> policy, bool kv_follows)
       : blocks_(blocks),
         prompts_(prompts),
         slots_(slots),
@@ -127,7 +127,7 @@ class Model {
       if (!has(path[at])) continue;
       note_fork();
       auto& state = of_block_[path[at].index()];
-      state->end_tokens = static_cast<std::int64_t>(at + 1) * block_size_tokens;
+      state->end_tokens = static_cast<std::int64_t>(at + 1) * block_tokens;
       state->depth_blocks = static_cast<std::int32_t>(at) + 1;
       state->parent = states.empty() ? nullptr : of_block_[states.back()->block.index()];
       states.push_back(state.get());
@@ -290,7 +290,7 @@ class Pair {
     if (!met) return;
     for (const BlockId block : batch) {
       const BlockHash hash = Prompts::hash(block);
-      states_.set_tag(block, {.token_count = std::ssize(prompts_.path(block)) * block_size_tokens});
+      states_.set_tag(block, {.token_count = std::ssize(prompts_.path(block)) * block_tokens});
       states_.register_hashes({&block, 1}, {&hash, 1});
     }
   }
@@ -323,7 +323,7 @@ class Pair {
   SlotPool slots_;
   Blocks victims_;
   SlotAllocator states_;
-  Model model_;
+  RankingModel model_;
   Blocks held_;
   double now_s_ = 0;
 };

@@ -66,7 +66,7 @@ std::map<Bytes, Bytes> held_blocks(const PrefixTree& tree, BlockHashKind kind) {
   return held;
 }
 
-void insert(PrefixTree& tree, const Key& key, KvIndex first_kv, const Namespace& name_space = {}) {
+void insert_kv(PrefixTree& tree, const Key& key, KvIndex first_kv, const Namespace& name_space = {}) {
   std::vector<KvIndex> kv(key.size());
   std::iota(kv.begin(), kv.end(), first_kv);
   Freed freed;
@@ -92,18 +92,18 @@ TEST_CASE("KV events name new blocks and their parent, and blocks that left") {
                                     : event.kind == KvEvent::Kind::removed ? "removed"
                                                                            : "cleared");
                    }});
-  insert(tree, {1, 2, 3, 4, 5, 6, 9}, 0);
+  insert_kv(tree, {1, 2, 3, 4, 5, 6, 9}, 0);
   CHECK(keys == std::vector(prompt.keys.begin(), prompt.keys.begin() + 3));
   CHECK(parent == root_hash);
   CHECK(tokens == Key{1, 2, 3, 4, 5, 6});
   tree.match(Key{1, 2, 3, 4});  // a split tells nothing
-  insert(tree, {1, 2, 3, 4, 5, 6}, 10);
+  insert_kv(tree, {1, 2, 3, 4, 5, 6}, 10);
   CHECK(said == std::vector<std::string>{"stored"});
-  insert(tree, {1, 2, 3, 4, 5, 6, 7, 8}, 20);
+  insert_kv(tree, {1, 2, 3, 4, 5, 6, 7, 8}, 20);
   CHECK(keys == std::vector{prompt.keys[3]});
   CHECK(parent == prompt.keys[2]);
   CHECK(tokens == Key{7, 8});
-  insert(tree, {1, 2, 9, 9}, 30);
+  insert_kv(tree, {1, 2, 9, 9}, 30);
   CHECK(parent == prompt.keys[0]);
   Freed freed;
   tree.evict({.tokens = 1}, freed);
@@ -130,7 +130,7 @@ TEST_CASE("a router that follows KV events knows exactly the blocks in the tree"
       Freed freed;
       const std::int64_t dice = random.between(0, 99);
       if (dice < 50) {
-        insert(tree, key, next_kv, name);
+        insert_kv(tree, key, next_kv, name);
         next_kv += static_cast<KvIndex>(key.size());
       } else if (dice < 70) {
         tree.match(key, name);

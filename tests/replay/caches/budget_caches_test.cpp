@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "../sizes.hpp"
 #include "caches/policy_kind.hpp"
 #include "caches/replayer.hpp"
 #include "model_cache.hpp"
@@ -32,14 +33,6 @@ using stateport::test::for_each_seed;
 using stateport::test::Random;
 
 namespace {
-
-#ifdef STATEPORT_ENABLE_ASSERT
-constexpr bool assertions_on = true;
-#else
-constexpr bool assertions_on = false;
-#endif
-
-constexpr std::int64_t gib = std::int64_t{1} << 30;
 
 /// Of Qwen3-Next-80B-A3B with recurrent states in fp32.
 Budget qwen3_next(std::int64_t bytes) {
@@ -266,7 +259,7 @@ TEST_CASE("HIX hits more with any kind of hint, and node LRU neither more nor le
 }
 
 TEST_CASE("on generated workloads with little memory no simple policy wins over HIX") {
-  if constexpr (assertions_on) {
+  if constexpr (stateport::test::assertions_on) {
     MESSAGE("not replayed: too slow with assertions and sanitizers");
     return;
   }
@@ -323,7 +316,7 @@ void check_trace(const char* file, std::int64_t budget_gib, const std::vector<Ex
     MESSAGE("skipped: no " << path.string());
     return;
   }
-  if constexpr (assertions_on) {
+  if constexpr (stateport::test::assertions_on) {
     MESSAGE("not replayed: too slow with assertions and sanitizers");
     return;
   }

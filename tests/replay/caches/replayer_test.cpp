@@ -26,7 +26,7 @@ ServedCache make_cache(CacheIndex index, const Workload& workload, CheckpointPla
                       .placement = placement});
 }
 
-ReplayCounts replay(const Workload& workload, ServedCache& cache, PassMover& states) {
+ReplayCounts replay_all(const Workload& workload, ServedCache& cache, PassMover& states) {
   Replayer replayer(workload, cache, states);
   replayer.run([](std::int64_t) { return true; });
   cache.check_invariants();
@@ -46,7 +46,7 @@ TEST_CASE("every restored state is the one that the prompt needs, however often 
         for (const std::int64_t slots : {1, 7, 64}) {
           ServedCache cache = make_cache(index, workload, placement, slots);
           SymbolicPasses states(cache.room());
-          const ReplayCounts counts = replay(workload, cache, states);
+          const ReplayCounts counts = replay_all(workload, cache, states);
           CHECK(counts.requests == 300);
           CHECK(counts.first_mismatch.empty());
           CHECK(states.counts().mismatches == 0);
@@ -65,7 +65,7 @@ TEST_CASE("with more slots the hit rate grows, and few slots are best spent on b
       for (const CheckpointPlacement mode : placements) {
         NoPasses none;
         ServedCache cache = make_cache(CacheIndex::slots, workload, mode, slots);
-        rate[mode] = replay(workload, cache, none).token_hit_rate();
+        rate[mode] = replay_all(workload, cache, none).token_hit_rate();
         CHECK(rate[mode] >= before[mode]);
       }
       if (slots <= 128) {

@@ -26,8 +26,8 @@ using stateport::test::Random;
 namespace {
 
 constexpr std::array indexes = {CacheIndex::slots, CacheIndex::tree};
-constexpr std::array placements = {CheckpointPlacement::every, CheckpointPlacement::last, CheckpointPlacement::branch,
-                                   CheckpointPlacement::rungs};
+constexpr std::array drawn_placements = {CheckpointPlacement::every, CheckpointPlacement::last,
+                                         CheckpointPlacement::branch, CheckpointPlacement::rungs};
 
 /// Prompts over a small alphabet, so that prefixes are shared and left at every depth; 126 different ones.
 Blocks random_prompt(Random& random) {
@@ -47,7 +47,7 @@ ServedCache make_cache(CacheIndex index, std::int64_t blocks, std::int64_t slots
 TEST_CASE("an unlimited cache finds what the model of whole prefixes finds") {
   for_each_seed(100, [](Random& random, std::uint64_t) {
     for (const CacheIndex index : indexes) {
-      const CheckpointPlacement placement = placements[static_cast<std::size_t>(random.between(0, 3))];
+      const CheckpointPlacement placement = drawn_placements[static_cast<std::size_t>(random.between(0, 3))];
       ServedCache cache = make_cache(index, 126 + 6, 126, placement);
       ModelCache model(placement, block_size);
       for (int request = 0; request < 100; ++request) {
@@ -70,7 +70,8 @@ TEST_CASE("a small cache keeps its books, whatever does not fit") {
     for (const CacheIndex index : indexes) {
       const std::int64_t slots = random.between(1, 6);
       const std::int64_t pool = random.between(1, 30);
-      ServedCache cache = make_cache(index, pool, slots, placements[static_cast<std::size_t>(random.between(0, 3))]);
+      ServedCache cache =
+          make_cache(index, pool, slots, drawn_placements[static_cast<std::size_t>(random.between(0, 3))]);
       std::int64_t stored_states = 0;
       std::int64_t uncached = 0;
       for (int request = 0; request < 100; ++request) {

@@ -17,12 +17,6 @@ using stateport::CheckpointPlacement;
 
 namespace {
 
-#ifdef STATEPORT_ENABLE_ASSERT
-constexpr bool assertions_on = true;
-#else
-constexpr bool assertions_on = false;
-#endif
-
 /// Token hit rate in per cent with a cache that never evicts.
 double unlimited_hit_rate(CacheIndex index, const Workload& workload, CheckpointPlacement placement) {
   const std::int64_t distinct = workload.distinct_blocks();
@@ -51,7 +45,7 @@ void check_hit_rates(const char* file, double every, double last, double branch)
     return;
   }
   const Trace trace = read_trace(path);
-  if constexpr (assertions_on) {
+  if constexpr (stateport::test::assertions_on) {
     MESSAGE("read, not replayed: millions of blocks are too slow with assertions and sanitizers");
     return;
   }

@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/models.hpp>
 
+#include "../sizes.hpp"
 #include "report/json.hpp"
 #include "report/svg_plot.hpp"
 #include "workload/generator.hpp"
@@ -19,10 +20,9 @@
 
 using namespace stateport;
 using namespace stateport::replay;
+using stateport::replay::test::gib;
 
 namespace {
-
-constexpr std::int64_t gib = std::int64_t{1} << 30;
 
 /// A page and the JSON of the same run: an agent workload under 4 GiB.
 struct Run {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/sizing.hpp"
 
+#include "../sizes.hpp"
 #include "report/json.hpp"
 #include "report/sweep.hpp"
 #include "workload/generator.hpp"
@@ -15,10 +16,10 @@
 #include <vector>
 
 using namespace stateport::replay;
+using stateport::replay::test::gib;
 
 namespace {
 
-constexpr std::int64_t gib = std::int64_t{1} << 30;
 constexpr Budget budget = {
     .bytes = 8 * gib, .state_bytes = 77'266'944, .kv_bytes_per_token = 24'576, .block_size_tokens = 512};
 

@@ -19,10 +19,10 @@ std::vector<BlockIdentity> blocks_of(const TokenStream& stream) {
 }
 
 /// A token of the slow model: which text, and where in it.
-struct Token {
+struct Letter {
   std::uint64_t content;
   std::int64_t offset;
-  friend auto operator<=>(const Token&, const Token&) = default;
+  friend auto operator<=>(const Letter&, const Letter&) = default;
 };
 
 /// A stream and its tokens spelled out.
@@ -33,7 +33,7 @@ struct Spelled {
     for (std::int64_t i = 0; i < tokens; ++i) text.push_back({content, i});
   }
   TokenStream stream;
-  std::vector<Token> text;
+  std::vector<Letter> text;
 };
 
 }  // namespace
@@ -68,8 +68,8 @@ TEST_CASE("rewinding and appending the same text gives the same identities") {
 TEST_CASE("identities are equal exactly where the spelled-out prefixes are equal") {
   for_each_seed(200, [](Random& random, std::uint64_t) {
     const std::int64_t block_size = random.between(1, 7);
-    std::map<std::vector<Token>, BlockIdentity> identity_of;
-    std::map<BlockIdentity, std::vector<Token>> prefix_of;
+    std::map<std::vector<Letter>, BlockIdentity> identity_of;
+    std::map<BlockIdentity, std::vector<Letter>> prefix_of;
     for (int streams = 0; streams < 12; ++streams) {
       Spelled spelled(block_size);
       for (int pieces = 0; pieces < 5; ++pieces)
@@ -78,7 +78,7 @@ TEST_CASE("identities are equal exactly where the spelled-out prefixes are equal
       REQUIRE(blocks.size() == spelled.text.size() / static_cast<std::size_t>(block_size));
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         const auto end = spelled.text.begin() + static_cast<std::ptrdiff_t>(i + 1) * block_size;
-        const std::vector<Token> prefix(spelled.text.begin(), end);
+        const std::vector<Letter> prefix(spelled.text.begin(), end);
         CHECK(prefix_of.try_emplace(blocks[i], prefix).first->second == prefix);
         CHECK(identity_of.try_emplace(prefix, blocks[i]).first->second == blocks[i]);
       }
