@@ -11,7 +11,9 @@ checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly vendor=${1:?cuda or hip} headers=${2:?folder of the Kokkos headers}
 readonly build=$checkout/build/vendor-$vendor
 readonly package=$build/kokkos
-readonly kernel_sources=(gpu/launch.cpp gpu/align_launch.cpp gpu/step_launch.cpp)
+readonly isa=$build/isa
+readonly kernels=(launch align_launch step_launch)
+readonly kernel_objects=kernels/CMakeFiles/stateport_kernels.dir/src/gpu
 
 absent() {
   printf 'check-vendor-compile: %s: not checked. %s\n' "$vendor" "$1" >&2
@@ -99,35 +101,47 @@ compile() {
     return 1
   }
   mapfile -t objects < <(cmake --build "$build/objects" -- -t targets all |
-    sed -nE 's,^((backends|kernels|tiers|perf/CMakeFiles/(stateport_)?gpu_[a-z_]*\.dir)/.*\.cpp\.o): .*,\1,p; t; s,^(.*\.cpp\.o): (CUDA|HIP)_COMPILER.*,\1,p')
+    sed -nE 's,^((backends|kernels|tiers|perf/CMakeFiles/(stateport_)?gpu_[a-z_]*\.dir)/.*\.cpp\.o): .*,\1,p; t; s,^(.*\.cpp\.o): (CUDA|HIP)_COMPILER.*,\1,p' |
+    grep -vxF "$(printf "$kernel_objects/%s.cpp.o\n" "${kernels[@]}")")
   [ "${#objects[@]}" -gt 0 ] || { printf 'check-vendor-compile: no sources found\n' >&2 && return 1; }
+  compile_kernels || return
   cmake --build "$build/objects" -- -k 0 "${objects[@]}"
-  printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "${#objects[@]}"
+  printf 'check-vendor-compile: %s: %s sources compiled\n' "$vendor" "$((${#objects[@]} + ${#kernels[@]}))"
 }
 
-# inspect: compiles the sources of the copy kernels once more, as far as instructions that can be read.
+# compile_kernels: the sources of the copy kernels, beside each other, keeping instructions that can be read.
+compile_kernels() {
+  local kernel waiting=() status=0
+  rm -rf "$isa"
+  mkdir -p "$isa"
+  for kernel in "${kernels[@]}"; do
+    compile_kernel "$kernel" &
+    waiting+=($!)
+  done
+  for kernel in "${waiting[@]}"; do wait "$kernel" || status=1; done
+  return "$status"
+}
+
+compile_kernel() {
+  local object=$kernel_objects/$1.cpp.o command log=$isa/$1.ptxas
+  command=$(cd "$build/objects" && ninja -t commands -s "$object")
+  case $vendor in
+    cuda) command+=" --keep --keep-dir $isa -Xptxas -v" ;;
+    hip) command+=" -save-temps=obj" ;;
+  esac
+  (cd "$build/objects" && mkdir -p "$kernel_objects" && bash -c "$command") >"$log" 2>&1 || {
+    cat "$log"
+    return 1
+  }
+  [ "$vendor" = cuda ] || cp "$build/objects/$kernel_objects/$1"-hip-*.s "$isa/$1.s"
+}
+
+# inspect: looks at the instructions that were kept.
 inspect() {
-  local name object command isa=$build/isa
   command -v python3 >/dev/null || {
     printf 'check-vendor-compile: %s: python3 is not here: instructions were not looked at\n' "$vendor" >&2
     return 0
   }
-  rm -rf "$isa"
-  mkdir -p "$isa"
-  for object in "${kernel_sources[@]}"; do
-    name=$(basename "$object" .cpp)
-    object=kernels/CMakeFiles/stateport_kernels.dir/src/$object.o
-    command=$(cd "$build/objects" && ninja -t commands "$object" | tail -n 1)
-    command=${command/ -o $object/}
-    if [ "$vendor" = cuda ]; then
-      command=$(sed -E 's/ "?--generate-code=[^ ]+//g; s/ -c / -arch=sm_90 -ptx /' <<<"$command")
-      (cd "$build/objects" && bash -c "$command -o $isa/$name.ptx") || return 1
-      ptxas -v -O3 -arch=sm_90 "$isa/$name.ptx" -o "$isa/$name.cubin" >"$isa/$name.ptxas" 2>&1 || return 1
-    else
-      command=${command/ -c / --offload-device-only -S }
-      (cd "$build/objects" && bash -c "$command -o $isa/$name.s") || return 1
-    fi
-  done
   python3 -B "$checkout/cmake/check_isa.py" "$vendor" "$isa"
 }
 

@@ -53,7 +53,8 @@ stateport_status stateport_tree_create(const stateport_tree_options* options, st
   return guarded([&] {
     create(out, [&] {
       const auto given = read_struct<stateport_tree_options>(options, "options");
-      return std::make_shared<TreeObject>(options_from_c(given), TreeVictimFunction{given.on_victim, given.on_victim_context});
+      return std::make_shared<TreeObject>(options_from_c(given),
+                                          TreeVictimFunction{given.on_victim, given.on_victim_context});
     });
   });
 }
