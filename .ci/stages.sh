@@ -7,10 +7,13 @@
 . cmake/provision/apt.sh
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+export LC_ALL=C   # `times` prints decimal points
 only=()          # stages that were asked for; none: all
+declare -A met   # stages that there are, by name
 summary=()       # a line for each stage that ran
 declare -A used  # seconds of processor of each stage that passed, by name
 absent=0         # stages whose toolchain is not here
+unfinished=0     # stages whose time was up
 
 wanted() {
   local name
@@ -21,8 +24,8 @@ wanted() {
   return 1
 }
 
-# processor_s: sets processor_s to the seconds of processor that the commands of this shell have used so far.
-processor_s() {
+# read_processor: sets processor_s to the seconds of processor that the commands of this shell have used so far.
+read_processor() {
   local user system
   times >"$logs/times"
   { read -r _ && read -r user system; } <"$logs/times"
@@ -39,7 +42,7 @@ slowest_tests() {
   {
     sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.+ +Passed +([0-9.]+) sec.*/\2 s \1/p' "$1"
     sed -nE 's/^([0-9.]+)s (call|setup|teardown) +([^ ]+).*/\1 s \3/p' "$1"
-  } | sort -rn | head -n 6 | sed 's/^/      /'
+  } | sort -rn | sed -n '1,6s/^/      /p'
 }
 
 # stage NAME COMMAND…: runs it without input, tells its times, and ends the run when it fails. Exit code 77: its
@@ -47,12 +50,13 @@ slowest_tests() {
 stage() {
   local name=$1 began=$SECONDS status=0 before tests
   shift
+  met[$name]=yes
   wanted "$name" || return 0
   printf '\n=== %s\n' "$name"
-  processor_s
+  read_processor
   before=$processor_s
   "$@" </dev/null 2>&1 | tee "$logs/stage" || status=${PIPESTATUS[0]}
-  processor_s
+  read_processor
   local took="$((SECONDS - began)) s, $((processor_s - before)) s of processor"
   case $status in
     0)
@@ -64,7 +68,10 @@ stage() {
       summary+=("$name: NOT CHECKED, its toolchain is absent on this machine")
       absent=$((absent + 1))
       ;;
-    75) summary+=("$name: NOT FINISHED in $took: run it again with the same results file") ;;
+    75)
+      summary+=("$name: NOT FINISHED in $took: run it again with the same results file")
+      unfinished=$((unfinished + 1))
+      ;;
     *)
       printf '=== %s: FAILED (exit code %s) after %s\n' "$name" "$status" "$took"
       exit 1
@@ -98,9 +105,33 @@ check_tools() {
   esac
 }
 
-# tell_summary: the table of all stages that ran.
+# host_libraries: sets prefix to a folder with the libraries of core for the machine's own compilers.
+host_libraries() {
+  prefix_provide core libfmt-dev robin-map-dev libxxhash-dev libssl-dev doctest-dev nlohmann-json3-dev libcli11-dev \
+    libbenchmark-dev || fail "the libraries of core cannot be had from this machine's package archive"
+}
+
+# core_on_host SEEDS BATCHES: core with the machine's own compiler, at most so many seeds.
+core_on_host() {
+  if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null || ! command -v g++ >/dev/null; then
+    printf 'no cmake, ninja or g++ is installed on the machine itself\n'
+    return 77
+  fi
+  g++ --version | sed -n 1p
+  host_libraries && cmake -P cmake/StateportEnvironment.cmake build/core &&
+    CMAKE_PREFIX_PATH=$prefix/usr cmake --preset core "-DCMAKE_UNITY_BUILD=$2" &&
+    cmake --build --preset core -j 2 && STATEPORT_TEST_SEEDS_MAX=$1 ctest --preset core -j 2
+}
+
+# tell_summary: the table of all stages that ran. Exit code 1: a stage was asked for that is not there; 75: the time of
+# one was up.
 tell_summary() {
+  local name
+  for name in ${only[@]+"${only[@]}"}; do
+    [ -n "${met[$name]:-}" ] || fail "there is no stage $name" "there are: ${!met[*]}"
+  done
   printf '\n=== all stages, %s s\n' "$SECONDS"
   printf '%s\n' "${summary[@]}"
   [ "$absent" = 0 ] || printf '%s stages were not checked on this machine\n' "$absent"
+  [ "$unfinished" = 0 ] || return 75
 }

@@ -103,7 +103,8 @@ function(stateport_use_kokkos target)
       get_target_property(sources ${target} SOURCES)
     endif()
     list(FILTER sources INCLUDE REGEX "\\.cpp$")
-    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES LANGUAGE ${Kokkos_COMPILE_LANGUAGE})
+    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES
+      LANGUAGE ${Kokkos_COMPILE_LANGUAGE} SKIP_UNITY_BUILD_INCLUSION ON)
     set_target_properties(${target} PROPERTIES
       ${Kokkos_COMPILE_LANGUAGE}_STANDARD 20 ${Kokkos_COMPILE_LANGUAGE}_STANDARD_REQUIRED ON)
   elseif(Kokkos_ENABLE_CUDA AND COMMAND kokkos_compilation)

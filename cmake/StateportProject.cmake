@@ -18,7 +18,8 @@ target_compile_features(stateport_options INTERFACE cxx_std_20)
 # Options are aggregates with defaults, filled by designated initialisers: leaving members out is meant.
 target_compile_options(stateport_options INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wsign-conversion;-Wno-missing-field-initializers>"
-  # Batches include sources, which gcc then takes for headers.
+  # gcc warns of members whose type lies in an anonymous namespace, unless they stand in the file that it compiles. A
+  # batch includes its sources, so there it warns without cause.
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
 
 set(STATEPORT_SANITIZE "" CACHE STRING "Sanitizers for every target, for example address,undefined")
@@ -31,7 +32,7 @@ if(STATEPORT_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 
 # Compiles the sources of this folder's targets eight at a time, in half the time; -DCMAKE_UNITY_BUILD=OFF compiles each
-# alone. Not for what is measured or installed, unless -DCMAKE_UNITY_BUILD=ON says so.
+# alone. The library and the benchmarks are compiled so only where -DCMAKE_UNITY_BUILD=ON says so.
 macro(stateport_compile_in_batches)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
     set(CMAKE_UNITY_BUILD ON)

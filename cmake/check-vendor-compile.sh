@@ -111,14 +111,14 @@ compile() {
 
 # compile_kernels: the sources of the copy kernels, beside each other, keeping instructions that can be read.
 compile_kernels() {
-  local kernel waiting=() status=0
+  local kernel process waiting=() status=0
   rm -rf "$isa"
   mkdir -p "$isa"
   for kernel in "${kernels[@]}"; do
     compile_kernel "$kernel" &
     waiting+=($!)
   done
-  for kernel in "${waiting[@]}"; do wait "$kernel" || status=1; done
+  for process in "${waiting[@]}"; do wait "$process" || status=1; done
   return "$status"
 }
 

@@ -139,10 +139,9 @@ class Bench:
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_project(self.tree)
-        if not (self.build_folder / "build.ninja").is_file():
-            subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE,
-                            *(CONFIGURE_CORE if core_only else CONFIGURE_ALL), *options.configure], check=True,
-                           stdout=subprocess.DEVNULL)
+        subprocess.run(["cmake", "-S", self.tree, "-B", self.build_folder, *CONFIGURE,
+                        *(CONFIGURE_CORE if core_only else CONFIGURE_ALL), *options.configure], check=True,
+                       stdout=subprocess.DEVNULL)
         if PYTHON in self.programs:
             calls = self.tree / "python" / "stateport" / "_c.py"
             calls.unlink(missing_ok=True)
@@ -303,9 +302,9 @@ class Results:
     def open(self, mutants):
         return [mutant for mutant in mutants if self.content(mutant) not in self.noticed]
 
-    def skip(self):
+    def skip(self, mutants=1):
         with self.lock:
-            self.skipped += 1
+            self.skipped += mutants
 
     def add(self, mutant, content, answer, took_s):
         with self.lock:
@@ -379,7 +378,9 @@ def main():
     wanted = results.open(mutants)
     for group in ([one for one in wanted if program_of(one) in OF_CORE],
                   [one for one in wanted if program_of(one) not in OF_CORE]):
-        if group and not plant_all(options, group, results):
+        if time.monotonic() > options.deadline:
+            results.skip(len(group))
+        elif group and not plant_all(options, group, results):
             return 1
     earlier = f" ({len(mutants) - len(wanted)} of them noticed earlier)" if len(wanted) < len(mutants) else ""
     left = f", {results.skipped} not planted: the time was up" if results.skipped else ""

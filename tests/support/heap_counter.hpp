@@ -7,8 +7,8 @@
 
 namespace stateport::test {
 
-/// Calls of operator new by this thread so far. heap_counter.cpp, which
-/// replaces operator new, is linked into every program that names one of these.
+/// Calls of operator new by this thread so far. The library
+/// stateport_heap_counter replaces operator new.
 [[nodiscard]] std::uint64_t heap_allocations() noexcept;
 
 /// Of those with an alignment that do not throw, which are counted here alone: memory of states, of an OpenMP build's

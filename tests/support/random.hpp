@@ -26,13 +26,15 @@ constexpr std::uint64_t seeds_of_build(std::uint64_t count) {
 }
 
 /// Runs `body(Random&, seed)` for seeds_of_build(count) seeds and names the seed of a failure. STATEPORT_TEST_SEED=n
-/// runs seed n alone; STATEPORT_TEST_SEEDS=n runs n seeds, STATEPORT_TEST_SEEDS_MAX=n at most n, and
+/// runs seed n alone; STATEPORT_TEST_SEEDS=n runs n seeds, STATEPORT_TEST_SEEDS_MIN=n at least n, STATEPORT_TEST_SEEDS_MAX=n at most n, and
 /// STATEPORT_TEST_FIRST_SEED=n those from n on, so that a long run can be shared between processes.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body&& body) {
   std::uint64_t first = 1;
   count = seeds_of_build(count);
   if (const char* seeds = std::getenv("STATEPORT_TEST_SEEDS")) count = std::stoull(seeds);
+  if (const char* least = std::getenv("STATEPORT_TEST_SEEDS_MIN"))
+    count = std::max<std::uint64_t>(count, std::stoull(least));
   if (const char* most = std::getenv("STATEPORT_TEST_SEEDS_MAX"))
     count = std::min<std::uint64_t>(count, std::stoull(most));
   if (const char* from = std::getenv("STATEPORT_TEST_FIRST_SEED")) first = std::stoull(from);

@@ -367,7 +367,7 @@ TEST_CASE("random ranks, losses and damage never make a read answer what was not
     for (const std::int32_t size : {1, 2, 4})
       for (std::int32_t rank = 0; rank < size; ++rank)
         ranks.push_back(std::make_unique<SetRank>(objects, set_of({0, 2, rank, size})));
-    std::set<std::string> there, damaged_names;  // the model: names of whole_spec objects, and of damaged ones
+    std::set<std::string> there, damaged_names;  // the model: names of whole objects, and of damaged ones
     for (int step = 0; step < 40; ++step) {
       SetRank& rank = *ranks[below(random, ranks.size())];
       const ImageKey key = key_of(random.between(0, 2));
