@@ -4,6 +4,7 @@
 #include "failing_cache.hpp"
 #include "random.hpp"
 #include "random_engine.hpp"
+#include "state_world.hpp"
 
 #include <doctest/doctest.h>
 
@@ -13,6 +14,8 @@
 
 using namespace stateport;
 using stateport::test::FailingCache;
+using stateport::test::Below;
+using stateport::test::every_index;
 using stateport::test::Random;
 using stateport::test::RandomEngine;
 

@@ -22,6 +22,8 @@
 
 using namespace stateport;
 using stateport::test::one_key;
+using stateport::test::Below;
+using stateport::test::every_index;
 using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;

@@ -2,6 +2,7 @@
 #include "caches/checkpoint_depths.hpp"
 #include "caches/replayer.hpp"
 #include "caches/served_cache.hpp"
+#include "random.hpp"
 #include "workload/trace.hpp"
 
 #include <doctest/doctest.h>
