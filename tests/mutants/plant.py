@@ -60,8 +60,8 @@ IDLE_LIMIT_S = 120
 # They may wait in a loop. All tests together take a tenth of this on a machine that does little else.
 TIME_LIMIT_S = 1800
 # Each source alone: a fault changes one.
-CONFIGURE = ["-G", "Ninja", "-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG",
-             f"-DSTATEPORT_SHARED_DIR={CHECKOUT.parent / 'shared'}"]
+CONFIGURE = ["-G", "Ninja", "-DCMAKE_UNITY_BUILD=OFF", "-DCMAKE_BUILD_TYPE=Release",
+             "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG", f"-DSTATEPORT_SHARED_DIR={CHECKOUT.parent / 'shared'}"]
 CONFIGURE_CORE = ["-DSTATEPORT_CORE_ONLY=ON", "-DSTATEPORT_BUILD_PERF=OFF"]
 CONFIGURE_ALL = ["-DSTATEPORT_CORE_ONLY=OFF", "-DSTATEPORT_BACKEND=OPENMP"]
 

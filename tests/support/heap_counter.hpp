@@ -7,8 +7,7 @@
 
 namespace stateport::test {
 
-/// Calls of operator new by this thread so far. The library
-/// stateport_heap_counter replaces operator new.
+/// Calls of operator new by this thread so far. The library stateport_heap_counter replaces operator new.
 [[nodiscard]] std::uint64_t heap_allocations() noexcept;
 
 /// Of those with an alignment that do not throw, which are counted here alone: memory of states, of an OpenMP build's

@@ -26,8 +26,9 @@ constexpr std::uint64_t seeds_of_build(std::uint64_t count) {
 }
 
 /// Runs `body(Random&, seed)` for seeds_of_build(count) seeds and names the seed of a failure. STATEPORT_TEST_SEED=n
-/// runs seed n alone; STATEPORT_TEST_SEEDS=n runs n seeds, STATEPORT_TEST_SEEDS_MIN=n at least n, STATEPORT_TEST_SEEDS_MAX=n at most n, and
-/// STATEPORT_TEST_FIRST_SEED=n those from n on, so that a long run can be shared between processes.
+/// runs seed n alone; STATEPORT_TEST_SEEDS=n runs n seeds, STATEPORT_TEST_SEEDS_MIN=n at least n,
+/// STATEPORT_TEST_SEEDS_MAX=n at most n, and STATEPORT_TEST_FIRST_SEED=n those from n on, so that a long run can be
+/// shared between processes.
 template <class Body>
 void for_each_seed(std::uint64_t count, Body&& body) {
   std::uint64_t first = 1;
