@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Stages of .ci/run and .ci/deep: their times, their slowest tests, and what both need. Sourced by them, in the checkout.
+# Stages of .ci/run and .ci/deep: their times, their slowest tests, and functions that both use. They source
+# this file in the checkout.
 # shellcheck source=cmake/provision/common.sh
 . cmake/provision/common.sh
 # shellcheck source=cmake/provision/apt.sh
@@ -37,7 +38,7 @@ read_processor() {
   processor_s=$sum
 }
 
-# slowest_tests LOG: the tests that took longest of what ctest and pytest printed.
+# slowest_tests LOG: the six slowest tests in the output of ctest and pytest.
 slowest_tests() {
   {
     sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) \.+ +Passed +([0-9.]+) sec.*/\2 s \1/p' "$1"
@@ -61,7 +62,7 @@ stage() {
   case $status in
     0)
       summary+=("$name: passed in $took")
-      # shellcheck disable=SC2034 # for those who source this
+      # shellcheck disable=SC2034 # .ci/run and .ci/deep read it
       used[$name]=$((processor_s - before))
       ;;
     77)
@@ -111,7 +112,8 @@ host_libraries() {
     libbenchmark-dev || fail "the libraries of core cannot be had from this machine's package archive"
 }
 
-# core_on_host SEEDS BATCHES: core with the machine's own compiler, at most so many seeds.
+# core_on_host SEEDS BATCHES: core with the machine's own compiler, with at most SEEDS seeds a test; BATCHES is ON or
+# OFF, CMake's unity build.
 core_on_host() {
   if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null || ! command -v g++ >/dev/null; then
     printf 'no cmake, ninja or g++ is installed on the machine itself\n'

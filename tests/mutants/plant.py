@@ -16,8 +16,8 @@ Each is planted alone. Of programs with doctest those tests are built and run al
 seeds. A fault that no test notices is a survivor, and a missing test. --check only looks whether every `old` is there
 exactly once.
 
---files: only faults in the files that this file lists, one a line. --jobs: so many faults at a time, each in a copy of
-its own. --minutes: none is planted after this time. --results: a line of JSON for every fault; those that this
+--files: only faults in the files that this file lists, one a line. --jobs: the number of faults at a time, each in a copy
+of its own. --minutes: none is planted after this time. --results: a line of JSON for every fault; those that this
 file says were noticed, of the same entry in the same file, are left out, so that a run can be ended and go on later.
 --python: for tests of Python, one that has numpy, torch and pytest (and transformers, for its adapter).
 

@@ -19,7 +19,7 @@
 
 namespace stateport::test {
 
-/// What random tiers keep below the device.
+/// The kinds of images that random tiers keep below the device.
 enum class Below : std::uint8_t { nothing, tiers, states_alone };
 
 /// Two first blocks of four tokens with one 63-bit key under xxh3_128, and different digests. They were found by
