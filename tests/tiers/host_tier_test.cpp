@@ -7,6 +7,7 @@
 
 #include "heap_counter.hpp"
 #include "random.hpp"
+#include "transfer_keys.hpp"
 
 #include <doctest/doctest.h>
 
@@ -18,19 +19,14 @@
 #include <vector>
 
 using namespace stateport;
+using test::kv_image;
 using test::Random;
+using test::state_image;
 using State = HostTier::State;
 
 namespace {
 
 constexpr std::size_t host_page = 4096;
-
-ImageKey state_image(std::uint64_t prefix, std::int32_t group = 0) {
-  return {.prefix = {{prefix, 0}}, .tokens = 16, .group = group};
-}
-ImageKey block_image(std::uint64_t prefix) {
-  return {.prefix = {{prefix, 1}}, .tokens = 16, .content = CacheContent::kv_block};
-}
 
 /// Frames of 4 pages: one state, or two of a second group, or four blocks.
 HostTierOptions small_options(std::size_t frames, std::size_t staging_frames = 0) {
@@ -92,7 +88,7 @@ TEST_CASE("a full tier reserves nothing, and a frame serves every size when it i
   CHECK(tier.capacity(1) == 4);
   CHECK(tier.capacity(2) == 8);
   std::vector<HostImage> blocks;
-  for (std::uint64_t i = 0; i < 5; ++i) blocks.push_back(tier.reserve(block_image(i)).value());
+  for (std::uint64_t i = 0; i < 5; ++i) blocks.push_back(tier.reserve(kv_image(i)).value());
   CHECK_FALSE(tier.reserve(state_image(1)).has_value());
   CHECK_FALSE(tier.reserve(state_image(1, 1)).has_value());
   CHECK(tier.room(2) == 3);
@@ -114,8 +110,8 @@ TEST_CASE("a place of a kind is base plus place times stride, aligned for direct
   }
   std::vector<std::pair<const std::byte*, const std::byte*>> ranges;
   std::vector<HostImage> images{tier.reserve(state_image(1)).value(), tier.reserve(state_image(1, 1)).value(),
-                                tier.reserve(state_image(2, 1)).value(), tier.reserve(block_image(1)).value(),
-                                tier.reserve_staging(block_image(1)).value()};
+                                tier.reserve(state_image(2, 1)).value(), tier.reserve(kv_image(1)).value(),
+                                tier.reserve_staging(kv_image(1)).value()};
   for (const HostImage image : images) {
     const std::int32_t kind = tier.kind_of(tier.key(image));
     const std::span<std::byte> bytes = tier.bytes(image);
@@ -132,9 +128,9 @@ TEST_CASE("staging is beside the budget, is never found, and goes with its reade
   HostResource memory;
   HostTier tier(memory, small_options(1, 1));
   const HostImage image = tier.reserve(state_image(1)).value();
-  const HostImage first = tier.reserve_staging(block_image(1)).value();
-  const HostImage second = tier.reserve_staging(block_image(1)).value();
-  CHECK_FALSE(tier.find(block_image(1)).valid());
+  const HostImage first = tier.reserve_staging(kv_image(1)).value();
+  const HostImage second = tier.reserve_staging(kv_image(1)).value();
+  CHECK_FALSE(tier.find(kv_image(1)).valid());
   CHECK_FALSE(tier.reserve_staging(state_image(2)).has_value());
   CHECK(tier.staging_room(2) == 2);
   CHECK(tier.usage().images == 1);
@@ -176,7 +172,7 @@ TEST_CASE("bad options, groups and keys are refused by name, and memory that is 
   HostTier tier(memory, {.budget_bytes = 8 * host_page, .state_image_bytes = {4 * host_page}});
   CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(state_image(1, 1))), doctest::Contains("image.group = 1"),
                        InvalidArgument);
-  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(block_image(1))), doctest::Contains("kv_block"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(static_cast<void>(tier.reserve(kv_image(1))), doctest::Contains("kv_block"), InvalidArgument);
   static_cast<void>(tier.reserve(state_image(1)));
   CHECK_THROWS_AS(static_cast<void>(tier.reserve(state_image(1))), InvalidArgument);
   std::vector<HostImage> images(2);
@@ -215,7 +211,7 @@ TEST_CASE("a lookup answers every key, those that differ in one field included")
 namespace {
 ImageKey random_key(Random& random) {
   const auto prefix = static_cast<std::uint64_t>(random.between(0, 12));
-  return random.chance(50) ? block_image(prefix) : state_image(prefix, random.between32(0, 1));
+  return random.chance(50) ? kv_image(prefix) : state_image(prefix, random.between32(0, 1));
 }
 }  // namespace
 
@@ -313,8 +309,8 @@ TEST_CASE("nothing is allocated after construction") {
   const std::uint64_t before = test::heap_allocations();
   bool all = true;
   for (std::uint64_t round = 0; round < 3; ++round) {
-    for (std::uint64_t i = 0; i < 80; ++i) all = tier.publish(tier.reserve(block_image(i)).value()) && all;
-    for (std::uint64_t i = 0; i < 80; ++i) all = tier.remove(tier.find(block_image(i))) && all;
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.publish(tier.reserve(kv_image(i)).value()) && all;
+    for (std::uint64_t i = 0; i < 80; ++i) all = tier.remove(tier.find(kv_image(i))) && all;
   }
   CHECK(all);
   CHECK(test::heap_allocations() == before);
@@ -326,7 +322,7 @@ TEST_CASE("a tier that has no memory for its records is not made, and keeps none
   std::optional<HostTier> tier;
   CHECK(test::fail_each_allocation([&](std::uint64_t) { tier.emplace(just_enough, small_options(20, 2)); },
                                    [](std::uint64_t) {}) > 5);
-  for (std::uint64_t i = 0; i < 80; ++i) REQUIRE(tier->reserve(block_image(i)));
+  for (std::uint64_t i = 0; i < 80; ++i) REQUIRE(tier->reserve(kv_image(i)));
   // Who asks for all keys and has no memory for them changes nothing.
   std::vector<ImageKey> keys;
   CHECK(test::fail_each_allocation([&](std::uint64_t) { keys = tier->keys(); },

@@ -20,7 +20,7 @@ namespace {
 const StateSpec whole = StateSpec::uniform(4, {.window = 3, .dim = 48}, {.shape = {24, 2, 32}});
 const ModelLayout layout(whole, {.axis = 1, .bands = {{.extent = 48, .parts = 24}}},
                          {.axis = 0, .bands = {{.extent = 24, .parts = 24}}});
-const ImageKey key{.prefix = {{7, 8}}, .tokens = 96};
+const ImageKey object_key{.prefix = {{7, 8}}, .tokens = 96};
 
 std::string refused(const ModelShard& rank, const ObjectSetOptions& options) {
   try {
@@ -31,7 +31,7 @@ std::string refused(const ModelShard& rank, const ObjectSetOptions& options) {
   return {};
 }
 
-std::string first_name(const ModelLayout& model, const ObjectSetOptions& options, const ImageKey& of = key) {
+std::string first_name(const ModelLayout& model, const ObjectSetOptions& options, const ImageKey& of = object_key) {
   return ObjectSet(model, {}, options).name(0, of);
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("ranks of every number have the same objects between them, each once")
         for (std::size_t i = 0; i < set.size(); ++i) {
           REQUIRE(set.offset(i) == end);
           end += set.layout(i).image_bytes();
-          REQUIRE(objects.emplace(set.name(i, key), set.layout(i).image_bytes()).second);
+          REQUIRE(objects.emplace(set.name(i, object_key), set.layout(i).image_bytes()).second);
         }
         REQUIRE(set.bytes() == end);
       }
@@ -104,7 +104,7 @@ TEST_CASE("a name tells apart all that makes an object another one, and nothing 
   CHECK(is_new(first_name(layout, options, {.prefix = {{7, 8}}, .tokens = 97})));
   CHECK(is_new(first_name(layout, options, {.prefix = {{7, 9}}, .tokens = 96})));
   CHECK(is_new(first_name(layout, options, {.prefix = {{6, 8}}, .tokens = 96})));
-  CHECK(is_new(ObjectSet(layout, {}, options).name(1, key)));
+  CHECK(is_new(ObjectSet(layout, {}, options).name(1, object_key)));
   // Machines of two versions of the format do not remove each other's objects.
   CHECK(first_name(layout, options).starts_with("v" + std::to_string(ImageLayout::version) + "/"));
   CHECK(is_new(first_name(ModelLayout(whole, {.axis = 1, .bands = {{.extent = 48, .parts = 48}}},
@@ -119,19 +119,19 @@ TEST_CASE("a sealed set is checked object by object") {
   const ObjectSet set(layout, {}, {.model = ModelId(1), .grid = {.head_groups = 2, .layers_per_object = 2}});
   REQUIRE(set.size() == 4);
   std::vector<std::byte> bytes(set.bytes(), std::byte{5});
-  CHECK(set.check(bytes, key) == TransferStatus::damaged);
-  set.seal(bytes, key);
-  CHECK(set.check(bytes, key) == TransferStatus::done);
+  CHECK(set.check(bytes, object_key) == TransferStatus::damaged);
+  set.seal(bytes, object_key);
+  CHECK(set.check(bytes, object_key) == TransferStatus::done);
   CHECK(set.check(bytes, {.prefix = {{7, 8}}, .tokens = 97}) == TransferStatus::wrong_position);
   const ObjectSet foreign(layout, {}, {.model = ModelId(2), .grid = {.head_groups = 2, .layers_per_object = 2}});
-  CHECK(foreign.check(bytes, key) == TransferStatus::foreign_layout);
+  CHECK(foreign.check(bytes, object_key) == TransferStatus::foreign_layout);
   for (std::size_t i = 0; i < set.size(); ++i) {
     std::byte& byte = bytes[set.offset(i) + set.layout(i).section_offset(1)];
     byte ^= std::byte{1};
-    CHECK(set.check(bytes, key) == TransferStatus::damaged);
+    CHECK(set.check(bytes, object_key) == TransferStatus::damaged);
     byte ^= std::byte{1};
   }
-  CHECK(set.check(std::span(bytes).first(bytes.size() - 1), key) == TransferStatus::damaged);
+  CHECK(set.check(std::span(bytes).first(bytes.size() - 1), object_key) == TransferStatus::damaged);
 }
 
 TEST_CASE("objects refuse grids that do not fit the rank, and types that do not fit the model") {

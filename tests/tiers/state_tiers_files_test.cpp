@@ -31,9 +31,9 @@ namespace {
 constexpr std::int32_t blocks = 40;
 
 /// One group of states and KV, with host memory for six states, and files.
-struct World {
-  explicit World(const std::string& folder, std::uint64_t model = 1,
-                 std::uint64_t capacity_bytes = std::uint64_t{1} << 26, std::size_t transfers_max = 4096)
+struct FilesWorld {
+  explicit FilesWorld(const std::string& folder, std::uint64_t model = 1,
+                      std::uint64_t capacity_bytes = std::uint64_t{1} << 26, std::size_t transfers_max = 4096)
       : tiers(memory, {.states = {&states.store()},
                        .kv = &kv.store(),
                        .model = ModelId(model),
@@ -75,7 +75,7 @@ TEST_CASE("what was copied to files is there after a restart, bit for bit") {
   const test::TemporaryFolder folder;
   std::vector<ImageKey> keys;
   {
-    World world(folder.images());
+    FilesWorld world(folder.images());
     std::vector<Transfer> stores;
     for (std::int32_t slot = 0; slot < 4; ++slot) {
       const ImageKey key = state_image(static_cast<std::uint64_t>(slot));
@@ -90,7 +90,7 @@ TEST_CASE("what was copied to files is there after a restart, bit for bit") {
     CHECK(world.tiers.files()->keys().size() == 4);
     CHECK(world.tiers.host().usage().images == 2);
   }
-  World world(folder.images());
+  FilesWorld world(folder.images());
   CHECK(world.tiers.host().usage().images == 0);
   for (std::int32_t slot = 0; slot < 4; ++slot) {
     const ImageKey key = state_image(static_cast<std::uint64_t>(slot));
@@ -105,7 +105,7 @@ TEST_CASE("what was copied to files is there after a restart, bit for bit") {
 
 TEST_CASE("images without a cache are put, found, got and removed in both tiers") {
   const test::TemporaryFolder folder;
-  World world(folder.images());
+  FilesWorld world(folder.images());
   std::vector<SlotImage> low, high;
   for (std::int32_t slot = 0; slot < 4; ++slot) {
     const SlotImage image{state_image(static_cast<std::uint64_t>(slot)), SlotId{slot}};
@@ -171,7 +171,7 @@ TEST_CASE("images without a cache are put, found, got and removed in both tiers"
 TEST_CASE("drain copies all that host memory holds, and only that") {
   const test::TemporaryFolder folder;
   {
-    World world(folder.images());
+    FilesWorld world(folder.images());
     std::vector<Transfer> stores;
     for (std::int32_t block = 0; block < 8; ++block) {
       world.kv.fill(block, kv_image(static_cast<std::uint64_t>(block)));
@@ -193,7 +193,7 @@ TEST_CASE("drain copies all that host memory holds, and only that") {
     CHECK(world.tiers.drain(world.stream) == 0);
     world.wait();
   }
-  World world(folder.images());
+  FilesWorld world(folder.images());
   for (std::int32_t block = 0; block < 8; ++block) {
     const ImageKey key = kv_image(static_cast<std::uint64_t>(block));
     CHECK(world.run(load_from(Medium::file, 1, key, block + 20)) == TransferStatus::done);
@@ -203,7 +203,7 @@ TEST_CASE("drain copies all that host memory holds, and only that") {
 
 TEST_CASE("drain begins no copy while more loads than its bound are under way") {
   const test::TemporaryFolder folder;
-  World world(folder.images(), 1, std::uint64_t{1} << 26, 2);
+  FilesWorld world(folder.images(), 1, std::uint64_t{1} << 26, 2);
   world.states.fill(0, state_image(1));
   CHECK(world.run(store_to(Medium::file, 1, state_image(1), 0)) == TransferStatus::done);
   for (std::uint64_t prefix = 2; prefix <= 5; ++prefix)
@@ -223,21 +223,21 @@ TEST_CASE("a folder of another model gives clean misses, and a full one no room"
   const test::TemporaryFolder folder;
   const ImageKey a = state_image(1), b = state_image(2);
   {
-    World world(folder.images(), 1, 5 * 4096);
+    FilesWorld world(folder.images(), 1, 5 * 4096);
     world.states.fill(0, a);
     CHECK(world.run(store_to(Medium::file, 1, a, 0)) == TransferStatus::done);
     CHECK(world.run(store_to(Medium::file, 2, b, 0)) == TransferStatus::no_room);
     CHECK(world.run(load_from(Medium::file, 3, a, 1)) == TransferStatus::done);
     CHECK(world.states.holds(1, a));
   }
-  World other(folder.images(), 2);
+  FilesWorld other(folder.images(), 2);
   CHECK(other.tiers.files()->keys().empty());
   CHECK(other.run(load_from(Medium::file, 1, a, 0)) == TransferStatus::gone);
 }
 
 TEST_CASE("a byte of a file that changed is found before anything is loaded") {
   const test::TemporaryFolder folder;
-  World world(folder.images());
+  FilesWorld world(folder.images());
   const ImageKey a = state_image(1);
   world.states.fill(0, a);
   CHECK(world.run(store_to(Medium::file, 1, a, 0)) == TransferStatus::done);
@@ -259,9 +259,9 @@ TEST_CASE("a byte of a file that changed is found before anything is loaded") {
 
 TEST_CASE("files need staging memory and a folder, and transfers with files a file tier") {
   const test::TemporaryFolder folder;
-  World world(folder.images());
+  FilesWorld world(folder.images());
   PinnedResource memory;
-  StateTiersOptions options{.states = {&world.states.store()}, .host_budget_bytes = 10 * World::frame_bytes};
+  StateTiersOptions options{.states = {&world.states.store()}, .host_budget_bytes = 10 * FilesWorld::frame_bytes};
   StateTiers plain(memory, options);
   CHECK(plain.files() == nullptr);
   CHECK_THROWS_AS(static_cast<void>(plain.drain(world.stream)), InvalidState);
@@ -282,7 +282,7 @@ TEST_CASE("random transfers with a real folder load what their keys say, restart
     const test::TemporaryFolder folder;
     std::set<std::uint64_t> in_file;
     for (int run = 0; run < 2; ++run) {
-      World world(folder.images());
+      FilesWorld world(folder.images());
       REQUIRE(world.tiers.files()->keys().size() == in_file.size());
       for (int step = 0; step < 20; ++step) {
         const auto prefix = static_cast<std::uint64_t>(random.between(1, 12));

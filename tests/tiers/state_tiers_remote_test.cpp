@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::int32_t heads = 24;
 
-std::vector<TransferStatus> wait_for_all(StateTiers& tiers, const Stream& stream) {
+std::vector<TransferStatus> statuses_of_all(StateTiers& tiers, const Stream& stream) {
   std::vector<TransferResult> all, some(3);
   while (tiers.in_flight() > 0) {
     stream.synchronize();
@@ -105,22 +105,22 @@ struct TiersRank {
   }
   TransferStatus find(const ImageKey& key) {
     tiers.find(stream, {&key, 1});
-    return wait_for_all(tiers, stream).at(0);
+    return statuses_of_all(tiers, stream).at(0);
   }
   TransferStatus put(const ImageKey& key, std::int32_t slot, Medium to = Medium::remote) {
     const SlotImage image{key, SlotId{slot}};
     tiers.put(stream, {&image, 1}, to);
-    return wait_for_all(tiers, stream).at(0);
+    return statuses_of_all(tiers, stream).at(0);
   }
   TransferStatus get(const ImageKey& key, std::int32_t slot) {
     tiers.get(stream, key, SlotId{slot});
-    return wait_for_all(tiers, stream).at(0);
+    return statuses_of_all(tiers, stream).at(0);
   }
   /// One transfer, and how it ended.
   TransferStatus run(Transfer transfer) {
     transfer.id = 1;
     tiers.execute(stream, {{&transfer, 1}});
-    return wait_for_all(tiers, stream).at(0);
+    return statuses_of_all(tiers, stream).at(0);
   }
 };
 

@@ -106,8 +106,8 @@ TEST_CASE("states and KV come back bit for bit, whatever their spec and place, a
 namespace {
 
 /// One group of states, and KV.
-struct World {
-  explicit World(std::size_t budget_bytes = much)
+struct TiersWorld {
+  explicit TiersWorld(std::size_t budget_bytes = much)
       : tiers(
             memory,
             {.states = {&states.store()}, .kv = &kv.store(), .model = ModelId(1), .host_budget_bytes = budget_bytes}) {}
@@ -121,7 +121,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("an image in host memory has the format of images") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::default_stream();
   world.states.fill(2, state_image(1));
   const TransferId put = world.tiers.put(stream, state_image(1), SlotId{2});
@@ -137,7 +137,7 @@ TEST_CASE("an image in host memory has the format of images") {
 }
 
 TEST_CASE("put and get number their transfers apart from those of a RequestCache, and drops are the caller's") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::default_stream();
   world.states.fill(0, state_image(1));
   const TransferId put = world.tiers.put(stream, state_image(1), SlotId{0});
@@ -158,7 +158,7 @@ TEST_CASE("put and get number their transfers apart from those of a RequestCache
 }
 
 TEST_CASE("an image of KV that names a group is refused before anything begins") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::default_stream();
   ImageKey image = kv_image(1);
   image.group = 9;
@@ -170,7 +170,7 @@ TEST_CASE("an image of KV that names a group is refused before anything begins")
 }
 
 TEST_CASE("loads from elsewhere are left to the engine") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::default_stream();
   Transfer load = load_from(Medium::host, 7, kv_image(1), 2);
   load.from = Medium::elsewhere;
@@ -182,7 +182,7 @@ TEST_CASE("loads from elsewhere are left to the engine") {
 }
 
 TEST_CASE("copies on different streams run one behind the other") {
-  World world;
+  TiersWorld world;
   const Stream first = Stream::create(), second = Stream::create();
   for (std::uint64_t round = 1; round <= 20; ++round) {
     const auto slot = SlotId{static_cast<std::int32_t>(round % 3)};
@@ -198,7 +198,7 @@ TEST_CASE("copies on different streams run one behind the other") {
 }
 
 TEST_CASE("a plan longer than a launch takes as arguments stores and loads all of it") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::create();
   std::vector<Transfer> stores, loads;
   for (std::int32_t block = 0; block < 300; ++block) {
@@ -216,7 +216,7 @@ TEST_CASE("a plan longer than a launch takes as arguments stores and loads all o
 }
 
 TEST_CASE("nothing is allocated once as much was under way before") {
-  World world;
+  TiersWorld world;
   const Stream stream = Stream::create();
   std::vector<Transfer> plan;
   for (std::int32_t block = 0; block < 100; ++block)
@@ -238,12 +238,12 @@ TEST_CASE("nothing is allocated once as much was under way before") {
 
 TEST_CASE("tiers of nothing, of no memory, or for a graph are refused by name") {
   PinnedResource memory;
-  World world;
+  TiersWorld world;
   CHECK_THROWS_WITH_AS(StateTiers(memory, {.host_budget_bytes = much}), doctest::Contains("states = empty"),
                        InvalidArgument);
   CHECK_THROWS_WITH_AS(StateTiers(memory, {.states = {nullptr}, .host_budget_bytes = much}),
                        doctest::Contains("states = nullptr"), InvalidArgument);
-  CHECK_THROWS_WITH_AS(World(4096), doctest::Contains("budget_bytes = 4096"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(TiersWorld(4096), doctest::Contains("budget_bytes = 4096"), InvalidArgument);
   CHECK_THROWS_WITH_AS(static_cast<void>(world.tiers.layout(CacheContent::state, 1)), doctest::Contains("group = 1"),
                        InvalidArgument);
   CHECK(world.tiers.layout(CacheContent::kv_block).options().model == ModelId(1));

@@ -14,23 +14,23 @@
 namespace stateport::replay {
 namespace {
 
-double ratio(double part, double whole) {
+double quotient(double part, double whole) {
   return whole == 0 ? 0 : part / whole;
 }
-double ratio(std::int64_t part, std::int64_t whole) {
-  return ratio(static_cast<double>(part), static_cast<double>(whole));
+double quotient(std::int64_t part, std::int64_t whole) {
+  return quotient(static_cast<double>(part), static_cast<double>(whole));
 }
 
 void add_hit_rates(const FleetCounts& counts, std::vector<FleetFigure>& figures) {
   const auto rate = [&](Medium medium) {
-    return ratio(counts.hit_tokens[static_cast<std::size_t>(medium)], counts.input_tokens);
+    return quotient(counts.hit_tokens[static_cast<std::size_t>(medium)], counts.input_tokens);
   };
-  figures.push_back({"token_hit_rate", ratio(counts.all_hit_tokens(), counts.input_tokens)});
+  figures.push_back({"token_hit_rate", quotient(counts.all_hit_tokens(), counts.input_tokens)});
   figures.push_back({"device_token_hit_rate", rate(Medium::device)});
   figures.push_back({"host_token_hit_rate", rate(Medium::host)});
   figures.push_back({"file_token_hit_rate", rate(Medium::file)});
   figures.push_back({"remote_token_hit_rate", rate(Medium::remote)});
-  figures.push_back({"request_hit_rate", ratio(counts.requests_hit, counts.requests)});
+  figures.push_back({"request_hit_rate", quotient(counts.requests_hit, counts.requests)});
 }
 
 void add_times(const FleetCounts& counts, double tokens_per_s, std::vector<FleetFigure>& figures) {
@@ -42,8 +42,8 @@ void add_times(const FleetCounts& counts, double tokens_per_s, std::vector<Fleet
   figures.push_back({"uncached_first_token_p50_s", quantile(counts.uncached_first_token_s, 0.5)});
   figures.push_back({"uncached_first_token_p90_s", quantile(counts.uncached_first_token_s, 0.9)});
   figures.push_back({"uncached_first_token_p99_s", quantile(counts.uncached_first_token_s, 0.99)});
-  figures.push_back({"saved_per_request_s", ratio(saved_s, requests)});
-  figures.push_back({"waited_per_request_s", ratio(counts.waited_s, requests)});
+  figures.push_back({"saved_per_request_s", quotient(saved_s, requests)});
+  figures.push_back({"waited_per_request_s", quotient(counts.waited_s, requests)});
 }
 
 void add_links(const FleetCounts& counts, std::vector<FleetFigure>& figures) {
@@ -62,18 +62,18 @@ void add_links(const FleetCounts& counts, std::vector<FleetFigure>& figures) {
     most_requests = std::max(most_requests, node.requests);
   }
   const auto nodes = static_cast<double>(counts.nodes.size());
-  figures.push_back({"link_bytes_mean", ratio(static_cast<double>(sum.link_bytes), nodes)});
+  figures.push_back({"link_bytes_mean", quotient(static_cast<double>(sum.link_bytes), nodes)});
   figures.push_back({"link_bytes_max", static_cast<double>(most_bytes)});
-  figures.push_back({"link_busy_mean", ratio(sum.link_busy_s, nodes * counts.end_s)});
-  figures.push_back({"link_busy_max", ratio(most_busy_s, counts.end_s)});
-  figures.push_back(
-      {"busiest_node_load", ratio(static_cast<double>(most_requests) * nodes, static_cast<double>(counts.requests))});
-  figures.push_back({"asked_images_per_request", ratio(sum.asked_images, counts.requests)});
-  figures.push_back({"found_images_per_request", ratio(sum.found_images, counts.requests)});
-  figures.push_back({"lost_images_per_request", ratio(sum.lost_images, counts.requests)});
-  figures.push_back({"failed_load_rate", ratio(counts.failed_loads, counts.requests)});
-  figures.push_back({"rerouted_rate", ratio(counts.rerouted_requests, counts.requests)});
-  figures.push_back({"stored_bytes_per_request", ratio(counts.remote.added_bytes, counts.requests)});
+  figures.push_back({"link_busy_mean", quotient(sum.link_busy_s, nodes * counts.end_s)});
+  figures.push_back({"link_busy_max", quotient(most_busy_s, counts.end_s)});
+  figures.push_back({"busiest_node_load",
+                     quotient(static_cast<double>(most_requests) * nodes, static_cast<double>(counts.requests))});
+  figures.push_back({"asked_images_per_request", quotient(sum.asked_images, counts.requests)});
+  figures.push_back({"found_images_per_request", quotient(sum.found_images, counts.requests)});
+  figures.push_back({"lost_images_per_request", quotient(sum.lost_images, counts.requests)});
+  figures.push_back({"failed_load_rate", quotient(counts.failed_loads, counts.requests)});
+  figures.push_back({"rerouted_rate", quotient(counts.rerouted_requests, counts.requests)});
+  figures.push_back({"stored_bytes_per_request", quotient(counts.remote.added_bytes, counts.requests)});
 }
 
 /// What a node may remember of the remote store: twice its share of all that the requests leave. It bounds what the

@@ -42,7 +42,7 @@ std::vector<std::int64_t> columns(std::span<const SweepCell> cells) {
   return budgets;
 }
 
-std::vector<PolicyKind> rows(std::span<const SweepCell> cells) {
+std::vector<PolicyKind> policies_of(std::span<const SweepCell> cells) {
   std::vector<PolicyKind> policies;
   for (const SweepCell& cell : cells)
     if (std::ranges::find(policies, cell.policy) == policies.end()) policies.push_back(cell.policy);
@@ -55,7 +55,7 @@ std::string table_of(std::span<const SweepCell> cells, const char* title, Value&
   std::string text = fmt::format("{:<24}", title);
   for (const std::int64_t budget : budgets) text += fmt::format("{:>14}", human_bytes(static_cast<double>(budget)));
   text += '\n';
-  for (const PolicyKind policy : rows(cells)) {
+  for (const PolicyKind policy : policies_of(cells)) {
     std::string row = fmt::format("  {:<22}", name(policy));
     for (const std::int64_t budget : budgets) {
       const auto cell = std::ranges::find_if(

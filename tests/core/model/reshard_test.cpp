@@ -30,7 +30,7 @@ Ranks content_of(const ModelLayout& layout, const std::vector<ReshardRank>& rank
 }
 
 /// Mamba-2 with 8 heads of 4 channels and 2 groups of 2.
-ModelLayout small(std::int32_t layers) {
+ModelLayout small_layout(std::int32_t layers) {
   const SplitBand group{.extent = 4, .parts = 2};
   return ModelLayout(StateSpec::uniform(layers, {.window = 3, .dim = 40}, {.shape = {8, 4, 2}}),
                      {.axis = 1, .bands = {{.extent = 32, .parts = 8}, group, group}},
@@ -70,7 +70,7 @@ TEST_CASE("random reshards move every element to its place exactly once") {
 }
 
 TEST_CASE("what all ranks hold of a replicated group is read from the smallest of them") {
-  const ModelLayout layout = small(1);
+  const ModelLayout layout = small_layout(1);
   std::vector<ReshardRank> four;
   for (std::int32_t rank = 0; rank < 4; ++rank) four.push_back({rank, {0, 1, rank, 4}});
   const auto slices = plan_reshard(layout, four, std::vector<ReshardRank>{{100, {0, 1, 0, 1}}});
@@ -81,7 +81,7 @@ TEST_CASE("what all ranks hold of a replicated group is read from the smallest o
 }
 
 TEST_CASE("a reshard refuses bad ranks") {
-  const ModelLayout layout = small(4);
+  const ModelLayout layout = small_layout(4);
   const std::vector<ReshardRank> good = {{0, {0, 4, 0, 1}}};
   const auto refused = [&](auto&& change) {
     std::vector<ReshardRank> ranks = {{100, {0, 4, 0, 2}}, {101, {0, 4, 1, 2}}};
@@ -103,7 +103,7 @@ TEST_CASE("a reshard refuses bad ranks") {
 }
 
 TEST_CASE("a reshard whose plan has no memory is planned anew") {
-  const ModelLayout layout = small(3);
+  const ModelLayout layout = small_layout(3);
   std::vector<ReshardRank> four;
   for (std::int32_t rank = 0; rank < 4; ++rank) four.push_back({rank, {0, 3, rank, 4}});
   const std::vector<ReshardRank> two{{100, {0, 3, 0, 2}}, {101, {0, 3, 1, 2}}};

@@ -33,7 +33,7 @@ BlockDigest digest_of(const SaltedBlock& block, std::uint64_t seed = 0) {
   return hasher.hash_block({}, block.tokens, {&salt, 1});
 }
 
-Tokens prompt_of(const SaltedBlock& block, std::int32_t more) {
+Tokens salted_prompt(const SaltedBlock& block, std::int32_t more) {
   Tokens tokens(block.tokens.begin(), block.tokens.end());
   for (Token i = 0; i < more; ++i) tokens.push_back(i);
   return tokens;
@@ -53,14 +53,14 @@ void check_shares_nothing(const RequestCacheOptions& options, std::size_t which,
   for (const bool is_below : {false, true}) {
     CAPTURE(is_below);
     Server server(options);
-    server.serve(prompt_of(block, more), {.salt = block.salt});
+    server.serve(salted_prompt(block, more), {.salt = block.salt});
     if (is_below) push_down(server);
-    const StartedRequest strange = server.serve(prompt_of(other, more), {.salt = other.salt});
+    const StartedRequest strange = server.serve(salted_prompt(other, more), {.salt = other.salt});
     CHECK(strange.reused_tokens == 0);
     CHECK(!strange.load.value_or(TierLoad{}).tokens);
     CHECK(!strange.lost);
     // Nor does the salt of one make the tokens of the other its own.
-    const StartedRequest mixed = server.serve(prompt_of(block, more), {.salt = other.salt});
+    const StartedRequest mixed = server.serve(salted_prompt(block, more), {.salt = other.salt});
     CHECK(mixed.reused_tokens == 0);
     CHECK(!mixed.load.value_or(TierLoad{}).tokens);
     CHECK(!mixed.lost);
@@ -68,10 +68,10 @@ void check_shares_nothing(const RequestCacheOptions& options, std::size_t which,
     // What is its own does come back, also while the other one's is on the device. What was on the device when its key
     // was taken may have gone.
     push_down(server);
-    if (is_below) server.serve(prompt_of(block, more), {.salt = block.salt});
+    if (is_below) server.serve(salted_prompt(block, more), {.salt = block.salt});
     const std::int64_t hit_tokens = server.cache->stats().hit_tokens;
     CHECK((hit_tokens > 0) == is_below);
-    server.serve(prompt_of(other, more), {.salt = other.salt});
+    server.serve(salted_prompt(other, more), {.salt = other.salt});
     CHECK(server.cache->stats().hit_tokens > hit_tokens);
   }
 }
@@ -108,9 +108,9 @@ TEST_CASE("a state of another prefix with one key is no hit behind KV that has t
       RequestCacheOptions options = options_with_tiers(index, {.host_bytes = 4000});
       if (index != CacheIndex::align) options.checkpoints = 4;
       Server server(options);
-      server.serve(prompt_of(block, 1), {.salt = block.salt});   // a state after the block
-      server.serve(prompt_of(other, 30), {.salt = other.salt});  // one much later
-      const StartedRequest started = server.serve(prompt_of(other, 1), {.salt = other.salt});
+      server.serve(salted_prompt(block, 1), {.salt = block.salt});   // a state after the block
+      server.serve(salted_prompt(other, 30), {.salt = other.salt});  // one much later
+      const StartedRequest started = server.serve(salted_prompt(other, 1), {.salt = other.salt});
       CHECK(started.reused_tokens == 0);
       CHECK(!started.load.value_or(TierLoad{}).tokens);
     }
@@ -124,12 +124,12 @@ TEST_CASE("KV of another prefix with one key is loaded all the same when the rem
       const SaltedBlock& block = one_key_of_tenants[which];
       const SaltedBlock& other = one_key_of_tenants[1 - which];
       Server server(options_with_tiers(index, {.remote_bytes = 4000}));
-      server.serve(prompt_of(other, 30), {.salt = other.salt});
+      server.serve(salted_prompt(other, 30), {.salt = other.salt});
       push_down(server);
       server.cache->reset();  // forgets what the remote tier has
-      server.serve(prompt_of(block, 1), {.salt = block.salt});
+      server.serve(salted_prompt(block, 1), {.salt = block.salt});
       CHECK(server.cache->stats().hit_tokens == 0);
-      const StartedRequest started = server.serve(prompt_of(other, 30), {.salt = other.salt});
+      const StartedRequest started = server.serve(salted_prompt(other, 30), {.salt = other.salt});
       CHECK(started.load.has_value());
       CHECK(server.cache->stats().hit_tokens == 32);
     }

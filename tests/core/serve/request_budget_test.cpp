@@ -24,7 +24,7 @@ namespace {
 constexpr std::int32_t block = 4;  // tokens
 
 /// A prompt as the names of its blocks, and tokens behind the last one.
-struct Blocks {
+struct NamedBlocks {
   std::vector<std::int32_t> names;
   std::int32_t extra = 1;
 
@@ -50,7 +50,7 @@ RequestCacheOptions options_of(CacheIndex index, CheckpointPlacement placement, 
 }
 
 /// Serves the prompt in one pass, then `decoded` tokens.
-StartedRequest serve(RequestCache& cache, const Blocks& blocks, std::int32_t decoded = 0) {
+StartedRequest serve(RequestCache& cache, const NamedBlocks& blocks, std::int32_t decoded = 0) {
   const std::vector<Token> tokens = blocks.tokens();
   const auto started = cache.start({.tokens = tokens});
   REQUIRE(started);
@@ -79,7 +79,7 @@ class ModelBudget {
     std::int64_t reused;  ///< both in tokens
   };
 
-  Found serve(const Blocks& prompt) {
+  Found serve(const NamedBlocks& prompt) {
     using Difference = std::vector<std::int32_t>::difference_type;
     const std::vector<std::int32_t>& names = prompt.names;
     const auto prefix = [&](std::int64_t depth) {
@@ -135,7 +135,7 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
     const auto cache = make_request_cache(options);
     ModelBudget model(options);
     for (int request = 0; request < 80; ++request) {
-      Blocks prompt;
+      NamedBlocks prompt;
       prompt.names.resize(static_cast<std::size_t>(random.between(0, 9)));
       for (std::int32_t& name : prompt.names) name = random.between32(1, 2);
       prompt.extra = prompt.names.empty() ? 1 : random.between32(0, block - 1);
@@ -177,7 +177,7 @@ void pass(RequestCache& cache, RequestId request, std::int32_t tokens) {
 }  // namespace
 
 TEST_CASE("of two requests that compute the same at a time one copy is kept, and is found") {
-  const std::vector<Token> prompt = Blocks{.names = {1, 2, 3, 4, 5, 6, 7, 8}}.tokens();
+  const std::vector<Token> prompt = NamedBlocks{.names = {1, 2, 3, 4, 5, 6, 7, 8}}.tokens();
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
     for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1} << 40, std::int64_t{8 * block + 4096}})
       for (const std::int32_t chunk : {33, 16})
@@ -213,7 +213,7 @@ TEST_CASE("a state that went while its prompt waited is made again") {
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
     options.max_requests = 2;
     const auto cache = make_request_cache(options);
-    const Blocks whole{.names = {1, 2, 3, 4}, .extra = 0};
+    const NamedBlocks whole{.names = {1, 2, 3, 4}, .extra = 0};
     serve(*cache, whole);
     const std::vector<Token> prompt = whole.tokens();
     const RequestId waiting = cache->start({.tokens = prompt})->request;
@@ -235,7 +235,7 @@ TEST_CASE("an order spares the request that ended last in a tree, whatever the b
     serve(*cache, {.names = {1, 2}});
     serve(*cache, {.names = {3, 4}, .extra = 3}, block + 1);  // and ends with a whole page
     CHECK(cache->usage().states == 1);
-    std::vector<Token> next = Blocks{.names = {3, 4}, .extra = 3}.tokens();
+    std::vector<Token> next = NamedBlocks{.names = {3, 4}, .extra = 3}.tokens();
     next.resize(4 * block, -2);
     next.push_back(7);
     CHECK(cache->start({.tokens = next})->reused_tokens == 4 * block);
@@ -262,7 +262,7 @@ TEST_CASE("a state that is there, and leaves the forward no token, costs no othe
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(options_of(index, CheckpointPlacement::last, 2));
-    const Blocks whole{.names = {1, 2}, .extra = 0};
+    const NamedBlocks whole{.names = {1, 2}, .extra = 0};
     serve(*cache, whole);
     serve(*cache, {.names = {5}});
     CHECK(serve(*cache, whole).lost == LostHit::too_few_tokens);

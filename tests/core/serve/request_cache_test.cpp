@@ -21,9 +21,9 @@
 #include <vector>
 
 using namespace stateport;
-using stateport::test::one_key;
 using stateport::test::Below;
 using stateport::test::every_index;
+using stateport::test::one_key;
 using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;
@@ -32,7 +32,7 @@ using Tokens = StateWorld::Tokens;
 
 namespace {
 
-RequestCacheOptions small(CacheIndex index, std::int32_t drafts = 0, bool overlap = false) {
+RequestCacheOptions small_cache(CacheIndex index, std::int32_t drafts = 0, bool overlap = false) {
   RequestCacheOptions options{.index = index,
                               .max_requests = 4,
                               .max_request_tokens = 96,
@@ -92,7 +92,7 @@ StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const Tokens&
 TEST_CASE("a second request continues from the state of the first, with every index") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    const RequestCacheOptions options = small(index);
+    const RequestCacheOptions options = small_cache(index);
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     CHECK(serve_alone(*cache, world, counting(50), 3).reused_tokens == 0);
@@ -118,7 +118,7 @@ TEST_CASE("a second request continues from the state of the first, with every in
 TEST_CASE("a state is kept where a pass ends on the last full block of the prompt, or where a shared prefix ends") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = small(index);
+    RequestCacheOptions options = small_cache(index);
     options.decode_checkpoint_tokens = 0;
     if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
     const auto cache = make_request_cache(options);
@@ -173,7 +173,7 @@ TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
         CAPTURE(static_cast<int>(index));
         CAPTURE(static_cast<int>(wanted.placement));
         CAPTURE(budget);
-        RequestCacheOptions options = small(index);
+        RequestCacheOptions options = small_cache(index);
         options.placement = wanted.placement;
         options.decode_checkpoint_tokens = 0;
         options.checkpoints = 20;
@@ -192,7 +192,7 @@ TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
 
 TEST_CASE("where there is room a tree keeps further states, which go first") {
   using Lengths = std::vector<std::int64_t>;
-  RequestCacheOptions options = small(CacheIndex::tree);
+  RequestCacheOptions options = small_cache(CacheIndex::tree);
   options.placement = CheckpointPlacement::branch;
   options.spare_checkpoint_tokens = 8;
   options.max_requests = 1;
@@ -241,7 +241,7 @@ TEST_CASE("where there is room a tree keeps further states, which go first") {
 TEST_CASE("a prompt of whole blocks that is cached to its end tells that the forward needs a token") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = small(index);
+    RequestCacheOptions options = small_cache(index);
     options.placement = CheckpointPlacement::every;
     options.checkpoints = 20;
     options.events = true;
@@ -260,7 +260,7 @@ TEST_CASE("a prompt of whole blocks that is cached to its end tells that the for
 TEST_CASE("a request that was preempted starts again where it was") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    const RequestCacheOptions options = small(index);
+    const RequestCacheOptions options = small_cache(index);
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     Tokens tokens = counting(40);
@@ -274,7 +274,7 @@ TEST_CASE("a request that was preempted starts again where it was") {
 TEST_CASE("the request cache refuses what cannot be, names it, and changes nothing") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    const auto cache = make_request_cache(small(index, 2));
+    const auto cache = make_request_cache(small_cache(index, 2));
     const Tokens prompt = counting(9);
     const auto started = cache->start({.tokens = prompt, .now_s = 5});
     const RequestId id = started->request;
@@ -328,7 +328,7 @@ TEST_CASE("the request cache refuses what cannot be, names it, and changes nothi
 TEST_CASE("a request whose prompt gave no token cannot decode yet") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    const auto cache = make_request_cache(small(index, 2));
+    const auto cache = make_request_cache(small_cache(index, 2));
     const Tokens prompt = counting(9);
     const RequestId id = cache->start({.tokens = prompt})->request;
     const std::array<std::int32_t, 1> none = {0};
@@ -343,7 +343,7 @@ TEST_CASE("a request whose prompt gave no token cannot decode yet") {
 
 TEST_CASE("options that cannot be are refused") {
   const auto refused = [](CacheIndex index, auto&& change) {
-    RequestCacheOptions options = small(index, 2);
+    RequestCacheOptions options = small_cache(index, 2);
     change(options);
     CHECK_THROWS_AS(static_cast<void>(make_request_cache(options)), InvalidArgument);
   };
@@ -369,7 +369,7 @@ TEST_CASE("options that cannot be are refused") {
       options.layout_fingerprint = 0;
       for (StateGroup& group : options.groups) group.layout_fingerprint = 0;
     });
-    RequestCacheOptions unchecked = small(index);
+    RequestCacheOptions unchecked = small_cache(index);
     unchecked.layout_fingerprint = 0;
     unchecked.unchecked_layout = true;
     CHECK(make_request_cache(unchecked) != nullptr);
@@ -379,7 +379,7 @@ TEST_CASE("options that cannot be are refused") {
     options.max_requests = 1 << 12;
     options.max_request_tokens = options.kv_tokens = 1 << 22;
   });
-  refused(CacheIndex::tree, [](auto& options) { options.groups = small(CacheIndex::align).groups; });
+  refused(CacheIndex::tree, [](auto& options) { options.groups = small_cache(CacheIndex::align).groups; });
   const auto spare = [](CheckpointPlacement placement, std::int64_t tokens) {
     return [=](auto& options) {
       options.placement = placement;
@@ -404,7 +404,7 @@ TEST_CASE("options that cannot be are refused") {
 TEST_CASE("what finds no room is named, and the rest of the batch runs") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = small(index);
+    RequestCacheOptions options = small_cache(index);
     options.kv_tokens = 96;
     const auto cache = make_request_cache(options);
     const Tokens first = counting(60);
@@ -431,7 +431,7 @@ namespace {
 /// Serves three prompts, of which two states can be kept beside that of a fourth. Which of them can be continued then?
 /// `decoded`: what a request leaves is a state of its output, else one of its prompt.
 std::vector<bool> kept_of_three(CacheIndex index, bool decoded, bool at_start, const std::array<ReuseHint, 3>& hints) {
-  RequestCacheOptions options = small(index);
+  RequestCacheOptions options = small_cache(index);
   options.max_requests = 1;
   options.kv_tokens = 1000;
   options.checkpoints = 3;
@@ -487,7 +487,7 @@ TEST_CASE("what is said of a request's end decides whose state goes, with every 
 TEST_CASE("a state that lost its place to others is a hit lost to eviction, and the order says which one that is") {
   for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::fifo, EvictionOrder::mru}) {
     CAPTURE(name(order));
-    RequestCacheOptions options = small(CacheIndex::align);
+    RequestCacheOptions options = small_cache(CacheIndex::align);
     // A request that goes into its second block holds two; one more can be cached then.
     options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
     options.eviction = order;
@@ -524,7 +524,7 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
   REQUIRE(first.prefix() != second.prefix());
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::align}) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = small(index);
+    RequestCacheOptions options = small_cache(index);
     if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
     options.events = true;
     const auto cache = make_request_cache(options);
@@ -559,7 +559,7 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
 }
 
 TEST_CASE("a request that decodes inside a block of states holds its window alone") {
-  RequestCacheOptions options = small(CacheIndex::align);
+  RequestCacheOptions options = small_cache(CacheIndex::align);
   options.max_requests = 2;
   // One request that goes into its next block, which holds two, and one that does so two tokens later.
   options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
@@ -696,7 +696,7 @@ TEST_CASE("a warm request cache allocates nothing for decode steps") {
   for (const auto& [index, scrub] : cases) {
     CAPTURE(static_cast<int>(index));
     CAPTURE(scrub);
-    RequestCacheOptions options = small(index, 2);
+    RequestCacheOptions options = small_cache(index, 2);
     options.scrub = scrub;
     options.max_request_tokens = 500;
     options.kv_tokens = 4000;

@@ -23,14 +23,14 @@ using Blocks = std::vector<BlockId>;
 using Hashes = std::vector<BlockHash>;
 
 constexpr std::int64_t block_size_tokens = 16;
-constexpr EvictionOrder orders[] = {EvictionOrder::lru,  EvictionOrder::lfu,      EvictionOrder::fifo,
-                                    EvictionOrder::slru, EvictionOrder::priority, EvictionOrder::filo,
-                                    EvictionOrder::gdsf, EvictionOrder::hix};
+constexpr EvictionOrder slot_orders[] = {EvictionOrder::lru,  EvictionOrder::lfu,      EvictionOrder::fifo,
+                                         EvictionOrder::slru, EvictionOrder::priority, EvictionOrder::filo,
+                                         EvictionOrder::gdsf, EvictionOrder::hix};
 
 /// Remembers what it was shown and told; the state that saves the fewest tokens goes first.
-class Witness final : public LearningPolicy {
+class SlotWitness final : public LearningPolicy {
  public:
-  explicit Witness(std::int32_t draws = 0) : draws_(draws) {}
+  explicit SlotWitness(std::int32_t draws = 0) : draws_(draws) {}
 
   std::string_view name() const noexcept override { return "witness"; }
   VictimKey key(const VictimFacts& facts) const noexcept override {
@@ -105,7 +105,7 @@ Hashes hashes_of(int prompt, std::int32_t blocks) {
 }  // namespace
 
 TEST_CASE("a slot allocator tells its policy where states are and what their loss would cost") {
-  const auto policy = std::make_shared<Witness>();
+  const auto policy = std::make_shared<SlotWitness>();
   Cache cache(4, policy);
   // One prompt of 8 blocks with states after 2, 5 and 8, in blocks 0, 1 and 2.
   cache.store(0, Cache::hash(1, 2), 2);
@@ -143,7 +143,7 @@ TEST_CASE("a slot allocator tells its policy where states are and what their los
 }
 
 TEST_CASE("what hangs on an evicted state falls back to the next one that is left") {
-  const auto policy = std::make_shared<Witness>();
+  const auto policy = std::make_shared<SlotWitness>();
   Cache cache(4, policy);
   cache.store(0, Cache::hash(1, 3), 3);
   cache.store(1, Cache::hash(1, 4), 4);
@@ -183,7 +183,7 @@ TEST_CASE("LRU gives up the state that saves most, GDSF and HIX do not") {
 }
 
 TEST_CASE("a request that is noted again, at its end, counts no look-up and no use again") {
-  const auto witness = std::make_shared<Witness>();
+  const auto witness = std::make_shared<SlotWitness>();
   Cache cache(4, witness);
   cache.store(0, Cache::hash(1, 2), 2);
   cache.store(1, Cache::hash(1, 4), 4);
@@ -236,7 +236,7 @@ TEST_CASE("never told of requests, a slot allocator with GDSF or HIX gives up th
 
 TEST_CASE("a slot allocator refuses policies it cannot serve and requests that make no sense") {
   CHECK_THROWS_AS(Cache(1, make_eviction_policy(EvictionOrder::mru)), InvalidArgument);
-  const auto shared = std::make_shared<Witness>();
+  const auto shared = std::make_shared<SlotWitness>();
   Cache cache(2, shared);
   CHECK_THROWS_AS(Cache(2, shared), InvalidState);
   const Hashes hashes = hashes_of(1, 2);
@@ -334,11 +334,11 @@ void release_one(test::Random& random, Cache& cache, Blocks& held) {
 
 TEST_CASE("with any policy a slot allocator evicts as many states as it must, and only those it may") {
   test::for_each_seed(2000, [](test::Random& random, std::uint64_t seed) {
-    const std::size_t which = seed % (2 * std::size(orders));
+    const std::size_t which = seed % (2 * std::size(slot_orders));
     const std::shared_ptr<EvictionPolicy> policy =
-        which < std::size(orders)
-            ? make_eviction_policy(orders[which], {.positions = 32, .samples = random.between32(0, 3)})
-            : std::make_shared<Witness>(random.between32(0, 3));
+        which < std::size(slot_orders)
+            ? make_eviction_policy(slot_orders[which], {.positions = 32, .samples = random.between32(0, 3)})
+            : std::make_shared<SlotWitness>(random.between32(0, 3));
     CAPTURE(policy->name());
     Cache cache(random.between32(0, 6), policy, random.between32(2, 10));
     std::map<SlotId, int> pins;
@@ -404,7 +404,7 @@ TEST_CASE("with any policy a slot allocator evicts as many states as it must, an
 }
 
 TEST_CASE("a warm slot allocator with a policy allocates nothing, evictions and learning included") {
-  for (const EvictionOrder order : orders) {
+  for (const EvictionOrder order : slot_orders) {
     Cache cache(20, make_eviction_policy(order), 100);
     Hashes hashes = hashes_of(1, 3);
     const auto step = [&](std::int32_t round) {

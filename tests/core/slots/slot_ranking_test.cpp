@@ -37,8 +37,8 @@ std::shared_ptr<EvictionPolicy> make_policy(std::int64_t which) {
 }
 
 /// Blocks of prompts that begin alike: the prompt of a block goes on from that of its parent.
-struct Prompts {
-  Prompts(test::Random& random, std::int32_t blocks) {
+struct RankedPrompts {
+  RankedPrompts(test::Random& random, std::int32_t blocks) {
     for (std::int32_t block = 0; block < blocks; ++block) parents.push_back(random.between32(-1, block - 1));
   }
   /// The blocks of the prompt that ends with this one, the first one first.
@@ -56,7 +56,7 @@ struct Prompts {
 /// The states of a slot allocator as a list; every choice by a scan, every fact from scratch.
 class RankingModel {
  public:
-  RankingModel(const BlockPool& blocks, const Prompts& prompts, std::int32_t slots,
+  RankingModel(const BlockPool& blocks, const RankedPrompts& prompts, std::int32_t slots,
                std::shared_ptr<EvictionPolicy> policy, bool kv_follows)
       : blocks_(blocks),
         prompts_(prompts),
@@ -115,7 +115,7 @@ class RankingModel {
     const Blocks path = prompts_.path(end);
     PromptFacts told = prompt;
     std::vector<PositionKey> keys;
-    for (const BlockId block : path) keys.push_back(static_cast<PositionKey>(Prompts::hash(block)));
+    for (const BlockId block : path) keys.push_back(static_cast<PositionKey>(RankedPrompts::hash(block)));
     told.blocks = static_cast<std::int32_t>(path.size());
     told.keys = std::span(keys).first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
     std::vector<State*> states;
@@ -219,7 +219,7 @@ class RankingModel {
   }
 
   const BlockPool& blocks_;
-  const Prompts& prompts_;
+  const RankedPrompts& prompts_;
   std::int32_t slots_;
   bool kv_follows_;
   std::shared_ptr<EvictionPolicy> policy_;
@@ -243,7 +243,7 @@ class Pair {
     Blocks all(prompts_.parents.size());
     REQUIRE(blocks_.allocate(all));
     std::vector<BlockHash> hashes;
-    for (const BlockId block : all) hashes.push_back(Prompts::hash(block));
+    for (const BlockId block : all) hashes.push_back(RankedPrompts::hash(block));
     blocks_.register_hashes(all, hashes);
     blocks_.release(all);
   }
@@ -289,7 +289,7 @@ class Pair {
     REQUIRE(met == model_.allocate(batch));
     if (!met) return;
     for (const BlockId block : batch) {
-      const BlockHash hash = Prompts::hash(block);
+      const BlockHash hash = RankedPrompts::hash(block);
       states_.set_tag(block, {.token_count = std::ssize(prompts_.path(block)) * block_tokens});
       states_.register_hashes({&block, 1}, {&hash, 1});
     }
@@ -298,7 +298,7 @@ class Pair {
     const Blocks path = prompts_.path(end);
     const auto length = static_cast<std::int32_t>(path.size());
     std::vector<BlockHash> hashes;
-    for (const BlockId block : path) hashes.push_back(Prompts::hash(block));
+    for (const BlockId block : path) hashes.push_back(RankedPrompts::hash(block));
     now_s_ += static_cast<double>(random_.between(0, 100)) / 10;
     const PromptFacts prompt{.usable_blocks = length - random_.between32(0, 1),
                              .matched_blocks = random_.between32(0, length),
@@ -318,7 +318,7 @@ class Pair {
   }
 
   test::Random& random_;
-  Prompts prompts_;
+  RankedPrompts prompts_;
   BlockPool blocks_;
   SlotPool slots_;
   Blocks victims_;

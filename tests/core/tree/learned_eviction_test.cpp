@@ -92,7 +92,7 @@ class Served {
   KvIndex next_kv_ = 0;
 };
 
-std::vector<Token> random_prompt(Random& random) {
+std::vector<Token> drawn_prompt(Random& random) {
   std::vector<Token> prompt(static_cast<std::size_t>(random.between(1, 14)));
   for (Token& token : prompt) token = random.chance(85) ? 1 : 2;
   return prompt;
@@ -106,7 +106,7 @@ void serve_at_random(Random& random, EvictionOrder order) {
   for (int step = 0; step < 60; ++step) {
     const auto kind = random.between(0, 5);
     if (kind <= 2) {
-      const std::vector<Token> prompt = random_prompt(random);
+      const std::vector<Token> prompt = drawn_prompt(random);
       now_s += static_cast<double>(random.between(0, 40));
       const auto checkpoint = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(prompt.size())));
       const ReuseHint hint{.last_turn = random.chance(10), .session = static_cast<std::uint64_t>(random.between(0, 3))};

@@ -83,9 +83,9 @@ Request random_request(Random& random) {
 }
 
 /// A tree that is asked and told of random prompts, and what its policy must have heard.
-class Told {
+class ToldTree {
  public:
-  explicit Told(Random& random)
+  explicit ToldTree(Random& random)
       : page_(random.between32(1, 4)),
         position_tokens_(random.between32(1, 9)),
         step_((position_tokens_ + page_ - 1) / page_ * page_),
@@ -138,7 +138,7 @@ class Told {
 
 TEST_CASE("a prefix has one key, whether the tree holds all of it, some of it or nothing") {
   test::for_each_seed(2000, [](Random& random, std::uint64_t) {
-    Told told(random);
+    ToldTree told(random);
     for (int step = 0; step < 60; ++step) {
       const Request request = random_request(random);
       const auto kind = random.between(0, 19);

@@ -23,9 +23,9 @@ using test::Random;
 
 namespace {
 
-constexpr EvictionOrder orders[] = {EvictionOrder::hix, EvictionOrder::gdsf, EvictionOrder::lru,
-                                    EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru,
-                                    EvictionOrder::mru, EvictionOrder::filo, EvictionOrder::priority};
+constexpr EvictionOrder victim_orders[] = {EvictionOrder::hix, EvictionOrder::gdsf, EvictionOrder::lru,
+                                           EvictionOrder::lfu, EvictionOrder::fifo, EvictionOrder::slru,
+                                           EvictionOrder::mru, EvictionOrder::filo, EvictionOrder::priority};
 
 /// A state saves the tokens after the longest shorter prefix with a state; the fewest go first.
 class Saved final : public LearningPolicy {
@@ -38,8 +38,8 @@ class Saved final : public LearningPolicy {
 };
 
 /// A victim as it was told, with copies of what its spans showed.
-struct Told {
-  explicit Told(const Victim& victim)
+struct ToldVictim {
+  explicit ToldVictim(const Victim& victim)
       : node(victim.node),
         end_tokens(victim.end_tokens),
         slot(victim.slot),
@@ -52,7 +52,7 @@ struct Told {
   StateTag tag;
   std::vector<Token> tokens;
   std::vector<KvIndex> kv;
-  friend bool operator==(const Told&, const Told&) = default;
+  friend bool operator==(const ToldVictim&, const ToldVictim&) = default;
 };
 
 /// A tree under random calls. What its listener is told must be what the tree held before the call.
@@ -92,7 +92,7 @@ class Watched {
     for (const NodeInfo& node : tree.nodes()) check_node(node);
   }
 
-  std::vector<Told> told;
+  std::vector<ToldVictim> told;
   std::vector<SlotId> kept;
 
  private:
@@ -151,16 +151,16 @@ class Watched {
         {.tokens = kind == 0 ? amount : 0, .states = kind == 1 ? amount : 0, .bytes = kind == 2 ? 3 * amount : 0},
         freed);
     std::vector<KvIndex> gone;
-    for (const Told& victim : told) {
+    for (const ToldVictim& victim : told) {
       check_told(victim, freed);
       gone.insert(gone.end(), victim.kv.begin(), victim.kv.end());
     }
     REQUIRE(gone == freed.kv);
-    REQUIRE(std::ranges::count_if(told, [](const Told& victim) { return victim.slot.valid(); }) ==
+    REQUIRE(std::ranges::count_if(told, [](const ToldVictim& victim) { return victim.slot.valid(); }) ==
             std::ssize(freed.slots) + std::ssize(kept) - kept_before);
   }
   /// The first thing told of a node is what the node held before the call.
-  void check_told(const Told& victim, const Freed& freed) {
+  void check_told(const ToldVictim& victim, const Freed& freed) {
     const auto held = std::ranges::find(seen_, victim.node, [](const Copy& copy) { return copy.info.id; });
     REQUIRE(held != seen_.end());
     REQUIRE(victim.end_tokens == held->info.end_tokens);
@@ -195,7 +195,7 @@ class Watched {
 
 TEST_CASE("a listener is told what each victim held before it goes, and may keep its slot") {
   test::for_each_seed(300, [](Random& random, std::uint64_t seed) {
-    Watched watched(orders[random.between(0, 8)], random.between32(0, 3), 20, seed);
+    Watched watched(victim_orders[random.between(0, 8)], random.between32(0, 3), 20, seed);
     for (int step = 0; step < 60; ++step) {
       watched.step();
       if (watched.kept.size() > 6) break;  // nobody gives slots back here
@@ -207,7 +207,7 @@ TEST_CASE("a listener is told what each victim held before it goes, and may keep
 
 TEST_CASE("a peek names the next victim of each kind, and a tree that is peeked at stays like its twin") {
   test::for_each_seed(300, [](Random& random, std::uint64_t seed) {
-    const EvictionOrder order = orders[random.between(0, 8)];
+    const EvictionOrder order = victim_orders[random.between(0, 8)];
     const std::int32_t samples = random.between32(0, 3);
     Watched peeked(order, samples, 0, seed);
     Watched twin(order, samples, 0, seed);
@@ -217,7 +217,7 @@ TEST_CASE("a peek names the next victim of each kind, and a tree that is peeked 
       next.resize(peeked.tree.peek_victims(kind, next));
       peeked.tree.check_invariants();
       if (!next.empty() && random.chance(30)) {
-        const Told first(next.front());
+        const ToldVictim first(next.front());
         for (Watched* watched : {&peeked, &twin}) {
           watched->told.clear();
           Freed freed;
@@ -238,7 +238,7 @@ TEST_CASE("a peek names the next victim of each kind, and a tree that is peeked 
 }
 
 TEST_CASE("a peek names several victims in the order in which they go") {
-  for (const EvictionOrder order : orders) {
+  for (const EvictionOrder order : victim_orders) {
     CAPTURE(name(order));
     std::vector<NodeId> gone;
     PrefixTree tree({.slots = 4, .eviction = order, .on_victim = [&](const Victim& victim) {

@@ -79,7 +79,7 @@ struct Replayed {
   CacheCounts cache;
 };
 
-Replayed replay(const Workload& workload, const FleetQuestion& question) {
+Replayed replay_fleet(const Workload& workload, const FleetQuestion& question) {
   const auto cache = make_budget_cache(question.policy, question.node, question.cost, workload);
   NoPasses none;
   Replayer replayer(workload, *cache, none);
@@ -103,7 +103,7 @@ TEST_CASE("one node without a remote tier serves as the replay does") {
         question.node.speeds.file_bytes_per_s = 2e9;
         if ((tiers & 1) != 0) question.node.host_bytes = 4 * gib;
         if ((tiers & 2) != 0) question.node.file_bytes = 8 * gib;
-        const Replayed expected = replay(workload, question);
+        const Replayed expected = replay_fleet(workload, question);
         const FleetCounts fleet = run_fleet(workload, question);
         CHECK(fleet.requests == 300);
         CHECK(fleet.requests_hit == expected.counts.requests_hit);

@@ -13,7 +13,7 @@ using namespace stateport::replay;
 
 namespace {
 using Blocks = std::vector<BlockIdentity>;
-Blocks blocks_of(const Workload& workload, std::size_t index) {
+Blocks blocks_of_request(const Workload& workload, std::size_t index) {
   return {workload.blocks(index).begin(), workload.blocks(index).end()};
 }
 }  // namespace
@@ -24,9 +24,9 @@ TEST_CASE("a workload keeps the full blocks of a prompt and drops the partial on
   workload.add({.input_tokens = 20}, Blocks{1, 2});
   workload.add({.input_tokens = 9}, Blocks{});
   CHECK(workload.size() == 3);
-  CHECK(blocks_of(workload, 0) == Blocks{1, 2});
-  CHECK(blocks_of(workload, 1) == Blocks{1, 2});
-  CHECK(blocks_of(workload, 2).empty());
+  CHECK(blocks_of_request(workload, 0) == Blocks{1, 2});
+  CHECK(blocks_of_request(workload, 1) == Blocks{1, 2});
+  CHECK(blocks_of_request(workload, 2).empty());
   CHECK(workload.total_blocks() == 4);
   CHECK(workload.longest_blocks() == 2);
   CHECK(workload.distinct_blocks() == 2);
