@@ -191,9 +191,11 @@ TEST_CASE("a lookup answers every key, those that differ in one field included")
   for (std::uint64_t i = 0; i < 400; ++i) {
     keys.push_back(state_image(i));
     keys.push_back(state_image(i, 1));
-    keys.push_back({.prefix = {{i, 0}}, .tokens = 16, .content = CacheContent::kv_block});
-    keys.push_back({.prefix = {{i, 0}}, .tokens = 17});
-    keys.push_back({.prefix = {{0, i + 1}}, .tokens = 16});
+    keys.push_back(kv_image(i));
+    keys.push_back(state_image(i));
+    keys.back().tokens = 17;
+    keys.push_back(state_image(i));
+    keys.back().prefix.words[1] = 8;
   }
   // Pairs of equal hashes.
   keys.push_back({.prefix = {{1000, 0}}, .tokens = 16});
