@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
+#include <string_view>
 
 namespace stateport::perf {
 
@@ -24,12 +26,18 @@ Timing summary(std::vector<double> samples) {
   return {.median_ns = at(0.5), .p10_ns = at(0.1), .p90_ns = at(0.9)};
 }
 
+bool runs_once() {
+  const char* asked = std::getenv("BENCHMARK_DRY_RUN");
+  return asked != nullptr && std::string_view(asked) == "true";
+}
+
 }  // namespace
 
 Comparison compare(const std::vector<Contender>& contenders, int rounds, const Timer& time_ns) {
   if (contenders.empty() || rounds < 1) throw std::invalid_argument("compare needs contenders and rounds");
   std::vector<std::vector<double>> samples(contenders.size());
   std::vector<double> again;
+  if (runs_once()) rounds = 1;
   int run = 0;
   for (int round = -1; round < rounds; ++round) {
     std::vector<double> times;

@@ -39,7 +39,9 @@ struct Comparison {
   [[nodiscard]] const Timing& ours() const { return timings.front(); }
 };
 
-/// `rounds` measured rounds after one that warms up. Throws std::invalid_argument without contenders.
+/// `rounds` measured rounds after one that warms up; one measured round where BENCHMARK_DRY_RUN=true, the environment
+/// variable of Google Benchmark's option, asks whether the benchmark runs at all. Throws std::invalid_argument without
+/// contenders.
 [[nodiscard]] Comparison compare(const std::vector<Contender>& contenders, int rounds = 15,
                                  const Timer& time_ns = wall_time_ns);
 
