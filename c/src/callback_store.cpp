@@ -87,10 +87,8 @@ std::size_t CallbackStore::do_poll(std::span<RemoteCompletion> completions) {
   std::vector<stateport_remote_completion> room(completions.size());
   const std::size_t told = call([&] { return callbacks_.poll(room.data(), room.size(), callbacks_.context); });
   const std::size_t count = std::min(told, room.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const TransferStatus status = status_of(room[i].status);
-    completions[i] = {room[i].ticket, status, status == TransferStatus::done ? room[i].bytes : 0};
-  }
+  for (std::size_t i = 0; i < count; ++i)
+    completions[i] = {room[i].ticket, status_of(room[i].status), room[i].bytes};
   return count;
 }
 

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
 import itertools
+import logging
+import operator
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +21,8 @@ from stateport._library import POINTER
 from stateport.errors import InvalidArgument
 from stateport.remote_store import REMOTE_COMPLETION, REMOTE_KEY, RemoteStore
 from stateport.tier_options import TRANSFER_STATUSES
+
+logger = logging.getLogger(__name__)
 
 _create = _library.function("remote_store_callbacks", POINTER, POINTER)
 
@@ -36,9 +42,11 @@ class RemoteRequest:
 
 class RemoteClient(Protocol):
     """What a client in Python has. Arguments were checked. put, get, exists and remove answer whether they accept the
-    batch; poll at most `capacity` of (ticket, status, bytes), status one of TRANSFER_STATUSES; any other is "failed".
-    Calls come from any thread, one at a time. What a call raises is a refusal. close is the last one: memory of the
-    callers may not be touched after it."""
+    batch. poll answers a list or another iterable of (ticket, status, bytes), status one of TRANSFER_STATUSES. Answers
+    above `capacity` are kept for the next poll. A request whose answer is something else has "failed", and the first
+    such mistake of a client is logged; so is an answer that has no ticket, which answers no request. Calls come from
+    any thread, one at a time. What a call raises is a refusal. close is the last one: memory of the callers may not be
+    touched after it."""
 
     needs_registration: bool
 
@@ -48,7 +56,7 @@ class RemoteClient(Protocol):
     def get(self, requests: list[RemoteRequest]) -> bool: ...
     def exists(self, requests: list[RemoteRequest]) -> bool: ...
     def remove(self, requests: list[RemoteRequest]) -> bool: ...
-    def poll(self, capacity: int) -> list[tuple[int, str, int]]: ...
+    def poll(self, capacity: int) -> Iterable[tuple[int, str, int]]: ...
     def close(self) -> None: ...
 
 
@@ -82,6 +90,8 @@ class _Calls:
             if not callable(getattr(client, name, None)):
                 raise InvalidArgument(f"client is a {type(client).__name__}, which has no function {name}")
         self._client = client
+        self._answers: collections.deque[tuple[int, int, int, int]] = collections.deque()  # of one poll, not given yet
+        self._mistake = ""  # the first one
         self.table = _c.RemoteCallbacks(
             context=context, needs_registration=int(client.needs_registration),
             register_memory=_c.OnRemoteMemory(lambda where, size, _: self._told(client.register, where or 0, size)),
@@ -110,18 +120,50 @@ class _Calls:
 
     def _polled(self, out: Any, capacity: int) -> int:
         try:
-            answers = self._client.poll(capacity)[:capacity]
-            rows = np.array([(ticket, _NUMBERS.get(status, _FAILED), 0, size) for ticket, status, size in answers],
-                            REMOTE_COMPLETION)
+            if not self._answers:
+                for answer in self._client.poll(capacity):
+                    self._answers.extend(self._rows(answer))
+            rows = np.array([self._answers[i] for i in range(min(capacity, len(self._answers)))], REMOTE_COMPLETION)
             ctypes.memmove(out, rows.ctypes.data, rows.nbytes)
-        except BaseException:
+            for _ in range(len(rows)):
+                self._answers.popleft()
+        except BaseException as error:
+            self._log(f"poll raised {type(error).__name__}: {error}")
             return 0
-        return len(answers)
+        return len(rows)
+
+    def _rows(self, answer: Any) -> list[tuple[int, int, int, int]]:
+        """The answer as a row of REMOTE_COMPLETION; none if it has no ticket."""
+        try:
+            ticket, *others = answer
+            ticket = _u64(ticket)
+        except Exception:
+            self._log(f"poll answered {answer!r:.100}, which has no ticket")
+            return []
+        try:
+            status, size = others
+            number = _NUMBERS[status]
+            return [(ticket, number, 0, _u64(size) if status == "done" else 0)]
+        except Exception:
+            self._log(f"poll answered {answer!r:.100}, which is not (ticket, status, bytes)")
+            return [(ticket, _FAILED, 0, 0)]
+
+    def _log(self, mistake: str) -> None:
+        if not self._mistake:
+            self._mistake = mistake
+            logger.warning("client %s: %s", type(self._client).__name__, mistake)
 
     def _end(self, context: int) -> None:
         with contextlib.suppress(BaseException):
             self._client.close()
         _living.pop(context, None)
+
+
+def _u64(value: Any) -> int:
+    number = operator.index(value)
+    if not 0 <= number < 1 << 64:
+        raise OverflowError
+    return number
 
 
 def _requests(rows: Any, count: int) -> list[RemoteRequest]:

@@ -328,6 +328,68 @@ def test_a_client_that_does_nothing_right_harms_nobody() -> None:
     assert client.closed.is_set()
 
 
+class TellingClient(EndlessClient):
+    """poll answers what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: Any = []
+
+    def exists(self, requests: list[sp.RemoteRequest]) -> bool:
+        return True
+
+    def poll(self, capacity: int) -> Any:
+        told, self.told = self.told, []
+        return told
+
+
+DONE, GONE = sp.TRANSFER_STATUSES.index("done"), sp.TRANSFER_STATUSES.index("gone")
+
+
+@pytest.mark.parametrize(("told", "rows"), [
+    ([(1, "done")], [(1, FAILED, 0, 0)]),
+    ([(1, "done", 5, 5)], [(1, FAILED, 0, 0)]),
+    ([(1, "done", None)], [(1, FAILED, 0, 0)]),
+    ([(1, "done", -8)], [(1, FAILED, 0, 0)]),
+    ([(1, "done", 1 << 70)], [(1, FAILED, 0, 0)]),
+    ([(1, "done", 5.0)], [(1, FAILED, 0, 0)]),
+    ([(1, ["done"], 5)], [(1, FAILED, 0, 0)]),
+    ([(1, None, 5), (2, "done", 5)], [(1, FAILED, 0, 0), (2, DONE, 0, 5)]),
+    ([None, (2, "done", 5)], [(2, DONE, 0, 5)]),
+    ([(-1, "done", 5), ("1", "done", 5), (1 << 64, "done", 5), (2, "gone", 0)], [(2, GONE, 0, 0)]),
+    (None, []),
+])
+def test_an_answer_that_is_none_fails_its_request_and_is_logged(
+        told: Any, rows: list[tuple[int, int, int, int]], caplog: pytest.LogCaptureFixture) -> None:
+    client = TellingClient()
+    with sp.ClientStore(client) as store:
+        store.exists([1, 2], ["a", "b"])
+        for _ in range(2):
+            client.told = told
+            assert store.poll(8).tolist() == rows
+        mistakes = [record.getMessage() for record in caplog.records if record.name == "stateport.client_store"]
+        assert len(mistakes) == 1 and mistakes[0].startswith("client TellingClient: poll ")
+
+
+def test_any_iterable_answers_and_none_is_lost_above_the_capacity(caplog: pytest.LogCaptureFixture) -> None:
+    client = TellingClient()
+    with sp.ClientStore(client) as store:
+        client.told = ((ticket, "gone", None) for ticket in range(5))
+        assert store.poll(2)["ticket"].tolist() == [0, 1]
+        assert store.poll(2)["ticket"].tolist() == [2, 3]
+        assert store.poll(2)["ticket"].tolist() == [4]
+        assert not len(store.poll(2))
+
+        def breaks() -> Any:
+            yield (7, "done", np.int64(3))
+            raise TimeoutError("no answer in time")
+
+        client.told = breaks()
+        assert not len(store.poll(2))
+        assert store.poll(2).tolist() == [(7, DONE, 0, 3)]
+    assert "poll raised TimeoutError: no answer in time" in caplog.text
+
+
 class Interrupted(BaseException):
     """No Exception, as asyncio.CancelledError is none."""
 

@@ -136,6 +136,23 @@ class SlowStore final : public RemoteStore {
   std::vector<std::uint64_t> asked_;  ///< of the tier's thread alone
 };
 
+/// Tells what the test wants.
+class TellingStore final : public RemoteStore {
+ public:
+  std::vector<RemoteCompletion> told;
+  std::size_t more = 0;  ///< what its count is too high by
+
+ private:
+  bool do_put(std::span<const RemoteObject>) override { return true; }
+  bool do_get(std::span<const RemoteObject>) override { return true; }
+  bool do_remove(std::span<const RemoteKey>) override { return true; }
+  bool do_exists(std::span<const RemoteKey>) override { return true; }
+  std::size_t do_poll(std::span<RemoteCompletion> completions) override {
+    std::ranges::copy(told, completions.begin());
+    return told.size() + more;
+  }
+};
+
 std::size_t below(Random& random, std::size_t bound) {
   return static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(bound) - 1));
 }
@@ -145,6 +162,30 @@ std::shared_ptr<InProcessObjects> make_objects(std::uint64_t bytes = plenty_byte
 }
 
 }  // namespace
+
+TEST_CASE("a status of a client that is none is told and counted as failed") {
+  TellingStore store;
+  for (const int number : {transfer_status_count, 8, 127, 128, 255})
+    store.told.push_back({.ticket = static_cast<std::uint64_t>(number),
+                          .status = static_cast<TransferStatus>(number),
+                          .bytes = 5});
+  store.told.push_back({.ticket = 1, .status = done, .bytes = 5});
+  store.told.push_back({.ticket = 2, .status = gone, .bytes = 5});
+  for (store.more = 0; store.more < 3; ++store.more) {
+    std::vector<RemoteCompletion> completions(store.told.size());
+    REQUIRE(store.poll(completions) == completions.size());
+    for (std::size_t i = 0; i < completions.size(); ++i) {
+      const TransferStatus status = i < 5 ? TransferStatus::failed : store.told[i].status;
+      CHECK(completions[i] == RemoteCompletion{.ticket = store.told[i].ticket,
+                                               .status = status,
+                                               .bytes = status == done ? std::uint64_t{5} : 0});
+    }
+  }
+  const RemoteStoreStatistics statistics = store.statistics();
+  CHECK(statistics.answers[static_cast<std::size_t>(TransferStatus::failed)] == 15);
+  CHECK(statistics.answers[static_cast<std::size_t>(done)] == 3);
+  CHECK(statistics.answers[static_cast<std::size_t>(gone)] == 3);
+}
 
 TEST_CASE("what ranks of one number write, ranks of another number read") {
   const auto objects = make_objects();

@@ -105,10 +105,14 @@ bool RemoteStore::remove(std::span<const RemoteKey> keys) {
 }
 
 std::size_t RemoteStore::poll(std::span<RemoteCompletion> completions) {
-  const std::size_t count = do_poll(completions);
+  const std::size_t count = std::min(do_poll(completions), completions.size());
   const std::lock_guard lock(mutex_);
-  for (const RemoteCompletion& completion : completions.first(count))
+  for (RemoteCompletion& completion : completions.first(count)) {
+    const auto number = static_cast<std::size_t>(completion.status);
+    if (number >= statistics_.answers.size()) completion.status = TransferStatus::failed;
+    if (completion.status != TransferStatus::done) completion.bytes = 0;
     ++statistics_.answers[static_cast<std::size_t>(completion.status)];
+  }
   return count;
 }
 

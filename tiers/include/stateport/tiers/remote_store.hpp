@@ -119,6 +119,7 @@ class RemoteStore {
   [[nodiscard]] virtual bool do_exists(std::span<const RemoteKey> keys) = 0;
   [[nodiscard]] virtual bool do_remove(std::span<const RemoteKey> keys) = 0;
   /// May throw what passes, as std::bad_alloc, if it has taken nothing: it is asked again until every answer was given.
+  /// A status that is no TransferStatus counts as failed, and a count above completions.size() as completions.size().
   virtual std::size_t do_poll(std::span<RemoteCompletion> completions) = 0;
 
   void require_objects(std::span<const RemoteObject> objects) const;
