@@ -680,6 +680,9 @@ TEST_CASE("a folder that is not ours is refused by name, and left as it is") {
   CHECK(fixture.refusal() == "folder");  // the folder above is missing
   fixture.options.folder = "";
   CHECK(fixture.refusal() == "folder");
+  fixture.options.folder = folder.string() + std::string("\0cut", 4);
+  CHECK(fixture.refusal() == "folder");
+  CHECK_FALSE(std::filesystem::exists(folder));
   fixture.options.folder = folder.string();
   std::ofstream(folder) << "a file";
   CHECK(fixture.refusal() == "folder");

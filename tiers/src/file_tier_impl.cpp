@@ -18,6 +18,7 @@ constexpr std::int32_t lanes_max = 64;
 
 void validate(const FileTierOptions& options, std::span<const ImageLayout> layouts) {
   require(!options.folder.empty(), "folder", options.folder, "must name a folder");
+  require(options.folder.find('\0') == std::string::npos, "folder", options.folder.size(), "holds a null character");
   require(options.lanes >= 1 && options.lanes <= lanes_max, "lanes", options.lanes, "must lie in [1, 64]");
   require(!layouts.empty(), "layouts.size()", layouts.size(), "a tier holds images of at least one layout");
   for (const ImageLayout& layout : layouts) {
