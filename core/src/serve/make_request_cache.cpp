@@ -4,10 +4,12 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/align_request_cache.hpp"
+#include "serve/request_options.hpp"
 #include "serve/slots_request_cache.hpp"
 #include "serve/tree_request_cache.hpp"
 
 namespace stateport {
+namespace detail {
 namespace {
 
 /// All that fits into the cache must be a 64-bit number of bytes.
@@ -21,7 +23,7 @@ void check_memory(const RequestCacheOptions& options) {
           options.memory.kv_bytes_per_token, "is too much for so many tokens");
 }
 
-void check_sizes(const RequestCacheOptions& options) {
+void require_counts(const RequestCacheOptions& options) {
   require(options.index >= CacheIndex::slots && options.index <= CacheIndex::align, "index",
           static_cast<int>(options.index), "is not an index");
   require(options.max_requests >= 1, "max_requests", options.max_requests, "must be at least 1");
@@ -52,37 +54,25 @@ void check_sizes(const RequestCacheOptions& options) {
           "spare_checkpoint_tokens", spare, "is for the index tree with a placement other than passes");
   require(options.budget_bytes >= 0, "budget_bytes", options.budget_bytes, "must not be negative");
   require(options.position_tokens >= 1, "position_tokens", options.position_tokens, "must be at least 1");
-  require(scratch_slots(options) < INT32_MAX, "max_requests", options.max_requests,
-          "needs more scratch states than can be numbered, with this placement");
   check_memory(options);
   check_compute_cost(options.cost, "cost");
 }
 
-void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint) {
-  require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",
-          "must be that of the store, unless unchecked_layout is set");
-}
-
-void check_group(const RequestCacheOptions& options, const StateGroup& group, std::int32_t before) {
-  check_layout(options, group.layout_fingerprint);
+void require_group(const RequestCacheOptions& options, const StateGroup& group, std::int32_t before) {
   const std::int32_t size = group.block_size_tokens;
   require(size >= 1 && size % before == 0, "block_size_tokens", size,
           "must be a multiple of that of KV and of the group before");
-  require(size > (options.overlap ? 2 : 1) * options.drafts, "block_size_tokens", size,
+  require(size > (options.overlap ? 2 : 1) * std::int64_t{options.drafts}, "block_size_tokens", size,
           "must be larger than drafts, and than twice as many with overlap");
   require(group.conv_window == 0 || group.conv_window > options.drafts, "conv_window", group.conv_window,
           "must be 0 or longer than drafts: a bias of up to drafts tokens has to leave one");
   const std::int64_t needed = resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0) +
                               (options.overlap ? 1 : 0);
   require(group.blocks >= needed, "blocks", group.blocks, "must be enough for one request");
+  require(group.blocks <= INT32_MAX - reserved_state_blocks, "blocks", group.blocks, "is more than can be numbered");
 }
 
-void check_options(const RequestCacheOptions& options) {
-  check_sizes(options);
-  if (options.index != CacheIndex::align) {
-    require(options.groups.empty(), "groups", options.groups.size(), "are for the index align alone");
-    return check_layout(options, options.layout_fingerprint);
-  }
+void require_align(const RequestCacheOptions& options) {
   require(options.placement == CheckpointPlacement::passes, "placement", static_cast<int>(options.placement),
           "is not for the index align, which keeps states at the boundaries of blocks");
   require(!options.separate_checkpoints, "separate_checkpoints", options.separate_checkpoints,
@@ -97,9 +87,33 @@ void check_options(const RequestCacheOptions& options) {
   require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
   std::int32_t before = options.block_size_tokens;
   for (const StateGroup& group : options.groups) {
-    check_group(options, group, before);
+    require_group(options, group, before);
     before = group.block_size_tokens;
   }
+}
+
+}  // namespace
+
+void require_sizes(const RequestCacheOptions& options) {
+  require_counts(options);
+  if (options.index == CacheIndex::align) return require_align(options);
+  require(options.groups.empty(), "groups", options.groups.size(), "are for the index align alone");
+}
+
+}  // namespace detail
+
+namespace {
+
+void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint) {
+  require(options.unchecked_layout || fingerprint != 0, "layout_fingerprint", "0",
+          "must be that of the store, unless unchecked_layout is set");
+}
+
+void check_options(const RequestCacheOptions& options) {
+  detail::require_sizes(options);
+  static_cast<void>(scratch_slots(options));
+  if (options.index != CacheIndex::align) return check_layout(options, options.layout_fingerprint);
+  for (const StateGroup& group : options.groups) check_layout(options, group.layout_fingerprint);
 }
 
 }  // namespace

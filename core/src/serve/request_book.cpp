@@ -295,7 +295,7 @@ void RequestBook::reset() {
 }
 
 std::size_t RequestBook::take_events(std::span<CacheEvent> out) {
-  require_state(news_.has_events(), "take_events", "RequestCacheOptions::events is off");
+  require_state(news_.has_events(), "take_events", "the option events is off");
   return news_.take(out);
 }
 

@@ -4,8 +4,9 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/slots/checkpoint_budget.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
-#include <limits>
 
 namespace stateport {
 
@@ -37,9 +38,9 @@ std::size_t group_count(const RequestCacheOptions& options) noexcept {
 }
 
 std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) {
+  detail::require_sizes(options);
   require(group < group_count(options), "group", group, "is out of range");
-  constexpr std::int32_t reserved = 2;  // the null block, and the last one, which is never handed out
-  if (options.index == CacheIndex::align) return options.groups[group].blocks + reserved;
+  if (options.index == CacheIndex::align) return options.groups[group].blocks + detail::reserved_state_blocks;
   return options.max_requests + (options.separate_checkpoints ? 0 : options.checkpoints);
 }
 
@@ -48,11 +49,14 @@ std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t gr
   return options.separate_checkpoints ? options.checkpoints : slots;
 }
 
-std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept {
+std::int32_t scratch_slots(const RequestCacheOptions& options) {
+  detail::require_sizes(options);
   const bool in_scratch = options.index == CacheIndex::slots || options.separate_checkpoints;
   if (!in_scratch) return 0;
   const std::int64_t slots = options.max_requests * placed_max(options);
-  return static_cast<std::int32_t>(std::min<std::int64_t>(slots, std::numeric_limits<std::int32_t>::max()));
+  require(slots < INT32_MAX, "max_requests", options.max_requests,
+          "needs more scratch states than can be numbered, with this placement");
+  return static_cast<std::int32_t>(slots);
 }
 
 std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept {
@@ -61,7 +65,7 @@ std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) 
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {
-  require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
+  detail::require_sizes(options);
   constexpr std::int32_t reserved = 1;
   return static_cast<std::int32_t>(options.kv_tokens / options.block_size_tokens) + reserved;
 }

@@ -341,64 +341,90 @@ TEST_CASE("a request whose prompt gave no token cannot decode yet") {
   }
 }
 
+namespace {
+
+template <class Change>
+RequestCacheOptions refused_options(CacheIndex index, const Change& change) {
+  RequestCacheOptions options = small_cache(index, 2);
+  change(options);
+  CHECK_THROWS_AS(static_cast<void>(make_request_cache(options)), InvalidArgument);
+  return options;
+}
+
+/// Sizes do not wrap: a caller that asks for them first is refused alike.
+template <class Change>
+void refused_sizes(CacheIndex index, const Change& change) {
+  const RequestCacheOptions options = refused_options(index, change);
+  CHECK_THROWS_AS(static_cast<void>(kv_blocks(options)), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(state_slots(options)), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(checkpoint_slots(options)), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(scratch_slots(options)), InvalidArgument);
+}
+
+}  // namespace
+
 TEST_CASE("options that cannot be are refused") {
-  const auto refused = [](CacheIndex index, auto&& change) {
-    RequestCacheOptions options = small_cache(index, 2);
-    change(options);
-    CHECK_THROWS_AS(static_cast<void>(make_request_cache(options)), InvalidArgument);
-  };
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    refused(index, [](auto& options) { options.max_requests = 0; });
-    refused(index, [](auto& options) { options.max_request_tokens = 0; });
-    refused(index, [](auto& options) { options.drafts = -1; });
-    refused(index, [](auto& options) { options.block_size_tokens = 0; });
-    refused(index, [](auto& options) { options.kv_tokens = 95; });
-    refused(index, [](auto& options) { options.checkpoints = -1; });
-    refused(index, [](auto& options) { options.scan_alignment_tokens = -1; });
-    refused(index, [](auto& options) { options.decode_checkpoint_tokens = 6; });
-    refused(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
-    refused(index, [](auto& options) { options.budget_bytes = -1; });
-    refused(index, [](auto& options) { options.position_tokens = 0; });
-    refused(index, [](auto& options) { options.checkpoints = INT32_MAX - 1; });
-    refused(index, [](auto& options) { options.memory.state_bytes = INT64_MAX / 4; });
-    refused(index, [](auto& options) { options.memory.kv_bytes_per_token = INT64_MAX / 4; });
-    refused(index, [](auto& options) { options.memory.state_bytes = 0; });
-    refused(index, [](auto& options) { options.cost.linear = std::numeric_limits<double>::quiet_NaN(); });
-    refused(index, [](auto& options) {
+    refused_sizes(index, [](auto& options) { options.max_requests = 0; });
+    refused_options(index, [](auto& options) { options.max_request_tokens = 0; });
+    refused_options(index, [](auto& options) { options.drafts = -1; });
+    refused_sizes(index, [](auto& options) { options.block_size_tokens = 0; });
+    refused_sizes(index, [](auto& options) { options.kv_tokens = 95; });
+    refused_sizes(index, [](auto& options) { options.kv_tokens = std::int64_t{1} << 36; });
+    refused_sizes(index, [](auto& options) { options.kv_tokens = -4; });
+    refused_sizes(index, [](auto& options) { options.max_request_tokens = INT64_MAX; });
+    refused_sizes(index, [](auto& options) { options.checkpoints = -1; });
+    refused_options(index, [](auto& options) { options.scan_alignment_tokens = -1; });
+    refused_options(index, [](auto& options) { options.decode_checkpoint_tokens = 6; });
+    refused_options(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
+    refused_options(index, [](auto& options) { options.budget_bytes = -1; });
+    refused_options(index, [](auto& options) { options.position_tokens = 0; });
+    refused_sizes(index, [](auto& options) { options.checkpoints = INT32_MAX - 1; });
+    refused_options(index, [](auto& options) { options.memory.state_bytes = INT64_MAX / 4; });
+    refused_options(index, [](auto& options) { options.memory.kv_bytes_per_token = INT64_MAX / 4; });
+    refused_options(index, [](auto& options) { options.memory.state_bytes = 0; });
+    refused_options(index, [](auto& options) { options.cost.linear = std::numeric_limits<double>::quiet_NaN(); });
+    refused_options(index, [](auto& options) {
       options.layout_fingerprint = 0;
       for (StateGroup& group : options.groups) group.layout_fingerprint = 0;
+      CHECK(kv_blocks(options) > 0);  // a store with a fingerprint is made for sizes
+      CHECK(state_slots(options) > 0);
     });
     RequestCacheOptions unchecked = small_cache(index);
     unchecked.layout_fingerprint = 0;
     unchecked.unchecked_layout = true;
     CHECK(make_request_cache(unchecked) != nullptr);
   }
-  refused(CacheIndex::slots, [](auto& options) {
+}
+
+TEST_CASE("options that an index does not have are refused") {
+  refused_options(CacheIndex::slots, [](auto& options) {
     options.placement = CheckpointPlacement::every;
     options.max_requests = 1 << 12;
     options.max_request_tokens = options.kv_tokens = 1 << 22;
   });
-  refused(CacheIndex::tree, [](auto& options) { options.groups = small_cache(CacheIndex::align).groups; });
+  refused_options(CacheIndex::tree, [](auto& options) { options.groups = small_cache(CacheIndex::align).groups; });
   const auto spare = [](CheckpointPlacement placement, std::int64_t tokens) {
     return [=](auto& options) {
       options.placement = placement;
       options.spare_checkpoint_tokens = tokens;
     };
   };
-  refused(CacheIndex::tree, spare(CheckpointPlacement::passes, 8));
-  refused(CacheIndex::tree, spare(CheckpointPlacement::branch, 6));
-  refused(CacheIndex::tree, spare(CheckpointPlacement::branch, -8));
-  refused(CacheIndex::slots, spare(CheckpointPlacement::branch, 8));
-  refused(CacheIndex::align, [](auto& options) { options.groups.clear(); });
-  refused(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });
-  refused(CacheIndex::align, [](auto& options) { options.budget_bytes = 1; });
-  refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::hix; });
-  refused(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
-  refused(CacheIndex::align, [](auto& options) { options.groups[0].block_size_tokens = 6; });
-  refused(CacheIndex::align, [](auto& options) { options.groups[1].block_size_tokens = 16; });
-  refused(CacheIndex::align, [](auto& options) { options.groups[0].blocks = 3; });
-  refused(CacheIndex::align, [](auto& options) { options.groups[0].conv_window = 2; });
+  refused_options(CacheIndex::tree, spare(CheckpointPlacement::passes, 8));
+  refused_options(CacheIndex::tree, spare(CheckpointPlacement::branch, 6));
+  refused_options(CacheIndex::tree, spare(CheckpointPlacement::branch, -8));
+  refused_options(CacheIndex::slots, spare(CheckpointPlacement::branch, 8));
+  refused_options(CacheIndex::align, [](auto& options) { options.groups.clear(); });
+  refused_options(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });
+  refused_options(CacheIndex::align, [](auto& options) { options.budget_bytes = 1; });
+  refused_options(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::hix; });
+  refused_options(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
+  refused_options(CacheIndex::align, [](auto& options) { options.groups[0].block_size_tokens = 6; });
+  refused_options(CacheIndex::align, [](auto& options) { options.groups[1].block_size_tokens = 16; });
+  refused_sizes(CacheIndex::align, [](auto& options) { options.groups[0].blocks = 3; });
+  refused_sizes(CacheIndex::align, [](auto& options) { options.groups[0].blocks = INT32_MAX - 1; });
+  refused_options(CacheIndex::align, [](auto& options) { options.groups[0].conv_window = 2; });
 }
 
 TEST_CASE("what finds no room is named, and the rest of the batch runs") {

@@ -104,18 +104,24 @@ struct RequestCacheOptions {
 
 /// Groups of layers: align: as many as options.groups, else one.
 [[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
+
+// Sizes of an engine's stores. The four functions throw InvalidArgument as make_request_cache() does, but look at no
+// fingerprint of a layout, which an engine knows once its stores are made. O(groups).
+
 /// Slots that the engine's store of this group must have. Every slot that a plan names is below it, but for those for
 /// checkpoints with separate_checkpoints.
 [[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
 /// Slots that the store of checkpoints must have: that of state_slots(), or with separate_checkpoints its own.
 [[nodiscard]] std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group = 0);
 /// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
-/// pass, at most 2^31 - 1; 0 for align, and for tree without separate_checkpoints.
-[[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options) noexcept;
-/// States that a pass over so many tokens of one request can save on its way, at most, in each group.
-[[nodiscard]] std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept;
+/// pass; 0 for align, and for tree without separate_checkpoints.
+[[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options);
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
+
+/// States that a pass over so many tokens of one request can save on its way, at most, in each group. `options` are
+/// those of a RequestCache.
+[[nodiscard]] std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept;
 
 /// What a RequestCache holds for requests to come and for those that run, and what it had to give up.
 struct CacheUsage {
