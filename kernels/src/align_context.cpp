@@ -155,8 +155,9 @@ void AlignContext::gather_decode(const Stream& stream, std::int32_t group, const
   const kernels::AlignGroupView& view = impl_->view(group);
   require(batch.rows >= 0, "rows", batch.rows, "must not be negative");
   require(padded_rows >= batch.rows, "padded_rows", padded_rows, "must be at least the rows of the batch");
-  require(batch.rows == 0 || (batch.request != nullptr && batch.drafts != nullptr && decode != nullptr), "batch",
-          "nullptr", "request, drafts and decode must point to rows entries");
+  const bool has_drafts = batch.drafts != nullptr || impl_->options.drafts == 0;
+  require(batch.rows == 0 || (batch.request != nullptr && has_drafts && decode != nullptr), "batch", "nullptr",
+          "request, drafts and decode must point to rows entries");
   require(padded_rows == 0 || (accepted != nullptr && draft_counts != nullptr), "accepted", "nullptr",
           "accepted and draft_counts must point to padded_rows entries");
   const kernels::AlignBatchView rows{.request = batch.request,

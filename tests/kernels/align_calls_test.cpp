@@ -139,6 +139,22 @@ TEST_CASE("accepted counts are filled with one number, at least 1, for the rows 
   CHECK(from_device(e.context.accepted(0), 8) == Int32s{1, 1, 4, 1, 1, 1, 1, 1});
 }
 
+TEST_CASE("without drafts no call needs an array of them, and with them each does") {
+  const Stream stream = Stream::default_stream();
+  DeviceArray numbers(Int32s{1, 0}), accepted(Int32s(3, 9)), draft_counts(Int32s(3, 9));
+  DeviceArray decode(std::vector<std::uint8_t>{1, 0});
+  const AlignDeviceBatch batch{
+      .request = numbers.data(), .computed = numbers.data(), .scheduled = numbers.data(), .rows = 2};
+  const auto gather = [&](std::int32_t drafts) {
+    AlignContext context({.drafts = drafts, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5}}});
+    context.gather_decode(stream, 0, batch, decode.data(), 3, accepted.data(), draft_counts.data());
+  };
+  gather(0);
+  CHECK(from_device(accepted.data(), 3) == Int32s{1, 1, 1});
+  CHECK(from_device(draft_counts.data(), 3) == Int32s{0, no_draft_count, no_draft_count});
+  CHECK_THROWS_AS(gather(1), InvalidArgument);
+}
+
 TEST_CASE("a device count beyond 1 + K moves nothing and is counted") {
   Eight e;
   e.bind();

@@ -174,6 +174,25 @@ TEST_CASE("batches whose arrays do not fit each other are refused") {
   }
 }
 
+namespace {
+
+std::int32_t scheduled_between(std::int32_t before, std::int32_t after) {
+  const std::array<std::int32_t, 2> loc = {before, after};
+  return BatchCounts{.query_start_loc = loc.data()}.scheduled_of(0);
+}
+
+}  // namespace
+
+TEST_CASE("what lies between two numbers of query_start_loc is the nearest number of 32 bits") {
+  CHECK(scheduled_between(3, 8) == 5);
+  CHECK(scheduled_between(8, 3) == -5);
+  CHECK(scheduled_between(INT32_MIN, INT32_MAX) == INT32_MAX);
+  CHECK(scheduled_between(INT32_MAX, INT32_MIN) == INT32_MIN);
+  CHECK(scheduled_between(-1, INT32_MAX) == INT32_MAX);
+  CHECK(scheduled_between(1, INT32_MIN) == INT32_MIN);
+  CHECK(scheduled_between(0, INT32_MIN) == INT32_MIN);
+}
+
 TEST_CASE("random batches agree with decisions taken row by row") {
   test::for_each_seed(3000, [](Random& random, std::uint64_t) {
     const AlignOptions options = options_of(random);

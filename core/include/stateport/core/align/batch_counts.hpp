@@ -19,8 +19,12 @@ struct BatchCounts {
   [[nodiscard]] constexpr std::int32_t computed_of(std::int32_t row, std::int32_t request) const noexcept {
     return computed[computed_by_request ? request : row];
   }
+  /// A difference of query_start_loc that has no 32 bits is the nearest number that has.
   [[nodiscard]] constexpr std::int32_t scheduled_of(std::int32_t row) const noexcept {
-    return scheduled != nullptr ? scheduled[row] : query_start_loc[row + 1] - query_start_loc[row];
+    if (scheduled != nullptr) return scheduled[row];
+    const std::int64_t tokens = std::int64_t{query_start_loc[row + 1]} - query_start_loc[row];
+    if (tokens < INT32_MIN) return INT32_MIN;
+    return tokens > INT32_MAX ? INT32_MAX : static_cast<std::int32_t>(tokens);
   }
   [[nodiscard]] constexpr std::int32_t drafts_of(std::int32_t row, std::int32_t request) const noexcept {
     return drafts != nullptr ? drafts[drafts_by_request ? request : row] : 0;
