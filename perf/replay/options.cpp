@@ -89,8 +89,14 @@ std::string known_models() {
 void add_workload(CLI::App& app, Options& options) {
   auto* trace = app.add_option("--trace", options.trace, "JSON lines: timestamp, input_length, output_length, hash_ids")
                     ->check(CLI::ExistingFile);
-  app.add_flag("--skip-bad", options.skip_bad, "Count malformed lines of the trace instead of refusing it")
+  app.add_flag("--skip-bad", options.trace_options.skip_bad, "Count malformed lines of the trace, and leave them out")
       ->needs(trace);
+  static const std::map<std::string, TimeUnit> units = {{"us", TimeUnit::us}, {"ms", TimeUnit::ms}, {"s", TimeUnit::s}};
+  app.add_option("--time-unit", options.trace_options.time_unit, "Of the trace's timestamps")
+      ->transform(CLI::CheckedTransformer(units, CLI::ignore_case))
+      ->option_text("us|ms|s [ms]")
+      ->needs(trace);
+  app.add_flag("--sort", options.trace_options.sort, "Serve the trace in the order of its timestamps")->needs(trace);
   static const std::map<std::string, WorkloadKind> kinds = {
       {"chat", WorkloadKind::chat}, {"agent", WorkloadKind::agent}, {"shared-prompt", WorkloadKind::shared_prompt}};
   app.add_option("--workload", options.generator.kind, "Without a trace: what is generated")

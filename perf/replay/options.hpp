@@ -10,6 +10,7 @@
 #include "caches/policy_kind.hpp"
 #include "fleet_arguments.hpp"
 #include "workload/generator.hpp"
+#include "workload/trace.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +27,7 @@ inline constexpr std::int64_t blocks_per_slot = 8;
 /// What the command line says.
 struct Options {
   std::string trace;  ///< file; empty: a generated workload
-  bool skip_bad = false;
+  TraceOptions trace_options;     ///< but for the block size
   GeneratorOptions generator;     ///< its block size is the trace's too
   std::int64_t requests_max = 0;  ///< serve only so many; 0: all of a trace, the default number of a workload
   std::string model = "qwen3-next-80b-a3b";

@@ -77,8 +77,9 @@ LoadedWorkload load_workload(const Options& options) {
     return with_hints({.workload = generate_workload(generator),
                        .name = fmt::format("generated {}, seed {}", name(generator.kind), generator.seed)});
   }
-  Trace trace = read_trace(std::filesystem::path(options.trace),
-                           {.block_size_tokens = options.generator.block_size_tokens, .skip_bad = options.skip_bad});
+  TraceOptions trace_options = options.trace_options;
+  trace_options.block_size_tokens = options.generator.block_size_tokens;
+  Trace trace = read_trace(std::filesystem::path(options.trace), trace_options);
   return with_hints({.workload = std::move(trace.workload),
                      .name = options.trace,
                      .bad_lines = trace.bad_lines,

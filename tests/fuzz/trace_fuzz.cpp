@@ -13,6 +13,7 @@ namespace {
 void check_request(const replay::Workload& workload, std::size_t index) {
   const replay::Request& request = workload.request(index);
   fuzz::expect(request.input_tokens >= 1 && request.output_tokens >= 0 && request.arrival_ms >= 0, "counts");
+  fuzz::expect(index == 0 || request.arrival_ms >= workload.request(index - 1).arrival_ms, "order of time");
   fuzz::expect(std::ssize(workload.blocks(index)) == request.input_tokens / workload.block_size_tokens(), "blocks");
 }
 
@@ -21,7 +22,10 @@ void check_request(const replay::Workload& workload, std::size_t index) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::ByteSource source(data, size);
   const std::uint8_t choice = source.take();
-  const replay::TraceOptions options{.block_size_tokens = std::int64_t{1} << choice % 16, .skip_bad = choice >= 128};
+  const replay::TraceOptions options{.block_size_tokens = std::int64_t{1} << choice % 16,
+                                     .skip_bad = choice >= 128,
+                                     .time_unit = static_cast<replay::TimeUnit>(choice / 16 % 3),
+                                     .sort = choice / 64 % 2 == 1};
   std::istringstream lines(source.rest());
   try {
     replay::Trace trace = replay::read_trace(lines, options);

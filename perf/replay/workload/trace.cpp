@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -46,13 +49,31 @@ std::int64_t bounded(const json& line, const char* name, std::int64_t low, std::
   return value;
 }
 
+struct UnitOfTime {
+  const char* name;
+  double per_ms;
+};
+
+UnitOfTime unit_of(TimeUnit unit) noexcept {
+  switch (unit) {
+    case TimeUnit::us:
+      return {"us", 1e3};
+    case TimeUnit::s:
+      return {"s", 1e-3};
+    default:
+      return {"ms", 1};
+  }
+}
+
 /// Some traces give fractions of a millisecond; replay has no use for them.
-std::int64_t milliseconds(const json& value) {
+std::int64_t milliseconds(const json& value, TimeUnit time_unit) {
   constexpr double longest_ms = 1e15;  // 30 thousand years: beyond it a double has no milliseconds left
-  const double ms = value.is_number() ? value.get<double>() : std::nan("");
-  if (!(ms >= 0 && ms <= longest_ms))
-    throw Malformed{fmt::format("timestamp = {} (must be a number of ms, not negative)", shown(value))};
-  return static_cast<std::int64_t>(ms);
+  const UnitOfTime unit = unit_of(time_unit);
+  const double time = value.is_number() ? value.get<double>() : std::nan("");
+  if (!(time >= 0 && time <= longest_ms * unit.per_ms))
+    throw Malformed{fmt::format("timestamp = {} (must be a number of {}, 0 to {:g})", shown(value), unit.name,
+                                longest_ms * unit.per_ms)};
+  return static_cast<std::int64_t>(time / unit.per_ms);
 }
 
 void read_identities(const json& ids, std::int64_t input_tokens, std::int64_t block_size,
@@ -62,8 +83,9 @@ void read_identities(const json& ids, std::int64_t input_tokens, std::int64_t bl
   const std::int64_t ceil = floor + (input_tokens % block_size != 0);
   const auto count = static_cast<std::int64_t>(ids.size());
   if (count != floor && count != ceil)
-    throw Malformed{fmt::format("{} hash_ids for {} tokens (must be {} or {} blocks of {})", count, input_tokens, floor,
-                                ceil, block_size)};
+    throw Malformed{fmt::format("{} hash_ids for {} tokens (must be {} blocks of {})", count, input_tokens,
+                                floor == ceil ? fmt::to_string(floor) : fmt::format("{} or {}", floor, ceil),
+                                block_size)};
   out.clear();
   for (const json& id : ids) {
     if (!id.is_number_integer()) throw Malformed{fmt::format("a hash id is {} (must be an integer)", shown(id))};
@@ -71,21 +93,63 @@ void read_identities(const json& ids, std::int64_t input_tokens, std::int64_t bl
   }
 }
 
-void add_line(std::string_view text, Workload& workload, std::vector<BlockIdentity>& identities) {
-  constexpr std::int64_t longest_tokens = std::int64_t{1} << 40;
-  try {
-    const json line = json::parse(text);
+/// Reads the lines of one trace.
+class LineReader {
+ public:
+  explicit LineReader(const TraceOptions& options) : options_(options) {}
+
+  /// Throws Malformed, nothing changed.
+  void add(std::string_view text, Workload& workload) {
+    constexpr std::int64_t longest_tokens = std::int64_t{1} << 40;
+    const json line = parsed(text);
     if (!line.is_object()) throw Malformed{"not a JSON object"};
-    Request request{.arrival_ms = milliseconds(field(line, "timestamp")),
-                    .input_tokens = bounded(line, "input_length", 1, longest_tokens),
-                    .output_tokens = bounded(line, "output_length", 0, longest_tokens)};
-    if (const auto session = line.find("session"); session != line.end())
-      request.session = integer(*session, "session");
-    read_identities(field(line, "hash_ids"), request.input_tokens, workload.block_size_tokens(), identities);
-    workload.add(request, identities);
-  } catch (const json::exception& error) {
-    throw Malformed{error.what()};
+    Request request{.arrival_ms = last_ms_, .input_tokens = bounded(line, "input_length", 1, longest_tokens)};
+    if (const auto time = line.find("timestamp"); time != line.end())
+      request.arrival_ms = milliseconds(*time, options_.time_unit);
+    if (!options_.sort && request.arrival_ms < last_ms_)
+      throw Malformed{fmt::format("timestamp = {} (must not be before that of an earlier line, {} ms, unless sorted)",
+                                  shown(line["timestamp"]), last_ms_)};
+    request.output_tokens = line.contains("output_length") ? bounded(line, "output_length", 0, longest_tokens) : 1;
+    read_identities(field(line, "hash_ids"), request.input_tokens, options_.block_size_tokens, identities_);
+    request.session = session(line);
+    workload.add(request, identities_);
+    last_ms_ = request.arrival_ms;
   }
+
+ private:
+  static json parsed(std::string_view text) {
+    try {
+      return json::parse(text);
+    } catch (const json::parse_error& error) {
+      throw Malformed{fmt::format("not JSON, from character {} on", error.byte)};
+    } catch (const json::exception&) {
+      throw Malformed{"a number is out of range"};
+    }
+  }
+  std::int64_t session(const json& line) {
+    for (const char* name : {"session", "session_id"}) {
+      const auto found = line.find(name);
+      if (found == line.end() || found->is_null()) continue;
+      if (!found->is_string() && !found->is_number_integer())
+        throw Malformed{fmt::format("{} = {} (must be an integer or a text)", name, shown(*found))};
+      return sessions_.try_emplace(*found, std::ssize(sessions_)).first->second;
+    }
+    return -1;
+  }
+
+  TraceOptions options_;
+  std::int64_t last_ms_ = 0;
+  std::map<json, std::int64_t> sessions_;
+  std::vector<BlockIdentity> identities_;
+};
+
+Workload in_order_of_time(const Workload& workload) {
+  std::vector<std::size_t> order(workload.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t index) { return workload.request(index).arrival_ms; });
+  Workload sorted(workload.block_size_tokens());
+  for (const std::size_t index : order) sorted.add(workload.request(index), workload.blocks(index));
+  return sorted;
 }
 
 bool blank(std::string_view text) {
@@ -99,12 +163,12 @@ TraceError::TraceError(std::int64_t line, const std::string& reason)
 
 Trace read_trace(std::istream& lines, const TraceOptions& options) {
   Trace trace{.workload = Workload(options.block_size_tokens)};
-  std::vector<BlockIdentity> identities;
+  LineReader reader(options);
   std::string text;
   for (std::int64_t number = 1; std::getline(lines, text); ++number) {
     if (blank(text)) continue;
     try {
-      add_line(text, trace.workload, identities);
+      reader.add(text, trace.workload);
     } catch (const Malformed& malformed) {
       const TraceError error(number, malformed.reason);
       if (!options.skip_bad) throw error;
@@ -114,6 +178,7 @@ Trace read_trace(std::istream& lines, const TraceOptions& options) {
   if (lines.bad()) throw std::runtime_error("reading failed");
   if (trace.workload.size() == 0)
     throw std::runtime_error(fmt::format("no request in it ({} malformed lines)", trace.bad_lines));
+  if (options.sort) trace.workload = in_order_of_time(trace.workload);
   return trace;
 }
 

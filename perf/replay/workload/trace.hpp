@@ -11,9 +11,13 @@
 
 namespace stateport::replay {
 
+enum class TimeUnit { us, ms, s };
+
 struct TraceOptions {
   std::int64_t block_size_tokens = 512;  ///< tokens per entry of hash_ids
   bool skip_bad = false;                 ///< count malformed lines instead of throwing
+  TimeUnit time_unit = TimeUnit::ms;     ///< of timestamp
+  bool sort = false;                     ///< put the requests in the order of their timestamps
 };
 
 struct Trace {
@@ -34,12 +38,15 @@ class TraceError : public std::runtime_error {
   std::string reason_;
 };
 
-/// Reads JSON lines, one request per line, in the order of the file (which is the order of service):
+/// Reads JSON lines, one request per line, in the order of service:
 ///
-///     {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [integer…], "session": integer}
+///     {"timestamp": number, "input_length": tokens, "output_length": tokens, "hash_ids": [integer…], "session": name}
 ///
 /// hash_ids has floor or ceil of input_length / block size entries; an entry beyond the full blocks names the partial
-/// last block and is dropped. session may be missing. Fields not named here are ignored, empty lines too.
+/// last block and is dropped. A line without timestamp has that of the line before it. A line without output_length
+/// generated one token. The session is an integer or a text, is called "session" or "session_id", and may be missing:
+/// requests get the numbers 0, 1 … of their sessions. Other fields and empty lines are ignored. Timestamps are cut to
+/// whole milliseconds, and must not fall unless options.sort is set, which keeps the order of equal ones.
 /// Throws TraceError for a malformed line unless skip_bad, and std::runtime_error if no request is left.
 [[nodiscard]] Trace read_trace(std::istream& lines, const TraceOptions& options = {});
 
