@@ -24,43 +24,52 @@ INT32S = POINTER(c_int32)
 
 
 InvalidValue = ValueError  # raised for a number that does not fit into its member
-_RANGES = {c_int32: (-2**31, 2**31 - 1), c_int64: (-2**63, 2**63 - 1), c_uint64: (0, 2**64 - 1), c_size_t: (0, 2**64 - 1)}
+FLAG = object()  # a member that is an int32_t of C, and false or true
+_RANGES = {FLAG: (-2**31, 2**31 - 1), c_int32: (-2**31, 2**31 - 1), c_int64: (-2**63, 2**63 - 1),
+           c_uint64: (0, 2**64 - 1), c_size_t: (0, 2**64 - 1)}
 
 
 def struct(name, **members):
     """A struct of stateport.h: `size` first, set by itself. Numbers that do not fit are refused, not cut."""
-    ranges = {member: _RANGES[kind] for member, kind in members.items() if kind in _RANGES}
+    numbers = {member: kind for member, kind in members.items() if kind in _RANGES}
 
     def init(self, **values):
         for member, value in values.items():
             if member not in members:
                 raise TypeError(f"{name} has no member {member}")
-            if member in ranges:
-                values[member] = _fitting(member, value, *ranges[member])
-            elif members.get(member) is c_double and not isinstance(value, (int, float)):
+            if member in numbers:
+                values[member] = _fitting(member, value, numbers[member])
+            elif members[member] is c_double and (isinstance(value, bool) or not isinstance(value, (int, float))):
                 raise InvalidValue(f"{member} is {value!r}, and must be a number")
         ctypes.Structure.__init__(self, size=sizeof(type(self)), **values)
 
-    return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *members.items()], "__init__": init})
+    return type(name, (ctypes.Structure,), {"_fields_": [("size", c_size_t), *_fields(members)], "__init__": init})
 
 
 def plain_struct(name, **members):
     """A struct of stateport.h without `size`: it is the same for ever. Numbers that do not fit are refused, not cut."""
-    ranges = {member: _RANGES[kind] for member, kind in members.items() if kind in _RANGES}
+    numbers = {member: kind for member, kind in members.items() if kind in _RANGES}
 
     def init(self, **values):
         for member, value in values.items():
             if member not in members:
                 raise TypeError(f"{name} has no member {member}")
-            if member in ranges:
-                values[member] = _fitting(member, value, *ranges[member])
+            if member in numbers:
+                values[member] = _fitting(member, value, numbers[member])
         ctypes.Structure.__init__(self, **values)
 
-    return type(name, (ctypes.Structure,), {"_fields_": list(members.items()), "__init__": init})
+    return type(name, (ctypes.Structure,), {"_fields_": _fields(members), "__init__": init})
 
 
-def _fitting(name, value, low, high):
+def _fields(members):
+    return [(member, c_int32 if kind is FLAG else kind) for member, kind in members.items()]
+
+
+def _fitting(name, value, kind):
+    low, high = _RANGES[kind]
     try:
+        if isinstance(value, bool) and kind is not FLAG:
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise InvalidValue(f"{name} is {value!r}, and must be an integer") from None
@@ -85,20 +94,20 @@ Tag = struct("Tag", token_count=c_int64, prefix=c_uint64 * 2, layout_fingerprint
 EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, state_bytes=c_int64,
                          kv_bytes_per_token=c_int64, benefit_linear=c_double, benefit_quadratic=c_double,
                          positions=c_uint64)
-ReuseHint = struct("ReuseHint", last_turn=c_int32, tool_call_pending=c_int32, factor=c_double,
+ReuseHint = struct("ReuseHint", last_turn=FLAG, tool_call_pending=FLAG, factor=c_double,
                    expected_idle_s=c_double, session=c_uint64, continues=c_double)
 SlotVictim = struct("SlotVictim", block=c_int32, slot=c_int32, token_count=c_int64, prefix=c_uint64 * 2,
                     layout_fingerprint=c_uint64, hash=c_int64)
 # Callbacks: Python must hold on to the object as long as the allocator or the tree lives.
 OnSlotVictim = CFUNCTYPE(None, POINTER(SlotVictim), c_void_p)
 AllocatorOptions = struct("AllocatorOptions", blocks=c_int32, slots=c_int32, policy=c_int32,
-                          eviction=POINTER(EvictionOptions), external_blocks=c_int32, on_victim=OnSlotVictim,
+                          eviction=POINTER(EvictionOptions), external_blocks=FLAG, on_victim=OnSlotVictim,
                           on_victim_context=c_void_p)
 AllocatorInfo = struct("AllocatorInfo", free_blocks=c_int32, cached_blocks=c_int32, free_slots=c_int32,
-                       registered_states=c_int32, evictions=c_int64, external_blocks=c_int32)
+                       registered_states=c_int32, evictions=c_int64, external_blocks=FLAG)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=POINTER(c_int64), count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
-HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=c_int32, salt=c_void_p, salt_bytes=c_size_t,
+HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=FLAG, salt=c_void_p, salt_bytes=c_size_t,
                      adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64)
 Namespace = struct("Namespace", extra_key=c_void_p, extra_key_bytes=c_size_t, salt=c_void_p, salt_bytes=c_size_t)
 FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
@@ -114,10 +123,10 @@ Match = struct("Match", node=c_uint64, tokens=c_int64, walked_tokens=c_int64, br
                slot=c_int32, live_slot=c_int32, lost=c_int32, prefix=c_uint64 * 2, past=c_uint64 * 2,
                kv_node=c_uint64)
 Insert = struct("Insert", tokens=INT32S, kv=INT32S, count=c_size_t, name_space=c_void_p, prev_tokens=c_int64,
-                slot=c_int32, priority=c_int32, chunked=c_int32, past=c_uint64 * 2, hint=POINTER(ReuseHint),
+                slot=c_int32, priority=c_int32, chunked=FLAG, past=c_uint64 * 2, hint=POINTER(ReuseHint),
                 request_tokens=c_int64)
 InsertResult = struct("InsertResult", prefix_tokens=c_int64, node=c_uint64, state_exists=c_int32)
-Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=c_int32)
+Lookup = struct("Lookup", tokens=INT32S, count=c_size_t, name_space=c_void_p, kv_out=INT32S, again=FLAG)
 TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
                    protected_states=c_int64, free_slots=c_int32)
 EvictDemand = struct("EvictDemand", tokens=c_int64, states=c_int64, bytes=c_int64)
@@ -170,7 +179,7 @@ class SlotImage(ctypes.Structure):
 LeadingBlocks = CFUNCTYPE(c_int64, POINTER(c_uint64), c_size_t, c_void_p)
 TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_t)
 TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
-                     kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=c_int32, host_bytes_per_s=c_double,
+                     kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=FLAG, host_bytes_per_s=c_double,
                      file_bytes_per_s=c_double, tokens_per_s=c_double, leading_blocks=LeadingBlocks,
                      leading_blocks_context=c_void_p, remote_bytes=c_int64, max_finds=c_int32,
                      remote_bytes_per_s=c_double, remote_latency_s=c_double)
@@ -181,7 +190,7 @@ TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64
 TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double,
                     remote_bytes_per_s=c_double, remote_latency_s=c_double)
 Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
-SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=c_int32)
+SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=FLAG)
 TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c_size_t, axis=c_int32, reserved=c_int32)
 ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
 SharedLayout = plain_struct("SharedLayout", layout=c_void_p, shard=Shard)
@@ -201,7 +210,7 @@ StateTiersOptions = struct("StateTiersOptions", states=POINTER(c_void_p), state_
                            head_group=c_int32, head_groups=c_int32, host_bytes=c_uint64, folder=c_char_p,
                            file_bytes=c_uint64, free_floor_bytes=c_uint64, file_queue_bytes=c_uint64,
                            staging_bytes=c_uint64, file_transfers_max=c_size_t, file_lanes=c_int32,
-                           remote=POINTER(RemoteOptions), scrub=c_int32)
+                           remote=POINTER(RemoteOptions), scrub=FLAG)
 StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c_uint64, host_bytes=c_uint64,
                         host_images=c_int64, host_image_bytes=c_uint64, file_images=c_uint64, file_bytes=c_uint64,
                         found_images=c_uint64, foreign_files=c_uint64, foreign_images=c_uint64,
@@ -214,7 +223,7 @@ StateTiersInfo = struct("StateTiersInfo", in_flight=c_size_t, host_frame_bytes=c
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_char_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
-                         head_group=c_int32, head_groups=c_int32, lanes=c_int32, scrub=c_int32)
+                         head_group=c_int32, head_groups=c_int32, lanes=c_int32, scrub=FLAG)
 FileTierInfo = struct("FileTierInfo", images=c_uint64, file_bytes=c_uint64, write_queue_bytes=c_uint64,
                       read_queue_bytes=c_uint64, found_images=c_uint64, foreign_files=c_uint64,
                       foreign_images=c_uint64, damaged_files=c_uint64, unreadable_files=c_uint64,
@@ -242,7 +251,7 @@ class RemoteCompletion(ctypes.Structure):
 
 RemoteLimits = struct("RemoteLimits", queue_bytes=c_uint64, queue_requests=c_uint64)
 ValkeyOptions = struct("ValkeyOptions", url=c_char_p, host=c_char_p, port=c_int32, database=c_int32,
-                       unix_socket=c_char_p, user=c_char_p, password=c_char_p, tls=c_int32, lanes=c_int32,
+                       unix_socket=c_char_p, user=c_char_p, password=c_char_p, tls=FLAG, lanes=c_int32,
                        ca_file=c_char_p, certificate_file=c_char_p, key_file=c_char_p, server_name=c_char_p,
                        connect_timeout_s=c_double, silence_timeout_s=c_double, piece_bytes=c_uint64,
                        lifetime_s=c_double, prefix=c_char_p, queue_bytes=c_uint64, queue_requests=c_uint64)
@@ -255,11 +264,11 @@ OnRemoteObjects = CFUNCTYPE(c_int32, POINTER(RemoteObject), c_size_t, c_void_p)
 OnRemoteKeys = CFUNCTYPE(c_int32, POINTER(RemoteKey), c_size_t, c_void_p)
 OnRemotePoll = CFUNCTYPE(c_size_t, POINTER(RemoteCompletion), c_size_t, c_void_p)
 OnRemoteEnd = CFUNCTYPE(None, c_void_p)
-RemoteCallbacks = struct("RemoteCallbacks", context=c_void_p, needs_registration=c_int32,
+RemoteCallbacks = struct("RemoteCallbacks", context=c_void_p, needs_registration=FLAG,
                          register_memory=OnRemoteMemory, unregister_memory=OnRemoteMemory, put=OnRemoteObjects,
                          get=OnRemoteObjects, exists=OnRemoteKeys, remove=OnRemoteKeys, poll=OnRemotePoll,
                          destroy=OnRemoteEnd)
-RemoteStoreInfo = struct("RemoteStoreInfo", needs_registration=c_int32, accepted_requests=c_uint64,
+RemoteStoreInfo = struct("RemoteStoreInfo", needs_registration=FLAG, accepted_requests=c_uint64,
                          refused_requests=c_uint64, answers=c_uint64 * 7)
 ValkeyInfo = struct("ValkeyInfo", connections=c_uint64, failed_attempts=c_uint64, lost_connections=c_uint64,
                     damaged_objects=c_uint64, last_error=c_char * 200)
@@ -271,12 +280,12 @@ StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, con
                     layout_fingerprint=c_uint64)
 CacheOptions = struct("CacheOptions", index=c_int32, align_mode=c_int32, max_requests=c_int32,
                       max_request_tokens=c_int64, drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64,
-                      layout_fingerprint=c_uint64, unchecked_layout=c_int32, checkpoints=c_int32,
+                      layout_fingerprint=c_uint64, unchecked_layout=FLAG, checkpoints=c_int32,
                       scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64, groups=POINTER(StateGroup),
-                      group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=c_int32, overlap=c_int32,
-                      events=c_int32, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
+                      group_count=c_size_t, eviction=POINTER(EvictionOptions), fast_hash=FLAG, overlap=FLAG,
+                      events=FLAG, cost_linear=c_double, cost_quadratic=c_double, placement=c_int32,
                       position_tokens=c_int32, budget_bytes=c_int64, spare_checkpoint_tokens=c_int64,
-                      tiers=POINTER(TierOptions), separate_checkpoints=c_int32, hash_seed=c_uint64, scrub=c_int32)
+                      tiers=POINTER(TierOptions), separate_checkpoints=FLAG, hash_seed=c_uint64, scrub=FLAG)
 CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32, running_requests=c_int32,
                    transfers_under_way=c_size_t)
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)

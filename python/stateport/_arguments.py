@@ -22,6 +22,8 @@ def of_kind(name: str, value: Any, kind: type[_Kind]) -> _Kind:
 def integer(name: str, value: Any, low: int, high: int) -> int:
     """An argument as a number. Raises InvalidArgument for one outside of [low, high], and for what is no integer."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise InvalidArgument(f"{name} is {value!r}, and must be an integer") from None

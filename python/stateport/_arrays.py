@@ -31,7 +31,9 @@ CACHE_EVENT = np.dtype([("size", "u8"), ("sequence", "u8"), ("kind", "i4"), ("co
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
-    """Raises InvalidArgument for what numpy makes no array of."""
+    """Raises InvalidArgument for what numpy makes no array of, and for masked elements, which have no values."""
+    if np.ma.is_masked(values):
+        raise InvalidArgument(f"{name} has masked elements")
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

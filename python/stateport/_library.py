@@ -29,6 +29,8 @@ def _checked(kind: Any, low: int, high: int) -> Any:
     """An integer type of C that refuses numbers which do not fit; ctypes alone would cut them."""
 
     def from_param(_: Any, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise TypeError(f"{value} is no number")
         number = operator.index(value)
         if not low <= number <= high:
             raise OverflowError(f"{number} is not from {low} to {high}")

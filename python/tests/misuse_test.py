@@ -28,6 +28,11 @@ NUMBERS: list[tuple[Callable[[], Any], str]] = [
     (lambda: make_cache(layout_fingerprint=-1), "layout_fingerprint is -1"),
     (lambda: make_cache(kv_tokens=2**64 + 512), f"kv_tokens is {2**64 + 512}"),
     (lambda: make_cache(checkpoints="4"), "checkpoints is '4', and must be an integer"),
+    (lambda: make_cache(max_requests=True), "max_requests is True, and must be an integer"),
+    (lambda: make_cache(eviction=sp.Eviction(samples=True)), "samples is True"),
+    (lambda: make_cache(cost_linear=True), "cost_linear is True, and must be a number"),
+    (lambda: make_cache().tokens(True), "True is no number"),
+    (lambda: make_cache().start(np.ma.array([1, 2, 3], mask=[0, 1, 0])), "tokens has masked elements"),
     (lambda: make_cache(cost_linear="x"), "cost_linear is 'x', and must be a number"),
     (lambda: make_cache(eviction="lru"), "eviction is 'lru', and must be of Eviction"),
     (lambda: make_cache(tiers=5), "tiers is 5"),
@@ -41,6 +46,7 @@ NUMBERS: list[tuple[Callable[[], Any], str]] = [
     (lambda: make_cache().start([1], media=[sp.MediaKey(b"x", 2**64)]), f"first_token is {2**64}"),
     (lambda: make_cache().start([[1], [2, 3]]), "tokens cannot be read as an array"),
     (lambda: make_cache().start([2**70]), f"the first one is {2**70}"),
+    (lambda: sp.PrefixTree(True), "slots is True"),
     (lambda: sp.PrefixTree(BIG + 8), f"slots is {BIG + 8}"),
     (lambda: sp.PrefixTree(8).lock(2**64 + 1), f"{2**64 + 1}"),
     (lambda: sp.PrefixTree(8).evict(states=2**64 + 1), f"states is {2**64 + 1}"),
@@ -60,6 +66,11 @@ def test_what_does_not_fit_is_refused_by_name_and_value(number: int) -> None:
     with pytest.raises(sp.InvalidArgument) as raised:
         use()
     assert text in str(raised.value)
+
+
+def test_a_masked_array_without_a_masked_element_is_an_array() -> None:
+    request = make_cache().start(np.ma.array([1, 2, 3], mask=False))
+    assert request is not None
 
 
 @pytest.mark.parametrize("use", [copy.copy, copy.deepcopy, pickle.dumps])
