@@ -51,15 +51,15 @@ std::int64_t bounded(const json& line, const char* name, std::int64_t low, std::
 
 struct UnitOfTime {
   const char* name;
-  double per_ms;
+  double ms;
 };
 
 UnitOfTime unit_of(TimeUnit unit) noexcept {
   switch (unit) {
     case TimeUnit::us:
-      return {"us", 1e3};
+      return {"us", 1e-3};
     case TimeUnit::s:
-      return {"s", 1e-3};
+      return {"s", 1e3};
     default:
       return {"ms", 1};
   }
@@ -70,10 +70,10 @@ std::int64_t milliseconds(const json& value, TimeUnit time_unit) {
   constexpr double longest_ms = 1e15;  // 30 thousand years: beyond it a double has no milliseconds left
   const UnitOfTime unit = unit_of(time_unit);
   const double time = value.is_number() ? value.get<double>() : std::nan("");
-  if (!(time >= 0 && time <= longest_ms * unit.per_ms))
+  if (!(time >= 0 && time <= longest_ms / unit.ms))
     throw Malformed{fmt::format("timestamp = {} (must be a number of {}, 0 to {:g})", shown(value), unit.name,
-                                longest_ms * unit.per_ms)};
-  return static_cast<std::int64_t>(time / unit.per_ms);
+                                longest_ms / unit.ms)};
+  return std::llround(time * unit.ms);
 }
 
 void read_identities(const json& ids, std::int64_t input_tokens, std::int64_t block_size,

@@ -45,8 +45,8 @@ class TraceError : public std::runtime_error {
 /// hash_ids has floor or ceil of input_length / block size entries; an entry beyond the full blocks names the partial
 /// last block and is dropped. A line without timestamp has that of the line before it. A line without output_length
 /// generated one token. The session is an integer or a text, is called "session" or "session_id", and may be missing:
-/// requests get the numbers 0, 1 … of their sessions. Other fields and empty lines are ignored. Timestamps are cut to
-/// whole milliseconds, and must not fall unless options.sort is set, which keeps the order of equal ones.
+/// requests get the numbers 0, 1 … of their sessions. Other fields and empty lines are ignored. Timestamps are
+/// rounded to milliseconds, and must not fall unless options.sort is set, which keeps the order of equal ones.
 /// Throws TraceError for a malformed line unless skip_bad, and std::runtime_error if no request is left.
 [[nodiscard]] Trace read_trace(std::istream& lines, const TraceOptions& options = {});
 

@@ -50,7 +50,7 @@ TEST_CASE("a line may give the partial last block or leave it out, and may have 
   CHECK(trace.workload.request(0).output_tokens == 5);
   CHECK(trace.workload.request(0).session == -1);
   CHECK(trace.workload.request(1).session == 0);
-  CHECK(trace.workload.request(1).arrival_ms == 2);
+  CHECK(trace.workload.request(1).arrival_ms == 3);
 }
 
 TEST_CASE("the last line needs no line end, and the block size is the caller's") {
@@ -96,9 +96,9 @@ TEST_CASE("timestamps have the unit that is named, and their bound is in it") {
     const std::string line = R"({"timestamp":)" + timestamp + R"(,"input_length":1,"hash_ids":[]})";
     return read(line, {.time_unit = unit}).workload.request(0).arrival_ms;
   };
-  CHECK(arrival_ms("1500.9", TimeUnit::ms) == 1500);
-  CHECK(arrival_ms("1500999", TimeUnit::us) == 1500);
-  CHECK(arrival_ms("1.5", TimeUnit::s) == 1500);
+  CHECK(arrival_ms("1500.9", TimeUnit::ms) == 1501);
+  CHECK(arrival_ms("1500499", TimeUnit::us) == 1500);
+  CHECK(arrival_ms("1.001", TimeUnit::s) == 1001);
   CHECK(arrival_ms("1.7e12", TimeUnit::ms) == 1'700'000'000'000);
   CHECK(arrival_ms("1.7e15", TimeUnit::us) == 1'700'000'000'000);
   const std::string late = R"({"timestamp":1.7e18,"input_length":1,"output_length":1,"hash_ids":[]})";
