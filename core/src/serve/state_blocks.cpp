@@ -10,10 +10,10 @@ StateBlocks::StateBlocks(const StateGroup& group, std::int32_t index, CacheNews&
                          std::shared_ptr<EvictionPolicy> eviction)
     : block_size_(group.block_size_tokens),
       group_(index),
-      pool_({.blocks = group.blocks + reserved_blocks, .eviction = std::move(eviction)}),
-      publication_(group.blocks + reserved_blocks),
+      pool_({.blocks = group.blocks + reserved_state_blocks, .eviction = std::move(eviction)}),
+      publication_(group.blocks + reserved_state_blocks),
       news_(news),
-      prefix_of_(static_cast<std::size_t>(group.blocks + reserved_blocks)),
+      prefix_of_(static_cast<std::size_t>(group.blocks + reserved_state_blocks)),
       found_(prefix_of_.size(), 0) {
   take_null_block();
   pool_.add_listener(*this);

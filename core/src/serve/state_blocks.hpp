@@ -6,6 +6,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve/cache_news.hpp"
+#include "serve/request_options.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -37,13 +38,12 @@ class StateBlocks final : private BlockListener {
   [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
   /// Blocks that hold a state, of running requests or found by hash.
   [[nodiscard]] std::int64_t used() const noexcept {
-    return pool_.block_count() - reserved_blocks - pool_.free_blocks();
+    return pool_.block_count() - reserved_state_blocks - pool_.free_blocks();
   }
   void reset();
   void check_invariants() const { pool_.check_invariants(); }
 
  private:
-  static constexpr std::int32_t reserved_blocks = 2;  ///< the null block, and the last one
 
   void take_null_block();
   /// The state is not found by its hash any more.
