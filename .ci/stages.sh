@@ -96,6 +96,21 @@ workflow() {
     OMP_WAIT_POLICY=passive in_environment cmake --workflow --preset "$1"
 }
 
+# build PRESET [-D…]… [TARGET…]: configures with these options, and builds all or these targets.
+build() {
+  local preset=$1 options=() targets=() argument
+  shift
+  for argument; do
+    case $argument in
+      -D*) options+=("$argument") ;;
+      *) targets+=(--target "$argument") ;;
+    esac
+  done
+  in_environment cmake -P cmake/StateportEnvironment.cmake "build/$preset" &&
+    in_environment cmake --preset "$preset" ${options[@]+"${options[@]}"} &&
+    in_environment cmake --build --preset "$preset" ${targets[@]+"${targets[@]}"}
+}
+
 # check_tools PACKAGE…: compilers and tools that only checks use; they go into the Debian root, if the machine uses one.
 check_tools() {
   local place
