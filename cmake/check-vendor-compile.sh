@@ -4,7 +4,7 @@
 # benchmarks of GPUs, and every other device source of the project, for sm_90 with nvcc or gfx942 with hipcc, on a
 # machine that has neither the GPU nor a Kokkos built for it. Kokkos' own headers are copied from KOKKOS_INCLUDE (those
 # of a build for any backend) with the five generated configuration headers switched to the vendor; nothing is linked.
-# The sources are those of the CMake targets; those of the host compile in batches, at -O1. Then check_isa.py looks at
+# The sources are those of the CMake targets; those of the host compile in batches. Then check_isa.py looks at
 # the instructions of the copy kernels.
 # Exit code: 0 all compiled and kept the rules; 1 something did not; 77 the toolchain is absent.
 set -euo pipefail
@@ -96,8 +96,7 @@ TEXT
 compile() {
   local objects
   cmake -S "$checkout" -B "$build/objects" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKokkos_DIR="$package" \
-    -DSTATEPORT_BUILD_TESTS=ON -DSTATEPORT_BUILD_PERF=ON -DSTATEPORT_FETCH_DEPENDENCIES=OFF -DCMAKE_UNITY_BUILD=ON \
-    -DCMAKE_CXX_FLAGS_RELEASE=-O1 "$@" \
+    -DSTATEPORT_BUILD_TESTS=ON -DSTATEPORT_BUILD_PERF=ON -DSTATEPORT_FETCH_DEPENDENCIES=OFF -DCMAKE_UNITY_BUILD=ON "$@" \
     >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log"
     return 1
