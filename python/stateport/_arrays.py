@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stateport._arguments import integer
 from stateport.errors import InvalidArgument
 
 Int32s = npt.NDArray[np.int32]
@@ -31,7 +32,7 @@ CACHE_EVENT = np.dtype([("size", "u8"), ("sequence", "u8"), ("kind", "i4"), ("co
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
-    """Raises InvalidArgument for what numpy makes no array of, and for masked elements, which have no values."""
+    """Raises InvalidArgument for values that numpy makes no array of, and for masked elements, which have no values."""
     if np.ma.is_masked(values):
         raise InvalidArgument(f"{name} has masked elements")
     try:
@@ -41,10 +42,8 @@ def as_array(name: str, values: Any) -> npt.NDArray[Any]:
 
 
 def room(name: str, count: Any, dtype: Any) -> npt.NDArray[Any]:
-    """Zeros for `count` results. Raises InvalidArgument for a count that is negative or no integer."""
-    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or not 0 <= count < 2**40:
-        raise InvalidArgument(f"{name} is {count!r}, and must be a number from 0 on")
-    return np.zeros(int(count), dtype)
+    """Zeros for `count` results. Raises InvalidArgument for a count that is negative, too large or no integer."""
+    return np.zeros(integer(name, count, 0, 2**40 - 1), dtype)
 
 
 def ints(name: str, values: Any, dtype: Any) -> npt.NDArray[Any]:

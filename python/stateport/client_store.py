@@ -9,13 +9,13 @@ import ctypes
 import dataclasses
 import itertools
 import logging
-import operator
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 
 from stateport import _c, _library
+from stateport._arguments import integer
 from stateport._arrays import copied
 from stateport._library import POINTER
 from stateport.errors import InvalidArgument
@@ -41,12 +41,12 @@ class RemoteRequest:
 
 
 class RemoteClient(Protocol):
-    """What a client in Python has. Arguments were checked. put, get, exists and remove answer whether they accept the
-    batch. poll answers a list or another iterable of (ticket, status, bytes), status one of TRANSFER_STATUSES. Answers
-    above `capacity` are kept for the next poll. A request whose answer is something else has "failed", and the first
-    such mistake of a client is logged; so is an answer that has no ticket, which answers no request. Calls come from
-    any thread, one at a time. What a call raises is a refusal. close is the last one: memory of the callers may not be
-    touched after it."""
+    """The functions of a client in Python. Arguments were checked. put, get, exists and remove answer whether they
+    accept the batch; a call that raises refuses it. poll answers a list, or another finite iterable, of (ticket,
+    status, bytes) with one of TRANSFER_STATUSES; answers above `capacity` are kept for the next poll. An answer with a
+    ticket that is not such a triple fails its request, and one without a ticket answers no request; the first such
+    mistake of a client is logged. Calls come from any thread, one at a time. close is the last one: memory of the
+    callers may not be touched after it."""
 
     needs_registration: bool
 
@@ -136,14 +136,14 @@ class _Calls:
         """The answer as a row of REMOTE_COMPLETION; none if it has no ticket."""
         try:
             ticket, *others = answer
-            ticket = _u64(ticket)
+            ticket = integer("ticket", ticket, 0, 2**64 - 1)
         except Exception:
             self._log(f"poll answered {answer!r:.100}, which has no ticket")
             return []
         try:
             status, size = others
             number = _NUMBERS[status]
-            return [(ticket, number, 0, _u64(size) if status == "done" else 0)]
+            return [(ticket, number, 0, integer("bytes", size, 0, 2**64 - 1) if status == "done" else 0)]
         except Exception:
             self._log(f"poll answered {answer!r:.100}, which is not (ticket, status, bytes)")
             return [(ticket, _FAILED, 0, 0)]
@@ -157,13 +157,6 @@ class _Calls:
         with contextlib.suppress(BaseException):
             self._client.close()
         _living.pop(context, None)
-
-
-def _u64(value: Any) -> int:
-    number = operator.index(value)
-    if not 0 <= number < 1 << 64:
-        raise OverflowError
-    return number
 
 
 def _requests(rows: Any, count: int) -> list[RemoteRequest]:
