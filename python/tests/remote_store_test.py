@@ -329,7 +329,7 @@ def test_a_client_that_does_nothing_right_harms_nobody() -> None:
 
 
 class TellingClient(EndlessClient):
-    """poll answers what it is told."""
+    """poll answers `told`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -136,11 +136,11 @@ class SlowStore final : public RemoteStore {
   std::vector<std::uint64_t> asked_;  ///< of the tier's thread alone
 };
 
-/// Tells what the test wants.
+/// poll answers `told`.
 class TellingStore final : public RemoteStore {
  public:
   std::vector<RemoteCompletion> told;
-  std::size_t more = 0;  ///< what its count is too high by
+  std::size_t more = 0;  ///< added to the number of answers
 
  private:
   bool do_put(std::span<const RemoteObject>) override { return true; }

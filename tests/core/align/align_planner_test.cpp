@@ -183,7 +183,7 @@ std::int32_t scheduled_between(std::int32_t before, std::int32_t after) {
 
 }  // namespace
 
-TEST_CASE("what lies between two numbers of query_start_loc is the nearest number of 32 bits") {
+TEST_CASE("a difference in query_start_loc that needs more than 32 bits is the nearest number that does not") {
   CHECK(scheduled_between(3, 8) == 5);
   CHECK(scheduled_between(8, 3) == -5);
   CHECK(scheduled_between(INT32_MIN, INT32_MAX) == INT32_MAX);

@@ -119,8 +119,8 @@ struct RequestCacheOptions {
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
 
-/// States that a pass over so many tokens of one request can save on its way, at most, in each group. `options` are
-/// those of a RequestCache.
+/// The largest number of states that a pass over `tokens` tokens of one request can save on its way, in each group.
+/// `options` are those of a RequestCache.
 [[nodiscard]] std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept;
 
 /// What a RequestCache holds for requests to come and for those that run, and what it had to give up.
