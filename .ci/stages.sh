@@ -127,17 +127,19 @@ host_libraries() {
     libbenchmark-dev || fail "the libraries of core cannot be had from this machine's package archive"
 }
 
-# core_on_host SEEDS BATCHES: core with the machine's own compiler, with at most SEEDS seeds a test; BATCHES is ON or
-# OFF, CMake's unity build.
+# core_on_host SEEDS [-D…]…: core with the machine's own compiler and these options of CMake, with at most SEEDS seeds a
+# test.
 core_on_host() {
+  local seeds=$1
+  shift
   if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null || ! command -v g++ >/dev/null; then
     printf 'no cmake, ninja or g++ is installed on the machine itself\n'
     return 77
   fi
   g++ --version | sed -n 1p
   host_libraries && cmake -P cmake/StateportEnvironment.cmake build/core &&
-    CMAKE_PREFIX_PATH=$prefix/usr cmake --preset core "-DCMAKE_UNITY_BUILD=$2" &&
-    cmake --build --preset core -j 2 && STATEPORT_TEST_SEEDS_MAX=$1 ctest --preset core -j 2
+    CMAKE_PREFIX_PATH=$prefix/usr cmake --preset core "$@" &&
+    cmake --build --preset core -j 2 && STATEPORT_TEST_SEEDS_MAX=$seeds ctest --preset core -j 2
 }
 
 # tell_summary: the table of all stages that ran. Exit code 1: a stage was asked for that is not there; 75: the time of

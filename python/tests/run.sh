@@ -19,16 +19,16 @@ has() {
   python3 -c 'import importlib.util, sys; sys.exit(any(not importlib.util.find_spec(name) for name in sys.argv[1:]))' "$@"
 }
 
-# wheel NAME OPTION…: builds a wheel into build/python/NAME.
+# wheel NAME OPTION…: builds a wheel into build/python/NAME. All wheels share the objects of one build folder.
 wheel() {
   local name=$1 isolation=()
   shift
   ! has scikit_build_core pathspec || isolation=(--no-build-isolation)
   say "building the wheel '$name'"
   rm -rf "${out:?}/$name"
-  cmake -P cmake/StateportEnvironment.cmake "$out/build-$name"
+  cmake -P cmake/StateportEnvironment.cmake "$out/build"
   python3 -m pip wheel . -q --no-deps ${isolation[@]+"${isolation[@]}"} --disable-pip-version-check -w "$out/$name" \
-    --config-settings=build-dir="$out/build-$name" "$@"
+    --config-settings=build-dir="$out/build" "$@"
 }
 
 # environment NAME: a fresh virtual environment in build/python/env-NAME with the wheel NAME and nothing of the checkout.
@@ -36,8 +36,8 @@ environment() {
   rm -rf "$out/env-$1"
   python3 -m venv --system-site-packages "$out/env-$1"
   local missing=() module
-  for module in numpy pytest; do
-    has "$module" || missing+=("$module")
+  for module in numpy pytest xdist; do
+    has "$module" || missing+=("${module/#xdist/pytest-xdist}")
   done
   "$out/env-$1/bin/pip" install -q --disable-pip-version-check "$out/$1"/*.whl ${missing[@]+"${missing[@]}"}
 }
@@ -70,20 +70,13 @@ check_types_and_style() {
 }
 
 check_types_and_style
-wheel stateport
+wheel stateport --config-settings=cmake.define.STATEPORT_CORE_ONLY=OFF
 environment stateport
+wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON
 install_engines
-# Tests take one core; the next wheel is built on another one meanwhile.
-CMAKE_BUILD_PARALLEL_LEVEL=1 wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON >"$out/core.log" 2>&1 &
-core_wheel=$!
-trap 'kill "$core_wheel" 2>/dev/null || true' EXIT
 say "tests of the wheel"
-STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -m pytest python/tests \
-  --ignore python/tests/core_only -p no:cacheprovider "$@"
-wait "$core_wheel" || {
-  cat "$out/core.log"
-  exit 1
-}
+STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) OMP_NUM_THREADS=1 "$out/env-stateport/bin/python" -m pytest \
+  python/tests --ignore python/tests/core_only -p no:cacheprovider --numprocesses auto "$@"
 say "what Python adds to the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
 environment core

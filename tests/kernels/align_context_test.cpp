@@ -307,8 +307,10 @@ void require_same(AlignContext& context, AlignPlanner& planner, Scene& scene) {
 TEST_CASE("planner and context agree byte for byte on random batches") {
   // Four batches a seed, two steps a batch.
   constexpr std::uint64_t seeds = 2500;
+  std::uint64_t ran = 0;
   std::uint64_t aliased = 0;
   test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
+    ++ran;
     const Stream stream = Stream::default_stream();
     Scene scene(random);
     AlignPlanner planner(scene.options);
@@ -363,5 +365,5 @@ TEST_CASE("planner and context agree byte for byte on random batches") {
       REQUIRE(from_device(draft_counts.data(), expected.size()) == expected);
     }
   });
-  CHECK(aliased > test::seeds_of_build(seeds) * 2 / 5);
+  if (ran >= 100) CHECK(aliased > ran * 2 / 5);
 }
