@@ -380,10 +380,12 @@ def test_request_caches(stateport):
         # The second prompt begins as the first one did.
         prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
         stateport.request_cache_start(cache, prompts, 1, started, byref(done))
-        assert started[0].reused_tokens == 8
+        # The state at the end of a prompt of whole blocks does not serve the same prompt: by blocks alone it is kept.
+        reused = 8 if index == ALIGN else 4
+        assert started[0].reused_tokens == reused
         stats, events, count = CacheStats(), room(CacheEvent, 100), c_size_t()
         stateport.request_cache_stats(cache, byref(stats))
-        assert (stats.requests, stats.requests_hit, stats.hit_tokens) == (3, 1, 8)
+        assert (stats.requests, stats.requests_hit, stats.hit_tokens) == (3, 1, reused)
         stateport.request_cache_take_events(cache, events, 100, byref(count))
         assert [event.sequence for event in events[: count.value]] == list(range(1, count.value + 1))
         assert {event.content for event in events[: count.value]} == {0, 1}

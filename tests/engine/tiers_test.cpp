@@ -46,7 +46,7 @@ TEST_CASE("a prompt that an engine has computed is loaded by the one after it, a
     schedule.budget_tokens = 32;
     for (std::int32_t id = 0; id < 2; ++id) {
       schedule.requests.push_back({.id = id, .arrival_step = 100 * id, .prompt = {}, .new_tokens = 4});
-      for (Token token = 0; token < 20 + id; ++token) schedule.requests.back().prompt.push_back(token);
+      for (Token token = 0; token < 21 + id; ++token) schedule.requests.back().prompt.push_back(token);
       problem.answers.push_back(answer_alone(target_model(schedule), schedule.requests.back().prompt, 4));
     }
     schedule.events.push_back({.kind = PlannedEvent::Kind::restart, .step = 90});

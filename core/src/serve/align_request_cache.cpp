@@ -359,14 +359,25 @@ bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
   if (!kv_.reserve(id, tokens)) return false;
   const std::span loading = std::span(loading_).subspan(id.index() * groups_, groups_);
   for (std::size_t g = 0; g < groups_; ++g) {
-    if (blocks_[g].take(loading.subspan(g, 1))) continue;
+    if (slots.empty() ? hold_state(id, g, tokens) : blocks_[g].take(loading.subspan(g, 1))) continue;
     while (g-- > 0) release_loading(id, g);
     return false;
   }
-  for (std::size_t g = 0; g < groups_; ++g) slots[g] = SlotId{loading[g].value()};
+  for (std::size_t g = 0; g < slots.size(); ++g) slots[g] = SlotId{loading[g].value()};
   const std::int64_t block = options_.block_size_tokens;
   for (std::int64_t at = cached_tokens; at < tokens; at += block)
     kv_blocks.push_back(kv_.blocks(id)[static_cast<std::size_t>(at / block)].value());
+  return true;
+}
+
+/// The state after `tokens` tokens is on the device, and stays until the load of its KV has ended.
+bool AlignRequestCache::hold_state(RequestId id, std::size_t group, std::int64_t tokens) {
+  const GrowingHashes& hashes = kv_.hashes(id);
+  const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  const BlockId block = blocks_[group].find(hashes.keys()[at], hashes.prefixes()[at], tokens);
+  if (!block.valid()) return false;
+  blocks_[group].retain(block);
+  loading_[id.index() * groups_ + group] = block;
   return true;
 }
 

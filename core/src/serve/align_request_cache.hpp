@@ -85,6 +85,7 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;
   void begin(RequestId request, std::int64_t tokens);
   void release_rows(RequestId request);
+  [[nodiscard]] bool hold_state(RequestId request, std::size_t group, std::int64_t tokens);
   void release_loading(RequestId request, std::size_t group);
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);

@@ -29,24 +29,21 @@ class CacheNews final : private TierListener {
   /// False: nobody listens, and nothing needs to be told.
   [[nodiscard]] bool on() const noexcept { return events_.on() || tiers_ != nullptr; }
 
-  /// The KV of a block after `tokens` tokens lies in KV block `block`. `again`: it could be found before, in another.
-  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block,
-                 bool again = false) {
-    if (!again) events_.push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
+  /// The KV of a block after `tokens` tokens lies in KV block `block`.
+  void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block) {
+    events_.push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
     if (tiers_ != nullptr) tiers_->kv_stored(prefix, parent, tokens, block);
   }
   void kv_removed(const PrefixHash& prefix) {
     events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
     if (tiers_ != nullptr) tiers_->kv_lost(prefix);
   }
-  void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot,
-                    bool again = false) {
-    if (!again)
-      events_.push({.kind = CacheEvent::Kind::stored,
-                    .content = CacheContent::state,
-                    .group = group,
-                    .prefix = prefix,
-                    .tokens = tokens});
+  void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot) {
+    events_.push({.kind = CacheEvent::Kind::stored,
+                  .content = CacheContent::state,
+                  .group = group,
+                  .prefix = prefix,
+                  .tokens = tokens});
     if (tiers_ != nullptr) tiers_->state_stored(prefix, static_cast<std::size_t>(group), slot);
   }
   void state_removed(std::int32_t group, const PrefixHash& prefix) {

@@ -16,26 +16,34 @@ struct PromptCheckpoints {
   std::int64_t cached = 0;  ///< j, whole blocks
   std::int64_t known = 0;   ///< the deepest state that is cached, also one that leaves the forward no token
   std::int64_t prompt = 0;
-  std::int64_t spare = 0;  ///< RequestCacheOptions::spare_checkpoint_tokens
+  std::int64_t spare = 0;           ///< RequestCacheOptions::spare_checkpoint_tokens
+  std::int64_t scan_alignment = 1;  ///< RequestCacheOptions::scan_alignment_tokens
 
-  /// Whether the placement wants the state after so many tokens, whole blocks. `passes` is not decided here.
+  /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
+  [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
+  /// Whether the placement wants the state after `at` tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
-    const std::int64_t blocks = at / block;
-    const std::int64_t all = prompt / block;
-    if (at <= reused || at == known || blocks > all) return false;
-    if (blocks == all) return true;
-    constexpr std::uint64_t rung_max = 4;
-    const auto before_end = static_cast<std::uint64_t>(all - blocks);
+    if (at <= reused || at == known || at > prompt) return false;
+    if (placement == CheckpointPlacement::every || at == usable()) return true;
+    constexpr std::int64_t rung_max = 4;
+    const std::int64_t before_end = (usable() - at) / block;
     switch (placement) {
-      case CheckpointPlacement::every:
-        return true;
       case CheckpointPlacement::rungs:
-        return at == cached || (at > cached && before_end <= rung_max && std::has_single_bit(before_end));
+        return at == cached || (at > cached && before_end > 0 && before_end <= rung_max &&
+                                std::has_single_bit(static_cast<std::uint64_t>(before_end)));
       case CheckpointPlacement::branch:
-        return at == cached;
+        return at == cached && before_end > 0;
       default:
         return false;
     }
+  }
+  /// Whether a pass from `start` to `end`, whole blocks of the prompt, keeps the state at its end. The state at the end
+  /// of the prompt is kept only in place of the one at usable(), if there is none or the pass cannot stop there.
+  [[nodiscard]] constexpr bool wants_end(std::int64_t start, std::int64_t end) const noexcept {
+    if (end < prompt || placement == CheckpointPlacement::every)
+      return placement == CheckpointPlacement::passes || wants(end);
+    if (end == known || start == usable()) return end != known && start == 0;
+    return start > usable() || scan_alignment == 0 || (usable() - start) % scan_alignment != 0;
   }
   /// Whether it would be placed there too if that took nothing from others.
   [[nodiscard]] constexpr bool wants_if_spare(std::int64_t at) const noexcept {

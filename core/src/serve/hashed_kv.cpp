@@ -52,13 +52,16 @@ void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
   row.registered = blocks.size();
 }
 
+BlockId HashedKv::findable(RequestId request, std::size_t i) const {
+  const GrowingHashes& hashes = rows_[request.index()].hashes;
+  const BlockId found = pool_.find(hashes.keys()[i]);
+  return found.valid() && prefix_of_[found.index()] == hashes.prefixes()[i] ? found : BlockId{};
+}
+
 std::size_t HashedKv::cached_blocks(RequestId request) const {
   const Row& row = rows_[request.index()];
   std::size_t blocks = row.blocks.size();
-  for (; blocks < row.hashes.size(); ++blocks) {
-    const BlockId found = pool_.find(row.hashes.keys()[blocks]);
-    if (!found.valid() || prefix_of_[found.index()] != row.hashes.prefixes()[blocks]) break;
-  }
+  while (blocks < row.hashes.size() && findable(request, blocks).valid()) ++blocks;
   return blocks;
 }
 
@@ -99,19 +102,30 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
   for (std::size_t i = first; i < full; ++i) {
     parents_.push_back(i == 0 ? root_hash : row.hashes.keys()[i - 1]);
     const PrefixHash& prefix = row.hashes.prefixes()[i];
-    const BlockId before = pool_.find(row.hashes.keys()[i]);
-    // Another prefix with the same key cannot be found any more.
-    const bool same = before.valid() && prefix_of_[before.index()] == prefix;
-    if (before.valid() && !same) lose(before);
-    had_state_[row.blocks[i].index()] = same ? had_state_[before.index()] : 0;
-    if (before.valid()) found_[before.index()] = 0;
-    found_[row.blocks[i].index()] = 1;
+    if (const BlockId before = pool_.find(row.hashes.keys()[i]); before.valid()) {
+      if (prefix_of_[before.index()] == prefix) {
+        read_from(row, i, before);
+        continue;
+      }
+      lose(before);  // another prefix with the same key: the hash finds the new block from now on
+    }
+    const BlockId block = row.blocks[i];
+    had_state_[block.index()] = 0;
+    found_[block.index()] = 1;
+    prefix_of_[block.index()] = prefix;
     news_.kv_stored(prefix, i == 0 ? PrefixHash{} : row.hashes.prefixes()[i - 1],
-                    static_cast<std::int64_t>(i + 1) * block_size_, row.blocks[i].value(), same);
-    prefix_of_[row.blocks[i].index()] = prefix;
+                    static_cast<std::int64_t>(i + 1) * block_size_, block.value());
   }
   pool_.register_hashes(std::span(row.blocks).subspan(first, full - first), keys, parents_);
   row.registered = full;
+}
+
+/// The request reads the KV of its i-th block from `block`, which holds the same, and gives its own block back.
+void HashedKv::read_from(Row& row, std::size_t i, BlockId block) {
+  pool_.retain({&block, 1});
+  pool_.release({&row.blocks[i], 1});
+  row.blocks[i] = block;
+  row.ids[i] = block.value();
 }
 
 void HashedKv::note_state(RequestId request, std::size_t block) {

@@ -48,7 +48,10 @@ class HashedKv final : private BlockListener {
   [[nodiscard]] bool fills_block(RequestId request, std::int64_t computed) const noexcept {
     return computed >= static_cast<std::int64_t>(rows_[request.index()].registered + 1) * block_size_;
   }
-  /// The blocks of `tokens`, all of which are computed, can be found from now on.
+  /// The block by which others find the content of the i-th block of the request's prompt; none: nobody can.
+  [[nodiscard]] BlockId findable(RequestId request, std::size_t i) const;
+  /// The blocks of `tokens`, all of which are computed, can be found from now on. Where a block with the same content
+  /// can be found already, the request holds that one from now on, and its own is free: no content is cached twice.
   void register_full(RequestId request, std::span<const Token> tokens, const PromptNames& names);
   /// A state at the end of this block of the request was published; and whether one was at the end of a cached block.
   void note_state(RequestId request, std::size_t block);
@@ -79,6 +82,7 @@ class HashedKv final : private BlockListener {
     std::size_t registered = 0;     ///< leading blocks that are found by hash
   };
 
+  void read_from(Row& row, std::size_t i, BlockId block);
   /// The block is not found by its hash any more.
   void lose(BlockId block);
   void on_blocks_unreferenced(std::span<const BlockId>) override {}

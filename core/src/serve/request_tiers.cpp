@@ -14,6 +14,7 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
       .block_size_tokens = options.block_size_tokens,
       .state_grid_tokens = options.groups.empty() ? options.block_size_tokens : options.groups.back().block_size_tokens,
       .groups = group_count(options),
+      .states_apart = options.index == CacheIndex::align,
       .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
       .states = static_cast<std::size_t>(checkpoint_slots(options)),
       .requests = static_cast<std::size_t>(options.max_requests),
@@ -116,15 +117,16 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   const auto& prefixes = target_.hashes_of(id, hit.tokens).prefixes();
   index_.pin(hit, prefixes, cached);
   load_blocks_.clear();
-  if (!target_.reserve_load(id, hit.tokens, cached, load_blocks_, load_slots_)) {
+  const auto slots = std::span(load_slots_).first(hit.device_state ? 0 : load_slots_.size());
+  if (!target_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
     index_.unpin_hit(hit, prefixes, cached);
     request.lost = LostHit::locked_pool;
     end_call(false);
     return false;
   }
-  if (marks_ != nullptr) marks_->loading(load_blocks_, load_slots_);
+  if (marks_ != nullptr) marks_->loading(load_blocks_, slots);
   end_call(false);  // the places of the load may hold what is to be stored first
-  index_.load(id.value(), hit, prefixes, cached, load_blocks_, load_slots_);
+  index_.load(id.value(), hit, prefixes, cached, load_blocks_, slots);
   return true;
 }
 

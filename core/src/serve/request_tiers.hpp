@@ -35,7 +35,8 @@ class LoadTarget {
   virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
   /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
   /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
-  /// `kv_blocks`. False: no room; nothing was taken but KV, which stays with the request.
+  /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was taken
+  /// but KV, which stays with the request.
   [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                           std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
   /// `done`: KV and state are there, and can be found; the request continues from them as from any hit. Else what was

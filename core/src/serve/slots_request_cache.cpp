@@ -75,7 +75,6 @@ void SlotsRequestCache::Room::before_commit(const Pass& pass) {
   reserve_amortised(cache_.checkpoints_, most);
   reserve_amortised(cache_.blocks_, most);
   reserve_amortised(cache_.given_, most);
-  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + most);
   reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
 }
 
@@ -83,9 +82,7 @@ void SlotsRequestCache::Room::before_close(RequestId id, RequestEnd) {
   reserve_amortised(cache_.matched_, cache_.kv_.blocks(id).size());
 }
 
-void SlotsRequestCache::Room::before_loads_end(std::span<const EndingLoad> loads) {
-  reserve_amortised(cache_.displaced_, cache_.displaced_.size() + loads.size());
-}
+void SlotsRequestCache::Room::before_loads_end(std::span<const EndingLoad>) {}
 
 std::size_t SlotsRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
   return cache_.kv_.unregistered_blocks(id);
@@ -136,7 +133,8 @@ PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
           .reused = request.hit_tokens,
           .cached = request.cached_tokens,
           .known = request.known_tokens,
-          .prompt = record(id).prompt_tokens};
+          .prompt = record(id).prompt_tokens,
+          .scan_alignment = options_.scan_alignment_tokens};
 }
 
 void SlotsRequestCache::place(Pass& pass, std::size_t index) {
@@ -151,7 +149,7 @@ void SlotsRequestCache::place(Pass& pass, std::size_t index) {
   const std::size_t first = pass.saves.size();
   if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
+  pass.quiet &= !ends_on_checkpoint(row);
 }
 
 void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
@@ -184,14 +182,16 @@ void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   }
 }
 
-bool SlotsRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
+bool SlotsRequestCache::ends_on_checkpoint(const RowPlan& row) const {
+  const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
-  const std::int64_t prompt = record(request).prompt_tokens;
+  const std::int64_t prompt = record(row.request).prompt_tokens;
   if (end > prompt) return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
-  if (options_.placement != CheckpointPlacement::passes) return placement_of(request).wants(end);
+  if (end == prompt || options_.placement != CheckpointPlacement::passes)
+    return placement_of(row.request).wants_end(row.start, end);
   // A pass may end where plan_saves() would save: the live state is there already.
   return end == floor_to(prompt, std::int64_t{options_.block_size_tokens}) ||
-         end == requests_[request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
+         end == requests_[row.request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
 }
 
 void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
@@ -212,7 +212,7 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
-  if (ends_on_checkpoint(row.request, computed))
+  if (ends_on_checkpoint(row))
     note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
@@ -240,10 +240,7 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, options_);
   std::uint32_t& noted = noted_[checkpoint.block.index()];
   if (noted == commit_ || is_loading_[checkpoint.block.index()] != 0) return;
-  // Another block of the same tokens may have the state. It serves only as long as its hash finds that block.
-  const BlockHash key = kv_.hashes(request).keys()[index];
-  const auto same = allocator_.find_tagged(key, checkpoint.tag);
-  if (same && kv_.pool().find(key) == same->block) return;
+  if (allocator_.find_tagged(kv_.hashes(request).keys()[index], checkpoint.tag)) return;
   noted = commit_;
   checkpoints_.push_back(checkpoint);
   blocks_.push_back(checkpoint.block);
@@ -302,23 +299,18 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
 /// The state of this block lies in its slot.
 void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   const BlockHash hash = kv_.pool().hash(block);
-  // It may be stored already: in the block of another request, from where this one is found from now on, or here.
-  const auto same = allocator_.find_tagged(hash, tag);
   // The state of another prefix with the same key cannot be found any more.
-  const BlockId before = allocator_.find(hash);
-  if (before.valid() && !same && published_slot_[before.index()].valid()) {
+  if (const BlockId before = allocator_.find(hash); before.valid() && published_slot_[before.index()].valid()) {
     news_.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
     published_slot_[before.index()] = {};
   }
   allocator_.withdraw(block);
   allocator_.set_tag(block, tag);
-  if (same) published_slot_[same->block.index()] = {};
   allocator_.register_hashes({&block, 1}, {&hash, 1});
-  if (same && same->block != block) displaced_.push_back(same->block);
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
   ages_.made(slot, now_s_);
-  news_.state_stored(0, tag.prefix, tag.token_count, slot, same.has_value());
+  news_.state_stored(0, tag.prefix, tag.token_count, slot);
 }
 
 void SlotsRequestCache::note_cached(RequestId id, std::int64_t tokens) {
@@ -343,30 +335,27 @@ bool SlotsRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
 void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   Request& request = requests_[id.index()];
   const SlotId slot = std::exchange(request.loading, SlotId{});
-  const BlockId block = kv_.blocks(id)[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  const auto last = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
+  BlockId block = kv_.blocks(id)[last];
   is_loading_[block.index()] = 0;
   if (!done) {
     allocator_.unpin(slot);
     return allocator_.invalidate(block);
+  }
+  // Another request may have stored the block meanwhile. If that has a state, or is to get one, the slot is this
+  // request's alone, and free when the request has begun.
+  const BlockId same = kv_.findable(id, last);
+  if (same.valid() && same != block && !allocator_.has_state(same)) {
+    allocator_.move_state(block, same);
+    block = same;
   }
   kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = slot;
   request.hit_tokens = tokens;
   request.known_tokens = std::max(request.known_tokens, tokens);
-  make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
+  if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
   states_.of(id)[0].read_column = 0;
-}
-
-/// States that are found in another block now, once no request holds theirs.
-void SlotsRequestCache::drop_displaced() {
-  std::erase_if(displaced_, [&](BlockId block) {
-    if (kv_.pool().ref_count(block) > 0) return false;
-    const bool again = published_slot_[block.index()].valid();
-    if (!again) allocator_.invalidate(block);
-    if (!again && options_.budget_bytes > 0) drop_useless(block);
-    return true;
-  });
 }
 
 /// The state that was published in the slot of this block is gone.
@@ -426,7 +415,6 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
   }
   kv_.end(id);
   request = {.live = request.live};
-  if (!displaced_.empty()) drop_displaced();
   if (options_.budget_bytes == 0) return;
   // Of two requests that made the same blocks at a time, those of one are found, and not those of the other.
   for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
@@ -490,7 +478,6 @@ CacheUsage SlotsRequestCache::usage() const noexcept {
 
 void SlotsRequestCache::forget_all() {
   std::ranges::fill(published_slot_, SlotId{});
-  displaced_.clear();
   allocator_.reset();
   kv_.reset();
 }

@@ -97,13 +97,12 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
   void save(Pass& pass, const RowPlan& row, std::int64_t at) const;
-  [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
+  [[nodiscard]] bool ends_on_checkpoint(const RowPlan& row) const;
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
   void store(const Checkpoint& checkpoint, SlotId slot);
   void make_findable(BlockId block, const StateTag& tag, SlotId slot);
-  void drop_displaced();
   void lose_state(BlockId block);
   void tell_prompt(RequestId request);
   void tell_end(RequestId request, const ReuseHint& hint);
@@ -123,7 +122,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<RequestId> to_tell_;        ///< whose prompts this commit completed
   std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
-  std::vector<BlockId> displaced_;        ///< whose state is found in another block
   std::vector<BlockId> matched_;
   std::span<const BlockId> cached_;  ///< what Room::before_open() found
   std::vector<Recency> passed_over_;   ///< of one lookup

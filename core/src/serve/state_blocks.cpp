@@ -49,15 +49,17 @@ void StateBlocks::release(std::span<const BlockId> blocks) {
 
 bool StateBlocks::publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens) {
   if (pool_.hash(block) > 0 || !publication_.publish(block, tokens)) return false;
-  const BlockId before = pool_.find(key);
-  // Another prefix with the same key cannot be found any more.
-  const bool same = before.valid() && prefix_of_[before.index()] == prefix;
-  if (before.valid() && !same) lose(before);
-  if (before.valid()) found_[before.index()] = 0;
+  if (const BlockId before = pool_.find(key); before.valid()) {
+    if (prefix_of_[before.index()] == prefix) {
+      pool_.set_last_use({&before, 1}, pool_.tick());
+      return false;
+    }
+    lose(before);  // another prefix with the same key: the hash finds the new block from now on
+  }
   found_[block.index()] = 1;
   prefix_of_[block.index()] = prefix;
   pool_.register_hashes({&block, 1}, {&key, 1});
-  news_.state_stored(group_, prefix, tokens, SlotId{block.value()}, same);
+  news_.state_stored(group_, prefix, tokens, SlotId{block.value()});
   return true;
 }
 

@@ -32,7 +32,8 @@ class StateBlocks final : private BlockListener {
   [[nodiscard]] bool take(std::span<BlockId> blocks);
   void retain(BlockId block) { pool_.retain({&block, 1}); }
   void release(std::span<const BlockId> blocks);
-  /// The block can be found from now on if it holds state@tokens in both parts. True if that is new.
+  /// The block can be found from now on if it holds state@tokens in both parts, and no other block with this state can.
+  /// True if that is new. A block that cannot be found is free when it is released.
   bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens);
   [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
   [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
@@ -44,7 +45,6 @@ class StateBlocks final : private BlockListener {
   void check_invariants() const { pool_.check_invariants(); }
 
  private:
-
   void take_null_block();
   /// The state is not found by its hash any more.
   void lose(BlockId block);

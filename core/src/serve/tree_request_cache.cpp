@@ -22,6 +22,16 @@ void name_media(const RequestRecord& prompt, std::string& key) {
   }
 }
 
+/// The tree has the state after all of these tokens.
+bool has_state(const PrefixTree& tree, std::span<const Token> tokens, const Namespace& name_space) {
+  return tree.peek(tokens, name_space).tokens == std::ssize(tokens);
+}
+
+/// Another request has made this state, and a slot for it would cost another state.
+bool needs_no_slot(const PrefixTree& tree, std::span<const Token> tokens, const Namespace& name_space) {
+  return tree.slots().free_slots() == 0 && has_state(tree, tokens, name_space);
+}
+
 /// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
 bool spares_last_request(EvictionOrder order) {
   return order != EvictionOrder::hix;
@@ -103,11 +113,15 @@ void TreeRequestCache::Room::for_donations(RequestId id, std::int64_t upto, std:
 void TreeRequestCache::Room::before_commit(const Pass& pass) {
   inserts_ = {};
   names_.clear();
+  const std::int64_t every = cache_.options_.decode_checkpoint_tokens;
   for (const std::uint32_t i : pass.busy) {
     const RowPlan& row = pass.rows[i];
-    if (!pass.is_busy(i) || row.start >= cache_.record(row.request).prompt_tokens) continue;
-    const auto [first, end] = pass.save_ranges[i];
-    for_donations(row.request, row.start + row.tokens, static_cast<std::int64_t>(end - first) + 1);
+    const std::int64_t end = row.start + row.tokens;
+    const bool may_donate = row.start < cache_.record(row.request).prompt_tokens ||
+                            (every > 0 && floor_to(end, every) > row.start);
+    if (!pass.is_busy(i) || !may_donate) continue;
+    const auto [first, last] = pass.save_ranges[i];
+    for_donations(row.request, end, static_cast<std::int64_t>(last - first) + 1);
   }
   if (inserts_.inserts > 0) cache_.tree_.reserve_inserts(inserts_);
   reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
@@ -181,6 +195,14 @@ SlotId TreeRequestCache::take_slot() {
   return slot;
 }
 
+/// If the tree has the state after `tokens` tokens, the request reads the tree's KV up to there, and its own is free.
+void TreeRequestCache::share_kv(RequestId id, std::int64_t tokens) {
+  if (tokens <= requests_[id.index()].protected_tokens ||
+      !has_state(tree_, record(id).tokens.first(tokens), name_space(id)))
+    return;
+  static_cast<void>(donate(id, {}, tokens, {}));
+}
+
 void TreeRequestCache::return_slot(SlotId slot) {
   tree_.release_slots({&slot, 1});
   --checkpoint_slots_;
@@ -212,6 +234,8 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.protected_tokens = request.hit.tokens;
   request.begun = false;
+  request.made_tokens = 0;
+  request.decoded.reset();
   request.hashes.clear();
   states_.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
   if (request.hit.slot.valid()) ages_.reused(request.hit.slot, now_s_);
@@ -266,10 +290,15 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
     if (options_.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
   }
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(row.request, row.start + row.tokens);
+  pass.quiet &= !ends_on_checkpoint(row);
 }
 
 void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
+  if (needs_no_slot(tree_, record(row.request).tokens.first(at), name_space(row.request))) {
+    std::int64_t& made = requests_[row.request.index()].made_tokens;
+    made = std::max(made, at);
+    return;
+  }
   const SlotId slot = take_slot();
   if (slot.valid())
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start), .slot = slot});
@@ -289,15 +318,8 @@ PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
           .cached = request.cached_tokens,
           .known = known,
           .prompt = record(id).prompt_tokens,
-          .spare = options_.spare_checkpoint_tokens};
-}
-
-/// For one more state than those that are planned and `reserved` others, without an eviction.
-bool TreeRequestCache::has_spare_room(std::int32_t reserved) const noexcept {
-  if (checkpoint_slots_ + reserved >= options_.checkpoints || tree_.slots().free_slots() <= reserved) return false;
-  const CacheUsage now = usage();
-  return options_.budget_bytes == 0 ||
-         options_.memory.of(now.kv_tokens, now.states + reserved + 1) <= options_.budget_bytes;
+          .spare = options_.spare_checkpoint_tokens,
+          .scan_alignment = options_.scan_alignment_tokens};
 }
 
 /// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
@@ -307,7 +329,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const PromptCheckpoints placement = placement_of(row.request);
   const std::int64_t page = options_.block_size_tokens;
   const std::int64_t end = row.start + row.tokens;
-  const std::int32_t spare = floor_to(end, page) == end && placement.wants(end) ? 1 : 0;
+  const std::int32_t spare = ends_on_checkpoint(row) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
   for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
     if (!placement.wants(at) || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
@@ -317,8 +339,15 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
       ++pass.dropped;
   }
   if (placement.spare == 0) return std::reverse(pass.saves.begin() + first, pass.saves.end());
+  // For one more state than those that are planned, without an eviction.
+  const auto has_room = [&] {
+    if (checkpoint_slots_ + spare >= options_.checkpoints || tree_.slots().free_slots() <= spare) return false;
+    const CacheUsage now = usage();
+    return options_.budget_bytes == 0 ||
+           options_.memory.of(now.kv_tokens, now.states + spare + 1) <= options_.budget_bytes;
+  };
   for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
-    if (placement.wants_if_spare(at) && (at - row.start) % options_.scan_alignment_tokens == 0 && has_spare_room(spare))
+    if (placement.wants_if_spare(at) && (at - row.start) % options_.scan_alignment_tokens == 0 && has_room())
       save(pass, row, at);
   std::sort(pass.saves.begin() + first, pass.saves.end(),
             [](const StateSave& a, const StateSave& b) { return a.offset < b.offset; });
@@ -332,16 +361,16 @@ void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   const std::int64_t branching = requests_[row.request.index()].hit.branching_position.value_or(-1);
   const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;
   if (branches) save(pass, row, branching);
-  if (ends_on_checkpoint(row.request, end)) return;  // a longer one
+  if (ends_on_checkpoint(row)) return;  // a longer one
   std::int64_t last = floor_to(end - 1, page);
   while (last > row.start && (last - row.start) % step != 0) last -= page;
   if (last > row.start && !(branches && last <= branching)) save(pass, row, last);
 }
 
-bool TreeRequestCache::ends_on_checkpoint(RequestId request, std::int64_t end) const {
+bool TreeRequestCache::ends_on_checkpoint(const RowPlan& row) const {
+  const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
-  if (end <= record(request).prompt_tokens)
-    return options_.placement == CheckpointPlacement::passes || placement_of(request).wants(end);
+  if (end <= record(row.request).prompt_tokens) return placement_of(row.request).wants_end(row.start, end);
   return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
 
@@ -355,7 +384,6 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
-  const bool in_prompt = row.start < record(row.request).prompt_tokens;
   request.begun = true;
   states_.of(row.request)[0].read_column = 0;
   if (row.drafts > 0) return settle_steps(row);
@@ -371,51 +399,53 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
     } else {
       return_slot(slot);
     }
-    hold_path(row.request, at);
   }
-  if (!ends_on_checkpoint(row.request, computed)) return;
-  if (!in_prompt) return keep_decoded(row);
+  if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
+  if (!ends_on_checkpoint(row)) return;
+  const bool in_prompt = computed <= record(row.request).prompt_tokens;
+  if (in_prompt && needs_no_slot(tree_, record(row.request).tokens.first(computed), name_space(row.request)))
+    return share_kv(row.request, computed);
+  if (const SlotId slot = publish_state(row.request, computed); slot.valid())
+    after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
+}
+
+/// Takes a slot for the state after `tokens` tokens and gives it to the tree. None: there is no room, or the tree has
+/// this state already; then nothing is to be copied.
+SlotId TreeRequestCache::publish_state(RequestId id, std::int64_t tokens) {
+  Request& request = requests_[id.index()];
+  // Where room is short, the checkpoint that decoding left before this one goes first, if no other request holds it.
+  if (request.decoded && tree_.slots().free_slots() == 0 && checkpoint_slots_ < options_.checkpoints &&
+      tree_.node(*request.decoded).state_lock == 1) {
+    request.lock.release();
+    freed_.clear();
+    tree_.drop_state(*request.decoded, freed_);
+    take_back(freed_);
+  }
   const SlotId slot = take_slot();
   if (!slot.valid()) {
     ++dropped_;
-    return;
+    return slot;
   }
-  if (donate(row.request, slot, computed, {})) {
+  const bool taken = donate(id, slot, tokens, {});
+  if (taken)
     --checkpoint_slots_;
-    after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
-  } else {
+  else
     return_slot(slot);
-  }
-  hold_path(row.request, computed);
-}
-
-/// The last checkpoint of decoding takes the place of the one before.
-void TreeRequestCache::keep_decoded(const RowPlan& row) {
-  Request& request = requests_[row.request.index()];
-  if (!request.kept.valid()) request.kept = take_slot();
-  if (!request.kept.valid()) {
-    ++dropped_;
-    return;
-  }
-  request.kept_tokens = record(row.request).computed;
-  after_[0].copies.push_back(SlotCopy::whole(request.live, request.kept.value()));
+  request.decoded.reset();
+  if (taken && tokens > record(id).prompt_tokens) request.decoded = request.lock.node();
+  return taken ? slot : SlotId{};
 }
 
 /// One of the states that the steps passed may be a checkpoint.
 void TreeRequestCache::settle_steps(const RowPlan& row) {
-  Request& request = requests_[row.request.index()];
   const std::int64_t every = options_.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
   if (at <= row.start) return;
-  if (!request.kept.valid()) request.kept = take_slot();
-  if (!request.kept.valid()) {
-    ++dropped_;
-    return;
-  }
-  request.kept_tokens = at;
+  const SlotId slot = publish_state(row.request, at);
+  if (!slot.valid()) return;
   StepCommit& step = after_[0].steps.back();
   step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
-  step.kept_slot = request.kept;
+  step.kept_slot = slot;
 }
 
 /// Decoding does nothing for the tree between two checkpoints.
@@ -440,15 +470,14 @@ void TreeRequestCache::publish(Pass& pass) {
   });
 }
 
-/// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`. True if the tree
-/// took it.
+/// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`; none: the tree has
+/// it. KV that the tree has too is free. True if the tree took the slot.
 bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, const Donation& donation) {
-  const Request& request = requests_[id.index()];
+  Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
   const auto key = record(id).tokens.first(tokens);
-  const bool in_prompt = tokens <= record(id).prompt_tokens;
   const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
-  tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
+  if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
   inserted_ = std::span(request.row).first(count);
   freed_.clear();
   const InsertResult inserted = tree_.insert(
@@ -457,12 +486,19 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
        .slot = slot,
        .name_space = name_space(id),
        .prev_tokens = request.protected_tokens,
-       .chunked = in_prompt && !donation.ends,
+       .chunked = !donation.ends,
        .spare = donation.spare,
        .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
       freed_);
   take_back(freed_);
-  if (inserted.state_exists) return false;
+  if (donation.ends) {
+  } else if (inserted.state_exists || inserted.prefix_tokens != request.protected_tokens) {
+    hold_path(id, tokens);
+  } else {  // the KV behind the path that the request held is its own
+    request.lock = tree_.lock(inserted.node);
+    request.protected_tokens = tokens;
+  }
+  if (inserted.state_exists || !slot.valid()) return false;
   ++published_;
   ages_.made(slot, now_s_);
   tell_state(id, slot, tokens);
@@ -525,7 +561,6 @@ void TreeRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.cached.release();
   if (!done) return;
   const PromptPast past = request.hit.past;
-  hold_path(id, tokens);
   request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
   request.hit.past = past;
   request.known_tokens = std::max(request.known_tokens, tokens);
@@ -556,23 +591,15 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
       kept = std::max(kept, computed);
     } else if (ends_page && computed > request.protected_tokens && keep_copy(id, hint)) {
       kept = computed;
-    } else if (request.kept.valid() && request.kept_tokens > request.protected_tokens) {
-      if (donate(id, request.kept, request.kept_tokens, {.ends = true, .hint = hint})) {
-        request.kept = {};
-        --checkpoint_slots_;
-      }
-      kept = std::max(kept, request.kept_tokens);
     } else if (request.protected_tokens > request.hit.tokens ||
                request.protected_tokens == floor_to(computed, options_.block_size_tokens)) {
       tell_end(id, hint);
     }
   }
   if (!live_donated && !options_.separate_checkpoints) tree_.release_slots({&live, 1});
-  if (request.kept.valid()) return_slot(request.kept);
   // What was donated just now lies beyond the path that is locked.
   if (options_.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > request.protected_tokens)
     hold_path(id, kept);
-  request.kept = {};
   kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept)));
   request.row.clear();
   if (spares_last_request(options_.eviction)) keep_to_budget();
@@ -664,13 +691,11 @@ void TreeRequestCache::check_index() const {
     require_invariant(request.protected_tokens <= record(id).computed && std::ssize(request.row) >= record(id).computed,
                       structure, "a request computed more than it holds");
     require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
-    const SlotId live = options_.separate_checkpoints ? SlotId{} : SlotId{request.live};
-    for (const SlotId slot : {live, request.kept})
-      require_invariant(!slot.valid() || tree_.slots().owner(slot) == SlotPool::caller, structure,
-                        "a slot of a request has another owner");
+    require_invariant(options_.separate_checkpoints || tree_.slots().owner(SlotId{request.live}) == SlotPool::caller,
+                      structure, "the slot of a request has another owner");
   }
   std::size_t checkpoints = 0;
-  for (const Request& request : requests_) checkpoints += std::size_t{request.kept.valid()} + request.loading.valid();
+  for (const Request& request : requests_) checkpoints += std::size_t{request.loading.valid()};
   for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).save_slots.size();
   require_invariant(std::cmp_equal(checkpoints, checkpoint_slots_), structure, "a slot for a checkpoint is lost");
   const std::int64_t held = rows + tree_.sizes().total_tokens();

@@ -17,9 +17,9 @@ namespace stateport::detail {
 /// RequestCache by tokens: requests run in live slots and own the KV of what the prefix tree does not hold yet.
 ///
 /// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
-/// restores is evicted. Slots for checkpoints are taken when a pass is placed, at most options.checkpoints at a time,
-/// and donated to the tree when it settles; one more, the last checkpoint of decoding, is donated at the end. So is the
-/// live slot, if the request ends with a page: with separate_checkpoints a copy of it.
+/// restores is evicted. Slots for checkpoints are taken when a pass is placed, or when it settles, at most
+/// options.checkpoints at a time, and donated to the tree when it settles. The live slot is donated at the end, if the
+/// request ends with a page: with separate_checkpoints a copy of it.
 class TreeRequestCache final : public RequestBook {
  public:
   explicit TreeRequestCache(const RequestCacheOptions& options);
@@ -58,8 +58,8 @@ class TreeRequestCache final : public RequestBook {
     std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
     std::int64_t known_tokens = 0;   ///< of the deepest state that was there
     bool begun = false;              ///< a pass was committed: the live slot holds its state
-    SlotId kept;                     ///< the last checkpoint of decoding, not donated yet
-    std::int64_t kept_tokens = 0;
+    std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
+    std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding
     std::string extra_key;  ///< of the namespace, with the media
     bool has_extra_key = false;
     GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
@@ -94,15 +94,15 @@ class TreeRequestCache final : public RequestBook {
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
+  void share_kv(RequestId request, std::int64_t tokens);
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
-  [[nodiscard]] bool has_spare_room(std::int32_t reserved) const noexcept;
   void plan_saves(Pass& pass, const RowPlan& row);
   void save_per_pass(Pass& pass, const RowPlan& row);
-  [[nodiscard]] bool ends_on_checkpoint(RequestId request, std::int64_t end) const;
+  [[nodiscard]] bool ends_on_checkpoint(const RowPlan& row) const;
   void settle_steps(const RowPlan& row);
-  void keep_decoded(const RowPlan& row);
+  [[nodiscard]] SlotId publish_state(RequestId request, std::int64_t tokens);
   struct Donation {
     bool ends = false;   ///< the request does
     bool spare = false;  ///< kept because there is room

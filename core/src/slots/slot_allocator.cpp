@@ -302,6 +302,19 @@ void SlotAllocator::Books::detach(BlockId block) {
   held[slot.index()].orphan = true;
 }
 
+void SlotAllocator::move_state(BlockId from, BlockId to) {
+  const SlotId slot = with_slot(from);
+  require(!has_state(to), "to", to, "has a state");
+  books_->forget_hash(slot);
+  books_->victims.erase(books_->candidates(), Books::index_of(from));
+  if (books_->forest) books_->rank_again(books_->forest->lose(from));
+  slot_of_[from.index()] = SlotId{};
+  slot_of_[to.index()] = slot;
+  slots_.set_owner(slot, to.value());
+  if (books_->forest) books_->forest->store(to);
+  books_->offer(to);
+}
+
 void SlotAllocator::invalidate(std::span<const BlockId> blocks) {
   require_blocks(blocks);
   for (const BlockId block : blocks) books_->detach(block);

@@ -154,13 +154,18 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
       kv_bytes[static_cast<std::size_t>(fastest(nodes_[node].kv.in))] += options_.kv_image_bytes;
       best.walked_tokens = tokens;
     }
-    if (node == none || (nodes_[node].state.in & below_device) == 0 || tokens > usable_tokens) continue;
+    const MediumSet states = i >= cached ? loadable_state(node)
+                             : node == none ? MediumSet{0}
+                                            : nodes_[node].state.in & below_device;
+    if (states == 0 || tokens > usable_tokens) continue;
+    const bool device_state = (states & on_device) != 0;
     auto bytes = kv_bytes;
-    bytes[static_cast<std::size_t>(fastest(nodes_[node].state.in))] += options_.state_image_bytes;
+    if (!device_state) bytes[static_cast<std::size_t>(fastest(states))] += options_.state_image_bytes;
     found = true;
     const std::optional<double> saved_s = time_saved(tokens - device_tokens, bytes);
     if (saved_s && *saved_s <= best.saved_s) continue;
     best.tokens = tokens;
+    best.device_state = device_state;
     best.gained_tokens = tokens - device_tokens;
     best.saved_s = saved_s.value_or(0);
     best.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
@@ -175,10 +180,7 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
 std::size_t TierIndex::kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,
                                   std::int64_t usable_tokens) const {
   std::size_t end = std::min(prefixes.size(), static_cast<std::size_t>(usable_tokens / block_size_));
-  const auto has_state = [&](const PrefixHash& prefix) {
-    const std::uint32_t node = nodes_.find(prefix);
-    return node != none && (nodes_[node].state.in & below_device) != 0;
-  };
+  const auto has_state = [&](const PrefixHash& prefix) { return loadable_state(nodes_.find(prefix)) != 0; };
   while (end > cached && !has_state(prefixes[end - 1])) --end;
   if (end <= cached) return cached;
   const std::span<const PrefixHash> asked = prefixes.subspan(cached, end - cached);
@@ -192,7 +194,7 @@ void TierIndex::for_each_pinned(const TierHit& hit, std::span<const PrefixHash> 
   const auto end = static_cast<std::size_t>(hit.tokens / block_size_);
   for (auto i = static_cast<std::size_t>(cached_tokens / block_size_); i < end && !states_alone(); ++i)
     visit(nodes_.find(prefixes[i]), CacheContent::kv_block);
-  visit(nodes_.find(prefixes[end - 1]), CacheContent::state);
+  if (!hit.device_state) visit(nodes_.find(prefixes[end - 1]), CacheContent::state);
 }
 
 void TierIndex::pin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens) {
@@ -296,7 +298,8 @@ std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, Tran
     usage.saved_s += load.hit.saved_s;
   }
   for (std::size_t i = 0; i < load.nodes.size(); ++i)
-    unpin(load.nodes[i], i + 1 == load.nodes.size() ? CacheContent::state : CacheContent::kv_block);
+    unpin(load.nodes[i], i + 1 == load.nodes.size() && !load.hit.device_state ? CacheContent::state
+                                                                              : CacheContent::kv_block);
   return WaitEnd{.request = part.request, .done = !load.failed};
 }
 

@@ -24,6 +24,7 @@ struct TierHit {
   std::int64_t gained_tokens = 0;  ///< beyond the device's own hit
   double saved_s = 0;              ///< time of computing these less that of the load; 0: not known
   bool costs_more = false;         ///< there was a hit, but computing is faster
+  bool device_state = false;       ///< its state is on the device: KV alone is loaded
 };
 
 /// Decides what lies below the device: what an index of the device gives up is stored in the fastest tier if it is
@@ -71,12 +72,14 @@ class TierIndex : private TierFinds {
   /// How many of the leading blocks are before the deepest state that is anywhere; 0: there is none.
   [[nodiscard]] std::size_t deepest_state(std::span<const PrefixHash> prefixes) const noexcept;
 
-  /// The deepest position, at most `usable_tokens` and beyond `device_tokens`, whose state is below the device and
-  /// whose KV is on it (the first `cached_tokens`) or below, if loading it is worth it. O(blocks).
+  /// The deepest position, at most `usable_tokens` and beyond `device_tokens`, whose state is below the device, or on it
+  /// with KV that is not (TierSetup::states_apart), and whose KV is on it (the first `cached_tokens`) or below, if loading
+  /// it is worth it. O(blocks).
   [[nodiscard]] TierHit find(std::span<const PrefixHash> prefixes, std::int64_t device_tokens,
                              std::int64_t cached_tokens, std::int64_t usable_tokens);
   /// Names what the hit needs: the KV of blocks from `cached_tokens` on, into kv_blocks[i], and the state, into
-  /// slots[g]. It stays where it is until the load has ended. The places must be free of what the last flush() stored.
+  /// slots[g]; none for a state that is on the device. It stays where it is until the load has ended. The places must be
+  /// free of what the last flush() stored.
   void load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
             std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots);
   /// What the hit needs is not evicted before unpin_hit(); between find() and load().
@@ -122,7 +125,7 @@ class TierIndex : private TierFinds {
     std::int64_t left = 0;  ///< images; 0: nothing is loaded
     bool failed = false;
     std::uint64_t settled_in = 0;      ///< the last call of work_of() that named the request
-    std::vector<std::uint32_t> nodes;  ///< of KV, and last that of the state
+    std::vector<std::uint32_t> nodes;  ///< of KV, and last that of the state if it is loaded
   };
   struct Leaving {
     std::uint32_t node = none;

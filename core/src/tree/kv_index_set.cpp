@@ -14,15 +14,23 @@ void KvIndexSet::check_new(std::span<const KvIndex> kv) {
   const KvIndex together = std::accumulate(kv.begin(), kv.end(), KvIndex{0}, std::bit_or());
   if (together < 0) require(false, "kv", *std::ranges::min_element(kv), "must not be negative");
   if (!is_known()) return;
+  // Marked while looked at, so that an index named twice is found; the marks go in either case.
+  const std::size_t marked = for_each_run(kv, [&](std::size_t word, std::uint64_t bits) {
+    if (word >= words_.size() || (words_[word] & bits) != 0) return false;
+    words_[word] |= bits;
+    return true;
+  });
+  remove(kv.first(marked));
+  const auto is_beyond = [this](KvIndex index) { return index >= count_; };
+  if (marked == kv.size() && std::ranges::none_of(kv, is_beyond)) return;
   for (const KvIndex index : kv) {
-    require(index < count_, "kv", index, "is beyond kv_indices");
+    require(!is_beyond(index), "kv", index, "is beyond kv_indices");
     require(!contains(index), "kv", index, "is owned by the tree");
   }
-  // Marked while looked at, so that an index named twice is found; the marks go in either case.
-  std::size_t marked = 0;
-  while (marked < kv.size() && !contains(kv[marked])) add(kv.subspan(marked++, 1));
-  remove(kv.first(marked));
-  require(marked == kv.size(), "kv", marked < kv.size() ? kv[marked] : 0, "is named twice");
+  for (std::size_t i = 0; i < kv.size(); ++i) {
+    const auto earlier = kv.first(i);
+    require(std::ranges::find(earlier, kv[i]) == earlier.end(), "kv", kv[i], "is named twice");
+  }
 }
 
 std::size_t KvIndexSet::owned() const noexcept {

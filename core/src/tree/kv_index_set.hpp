@@ -3,6 +3,7 @@
 
 #include <stateport/core/model/tokens.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,13 +29,26 @@ class KvIndexSet {
   [[nodiscard]] std::size_t owned() const noexcept;
 
  private:
+  /// Calls visit(word, bits) for indices that follow each other and share a word, from the front on, until it answers
+  /// false. Returns how many indices it visited. Indices of a page follow each other.
+  template <class Visit>
+  static std::size_t for_each_run(std::span<const KvIndex> kv, Visit&& visit) {
+    for (std::size_t i = 0; i < kv.size();) {
+      const auto bit = static_cast<std::size_t>(kv[i]) % 64;
+      const std::size_t longest = std::min(64 - bit, kv.size() - i);
+      std::size_t run = 1;
+      while (run < longest && kv[i + run] == kv[i] + static_cast<KvIndex>(run)) ++run;
+      if (!visit(static_cast<std::size_t>(kv[i]) / 64, (~std::uint64_t{0} >> (64 - run)) << bit)) return i;
+      i += run;
+    }
+    return kv.size();
+  }
   void set(std::span<const KvIndex> kv, bool own) noexcept {
     if (count_ == 0) return;
-    for (const KvIndex index : kv) {
-      const std::uint64_t bit = std::uint64_t{1} << (index % 64);
-      std::uint64_t& word = words_[static_cast<std::size_t>(index) / 64];
-      word = own ? word | bit : word & ~bit;
-    }
+    for_each_run(kv, [&](std::size_t word, std::uint64_t bits) {
+      words_[word] = own ? words_[word] | bits : words_[word] & ~bits;
+      return true;
+    });
   }
   [[nodiscard]] bool contains(KvIndex index) const noexcept {
     const auto at = static_cast<std::size_t>(index);

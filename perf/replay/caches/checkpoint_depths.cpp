@@ -21,17 +21,18 @@ std::string_view name(CheckpointPlacement placement) noexcept {
   return "?";
 }
 
-void choose_depths(CheckpointPlacement placement, std::int32_t hit_blocks, std::int32_t matched_blocks,
-                   std::int32_t full_blocks, std::vector<std::int32_t>& depths) {
+void choose_depths(CheckpointPlacement placement, const PromptDepths& prompt, std::vector<std::int32_t>& depths) {
+  const auto [hit, matched, usable, full] = prompt;
+  const std::int32_t end = placement == CheckpointPlacement::every || usable == 0 ? full : usable;
   depths.clear();
   if (placement == CheckpointPlacement::every)
-    for (std::int32_t depth = hit_blocks + 1; depth < full_blocks; ++depth) depths.push_back(depth);
+    for (std::int32_t depth = hit + 1; depth < end; ++depth) depths.push_back(depth);
   const bool branch = placement == CheckpointPlacement::branch || placement == CheckpointPlacement::rungs;
-  if (branch && matched_blocks > hit_blocks && matched_blocks < full_blocks) depths.push_back(matched_blocks);
+  if (branch && matched > hit && matched < end) depths.push_back(matched);
   if (placement == CheckpointPlacement::rungs)
     for (const std::int32_t before_end : {4, 2, 1})
-      if (full_blocks - before_end > matched_blocks) depths.push_back(full_blocks - before_end);
-  if (full_blocks > hit_blocks) depths.push_back(full_blocks);
+      if (end - before_end > matched) depths.push_back(end - before_end);
+  if (end > hit) depths.push_back(end);
 }
 
 std::int64_t states_max(CheckpointPlacement placement, std::int64_t requests, std::int64_t distinct_blocks) noexcept {

@@ -11,11 +11,17 @@ namespace stateport::replay {
 
 [[nodiscard]] std::string_view name(CheckpointPlacement placement) noexcept;
 
-/// At which depths a prompt of n full blocks leaves states, given its p and j (see Hit): fills `depths`, ascending and
-/// without duplicates: of the reference, and what tests hold RequestCache against. Depths that the request already
-/// found a state at (<= p) need none. Precondition: not `passes`.
-void choose_depths(CheckpointPlacement placement, std::int32_t hit_blocks, std::int32_t matched_blocks,
-                   std::int32_t full_blocks, std::vector<std::int32_t>& depths);
+/// A prompt, in blocks.
+struct PromptDepths {
+  std::int32_t hit = 0;      ///< p: it continues from the state there
+  std::int32_t matched = 0;  ///< j: with cached KV
+  std::int32_t usable = 0;   ///< n: before its last token
+  std::int32_t full = 0;     ///< whole blocks: n, or n + 1
+};
+
+/// Fills `depths` with the depths, ascending and without duplicates, at which the prompt leaves states: the reference,
+/// to which tests hold RequestCache. Depths up to the hit are left out. Precondition: not `passes`.
+void choose_depths(CheckpointPlacement placement, const PromptDepths& prompt, std::vector<std::int32_t>& depths);
 
 /// Most states that `requests` requests over `distinct_blocks` different blocks can leave: a pool of this size never
 /// evicts.

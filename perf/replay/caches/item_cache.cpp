@@ -31,10 +31,14 @@ std::chrono::steady_clock::duration ItemCache::prepare(const Request& request, c
   return {};
 }
 
+std::int32_t ItemCache::usable_blocks() const noexcept {
+  return std::min(prompt_.size(), static_cast<std::int32_t>((input_tokens_ - 1) / budget_.block_size_tokens));
+}
+
 Hit ItemCache::begin() {
   std::int32_t matched = 0;
   while (matched < prompt_.size() && items_.contains(kv_item(prompt_.at(matched + 1)))) ++matched;
-  const auto usable = static_cast<std::int32_t>((input_tokens_ - 1) / budget_.block_size_tokens);
+  const std::int32_t usable = usable_blocks();
   const auto has_state = [&](std::int32_t depth) { return items_.contains(state_item(prompt_.at(depth))); };
   std::int32_t hit = std::min(matched, usable);
   bool evicted = false;
@@ -60,7 +64,9 @@ PassPlan ItemCache::plan() {
   } else {
     before_ = {.clear = {&live_, 1}};
   }
-  choose_depths(placement_, hit_.hit_blocks, hit_.matched_blocks, prompt_.size(), depths_);
+  choose_depths(placement_,
+                {.hit = hit_.hit_blocks, .matched = hit_.matched_blocks, .usable = usable_blocks(), .full = prompt_.size()},
+                depths_);
   for (const std::int32_t depth : depths_) place(depth);
   state_ = {.slots = {&live_column_, 1}, .read_column = start > 0 ? 0 : -1, .saves = saves_};
   row_.states = {&state_, 1};

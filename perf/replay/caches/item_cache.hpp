@@ -42,6 +42,8 @@ class ItemCache final : public ReplayCache {
   [[nodiscard]] static ItemLru::Item state_item(Block block) noexcept { return 2 * block + 1; }
   void drop(ItemLru::Item item);
   void place(std::int32_t depth);
+  /// Whole blocks before the prompt's last token.
+  [[nodiscard]] std::int32_t usable_blocks() const noexcept;
 
   Budget budget_;
   CheckpointPlacement placement_;

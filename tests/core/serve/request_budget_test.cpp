@@ -88,10 +88,12 @@ class ModelBudget {
     const std::int64_t full = std::ssize(names);
     std::int64_t matched = 0;
     while (matched < full && kv_.contains(prefix(matched + 1))) ++matched;
-    std::int64_t hit = std::min(matched, (full * block + prompt.extra - 1) / block);
+    const std::int64_t usable = (full * block + prompt.extra - 1) / block;
+    std::int64_t hit = std::min(matched, usable);
     while (hit > 0 && !states_.contains(prefix(hit))) --hit;
-    for (std::int64_t depth = 1; depth <= full; ++depth) kv_.insert(prefix(depth));
-    for (const std::int64_t depth : {full, matched})
+    const std::int64_t last = usable == 0 ? full : usable;
+    for (std::int64_t depth = 1; depth <= last; ++depth) kv_.insert(prefix(depth));
+    for (const std::int64_t depth : {last, std::min(matched, last)})
       if (depth > hit && !states_.contains(prefix(depth))) states_[prefix(depth)] = ++uses_;
     if (hit > 0) states_[prefix(hit)] = ++uses_;
     while (memory_.of(kv_tokens(), states()) > bytes_) evict();
@@ -212,12 +214,13 @@ TEST_CASE("a state that went while its prompt waited is made again") {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
     options.max_requests = 2;
+    options.scan_alignment_tokens = 0;  // the state at the end of the prompt is kept
     const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2, 3, 4}, .extra = 0};
     serve(*cache, whole);
     const std::vector<Token> prompt = whole.tokens();
     const RequestId waiting = cache->start({.tokens = prompt})->request;
-    for (std::int32_t other = 5; other < 9; ++other) serve(*cache, {.names = {other}});
+    for (std::int32_t other = 5; other < 9; ++other) serve(*cache, {.names = {other}, .extra = 0});
     pass(*cache, waiting, 4 * block);
     cache->abort(waiting);
     CHECK(serve(*cache, {.names = {1, 2, 3, 4}}).reused_tokens == 4 * block);
@@ -261,10 +264,12 @@ TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
 TEST_CASE("a state that is there, and leaves the forward no token, costs no other one") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
-    const auto cache = make_request_cache(options_of(index, CheckpointPlacement::last, 2));
+    RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
+    options.scan_alignment_tokens = 0;  // the state at the end of the prompt is kept
+    const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2}, .extra = 0};
     serve(*cache, whole);
-    serve(*cache, {.names = {5}});
+    serve(*cache, {.names = {5}, .extra = 0});
     CHECK(serve(*cache, whole).lost == LostHit::too_few_tokens);
     CHECK(cache->usage().evicted_states == 0);
     CHECK(cache->usage().states == 2);

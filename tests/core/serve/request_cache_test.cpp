@@ -7,6 +7,7 @@
 #include "heap_counter.hpp"
 #include "random.hpp"
 #include "random_engine.hpp"
+#include "serve_alone.hpp"
 #include "state_world.hpp"
 
 #include <doctest/doctest.h>
@@ -28,66 +29,10 @@ using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;
 using stateport::test::StateWorld;
+using stateport::test::counting;
+using stateport::test::serve_alone;
+using stateport::test::small_cache;
 using Tokens = StateWorld::Tokens;
-
-namespace {
-
-RequestCacheOptions small_cache(CacheIndex index, std::int32_t drafts = 0, bool overlap = false) {
-  RequestCacheOptions options{.index = index,
-                              .max_requests = 4,
-                              .max_request_tokens = 96,
-                              .drafts = drafts,
-                              .block_size_tokens = 4,
-                              .kv_tokens = 256,
-                              .checkpoints = 8,
-                              .decode_checkpoint_tokens = 8,
-                              .hash = BlockHashKind::xxh3_128,
-                              .overlap = overlap};
-  if (index != CacheIndex::align) {
-    options.layout_fingerprint = 7;
-    return options;
-  }
-  options.groups = {{.block_size_tokens = 12, .blocks = 40, .conv_window = 3 + drafts, .layout_fingerprint = 7},
-                    {.block_size_tokens = 24, .blocks = 30, .conv_window = 3 + drafts, .layout_fingerprint = 8}};
-  return options;
-}
-
-Tokens counting(std::int32_t count, Token first = 100) {
-  Tokens tokens;
-  for (std::int32_t i = 0; i < count; ++i) tokens.push_back(first + i);
-  return tokens;
-}
-
-/// Serves one prompt alone, in passes of at most `budget` tokens, then `output` tokens.
-StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const Tokens& prompt, std::int32_t output,
-                           RequestEnd how = RequestEnd::finished, std::int64_t budget = 96) {
-  const auto started = cache.start({.tokens = prompt});
-  REQUIRE(started);
-  Tokens tokens = prompt;
-  std::int64_t computed = started->reused_tokens;
-  for (std::int32_t sampled = 0; sampled < output;) {
-    const std::int64_t left = std::ssize(prompt) - computed;
-    const auto count = static_cast<std::int32_t>(left > 0 ? cache.chunk(started->request, std::min(left, budget)) : 1);
-    const std::array rows = {PassRow{.request = started->request, .tokens = count}};
-    const PassPlan plan = cache.plan(rows);
-    REQUIRE(plan.rows_without_room == 0);
-    world.before(plan);
-    const auto first = tokens.begin() + computed;
-    world.run(0, plan.rows[0], Tokens(tokens.begin(), first), Tokens(first, first + count));
-    computed += count;
-    const std::int32_t samples = computed >= std::ssize(prompt) ? 1 : 0;
-    const Token token = 1000 + sampled;
-    world.after(cache.commit(plan.pass, {&samples, 1}, std::span(&token, static_cast<std::size_t>(samples))));
-    if (samples == 1) tokens.push_back(token);
-    sampled += samples;
-    cache.check_invariants();
-  }
-  cache.end(started->request, how);
-  cache.check_invariants();
-  return *started;
-}
-
-}  // namespace
 
 TEST_CASE("a second request continues from the state of the first, with every index") {
   for (const CacheIndex index : every_index) {

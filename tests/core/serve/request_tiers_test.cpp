@@ -41,6 +41,84 @@ TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
   }
 }
 
+TEST_CASE("two requests that load states of one prefix leave both to others, whichever load ends first") {
+  for (const CacheIndex index : every_index)
+    for (const bool longer_first : {false, true}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(longer_first);
+      RequestCacheOptions options = small(index, host);
+      options.max_requests = 3;
+      if (index == CacheIndex::align)
+        options.groups[0].blocks = 10;
+      else
+        options.checkpoints = 4;
+      Server server(options);
+      const Tokens longer = prompt_of(34, 0);
+      const Tokens shorter(longer.begin(), longer.begin() + 18);
+      server.serve(shorter);
+      server.serve(longer);
+      push_down(server);
+      const StartedRequest one = *server.cache->start({.tokens = longer_first ? longer : shorter});
+      const StartedRequest other = *server.cache->start({.tokens = longer_first ? shorter : longer});
+      REQUIRE(one.load);
+      REQUIRE(other.load);
+      server.move_all();
+      CHECK(server.cache->computed(one.request) == (longer_first ? 32 : 16));
+      CHECK(server.cache->computed(other.request) == (longer_first ? 16 : 32));
+      server.cache->abort(one.request);
+      server.cache->abort(other.request);
+      for (const Tokens& prompt : {shorter, longer}) {
+        const StartedRequest again = *server.cache->start({.tokens = prompt, .search = PromptSearch::device});
+        CHECK(again.reused_tokens == std::ssize(prompt) - 2);
+        server.run(again.request, prompt);
+        server.cache->abort(again.request);
+      }
+    }
+}
+
+TEST_CASE("a state on the device and its KV below it make a hit") {
+  const std::array tiers = {TierOptions{.host_bytes = 1 << 18}, TierOptions{.file_bytes = 1 << 18},
+                            TierOptions{.remote_bytes = 1 << 18},
+                            TierOptions{.host_bytes = 1 << 18, .file_bytes = 1 << 18, .write_through = true}};
+  for (const TierOptions& below : tiers)
+    for (const bool many_groups : {false, true}) {
+      CAPTURE(below.host_bytes);
+      CAPTURE(below.file_bytes);
+      CAPTURE(many_groups);
+      RequestCacheOptions options = small(CacheIndex::align, below);
+      options.max_requests = 1;
+      options.max_request_tokens = 16;
+      options.kv_tokens = 16;
+      options.groups[0].blocks = 64;
+      if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
+      Server server(options);
+      const Tokens prompt = prompt_of(12, 0);
+      server.serve(prompt);
+      server.serve(prompt_of(15, 100));
+      const std::size_t before = server.seen.size();
+      const StartedRequest again = server.serve(prompt);
+      REQUIRE(again.load);
+      CHECK(again.load->bytes == (below.remote_bytes > 0 ? 0 : 2 * block_bytes));  // the remote tier is asked first
+      CHECK(server.cache->stats().hit_tokens == 8);
+      std::vector<std::int64_t> loaded;
+      for (std::size_t i = before; i < server.seen.size(); ++i)
+        if (server.seen[i].kind == Transfer::Kind::load) {
+          CHECK(server.seen[i].image.content == CacheContent::kv_block);
+          loaded.push_back(server.seen[i].image.tokens);
+        }
+      CHECK(loaded == std::vector<std::int64_t>{4, 8});
+      // A load that fails leaves the state where it is.
+      server.serve(prompt_of(15, 200));
+      const StartedRequest failed = *server.cache->start({.tokens = prompt});
+      REQUIRE(failed.load);
+      if (below.remote_bytes > 0) server.move();
+      server.move(TransferStatus::failed);
+      CHECK(server.cache->computed(failed.request) == 0);
+      server.cache->abort(failed.request);
+      server.move_all();
+    }
+}
+
 TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name both") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

@@ -11,9 +11,10 @@ using stateport::CheckpointPlacement;
 namespace {
 using Depths = std::vector<std::int32_t>;
 
-Depths depths(CheckpointPlacement placement, std::int32_t hit, std::int32_t matched, std::int32_t full) {
+Depths depths(CheckpointPlacement placement, std::int32_t hit, std::int32_t matched, std::int32_t usable,
+              std::int32_t beyond = 0) {
   Depths result = {99};
-  choose_depths(placement, hit, matched, full, result);
+  choose_depths(placement, {.hit = hit, .matched = matched, .usable = usable, .full = usable + beyond}, result);
   return result;
 }
 }  // namespace
@@ -36,6 +37,15 @@ TEST_CASE("branch also keeps the end of the resident prefix if it has no state y
   CHECK(depths(CheckpointPlacement::branch, 3, 3, 5) == Depths{5});
   CHECK(depths(CheckpointPlacement::branch, 2, 3, 3) == Depths{3});
   CHECK(depths(CheckpointPlacement::branch, 0, 0, 4) == Depths{4});
+}
+
+TEST_CASE("the end of a prompt of whole blocks is of no use to the same prompt, and every alone keeps it") {
+  CHECK(depths(CheckpointPlacement::last, 0, 0, 3, 1) == Depths{3});
+  CHECK(depths(CheckpointPlacement::last, 3, 4, 3, 1).empty());
+  CHECK(depths(CheckpointPlacement::branch, 2, 4, 3, 1) == Depths{3});
+  CHECK(depths(CheckpointPlacement::rungs, 0, 0, 6, 1) == Depths{2, 4, 5, 6});
+  CHECK(depths(CheckpointPlacement::every, 0, 0, 2, 1) == Depths{1, 2, 3});
+  CHECK(depths(CheckpointPlacement::last, 0, 0, 0, 1) == Depths{1});  // there is no other
 }
 
 TEST_CASE("states_max bounds what a mode can leave") {

@@ -49,7 +49,8 @@ TEST_CASE("an unlimited cache finds what the model of whole prefixes finds") {
     for (const CacheIndex index : indexes) {
       const CheckpointPlacement placement = drawn_placements[static_cast<std::size_t>(random.between(0, 3))];
       ServedCache cache = make_cache(index, 126 + 6, 126, placement);
-      ModelCache model(placement, block_size);
+      ModelCache model(placement, block_size,
+                       index == CacheIndex::tree ? ModelCache::Last::kv_and_state : ModelCache::Last::kv);
       for (int request = 0; request < 100; ++request) {
         const Blocks blocks = random_prompt(random);
         const std::int64_t extra = blocks.empty() ? 1 : random.between(0, block_size - 1);
@@ -123,13 +124,13 @@ TEST_CASE("lost hits have their reasons, by block hash") {
 
 TEST_CASE("lost hits have their reasons, in a tree") {
   ServedCache cache = make_cache(CacheIndex::tree, 100, 3);
-  CHECK(!serve(cache, {1, 2}, 1).lost);                            // states: 12
-  CHECK(serve(cache, {1, 2}, 0).lost == LostHit::too_few_tokens);  // 12 serves as it is
-  CHECK(serve(cache, {1, 4}, 1).lost == LostHit::no_checkpoint);   // 12, 14
-  CHECK(serve(cache, {1, 2, 3}, 1).hit_blocks == 2);               // 12, 14, 123
-  serve(cache, {7}, 1);                                            // 12, 123, 7
-  serve(cache, {8}, 1);                                            // 123, 7, 8: 12 is no leaf, its KV stays
+  CHECK(!serve(cache, {1, 2}, 1).lost);                           // states: 12
+  CHECK(serve(cache, {1, 4}, 1).lost == LostHit::no_checkpoint);  // 12, 14
+  CHECK(serve(cache, {1, 2, 3}, 1).hit_blocks == 2);              // 12, 14, 123
+  serve(cache, {7}, 1);                                           // 12, 123, 7
+  serve(cache, {8}, 1);                                           // 123, 7, 8: 12 is no leaf, its KV stays
   CHECK(serve(cache, {1, 2, 9}, 1).lost == LostHit::evicted);
+  CHECK(serve(cache, {8}, 0).lost == LostHit::too_few_tokens);
 }
 
 TEST_CASE("a leaf of a tree that loses its state loses its KV too") {

@@ -34,10 +34,11 @@ typedef enum stateport_cache_index {
   STATEPORT_INDEX_ALIGN       ///< by block hash; the states lie in blocks of their own, the columns of a block table
 } stateport_cache_index;
 
-/// Slots, tree: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues from the state
-/// after p of them, and j >= p of them have cached KV.
+/// Slots, tree: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before
+/// the prompt's last token; the prompt continues from the state after p blocks; j blocks have cached KV, p <= j <= n.
+/// See CheckpointPlacement in <stateport/core/serve/request_cache.hpp>.
 typedef enum stateport_checkpoint_placement {
-  STATEPORT_PLACE_PASSES = 0,  ///< at j, and where each pass ends, as far as the scan can stop there
+  STATEPORT_PLACE_PASSES = 0,  ///< at j, and at the end of each pass, at most n
   STATEPORT_PLACE_LAST,        ///< n
   STATEPORT_PLACE_BRANCH,      ///< n and j
   STATEPORT_PLACE_RUNGS,       ///< those, and n - 1, n - 2 and n - 4 beyond j

@@ -25,15 +25,17 @@ enum class CacheIndex : std::uint8_t {
   align   ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
 };
 
-/// Indexes `slots` and `tree`: where passes over a prompt leave checkpoints. The prompt has n whole blocks, continues
-/// from the state after p of them, and j >= p of them have cached KV.
+/// Indexes `slots` and `tree`: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the
+/// last one before the prompt's last token: the same prompt can continue from no later state. The prompt continues from
+/// the state after p blocks; j blocks have cached KV, p <= j, and those beyond n do not count. If n is 0 or the scan
+/// cannot stop at n, and the prompt has whole blocks, the state at its end takes the place of the one at n.
 enum class CheckpointPlacement : std::uint8_t {
-  passes,  ///< at j, and where each pass ends, as far as the scan can stop there. Slots: instead of the end where the
-           ///< last block begins that the pass touches, and n
+  passes,  ///< at j, and at the end of each pass, rounded down to a position at which the scan can stop, at most n.
+           ///< Slots: in place of that end, at the start of the last block that the pass touches, and n
   last,    ///< n
   branch,  ///< n and j
   rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
-  every    ///< all that are not cached
+  every    ///< all that are not cached, the end of a prompt of whole blocks too
 };
 
 /// Index `align`: layers that share a block table of states.

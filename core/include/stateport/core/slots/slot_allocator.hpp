@@ -116,6 +116,10 @@ class SlotAllocator final : public BlockListener {
   void invalidate(std::span<const BlockId> blocks);
   void invalidate(BlockId block) { invalidate({&block, 1}); }
 
+  /// Moves the slot of `from`, with its tag and its pins, to `to`, another block with the same content. The state has to
+  /// be registered again. Also throws for a block `from` without a slot and a block `to` with one.
+  void move_state(BlockId from, BlockId to);
+
   /// Makes states findable. hashes[i] <= 0 is skipped; a later block takes over a hash. Also throws for lists of
   /// different lengths and a block without a slot.
   void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes);

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hits on content that is cached, or could be.
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve_alone.hpp"
+#include "state_world.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace stateport {
+namespace {
+
+using namespace test;
+using Tokens = StateWorld::Tokens;
+
+constexpr std::array every_placement = {CheckpointPlacement::passes, CheckpointPlacement::last,
+                                        CheckpointPlacement::branch, CheckpointPlacement::rungs,
+                                        CheckpointPlacement::every};
+
+RequestCacheOptions roomy_cache(CacheIndex index, std::int32_t block) {
+  RequestCacheOptions options = small_cache(index);
+  options.block_size_tokens = block;
+  options.checkpoints = 200;
+  options.kv_tokens = 1024;
+  options.decode_checkpoint_tokens = 0;
+  if (index == CacheIndex::align)
+    options.groups = {{.block_size_tokens = block, .blocks = 400, .conv_window = 3, .layout_fingerprint = 7}};
+  return options;
+}
+
+/// Requests that run in one cache, each with the tokens that it knows.
+class Batch {
+ public:
+  struct Request {
+    RequestId id;
+    Tokens tokens;
+  };
+
+  Batch(RequestCache& cache, StateWorld& world) : cache_(cache), world_(world) {}
+
+  void start(const Tokens& prompt) {
+    const auto started = cache_.start({.tokens = prompt});
+    REQUIRE(started);
+    requests.push_back({started->request, prompt});
+  }
+  /// Runs all known tokens of these requests, in passes as the cache wants them, and samples one token each.
+  void run(std::span<Request> rows, Token sampled) {
+    for (bool done = false; !done;) done = run_pass(rows, sampled);
+    for (Request& request : rows) request.tokens.push_back(sampled);
+  }
+  void end(RequestEnd how) {
+    for (const Request& request : requests) world_.after_end(cache_.end(request.id, how, {}));
+    requests.clear();
+    cache_.check_invariants();
+  }
+  /// How much of the tokens a request would reuse now. It does not run.
+  [[nodiscard]] std::int64_t reused(const Tokens& tokens) {
+    const auto started = cache_.start({.tokens = tokens});
+    REQUIRE(started);
+    cache_.abort(started->request);
+    return started->reused_tokens;
+  }
+
+  std::vector<Request> requests;
+
+ private:
+  /// Returns whether the rows have no token left to run.
+  bool run_pass(std::span<Request> rows, Token sampled) {
+    std::vector<PassRow> wanted;
+    for (const Request& request : rows) {
+      const std::int64_t left = std::ssize(request.tokens) - cache_.computed(request.id);
+      wanted.push_back({request.id, static_cast<std::int32_t>(cache_.chunk(request.id, left))});
+    }
+    const PassPlan plan = cache_.plan(wanted);
+    REQUIRE(plan.rows_without_room == 0);
+    world_.before(plan);
+    bool done = true;
+    std::vector<std::int32_t> counts;
+    Tokens samples;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto fed = rows[i].tokens.begin() + cache_.computed(rows[i].id);
+      const auto end = fed + wanted[i].tokens;
+      world_.run(i, plan.rows[i], {rows[i].tokens.begin(), fed}, {fed, end});
+      done &= end == rows[i].tokens.end();
+      counts.push_back(end == rows[i].tokens.end() ? 1 : 0);
+      if (counts.back() == 1) samples.push_back(sampled);
+    }
+    world_.after(cache_.commit(plan.pass, counts, samples));
+    cache_.check_invariants();
+    return done;
+  }
+
+  RequestCache& cache_;
+  StateWorld& world_;
+};
+
+}  // namespace
+
+TEST_CASE("the same prompt hits from the second time on, whatever its length and the placement") {
+  for (const CacheIndex index : every_index)
+    for (const CheckpointPlacement placement : every_placement)
+      for (const std::int32_t block : {1, 4, 16}) {
+        if (index == CacheIndex::align && placement != CheckpointPlacement::passes) continue;
+        for (const std::int32_t tokens : {5, 31, 32, 33, 47, 48, 49}) {
+          for (const std::int64_t budget : {96, 20}) {
+            CAPTURE(static_cast<int>(index));
+            CAPTURE(static_cast<int>(placement));
+            CAPTURE(block);
+            CAPTURE(tokens);
+            CAPTURE(budget);
+            RequestCacheOptions options = roomy_cache(index, block);
+            options.placement = placement;
+            const auto cache = make_request_cache(options);
+            StateWorld world(options);
+            const std::int64_t usable = (tokens - 1) / block * block;
+            CHECK(serve_alone(*cache, world, counting(tokens), 1, RequestEnd::aborted, budget).reused_tokens == 0);
+            for (int time = 2; time <= 5; ++time)
+              CHECK(serve_alone(*cache, world, counting(tokens), 1, RequestEnd::finished, budget).reused_tokens == usable);
+          }
+        }
+      }
+}
+
+TEST_CASE("where the scan cannot stop before the last block, the end of a prompt of whole blocks is kept") {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const CheckpointPlacement placement : every_placement)
+      for (const std::int32_t alignment : {0, 8}) {
+        CAPTURE(static_cast<int>(index));
+        CAPTURE(static_cast<int>(placement));
+        CAPTURE(alignment);
+        RequestCacheOptions options = roomy_cache(index, 4);
+        options.placement = placement;
+        options.scan_alignment_tokens = alignment;
+        const auto cache = make_request_cache(options);
+        StateWorld world(options);
+        static_cast<void>(serve_alone(*cache, world, counting(32), 1, RequestEnd::aborted));
+        CHECK(serve_alone(*cache, world, counting(33), 1).reused_tokens == 32);
+      }
+}
+
+/// Eight prompts of 128 tokens are cached. Two of 200 tokens are then sampled n times each: all start at once, and
+/// compute their prompts one after the other.
+TEST_CASE("copies of one content take no room from others") {
+  constexpr std::int32_t short_prompt = 128, long_prompt = 200, prompts = 8;
+  for (const CacheIndex index : every_index)
+    for (const int samples : {1, 2, 4, 8}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(samples);
+      RequestCacheOptions options = roomy_cache(index, 4);
+      options.max_requests = 16;
+      options.max_request_tokens = 256;
+      // What is cached, and one more prompt while it is computed.
+      options.kv_tokens = prompts * short_prompt + 3 * (long_prompt + 4) + 25 * 4;
+      options.placement = index == CacheIndex::align ? CheckpointPlacement::passes : CheckpointPlacement::last;
+      options.checkpoints = prompts + 2;
+      options.groups.resize(index == CacheIndex::align ? 1 : 0);
+      // A running request holds one block; a prompt leaves a state every 64 tokens.
+      for (StateGroup& group : options.groups) group = {.block_size_tokens = 64, .blocks = 16 + 16 + 2 * 3 + 4,
+                                                        .conv_window = 3, .layout_fingerprint = 7};
+      const auto cache = make_request_cache(options);
+      StateWorld world(options);
+      Batch batch(*cache, world);
+      for (std::int32_t i = 0; i < prompts; ++i)
+        static_cast<void>(serve_alone(*cache, world, counting(short_prompt + 1, 1000 * i), 1, RequestEnd::aborted, 256));
+      for (int i = 0; i < 2 * samples; ++i) batch.start(counting(long_prompt, 20000 + 1000 * (i % 2)));
+      for (std::size_t i = 0; i < batch.requests.size(); ++i)
+        batch.run(std::span(batch.requests).subspan(i, 1), static_cast<Token>(50000 + i));
+      for (Token token = 0; token < 3; ++token) batch.run(batch.requests, 60000 + token);
+      batch.end(RequestEnd::aborted);
+      // A tree has the KV up to its last state.
+      const std::int64_t cached = index == CacheIndex::tree ? long_prompt - 4 : long_prompt;
+      CHECK(cache->usage().kv_tokens == prompts * short_prompt + 2 * cached);
+      for (std::int32_t i = 0; i < prompts; ++i)
+        CHECK(batch.reused(counting(short_prompt + 1, 1000 * i)) == short_prompt);
+      for (std::int32_t i = 0; i < 2; ++i) CHECK(batch.reused(counting(long_prompt, 20000 + 1000 * i)) >= 192);
+    }
+}
+
+TEST_CASE("decoding publishes a state at every multiple when it reaches it, whatever becomes of the request") {
+  constexpr std::int32_t prompt = 8, answer = 25;
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const bool separate : {false, true})
+      for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted}) {
+        CAPTURE(static_cast<int>(index));
+        CAPTURE(separate);
+        CAPTURE(static_cast<int>(how));
+        RequestCacheOptions options = roomy_cache(index, 4);
+        options.decode_checkpoint_tokens = 4;
+        options.separate_checkpoints = separate;
+        const auto cache = make_request_cache(options);
+        StateWorld world(options);
+        Batch batch(*cache, world);
+        batch.start(counting(prompt));
+        for (Token i = 0; i < answer; ++i) {
+          batch.run(batch.requests, 1000 + i);
+          const Tokens tokens = batch.requests[0].tokens;
+          if (std::ssize(tokens) > prompt + 4) CHECK(batch.reused(tokens) == (std::ssize(tokens) - 1) / 4 * 4);
+        }
+        const Tokens all = batch.requests[0].tokens;
+        batch.end(how);
+        for (std::int32_t cut = prompt + 5; cut <= std::ssize(all); cut += 4)
+          CHECK(batch.reused({all.begin(), all.begin() + cut}) == cut - 1);
+        CHECK(batch.reused(all) == 32);
+      }
+}
+
+TEST_CASE("where room is short, decoding in a tree gives up its own checkpoints before those of others") {
+  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
+  options.decode_checkpoint_tokens = 4;
+  options.max_requests = 1;
+  options.checkpoints = 3;
+  const auto cache = make_request_cache(options);
+  StateWorld world(options);
+  static_cast<void>(serve_alone(*cache, world, counting(33), 1, RequestEnd::aborted));
+  Batch batch(*cache, world);
+  batch.start(counting(10, 500));
+  for (Token i = 0; i < 50; ++i) batch.run(batch.requests, 1000 + i);
+  const Tokens all = batch.requests[0].tokens;
+  batch.end(RequestEnd::aborted);
+  CHECK(batch.reused(counting(33)) == 32);
+  CHECK(batch.reused(all) == 56);
+}
+
+}  // namespace stateport
