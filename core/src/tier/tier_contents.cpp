@@ -90,7 +90,6 @@ TierContents::TierContents(const TierSetup& setup)
       block_size_(setup.block_size_tokens),
       groups_(setup.groups),
       listener_(setup.listener),
-      states_apart_(setup.states_apart),
       policy_(tier_policy(setup)),
       ranks_(policy_->learning() != nullptr && policy_->learning()->observes_prompts()),
       nodes_(node_capacity(setup), setup.groups),

@@ -117,10 +117,6 @@ class TierContents {
   [[nodiscard]] std::optional<Medium> needing_tier(std::uint32_t node) const noexcept;
   /// What computing the tokens takes less what a load of so many bytes takes; none if not all of that is known.
   [[nodiscard]] std::optional<double> time_saved(std::int64_t tokens, const MediumBytes& bytes) const noexcept;
-  /// Where a load finds the state of a block behind the KV that the device has.
-  [[nodiscard]] MediumSet loadable_state(std::uint32_t node) const noexcept {
-    return node == none ? MediumSet{0} : nodes_[node].state.in & (states_apart_ ? MediumSet(~MediumSet{0}) : below_device);
-  }
   /// KV is none of our business below the device.
   [[nodiscard]] bool states_alone() const noexcept { return options_.kv_elsewhere != nullptr; }
   [[nodiscard]] Source source(Medium medium) const noexcept { return {*this, medium}; }
@@ -168,7 +164,6 @@ class TierContents {
   std::int64_t block_size_;
   std::size_t groups_;
   TierListener* listener_;
-  bool states_apart_;  ///< TierSetup::states_apart
   std::shared_ptr<EvictionPolicy> policy_;
   bool ranks_ = false;  ///< keys are values that can be averaged
   TierNodes nodes_;

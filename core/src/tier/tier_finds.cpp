@@ -16,7 +16,7 @@ bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
     const PrefixHash& prefix = prompt.prefixes[static_cast<std::size_t>(tokens / block_size_) - 1];
     const std::uint32_t node = nodes_.find(prefix);
     if (ask.images.size() == most || (node != none && nodes_[node].state.is_below())) break;
-    if (tokens > prompt.walked_tokens && (loadable_state(node) & on_device) != 0) break;
+    if (tokens > prompt.walked_tokens && (usable_state(node) & on_device) != 0) break;
     const std::int64_t missing = std::max<std::int64_t>(tokens - prompt.walked_tokens, 0) / block_size_;
     MediumBytes bytes = {};
     bytes[static_cast<std::size_t>(Medium::remote)] =
@@ -32,7 +32,7 @@ bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
   auto end = static_cast<std::size_t>(prompt.usable_tokens / block_size_);
   MediumSet state = 0;
   for (; end > first; --end) {
-    state = loadable_state(nodes_.find(prompt.prefixes[end - 1]));
+    state = usable_state(nodes_.find(prompt.prefixes[end - 1]));
     if (state != 0) break;
   }
   if (end <= first) return false;

@@ -48,9 +48,16 @@ class TierFinds : protected TierContents {
   };
 
   explicit TierFinds(const TierSetup& setup)
-      : TierContents(setup), grid_(setup.state_grid_tokens), asks_(setup.requests) {}
+      : TierContents(setup),
+        usable_states_(setup.states_apart ? MediumSet(below_device | on_device) : below_device),
+        grid_(setup.state_grid_tokens),
+        asks_(setup.requests) {}
   ~TierFinds() = default;
 
+  /// Where the state of a block is, if it is of use to a load of that block's KV.
+  [[nodiscard]] MediumSet usable_state(std::uint32_t node) const noexcept {
+    return node == none ? MediumSet{0} : static_cast<MediumSet>(nodes_[node].state.in & usable_states_);
+  }
   /// A find ended. True: it was the last one of its request.
   [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
   /// Room for what is asked for a prompt of so many blocks.
@@ -70,6 +77,7 @@ class TierFinds : protected TierContents {
   void remember_kv(std::span<Ask::Image> images, const PrefixHash& before);
   void forget_states(std::span<const Ask::Image> images);
 
+  MediumSet usable_states_;  ///< with TierSetup::states_apart the device, too
   std::int64_t grid_;      ///< where states can be, in tokens
   std::vector<Ask> asks_;  ///< by request
 };

@@ -154,7 +154,7 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
       kv_bytes[static_cast<std::size_t>(fastest(nodes_[node].kv.in))] += options_.kv_image_bytes;
       best.walked_tokens = tokens;
     }
-    const MediumSet states = i >= cached ? loadable_state(node)
+    const MediumSet states = i >= cached ? usable_state(node)
                              : node == none ? MediumSet{0}
                                             : nodes_[node].state.in & below_device;
     if (states == 0 || tokens > usable_tokens) continue;
@@ -180,7 +180,7 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
 std::size_t TierIndex::kv_reaches(std::span<const PrefixHash> prefixes, std::size_t cached,
                                   std::int64_t usable_tokens) const {
   std::size_t end = std::min(prefixes.size(), static_cast<std::size_t>(usable_tokens / block_size_));
-  const auto has_state = [&](const PrefixHash& prefix) { return loadable_state(nodes_.find(prefix)) != 0; };
+  const auto has_state = [&](const PrefixHash& prefix) { return usable_state(nodes_.find(prefix)) != 0; };
   while (end > cached && !has_state(prefixes[end - 1])) --end;
   if (end <= cached) return cached;
   const std::span<const PrefixHash> asked = prefixes.subspan(cached, end - cached);
