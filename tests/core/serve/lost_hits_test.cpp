@@ -69,6 +69,7 @@ class Batch {
   }
 
   std::vector<Request> requests;
+  std::int64_t published = 0;  ///< states, by all passes
 
  private:
   /// Returns whether the rows have no token left to run.
@@ -92,7 +93,9 @@ class Batch {
       counts.push_back(end == rows[i].tokens.end() ? 1 : 0);
       if (counts.back() == 1) samples.push_back(sampled);
     }
-    world_.after(cache_.commit(plan.pass, counts, samples));
+    const PassCommit commit = cache_.commit(plan.pass, counts, samples);
+    published += commit.published_states;
+    world_.after(commit);
     cache_.check_invariants();
     return done;
   }
@@ -172,6 +175,7 @@ TEST_CASE("copies of one content take no room from others") {
       for (int i = 0; i < 2 * samples; ++i) batch.start(counting(long_prompt, 20000 + 1000 * (i % 2)));
       for (std::size_t i = 0; i < batch.requests.size(); ++i)
         batch.run(std::span(batch.requests).subspan(i, 1), static_cast<Token>(50000 + i));
+      CHECK(batch.published == 2);  // of the first copies
       for (Token token = 0; token < 3; ++token) batch.run(batch.requests, 60000 + token);
       batch.end(RequestEnd::aborted);
       // A tree has the KV up to its last state.
