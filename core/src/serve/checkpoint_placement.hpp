@@ -14,7 +14,6 @@ struct PromptCheckpoints {
   std::int64_t block = 1;   ///< tokens
   std::int64_t reused = 0;  ///< p
   std::int64_t cached = 0;  ///< j, whole blocks
-  std::int64_t known = 0;   ///< the deepest state that is cached, also one that leaves the forward no token
   std::int64_t prompt = 0;
   std::int64_t spare = 0;           ///< RequestCacheOptions::spare_checkpoint_tokens
   std::int64_t scan_alignment = 1;  ///< RequestCacheOptions::scan_alignment_tokens
@@ -23,7 +22,7 @@ struct PromptCheckpoints {
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
   /// Whether the placement wants the state after `at` tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
-    if (at <= reused || at == known || at > prompt) return false;
+    if (at <= reused || at > prompt) return false;
     if (placement == CheckpointPlacement::every || at == usable()) return true;
     constexpr std::int64_t rung_max = 4;
     const std::int64_t before_end = (usable() - at) / block;
@@ -42,7 +41,7 @@ struct PromptCheckpoints {
   [[nodiscard]] constexpr bool wants_end(std::int64_t start, std::int64_t end) const noexcept {
     if (end < prompt || placement == CheckpointPlacement::every)
       return placement == CheckpointPlacement::passes || wants(end);
-    if (end == known || start == usable()) return end != known && start == 0;
+    if (start == usable()) return start == 0;
     return start > usable() || scan_alignment == 0 || (usable() - start) % scan_alignment != 0;
   }
   /// Whether it would be placed there too if that took nothing from others.

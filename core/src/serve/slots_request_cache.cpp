@@ -132,7 +132,6 @@ PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
           .block = options_.block_size_tokens,
           .reused = request.hit_tokens,
           .cached = request.cached_tokens,
-          .known = request.known_tokens,
           .prompt = record(id).prompt_tokens,
           .scan_alignment = options_.scan_alignment_tokens};
 }

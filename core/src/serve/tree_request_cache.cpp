@@ -249,13 +249,11 @@ std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
   Request& request = requests_[id.index()];
   const PrefixMatch& hit = request.hit;
   request.cached_tokens = hit.walked_tokens;
-  request.known_tokens = hit.tokens;
   const std::int64_t prompt = record(id).prompt_tokens;
   if (hit.walked_tokens + options_.block_size_tokens != prompt || hit.lost == LostHit::locked_pool) return hit.lost;
   const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
   if (all.walked_tokens == hit.walked_tokens) return hit.lost;
   request.cached_tokens = all.walked_tokens;
-  request.known_tokens = all.tokens;
   return all.tokens > hit.tokens ? LostHit::too_few_tokens : all.lost;
 }
 
@@ -306,17 +304,12 @@ void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
-/// A state that the request does not use is not locked: it may have gone since.
 PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
   const Request& request = requests_[id.index()];
-  std::int64_t known = request.hit.tokens;
-  if (request.known_tokens > known)
-    known = tree_.peek(record(id).tokens.first(request.known_tokens), name_space(id)).tokens;
   return {.placement = options_.placement,
           .block = options_.block_size_tokens,
           .reused = request.hit.tokens,
           .cached = request.cached_tokens,
-          .known = known,
           .prompt = record(id).prompt_tokens,
           .spare = options_.spare_checkpoint_tokens,
           .scan_alignment = options_.scan_alignment_tokens};
@@ -563,7 +556,6 @@ void TreeRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   const PromptPast past = request.hit.past;
   request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
   request.hit.past = past;
-  request.known_tokens = std::max(request.known_tokens, tokens);
   states_.of(id)[0].read_column = 0;
 }
 
@@ -622,9 +614,10 @@ bool TreeRequestCache::keep_copy(RequestId id, const ReuseHint& hint) {
   return true;
 }
 
-/// Nothing more is donated: the request ends at the last state that it left, for a policy that learns.
+/// Nothing more is donated: the request ends at the last state that it left. A policy that learns is told, and the last
+/// checkpoint of decoding is as recent as the end.
 void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
-  if (options_.eviction != EvictionOrder::hix) return;
+  if (options_.eviction != EvictionOrder::hix && !requests_[id.index()].decoded) return;
   const Request& request = requests_[id.index()];
   freed_.clear();
   tree_.insert({.tokens = record(id).tokens.first(request.protected_tokens),

@@ -56,7 +56,6 @@ class TreeRequestCache final : public RequestBook {
     PrefixLock lock;
     PrefixMatch hit;
     std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
-    std::int64_t known_tokens = 0;   ///< of the deepest state that was there
     bool begun = false;              ///< a pass was committed: the live slot holds its state
     std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
     std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding

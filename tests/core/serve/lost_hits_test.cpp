@@ -232,4 +232,23 @@ TEST_CASE("where room is short, decoding in a tree gives up its own checkpoints 
   CHECK(batch.reused(all) == 56);
 }
 
+TEST_CASE("the last checkpoint of decoding in a tree is as recent as the end of its request") {
+  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
+  options.decode_checkpoint_tokens = 8;
+  options.max_requests = 2;
+  options.checkpoints = 2;
+  const auto cache = make_request_cache(options);
+  StateWorld world(options);
+  Batch batch(*cache, world);
+  batch.start(counting(10));
+  for (Token i = 0; i < 8; ++i) batch.run(batch.requests, 1000 + i);  // a state after 16 tokens
+  static_cast<void>(serve_alone(*cache, world, counting(9, 300), 1, RequestEnd::aborted));
+  batch.run(batch.requests, 1100);
+  const Tokens all = batch.requests[0].tokens;
+  batch.end(RequestEnd::finished);
+  for (const Token first : {400, 500}) static_cast<void>(serve_alone(*cache, world, counting(9, first), 1, RequestEnd::aborted));
+  CHECK(batch.reused(all) == 16);
+  CHECK(batch.reused(counting(9, 300)) == 0);
+}
+
 }  // namespace stateport
