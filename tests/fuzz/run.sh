@@ -11,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # What targets write to files lies in memory, where that is offered: a fuzzer does not wait for a disk.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+export LSAN_OPTIONS=suppressions=tests/fuzz/leaks.txt:print_suppressions=0
 limit=-max_total_time=60
 seed=1
 jobs=1
