@@ -21,18 +21,18 @@ void check_random_schedules(bool overlap) {
     CAPTURE(cache);
     CacheCounts counts;
     std::array<int, 5> schedules_by_drafts = {};
-    test::for_each_seed(300, [&](test::Random&, std::uint64_t seed) {
+    test::for_each_seed(400, [&](test::Random&, std::uint64_t seed) {
       const Problem problem = draw_problem(seed, {.overlap = overlap});
       ++schedules_by_drafts.at(static_cast<std::size_t>(problem.schedule.cache.drafts));
       const auto failure = check(problem, cache, counts);
       if (failure) FAIL(*failure);
     });
-    if (std::accumulate(schedules_by_drafts.begin(), schedules_by_drafts.end(), 0) < 300) continue;
+    if (std::accumulate(schedules_by_drafts.begin(), schedules_by_drafts.end(), 0) < 400) continue;
     // The schedules are worth their time: every number of drafts, states are found, and there are too few slots.
     CHECK(std::ranges::min(schedules_by_drafts) > 30);
     if (cache == "none") continue;
     CHECK(counts.hit_tokens * 10 > counts.lookup_tokens);
-    CHECK(counts.evictions > 200);
+    CHECK(counts.evictions > 300);
     if (!overlap) continue;
     CHECK(counts.planned_ahead > 5000);
     CHECK(counts.ready_ahead > 1000);

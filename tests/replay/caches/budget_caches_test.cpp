@@ -214,10 +214,11 @@ TEST_CASE("every token of every prompt is a hit or lost for one reason, and with
       REQUIRE(stats.eviction_ages.total() == cache->counts().state_evictions);
       if (!unlimited) continue;
       REQUIRE(stats.of(LostHit::evicted).tokens == 0);
-      // The last block of a prompt of whole blocks may have no state, which its KV would be kept for.
-      std::int64_t ends = 0;
-      for (std::size_t i = 0; i < workload.size(); ++i) ends += workload.request(i).input_tokens % block_size == 0;
-      REQUIRE(stats.of(LostHit::evicted_kv).tokens <= ends * block_size);
+      // Slots give KV without a state back at once: that of the last block of a prompt of whole blocks.
+      std::int64_t given_back = 0;
+      for (std::size_t i = 0; i < workload.size() && policy >= PolicyKind::slots_lru; ++i)
+        if (workload.request(i).input_tokens % block_size == 0) given_back += block_size;
+      REQUIRE(stats.of(LostHit::evicted_kv).tokens <= given_back);
       if (policy == PolicyKind::every) REQUIRE(stats.of(LostHit::no_checkpoint).tokens == 0);
     }
   });
@@ -318,6 +319,18 @@ struct Expected {
   std::int64_t victims = 0;
 };
 
+/// The same prompts, but for one token more of those of whole blocks. The simulator keeps the state at the end of such a
+/// prompt, the library the one a block before; with a token more they keep the same.
+Workload without_whole_prompts(const Workload& workload) {
+  Workload longer(workload.block_size_tokens());
+  for (std::size_t i = 0; i < workload.size(); ++i) {
+    Request request = workload.request(i);
+    request.input_tokens += request.input_tokens % workload.block_size_tokens() == 0;
+    longer.add(request, workload.blocks(i));
+  }
+  return longer;
+}
+
 void check_trace(const char* file, std::int64_t budget_gib, const std::vector<Expected>& expected) {
   const std::filesystem::path path = std::filesystem::path(STATEPORT_SHARED_DIR) / "traces" / file;
   if (!std::filesystem::exists(path)) {
@@ -328,17 +341,16 @@ void check_trace(const char* file, std::int64_t budget_gib, const std::vector<Ex
     MESSAGE("not replayed: too slow with assertions and sanitizers");
     return;
   }
-  const Trace trace = read_trace(path);
+  const Workload workload = without_whole_prompts(read_trace(path).workload);
   const std::vector<std::int64_t> budgets = {budget_gib * gib};
   for (const Expected& row : expected) {
     const std::vector<PolicyKind> policies = {row.policy};
-    const auto cells = sweep(trace.workload, static_cast<std::int64_t>(trace.workload.size()), qwen3_next(1), budgets,
+    const auto cells = sweep(workload, static_cast<std::int64_t>(workload.size()), qwen3_next(1), budgets,
                              policies, compute_cost("qwen3-next-80b-a3b"), [] { return true; });
     REQUIRE(cells.size() == 1);
     const SweepCell& cell = cells.front();
     CAPTURE(name(row.policy));
-    // The simulator keeps the state at the end of a prompt of whole blocks in place of the one a block before.
-    CHECK(std::abs(100 * cell.token_hit_rate - row.rate) <= (row.policy == PolicyKind::hix ? 0.2 : 0.015));
+    CHECK(std::abs(100 * cell.token_hit_rate - row.rate) <= (row.policy == PolicyKind::hix ? 0.2 : 0.01));
     if (row.hit_tokens > 0) CHECK(cell.hit_tokens == row.hit_tokens);
     if (row.victims > 0) CHECK(cell.victims == row.victims);
     if (row.policy == PolicyKind::hix) CHECK(cell.metadata_bytes <= 2'000'000);
@@ -353,9 +365,9 @@ TEST_CASE("every policy has the figures of its reference on the agent sessions w
                {PolicyKind::last, 79.91, 0},
                {PolicyKind::branch, 80.30, 0},
                {PolicyKind::node_lru, 78.62, 0},
-               {PolicyKind::gdsf, 77.12, 395'169'792},
+               {PolicyKind::gdsf, 77.12, 395'130'368},
                {PolicyKind::hix, 82.79, 0},
-               {PolicyKind::hix_exact, 82.79, 424'151'040, 9'628}});
+               {PolicyKind::hix_exact, 82.79, 424'151'040, 9'625}});
 }
 
 TEST_CASE("every policy has the figures of its reference on the conversation trace with 64 GiB") {
@@ -364,7 +376,7 @@ TEST_CASE("every policy has the figures of its reference on the conversation tra
                {PolicyKind::last, 9.08, 0},
                {PolicyKind::branch, 9.21, 0},
                {PolicyKind::node_lru, 9.15, 0},
-               {PolicyKind::gdsf, 11.03, 15'965'184},
+               {PolicyKind::gdsf, 11.03, 15'964'160},
                {PolicyKind::hix, 16.43, 0},
-               {PolicyKind::hix_exact, 16.43, 23'782'400, 35'264}});
+               {PolicyKind::hix_exact, 16.43, 23'782'400, 35'248}});
 }

@@ -66,6 +66,7 @@ class SymbolicPasses final : public PassMover {
       wrong += conv.conv[t + static_cast<std::size_t>(state.read_bias)] != window[t];
     counts_.restores += restored;
     ++counts_.verified;
+    if (!restored) count_copy(state.recurrent_source().value(), window.back());
     counts_.mismatches += wrong != 0;
     return wrong;
   }
@@ -75,6 +76,7 @@ class SymbolicPasses final : public PassMover {
     for (State& state : states_) state.recurrent += 2;
   }
   std::int64_t wrong_reads = 0;  ///< of a forward
+  std::int64_t copies = 0;       ///< states that were made while another slot had them
 
  private:
   static constexpr Content nothing = 2;  ///< no name of a prefix is even
@@ -91,6 +93,15 @@ class SymbolicPasses final : public PassMover {
     return write.in_scratch ? scratch_.at(static_cast<std::size_t>(slot)) : at(slot);
   }
 
+  /// The first slot with a state is the one that others find, as long as nothing is written over it.
+  void count_copy(std::int32_t slot, Content content) {
+    const auto [first, made] = first_with_.try_emplace(content, slot);
+    if (made || first->second == slot) return;
+    if (at(first->second).recurrent == content)
+      ++copies;
+    else
+      first->second = slot;
+  }
   void copy(CopyPlan copies) {
     for (const SlotCopy& copied : copies) {
       const Content recurrent = at(copied.recurrent_src_slot).recurrent;
@@ -116,6 +127,7 @@ class SymbolicPasses final : public PassMover {
   std::int32_t first_slot_;
   std::vector<State> states_;
   std::vector<State> scratch_;
+  std::map<Content, std::int32_t> first_with_;  ///< slot, by state
   MoverCounts counts_;
 };
 
