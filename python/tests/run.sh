@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the two wheels, installs each into a fresh virtual environment, and runs its tests there: cmake/bootstrap.sh
-# test-python. Arguments go to pytest. Needs python3 (pip, venv) and what the library needs; numpy, torch, pytest, mypy
-# and ruff are taken from the machine's Python where it has them, else from PyPI, as transformers is. Exit code 77: all
-# that was tested is good, but something cannot be had here, and what needs it was skipped.
+# test-python. Arguments go to pytest. Needs python3 (pip, venv) and what the library needs; numpy, torch, pytest,
+# pytest-xdist, mypy and ruff are taken from the machine's Python where it has them, else from PyPI, as transformers is.
+# Exit code 77: all that was tested is good, but something cannot be had here, and what needs it was skipped.
 set -euo pipefail
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 absent=()  # what could not be had, so that not everything was tested
@@ -75,8 +75,8 @@ environment stateport
 wheel core --config-settings=cmake.define.STATEPORT_CORE_ONLY=ON
 install_engines
 say "tests of the wheel"
-STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) OMP_NUM_THREADS=1 "$out/env-stateport/bin/python" -m pytest \
-  python/tests --ignore python/tests/core_only -p no:cacheprovider --numprocesses auto "$@"
+STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -m pytest python/tests \
+  --ignore python/tests/core_only -p no:cacheprovider --numprocesses auto "$@"
 say "what Python adds to the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
 environment core
