@@ -46,13 +46,17 @@ std::span<const std::int32_t> AlignRequestCache::slots_of(RequestId request, std
   return options_.align_mode == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
 }
 
-/// Every group has the state after so many tokens of the prompt.
-bool AlignRequestCache::has_states(RequestId request, std::int64_t tokens) const {
+/// The block with the state after `tokens` tokens of the prompt; none if there is none.
+BlockId AlignRequestCache::find_state(RequestId request, const StateBlocks& blocks, std::int64_t tokens) const {
   const GrowingHashes& hashes = kv_.hashes(request);
   const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
-  return std::ranges::all_of(blocks_, [&](const StateBlocks& blocks) {
-    return blocks.find(hashes.keys()[at], hashes.prefixes()[at], tokens).valid();
-  });
+  return blocks.find(hashes.keys()[at], hashes.prefixes()[at], tokens);
+}
+
+/// Every group has the state after `tokens` tokens of the prompt.
+bool AlignRequestCache::has_states(RequestId request, std::int64_t tokens) const {
+  return std::ranges::all_of(
+      blocks_, [&](const StateBlocks& blocks) { return find_state(request, blocks, tokens).valid(); });
 }
 
 std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto) const {
@@ -124,9 +128,7 @@ void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
     const std::int32_t column = seed_column(tokens, size);
     states_.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
     if (tokens == 0) continue;
-    const GrowingHashes& hashes = kv_.hashes(id);
-    const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
-    const BlockId block = blocks_[g].find(hashes.keys()[at], hashes.prefixes()[at], tokens);
+    const BlockId block = find_state(id, blocks_[g], tokens);
     blocks_[g].retain(block);
     if (options_.align_mode == AlignMode::align) {
       row.window.start_from_hit(column, block);
@@ -372,9 +374,7 @@ bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
 
 /// The state after `tokens` tokens is on the device, and stays until the load of its KV has ended.
 bool AlignRequestCache::hold_state(RequestId id, std::size_t group, std::int64_t tokens) {
-  const GrowingHashes& hashes = kv_.hashes(id);
-  const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
-  const BlockId block = blocks_[group].find(hashes.keys()[at], hashes.prefixes()[at], tokens);
+  const BlockId block = find_state(id, blocks_[group], tokens);
   if (!block.valid()) return false;
   blocks_[group].retain(block);
   loading_[id.index() * groups_ + group] = block;

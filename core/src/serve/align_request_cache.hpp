@@ -81,6 +81,7 @@ class AlignRequestCache final : public RequestBook {
     return rows_[request.index() * blocks_.size() + group];
   }
   [[nodiscard]] std::int64_t longest_hit(RequestId request, std::int64_t upto) const;
+  [[nodiscard]] BlockId find_state(RequestId request, const StateBlocks& blocks, std::int64_t tokens) const;
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
   [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;
   void begin(RequestId request, std::int64_t tokens);

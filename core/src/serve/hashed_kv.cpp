@@ -68,7 +68,7 @@ std::size_t HashedKv::cached_blocks(RequestId request) const {
 void HashedKv::hold_cached(RequestId request, std::size_t blocks) {
   Row& row = rows_[request.index()];
   for (std::size_t i = row.blocks.size(); i < blocks; ++i) {
-    const BlockId block = pool_.find(row.hashes.keys()[i]);
+    const BlockId block = findable(request, i);
     pool_.retain({&block, 1});
     row.blocks.push_back(block);
     row.ids.push_back(block.value());

@@ -415,7 +415,7 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
   kv_.end(id);
   request = {.live = request.live};
   if (options_.budget_bytes == 0) return;
-  // Of two requests that made the same blocks at a time, those of one are found, and not those of the other.
+  // KV behind the last state of the request: no request can continue from it.
   for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
   keep_to_budget();
 }

@@ -49,7 +49,7 @@ class TierFinds : protected TierContents {
 
   explicit TierFinds(const TierSetup& setup)
       : TierContents(setup),
-        usable_states_(setup.states_apart ? MediumSet(below_device | on_device) : below_device),
+        usable_states_(setup.states_apart ? all_media : below_device),
         grid_(setup.state_grid_tokens),
         asks_(setup.requests) {}
   ~TierFinds() = default;
@@ -77,9 +77,9 @@ class TierFinds : protected TierContents {
   void remember_kv(std::span<Ask::Image> images, const PrefixHash& before);
   void forget_states(std::span<const Ask::Image> images);
 
-  MediumSet usable_states_;  ///< with TierSetup::states_apart the device, too
-  std::int64_t grid_;      ///< where states can be, in tokens
-  std::vector<Ask> asks_;  ///< by request
+  MediumSet usable_states_;  ///< media whose states are of use: with TierSetup::states_apart the device, too
+  std::int64_t grid_;        ///< where states can be, in tokens
+  std::vector<Ask> asks_;    ///< by request
 };
 
 }  // namespace stateport::detail

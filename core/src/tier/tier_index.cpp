@@ -154,9 +154,8 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
       kv_bytes[static_cast<std::size_t>(fastest(nodes_[node].kv.in))] += options_.kv_image_bytes;
       best.walked_tokens = tokens;
     }
-    const MediumSet states = i >= cached ? usable_state(node)
-                             : node == none ? MediumSet{0}
-                                            : nodes_[node].state.in & below_device;
+    // A state whose KV is on the device, too, is the device's own hit.
+    const MediumSet states = usable_state(node) & (i < cached ? below_device : all_media);
     if (states == 0 || tokens > usable_tokens) continue;
     const bool device_state = (states & on_device) != 0;
     auto bytes = kv_bytes;

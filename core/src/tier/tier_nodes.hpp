@@ -26,6 +26,7 @@ using MediumSet = std::uint8_t;
 }
 inline constexpr MediumSet on_device = bit(Medium::device);
 inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
+inline constexpr MediumSet all_media = below_device | on_device;
 
 /// Where the images of one content are. For each tier:
 ///
