@@ -27,11 +27,6 @@ bool has_state(const PrefixTree& tree, std::span<const Token> tokens, const Name
   return tree.peek(tokens, name_space).tokens == std::ssize(tokens);
 }
 
-/// Another request has made this state, and a slot for it would cost another state.
-bool needs_no_slot(const PrefixTree& tree, std::span<const Token> tokens, const Namespace& name_space) {
-  return tree.slots().free_slots() == 0 && has_state(tree, tokens, name_space);
-}
-
 /// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
 bool spares_last_request(EvictionOrder order) {
   return order != EvictionOrder::hix;
@@ -195,6 +190,14 @@ SlotId TreeRequestCache::take_slot() {
   return slot;
 }
 
+/// Another request has made the state after `tokens` tokens, the deepest that the pass would save, and a slot for it
+/// would cost another state. The pass saves none then: one look at the tree decides for all of its checkpoints.
+bool TreeRequestCache::is_made(RequestId id, std::int64_t tokens) {
+  if (tree_.slots().free_slots() > 0 || !has_state(tree_, record(id).tokens.first(tokens), name_space(id))) return false;
+  requests_[id.index()].made_tokens = tokens;
+  return true;
+}
+
 /// If the tree has the state after `tokens` tokens, the request reads the tree's KV up to there, and its own is free.
 void TreeRequestCache::share_kv(RequestId id, std::int64_t tokens) {
   if (tokens <= requests_[id.index()].protected_tokens ||
@@ -292,11 +295,6 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
 }
 
 void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
-  if (needs_no_slot(tree_, record(row.request).tokens.first(at), name_space(row.request))) {
-    std::int64_t& made = requests_[row.request.index()].made_tokens;
-    made = std::max(made, at);
-    return;
-  }
   const SlotId slot = take_slot();
   if (slot.valid())
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start), .slot = slot});
@@ -324,8 +322,10 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const std::int64_t end = row.start + row.tokens;
   const std::int32_t spare = ends_on_checkpoint(row) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
+  bool is_deepest = true;
   for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
     if (!placement.wants(at) || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
+    if (std::exchange(is_deepest, false) && is_made(row.request, at)) return;
     if (checkpoint_slots_ + spare < options_.checkpoints)
       save(pass, row, at);
     else
@@ -353,11 +353,12 @@ void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   const std::int64_t end = row.start + row.tokens;
   const std::int64_t branching = requests_[row.request.index()].hit.branching_position.value_or(-1);
   const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;
-  if (branches) save(pass, row, branching);
-  if (ends_on_checkpoint(row)) return;  // a longer one
   std::int64_t last = floor_to(end - 1, page);
   while (last > row.start && (last - row.start) % step != 0) last -= page;
-  if (last > row.start && !(branches && last <= branching)) save(pass, row, last);
+  if (ends_on_checkpoint(row) || (branches && last <= branching)) last = row.start;  // a longer one
+  if (last > row.start && is_made(row.request, last)) return;
+  if (branches) save(pass, row, branching);
+  if (last > row.start) save(pass, row, last);
 }
 
 bool TreeRequestCache::ends_on_checkpoint(const RowPlan& row) const {
@@ -396,8 +397,8 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (!ends_on_checkpoint(row)) return;
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
-  if (in_prompt && needs_no_slot(tree_, record(row.request).tokens.first(computed), name_space(row.request)))
-    return share_kv(row.request, computed);
+  if (in_prompt && is_made(row.request, computed))
+    return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
     after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
 }
@@ -484,26 +485,21 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
        .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
       freed_);
   take_back(freed_);
-  if (donation.ends) {
-  } else if (inserted.state_exists || inserted.prefix_tokens != request.protected_tokens) {
-    hold_path(id, tokens);
-  } else {  // the KV behind the path that the request held is its own
+  const bool is_own = !inserted.state_exists && inserted.prefix_tokens == request.protected_tokens;
+  if (!donation.ends && !is_own) hold_path(id, tokens);
+  if (!donation.ends && is_own) {  // the row names the KV that the tree took
     request.lock = tree_.lock(inserted.node);
     request.protected_tokens = tokens;
   }
   if (inserted.state_exists || !slot.valid()) return false;
   ++published_;
   ages_.made(slot, now_s_);
-  tell_state(id, slot, tokens);
-  return true;
-}
-
-void TreeRequestCache::tell_state(RequestId id, SlotId slot, std::int64_t tokens) {
-  if (!news_.on()) return;
+  if (!news_.on()) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
   state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   told_[slot.index()] = 1;
   news_.state_stored(0, state_prefix_[slot.index()], tokens, slot);
+  return true;
 }
 
 const GrowingHashes& TreeRequestCache::hashes_of(RequestId id, std::int64_t tokens) {

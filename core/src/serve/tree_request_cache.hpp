@@ -58,7 +58,7 @@ class TreeRequestCache final : public RequestBook {
     std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
     bool begun = false;              ///< a pass was committed: the live slot holds its state
     std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
-    std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding
+    std::optional<NodeId> decoded;   ///< the last checkpoint of its decoding
     std::string extra_key;  ///< of the namespace, with the media
     bool has_extra_key = false;
     GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
@@ -93,6 +93,7 @@ class TreeRequestCache final : public RequestBook {
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
   [[nodiscard]] SlotId take_slot();
+  [[nodiscard]] bool is_made(RequestId request, std::int64_t tokens);
   void share_kv(RequestId request, std::int64_t tokens);
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
@@ -111,7 +112,6 @@ class TreeRequestCache final : public RequestBook {
   void hold_path(RequestId request, std::int64_t tokens);
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   void tell_end(RequestId request, const ReuseHint& hint);
-  void tell_state(RequestId request, SlotId slot, std::int64_t tokens);
   void on_kv_event(const KvEvent& event);
   void keep_to_budget();
 

@@ -215,40 +215,82 @@ TEST_CASE("decoding publishes a state at every multiple when it reaches it, what
       }
 }
 
+namespace {
+
+/// A tree that is short of room, its memory, and one request that decodes.
+struct ShortTree {
+  ShortTree(std::int32_t requests, std::int32_t checkpoints, std::int64_t every)
+      : options(options_of(requests, checkpoints, every)), cache(make_request_cache(options)), world(options) {
+    batch.start(counting(10));
+  }
+  void decode(int tokens) {
+    for (; tokens > 0; --tokens) batch.run(batch.requests, next++);
+  }
+  /// The tokens of the request, which ends.
+  Tokens end(RequestEnd how) {
+    const Tokens all = batch.requests[0].tokens;
+    batch.end(how);
+    return all;
+  }
+  void serve(const Tokens& prompt) { static_cast<void>(serve_alone(*cache, world, prompt, 1, RequestEnd::aborted)); }
+
+  static RequestCacheOptions options_of(std::int32_t requests, std::int32_t checkpoints, std::int64_t every) {
+    RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
+    options.decode_checkpoint_tokens = every;
+    options.max_requests = requests;
+    options.checkpoints = checkpoints;
+    return options;
+  }
+
+  RequestCacheOptions options;
+  std::unique_ptr<RequestCache> cache;
+  StateWorld world;
+  Batch batch{*cache, world};
+  Token next = 1000;
+};
+
+}  // namespace
+
 TEST_CASE("where room is short, decoding in a tree gives up its own checkpoints before those of others") {
-  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
-  options.decode_checkpoint_tokens = 4;
-  options.max_requests = 1;
-  options.checkpoints = 3;
-  const auto cache = make_request_cache(options);
-  StateWorld world(options);
-  static_cast<void>(serve_alone(*cache, world, counting(33), 1, RequestEnd::aborted));
-  Batch batch(*cache, world);
-  batch.start(counting(10, 500));
-  for (Token i = 0; i < 50; ++i) batch.run(batch.requests, 1000 + i);
-  const Tokens all = batch.requests[0].tokens;
-  batch.end(RequestEnd::aborted);
-  CHECK(batch.reused(counting(33)) == 32);
-  CHECK(batch.reused(all) == 56);
+  ShortTree tree(2, 2, 4);
+  tree.serve(counting(33, 500));
+  tree.decode(50);
+  const Tokens all = tree.end(RequestEnd::aborted);
+  CHECK(tree.batch.reused(counting(33, 500)) == 32);
+  CHECK(tree.batch.reused(all) == 56);
 }
 
 TEST_CASE("the last checkpoint of decoding in a tree is as recent as the end of its request") {
-  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
-  options.decode_checkpoint_tokens = 8;
-  options.max_requests = 2;
-  options.checkpoints = 2;
-  const auto cache = make_request_cache(options);
-  StateWorld world(options);
-  Batch batch(*cache, world);
-  batch.start(counting(10));
-  for (Token i = 0; i < 8; ++i) batch.run(batch.requests, 1000 + i);  // a state after 16 tokens
-  static_cast<void>(serve_alone(*cache, world, counting(9, 300), 1, RequestEnd::aborted));
-  batch.run(batch.requests, 1100);
-  const Tokens all = batch.requests[0].tokens;
-  batch.end(RequestEnd::finished);
-  for (const Token first : {400, 500}) static_cast<void>(serve_alone(*cache, world, counting(9, first), 1, RequestEnd::aborted));
-  CHECK(batch.reused(all) == 16);
-  CHECK(batch.reused(counting(9, 300)) == 0);
+  ShortTree tree(2, 2, 8);
+  tree.decode(8);  // a state after 16 tokens
+  tree.serve(counting(9, 300));
+  tree.decode(1);
+  const Tokens all = tree.end(RequestEnd::finished);
+  for (const Token first : {400, 500}) tree.serve(counting(9, first));
+  CHECK(tree.batch.reused(all) == 16);
+  CHECK(tree.batch.reused(counting(9, 300)) == 0);
+}
+
+TEST_CASE("under pressure a prompt leaves the states that another one has made, and makes those that are missing") {
+  constexpr std::array<std::int32_t, every_placement.size()> states_of_prompt = {1, 1, 1, 4, 8};
+  for (std::size_t p = 0; p < every_placement.size(); ++p) {
+    CAPTURE(p);
+    RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
+    options.placement = every_placement[p];
+    options.max_requests = 2;
+    options.checkpoints = states_of_prompt[p];
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    Batch batch(*cache, world);
+    for (int copy = 0; copy < 2; ++copy) batch.start(counting(34));
+    for (std::size_t i = 0; i < 2; ++i) batch.run(std::span(batch.requests).subspan(i, 1), 1000);
+    CHECK(cache->usage().evicted_states == 0);
+    CHECK(cache->usage().kv_tokens == 32 + 2 * 4);  // and a page of each request
+    batch.end(RequestEnd::aborted);
+    CHECK(batch.reused(counting(34)) == 32);
+    static_cast<void>(serve_alone(*cache, world, counting(34, 500), 1, RequestEnd::aborted));
+    CHECK(batch.reused(counting(34, 500)) == 32);
+  }
 }
 
 }  // namespace stateport
