@@ -142,6 +142,20 @@ core_on_host() {
     cmake --build --preset core -j 2 && STATEPORT_TEST_SEEDS_MAX=$seeds ctest --preset core -j 2
 }
 
+# compile_cuda [-D…]…: every device source and its instructions, for sm_90. nvcc supports the machine's compiler rather than
+# that of Debian unstable, so it runs outside of the root, against the root's Kokkos headers.
+compile_cuda() {
+  local place headers=/usr/include/kokkos
+  place=$(cmake/bootstrap.sh where) && host_libraries || return
+  [ "${place#* }" = "$place" ] || headers=${place#* }/usr/include/kokkos
+  CMAKE_PREFIX_PATH=$prefix/usr bash cmake/check-vendor-compile.sh cuda "$headers" "$@"
+}
+
+# compile_hip [-D…]…: the same with hipcc, for gfx942.
+compile_hip() {
+  in_environment bash cmake/check-vendor-compile.sh hip /usr/include/kokkos "$@"
+}
+
 # tell_summary: the table of all stages that ran. Exit code 1: a stage was asked for that is not there; 75: the time of
 # one was up.
 tell_summary() {

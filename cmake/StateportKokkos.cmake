@@ -91,10 +91,12 @@ if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
   endif()
 endif()
 
-# stateport_use_kokkos(target [SOURCES a.cpp…]): lets the sources of `target`, or these alone, include Kokkos. Kokkos is
+# stateport_use_kokkos(target [SOURCES a.cpp…] [KERNELS b.cpp…]): lets the sources of `target`, or these alone, include
+# Kokkos. Where Kokkos is compiled as a language, those that are not KERNELS compile as one source if the target compiles
+# in batches: a device's compiler takes most of its time for Kokkos' headers, and CMake batches no such language. Kokkos is
 # linked PRIVATE: users of the target see none of its headers. Call it after the target's sources are complete.
 function(stateport_use_kokkos target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;KERNELS")
   target_link_libraries(${target} PRIVATE
     $<BUILD_INTERFACE:Kokkos::kokkos> $<INSTALL_INTERFACE:stateport::kokkos_runtime>)
   if(Kokkos_COMPILE_LANGUAGE MATCHES "^(CUDA|HIP)$")
@@ -103,7 +105,21 @@ function(stateport_use_kokkos target)
       get_target_property(sources ${target} SOURCES)
     endif()
     list(FILTER sources INCLUDE REGEX "\\.cpp$")
-    set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES
+    list(REMOVE_ITEM sources ${arg_KERNELS})
+    get_target_property(in_batches ${target} UNITY_BUILD)
+    if(in_batches)
+      set(includes "")
+      foreach(source IN LISTS sources)
+        get_filename_component(path ${source} ABSOLUTE)
+        string(APPEND includes "#include \"${path}\"\n")
+      endforeach()
+      set(batch ${CMAKE_CURRENT_BINARY_DIR}/${target}_kokkos.cpp)
+      file(CONFIGURE OUTPUT ${batch} CONTENT "${includes}" @ONLY)
+      set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES HEADER_FILE_ONLY ON)
+      target_sources(${target} PRIVATE ${batch})
+      set(sources ${batch})
+    endif()
+    set_source_files_properties(${sources} ${arg_KERNELS} TARGET_DIRECTORY ${target} PROPERTIES
       LANGUAGE ${Kokkos_COMPILE_LANGUAGE} SKIP_UNITY_BUILD_INCLUSION ON)
     set_target_properties(${target} PROPERTIES
       ${Kokkos_COMPILE_LANGUAGE}_STANDARD 20 ${Kokkos_COMPILE_LANGUAGE}_STANDARD_REQUIRED ON)

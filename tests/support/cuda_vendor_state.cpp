@@ -9,7 +9,7 @@
 namespace stateport::test {
 namespace {
 
-void check(cudaError_t error, const char* call) {
+void require_success(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
@@ -20,16 +20,16 @@ int pending_error() {
 }
 int device_count() {
   int count = 0;
-  check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  require_success(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
   return count;
 }
 int current_device() {
   int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
+  require_success(cudaGetDevice(&device), "cudaGetDevice");
   return device;
 }
 void make_current(int device) {
-  check(cudaSetDevice(device), "cudaSetDevice");
+  require_success(cudaSetDevice(device), "cudaSetDevice");
 }
 
 }  // namespace stateport::test

@@ -9,7 +9,7 @@
 namespace stateport::test {
 namespace {
 
-void check(hipError_t error, const char* call) {
+void require_success(hipError_t error, const char* call) {
   if (error != hipSuccess) throw std::runtime_error(std::string(call) + ": " + hipGetErrorString(error));
 }
 
@@ -20,16 +20,16 @@ int pending_error() {
 }
 int device_count() {
   int count = 0;
-  check(hipGetDeviceCount(&count), "hipGetDeviceCount");
+  require_success(hipGetDeviceCount(&count), "hipGetDeviceCount");
   return count;
 }
 int current_device() {
   int device = 0;
-  check(hipGetDevice(&device), "hipGetDevice");
+  require_success(hipGetDevice(&device), "hipGetDevice");
   return device;
 }
 void make_current(int device) {
-  check(hipSetDevice(device), "hipSetDevice");
+  require_success(hipSetDevice(device), "hipSetDevice");
 }
 
 }  // namespace stateport::test
