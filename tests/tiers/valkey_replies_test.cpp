@@ -68,6 +68,7 @@ class PretendedServer {
   void serve() {
     for (int client = ::accept(socket_, nullptr, nullptr); client >= 0; client = ::accept(socket_, nullptr, nullptr)) {
       read_.clear();
+      at_ = 0;
       std::vector<std::string> words;
       while (read_command(client, words) && send_answer(client, words)) {
       }
@@ -86,13 +87,14 @@ class PretendedServer {
   }
   bool read_line(int client, std::string& line) {
     std::size_t end = 0;
-    while ((end = read_.find("\r\n")) == std::string::npos)
+    while ((end = read_.find("\r\n", at_)) == std::string::npos)
       if (!read_more(client)) return false;
-    line = read_.substr(0, end);
-    read_.erase(0, end + 2);
+    line = read_.substr(at_, end - at_);
+    at_ = end + 2;
     return true;
   }
   bool read_more(int client) {
+    read_.erase(0, std::exchange(at_, 0));
     std::string bytes(65536, '\0');
     const ssize_t count = ::recv(client, bytes.data(), bytes.size(), 0);
     if (count > 0) read_.append(bytes, 0, static_cast<std::size_t>(count));
@@ -105,10 +107,10 @@ class PretendedServer {
     for (int left = std::stoi(line.substr(1)); left > 0; --left) {
       if (!read_line(client, line)) return false;
       const auto bytes = static_cast<std::size_t>(std::stoul(line.substr(1)));
-      while (read_.size() < bytes + 2)
+      while (read_.size() - at_ < bytes + 2)
         if (!read_more(client)) return false;
-      words.push_back(read_.substr(0, bytes));
-      read_.erase(0, bytes + 2);
+      words.push_back(read_.substr(at_, bytes));
+      at_ += bytes + 2;
     }
     return true;
   }
@@ -117,6 +119,7 @@ class PretendedServer {
   int socket_;
   int port_ = 0;
   std::string read_;
+  std::size_t at_ = 0;  ///< in `read_`: what comes next
   std::atomic<std::size_t> sent_bytes_ = 0;
   std::thread thread_;
 };
@@ -263,6 +266,17 @@ TEST_CASE("replies without an end are given up before they fill the memory") {
     std::vector<std::byte> memory(1000);
     CHECK(get(store, "a", memory).status == TransferStatus::failed);
     CHECK(server.sent_bytes() < enough);
+  }
+}
+
+TEST_CASE("an object within five arrays ends the connection") {
+  for (const std::size_t arrays : {std::size_t{4}, std::size_t{5}}) {
+    std::string reply;
+    for (std::size_t i = 0; i < arrays; ++i) reply += "*1\r\n";
+    const PretendedServer server(after_introduction(reply + ":1\r\n"));
+    ValkeyStore store(server.client());
+    static_cast<void>(exists(store, "a"));
+    CHECK((store.valkey_statistics().lost_connections > 0) == (arrays > 4));
   }
 }
 

@@ -91,7 +91,9 @@ void ValkeyReplyMaker::begin(std::span<const RemotePiece> target) {
 
 ValkeyReply* ValkeyReplyMaker::place(const void* task) {
   const auto* parent = static_cast<const redisReadTask*>(task)->parent;
-  if (++objects_ > objects_max) return nullptr;
+  int depth = 0;
+  for (const auto* at = parent; at && depth <= depth_max; at = at->parent) ++depth;
+  if (++objects_ > objects_max || depth > depth_max) return nullptr;
   if (!parent) return &reply_;
   return parent->parent ? &ignored_ : &reply_.elements.emplace_back();
 }

@@ -42,6 +42,9 @@ class ValkeyReplyMaker {
   static constexpr std::size_t element_bytes_max = 64;  ///< of a text in an array
   /// Of one reply, arrays within arrays included.
   static constexpr std::size_t objects_max = 200000;
+  /// Arrays that an object may lie within. No command of a store needs more than one; hiredis takes quadratic time for
+  /// arrays within arrays.
+  static constexpr int depth_max = 4;
 
   /// Lets the reader make replies here. Outlives its use.
   void attach(redisReader& reader);
@@ -51,7 +54,8 @@ class ValkeyReplyMaker {
 
  private:
   struct Functions;
-  /// Where the next object goes: the reply, an element of it, or nowhere. nullptr: there are too many.
+  /// Where the next object goes: the reply, an element of it, or nowhere. nullptr: there are too many,
+  /// or it lies too deep.
   [[nodiscard]] ValkeyReply* place(const void* task);
   void fill(ValkeyReply& reply, int type, std::string_view text, bool is_root);
 
