@@ -49,7 +49,7 @@ void plan_step(benchmark::State& state) {
   for (auto _ : state) {
     state.PauseTiming();
     for (std::size_t i = 0; i < step.request.size(); ++i)
-      planner.add_request(RequestId{step.request[i]}, step.computed[i]);
+      planner.add_request(RequestIndex{step.request[i]}, step.computed[i]);
     state.ResumeTiming();
     copies = planner.pre_step(batch, step.tables).copies;
     planner.accept(step.request, step.sampled);

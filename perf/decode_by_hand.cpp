@@ -335,7 +335,7 @@ class AlignByHand final : public DecodeWorkload {
       columns_[i].clear(released_);
       states_.release(released_);
       kv_.start(kv_.rows[i]);
-      planner_.add_request(RequestId{request_[i]}, 0);
+      planner_.add_request(RequestIndex{request_[i]}, 0);
       computed_[i] = 0;
       grow(i, DecodeShape::prompt_tokens);
     }

@@ -150,7 +150,7 @@ void plan_step() {
   for (std::int32_t i = 0; i < requests; ++i) {
     request.push_back(i * 37 % requests);
     computed.push_back((i % 40 + 1) * block_size - 2);
-    planner.add_request(RequestId{request.back()}, computed.back());
+    planner.add_request(RequestIndex{request.back()}, computed.back());
   }
   const AlignBatch batch{request, computed, scheduled, draft};
   counted([&] {

@@ -82,7 +82,7 @@ void align_step(benchmark::State& state) {
   const AlignBinding binding{
       .states = &states.store, .block_table = table.as<std::int32_t>(), .row_stride = 2, .columns = 2};
   context.bind({&binding, 1});
-  for (const std::int32_t id : requests) context.add_request(stream, RequestId{id}, 5);
+  for (const std::int32_t id : requests) context.add_request(stream, RequestIndex{id}, 5);
   const AlignDeviceBatch batch{.request = request.as<std::int32_t>(),
                                .computed = computed.as<std::int32_t>(),
                                .scheduled = scheduled.as<std::int32_t>(),

@@ -74,7 +74,7 @@ def decoding_cache():
         plan = cache.plan([started.request], [64])
         cache.commit(plan, [1], [1])
         requests.append(started.request)
-    return cache, np.array(requests, np.int32)
+    return cache, np.array(requests, np.int64)
 
 
 def step_questions():
@@ -97,7 +97,7 @@ def bare_step(ones):
     commit.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
                        ctypes.c_size_t, ctypes.c_void_p)
     groups, kept = (_c.GroupPlan * 1)(_c.GroupPlan()), (_c.GroupCommit * 1)(_c.GroupCommit())
-    batch = _c.PassBatch(rows=REQUESTS, request=ctypes.cast(requests.ctypes.data, _c.INT32S),
+    batch = _c.PassBatch(rows=REQUESTS, request=ctypes.cast(requests.ctypes.data, _c.INT64S),
                          tokens=ctypes.cast(ones.ctypes.data, _c.INT32S))
     out, done = _c.PassPlan(groups=groups, group_count=1), _c.PassCommit(groups=kept, group_count=1)
     data, kept_alive = ones.ctypes.data, (cache, requests, ones, groups, kept)

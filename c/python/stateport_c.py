@@ -21,6 +21,7 @@ STORE, LOAD, COPY, DROP, FIND = range(5)  # stateport_transfer_kind
 DONE, NO_ROOM, GONE, DAMAGED, FOREIGN_LAYOUT, WRONG_POSITION, FAILED = range(7)  # stateport_transfer_status
 HIX, GDSF, LRU, LFU, FIFO, SLRU, PRIORITY, MRU, FILO = range(9)  # stateport_eviction
 INT32S = POINTER(c_int32)
+INT64S = POINTER(c_int64)
 
 
 InvalidValue = ValueError  # raised for a number that does not fit into its member
@@ -165,7 +166,7 @@ class ImageKey(ctypes.Structure):
 
 class Transfer(ctypes.Structure):
     _fields_ = [("id", c_uint64), ("kind", c_int32), ("from_", c_int32), ("to", c_int32), ("place", c_int32),
-                ("request", c_int32), ("reserved", c_int32), ("image", ImageKey)]
+                ("request", c_int64), ("image", ImageKey)]
 
 
 class TransferResult(ctypes.Structure):
@@ -291,9 +292,9 @@ CacheInfo = struct("CacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slot
 MediaKey = struct("MediaKey", id=c_char_p, id_bytes=c_size_t, first_token=c_int64)
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=c_void_p, media=POINTER(MediaKey),
                 media_count=c_size_t, hint=POINTER(ReuseHint), now_s=c_double, search=c_int32)
-StartedRequest = struct("StartedRequest", request=c_int32, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
+StartedRequest = struct("StartedRequest", request=c_int64, lost=c_int32, reused_tokens=c_int64, lost_tokens=c_int64,
                         load_tokens=c_int64, load_bytes=c_int64, load_medium=c_int32)
-PassBatch = struct("PassBatch", request=INT32S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
+PassBatch = struct("PassBatch", request=INT64S, tokens=INT32S, drafts=INT32S, rows=c_size_t)
 
 
 class StateSave(ctypes.Structure):
@@ -373,3 +374,7 @@ def room(kind, count):
 
 def int32s(*values):
     return (c_int32 * len(values))(*values)
+
+
+def int64s(*values):
+    return (c_int64 * len(values))(*values)

@@ -42,7 +42,7 @@ void read_host_batch(const stateport_align_batch& host, std::vector<StagedReques
   const auto scheduled = array(host.scheduled, count, "scheduled");
   rows.clear();
   for (std::size_t row = 0; row < count; ++row)
-    rows.push_back({.request = RequestId{request[row]},
+    rows.push_back({.request = RequestIndex{request[row]},
                     .computed = computed[row],
                     .scheduled = scheduled[row],
                     .drafts = host.drafts == nullptr ? 0 : host.drafts[row]});
@@ -74,12 +74,13 @@ stateport_status stateport_align_bind(stateport_align* align, const stateport_al
 
 stateport_status stateport_align_add_request(stateport_align* align, void* stream, int32_t request, int64_t computed) {
   return guarded([&] {
-    Held<AlignObject>(align, "align")->context.add_request(Stream::from_native(stream), RequestId{request}, computed);
+    Held<AlignObject>(align, "align")
+        ->context.add_request(Stream::from_native(stream), RequestIndex{request}, computed);
   });
 }
 
 stateport_status stateport_align_forget(stateport_align* align, void* stream, int32_t request) {
-  const RequestId id{request};
+  const RequestIndex id{request};
   return guarded([&] { Held<AlignObject>(align, "align")->context.forget(Stream::from_native(stream), {&id, 1}); });
 }
 

@@ -24,7 +24,7 @@ struct AlignPlannerObject final : Object {
 
   AlignPlanner planner;
   std::vector<std::vector<stateport_slot_copy>> plans;  ///< by group, of what stateport_align_planner_plan told
-  std::vector<RequestId> requests;
+  std::vector<RequestIndex> requests;
 };
 
 using HeldPlanner = Held<AlignPlannerObject>;
@@ -106,7 +106,7 @@ stateport_status stateport_align_planner_add_requests(stateport_align_planner* p
     for (const std::int64_t tokens : counts)
       require(tokens >= 0 && tokens <= std::numeric_limits<std::int32_t>::max(), "computed", tokens,
               "must be a 32-bit count");
-    for (std::size_t i = 0; i < count; ++i) held->planner.add_request(RequestId{named[i]}, counts[i]);
+    for (std::size_t i = 0; i < count; ++i) held->planner.add_request(RequestIndex{named[i]}, counts[i]);
   });
 }
 

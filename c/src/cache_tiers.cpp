@@ -96,7 +96,7 @@ stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
   });
 }
 
-stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int32_t* requests, size_t count,
+stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                                  uint8_t* loading) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
@@ -104,7 +104,7 @@ stateport_status stateport_request_cache_loading(stateport_request_cache* cache,
     const auto named = array(requests, count, "requests");
     const auto room = array(loading, count, "loading");
     std::vector<std::uint8_t> told;
-    for (const std::int32_t request : named) told.push_back(tiers.is_loading(RequestId{request}) ? 1 : 0);
+    for (const std::int64_t request : named) told.push_back(tiers.is_loading(RequestId{request}) ? 1 : 0);
     std::ranges::copy(told, room.begin());
   });
 }

@@ -105,9 +105,9 @@ void read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
 }
 
 /// Refuses what the cache would refuse of one of them, so that all end or none.
-void check_running(const RequestCache& cache, std::span<const std::int32_t> requests) {
-  for (const std::int32_t request : requests) static_cast<void>(cache.computed(RequestId{request}));
-  std::vector<std::int32_t> sorted(requests.begin(), requests.end());
+void check_running(const RequestCache& cache, std::span<const std::int64_t> requests) {
+  for (const std::int64_t request : requests) static_cast<void>(cache.computed(RequestId{request}));
+  std::vector<std::int64_t> sorted(requests.begin(), requests.end());
   std::ranges::sort(sorted);
   const auto twice = std::ranges::adjacent_find(sorted);
   if (twice != sorted.end()) require(false, "request", *twice, "is named twice");
@@ -178,7 +178,7 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
   });
 }
 
-stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int32_t* requests,
+stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
                                                const int64_t* budgets, size_t count, int64_t* tokens) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
@@ -238,7 +238,7 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
   });
 }
 
-stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
+stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                              int32_t how, const stateport_reuse_hint* hints) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
@@ -268,7 +268,7 @@ stateport_status stateport_request_cache_end_copies(stateport_request_cache* cac
   });
 }
 
-stateport_status stateport_request_cache_request(stateport_request_cache* cache, int32_t request,
+stateport_status stateport_request_cache_request(stateport_request_cache* cache, int64_t request,
                                                  stateport_running_request* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
@@ -285,7 +285,7 @@ stateport_status stateport_request_cache_request(stateport_request_cache* cache,
   });
 }
 
-stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
+stateport_status stateport_request_cache_state(stateport_request_cache* cache, int64_t request, size_t group,
                                                stateport_group_plan* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");

@@ -67,7 +67,7 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
           .from = medium_from_c(transfer.from, "from"),
           .to = medium_from_c(transfer.to, "to"),
           .place = transfer.place,
-          .request = transfer.request};
+          .request = RequestId{transfer.request}};
 }
 [[nodiscard]] inline stateport_transfer to_c(const Transfer& transfer) noexcept {
   return {.id = transfer.id,
@@ -75,8 +75,7 @@ static_assert(STATEPORT_TRANSFER_DONE == static_cast<int>(TransferStatus::done) 
           .from = static_cast<std::int32_t>(transfer.from),
           .to = static_cast<std::int32_t>(transfer.to),
           .place = transfer.place,
-          .request = transfer.request,
-          .reserved = 0,
+          .request = transfer.request.value(),
           .image = to_c(transfer.image)};
 }
 

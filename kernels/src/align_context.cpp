@@ -77,7 +77,7 @@ bool AlignContext::bound() const noexcept {
   return impl_->is_bound;
 }
 
-void AlignContext::add_request(const Stream& stream, RequestId request, std::int64_t computed) {
+void AlignContext::add_request(const Stream& stream, RequestIndex request, std::int64_t computed) {
   impl_->check_request(request);
   require(computed >= 0 && computed <= INT32_MAX, "computed", computed, "must be a 32-bit count");
   kernels::align_add_request(stream, impl_->device_views.as<kernels::AlignGroupView>(), impl_->groups, request,
@@ -85,10 +85,10 @@ void AlignContext::add_request(const Stream& stream, RequestId request, std::int
   impl_->remembered[request.index()] = no_column;
 }
 
-void AlignContext::forget(const Stream& stream, std::span<const RequestId> requests) {
-  for (const RequestId request : requests) impl_->check_request(request);
+void AlignContext::forget(const Stream& stream, std::span<const RequestIndex> requests) {
+  for (const RequestIndex request : requests) impl_->check_request(request);
   kernels::align_forget(stream, impl_->device_views.as<kernels::AlignGroupView>(), impl_->groups, requests);
-  for (const RequestId request : requests) impl_->remembered[request.index()] = forgotten_column;
+  for (const RequestIndex request : requests) impl_->remembered[request.index()] = forgotten_column;
 }
 
 AlignDeviceBatch AlignContext::stage(const Stream& stream, std::span<const StagedRequest> batch) {

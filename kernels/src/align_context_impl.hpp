@@ -64,7 +64,7 @@ class AlignContext::Impl {
     }
     // The first launch of a source file makes Kokkos copy tables to the device and wait, which must not happen while a
     // graph is captured. No request is known yet: nothing is forgotten.
-    const RequestId first{0};
+    const RequestIndex first{0};
     kernels::align_forget(stream, device_views.as<kernels::AlignGroupView>(), groups, {&first, 1});
     stream.synchronize();
   }
@@ -90,7 +90,7 @@ class AlignContext::Impl {
     stream.synchronize();
   }
 
-  void check_request(RequestId request) const {
+  void check_request(RequestIndex request) const {
     require(request.valid() && request.value() < options.max_requests, "request", request, "is not a request slot");
   }
   [[nodiscard]] const kernels::AlignGroupView& view(std::int32_t group) const {

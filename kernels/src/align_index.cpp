@@ -151,18 +151,18 @@ struct GatherByIndex {
 }  // namespace
 
 void align_add_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                       RequestId request, std::int64_t computed) {
+                       RequestIndex request, std::int64_t computed) {
   enqueue(labels::align_add_request, Policy(execution_space(stream), 0, groups),
           AddRequest{device_groups, request.value(), computed});
 }
 
 void align_forget(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                  std::span<const RequestId> requests) {
+                  std::span<const RequestIndex> requests) {
   while (!requests.empty()) {
-    const std::span<const RequestId> now = requests.first(std::min(requests.size(), forgotten_per_launch));
+    const std::span<const RequestIndex> now = requests.first(std::min(requests.size(), forgotten_per_launch));
     requests = requests.subspan(now.size());
     Forget forget{.groups = device_groups, .group_count = groups, .slots = {}};
-    std::ranges::transform(now, forget.slots, &RequestId::value);
+    std::ranges::transform(now, forget.slots, &RequestIndex::value);
     enqueue(labels::align_forget, Policy(execution_space(stream), 0, static_cast<std::int32_t>(now.size())), forget);
   }
 }

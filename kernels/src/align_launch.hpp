@@ -40,9 +40,9 @@ class AlignLauncher {
 
 /// Columns of one request: the seed of `computed` with each group's block size.
 void align_add_request(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                       RequestId request, std::int64_t computed);
+                       RequestIndex request, std::int64_t computed);
 void align_forget(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
-                  std::span<const RequestId> requests);
+                  std::span<const RequestIndex> requests);
 /// sampled == nullptr: `value` for every row.
 void align_scatter_accepted(const Stream& stream, const AlignGroupView* device_groups, std::int32_t groups,
                             const std::int32_t* request, const std::int32_t* sampled, std::int32_t value,

@@ -81,7 +81,7 @@ class AlignSteps {
   /// Puts requests and tables to where they are before the step.
   void prepare(const Stream& stream, int round) {
     copy_bytes(stream, table_.data(), tables_.as<std::byte>() + table_bytes() * index(round), table_bytes());
-    for (std::int32_t i = 0; i < requests_; ++i) context_.add_request(stream, RequestId{i}, computed_);
+    for (std::int32_t i = 0; i < requests_; ++i) context_.add_request(stream, RequestIndex{i}, computed_);
   }
   void step(const Stream& stream) {
     context_.pre_step(stream, {.request = request_.as<std::int32_t>(),
@@ -135,7 +135,7 @@ void nothing_to_align(benchmark::State& state) {
   const Buffer scheduled = detail::upload(resource, std::vector<std::int32_t>(step_requests, 1));
   const AlignBinding binding{.states = &store, .block_table = table.as<std::int32_t>(), .row_stride = 1, .columns = 1};
   context.bind({&binding, 1});
-  for (const std::int32_t id : ids) context.add_request(stream, RequestId{id}, 5);
+  for (const std::int32_t id : ids) context.add_request(stream, RequestIndex{id}, 5);
   report_step_without_work(state, stream, [&] {
     context.pre_step(stream, {.request = request.as<std::int32_t>(),
                               .computed = computed.as<std::int32_t>(),

@@ -21,8 +21,8 @@ Records = npt.NDArray[np.void]
 SLOT_COPY = np.dtype([("src", "i4"), ("dst", "i4"), ("conv_shift", "i4"), ("recurrent_src", "i4")])
 IMAGE_KEY = np.dtype([("prefix", "u8", 2), ("tokens", "i8"), ("content", "i4"), ("group", "i4")])
 SLOT_IMAGE = np.dtype([("key", IMAGE_KEY), ("slot", "i4"), ("reserved", "i4")])
-TRANSFER = np.dtype([("id", "u8"), ("kind", "i4"), ("from", "i4"), ("to", "i4"), ("place", "i4"), ("request", "i4"),
-                     ("reserved", "i4"), ("image", IMAGE_KEY)])
+TRANSFER = np.dtype([("id", "u8"), ("kind", "i4"), ("from", "i4"), ("to", "i4"), ("place", "i4"), ("request", "i8"),
+                     ("image", IMAGE_KEY)])
 TRANSFER_RESULT = np.dtype([("id", "u8"), ("status", "i4"), ("reserved", "i4")])
 STATE_SAVE = np.dtype([("row", "i4"), ("offset", "i4"), ("slot", "i4"), ("in_scratch", "i4")])
 STEP_COMMIT = np.dtype([("row", "i4"), ("live_step", "i4"), ("live_slot", "i4"), ("kept_step", "i4"),

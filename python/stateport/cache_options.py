@@ -111,6 +111,9 @@ class CacheOptions:
 class StartedRequest:
     """A request that took what it needs to run.
 
+    request: its number until it ends; then the number is refused. The low 32 bits (`request & 0xffffffff`) are below
+    max_requests, and no two running requests have the same: an array index.
+
     reused_tokens: the first pass begins here. lost: why not more is reused (one of LOST_REASONS); lost_tokens: whose KV
     is cached beyond reused_tokens. load_tokens: > 0: more is on its way from a tier (load_bytes, from load_medium), and
     the first pass begins behind so many tokens; until then `chunk` says 0. 0 tokens from "remote": that tier is being

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
-from stateport._arrays import IMAGE_KEY, TRANSFER, TRANSFER_RESULT, Records, address, copied, int32s, records
+from stateport._arrays import IMAGE_KEY, TRANSFER, TRANSFER_RESULT, Records, address, copied, int64s, records
 from stateport._library import HANDLE, INT32, POINTER, SIZE
 from stateport.cache_options import TierUsage, plain
 from stateport.errors import Error
@@ -58,9 +58,9 @@ class CacheTiers(_library.Object):
         return loaded.value
 
     def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """[n] whether something is being asked or loaded for the request, or was when it ended: until then no pass can
-        run it."""
-        rows = int32s("requests", requests)
+        """[n] whether something is being asked or loaded for the request, or was being loaded when it ended. Until then
+        no pass can run it."""
+        rows = int64s("requests", requests)
         out = np.zeros(len(rows), np.uint8)
         _loading(self.handle, address(rows), len(rows), address(out))
         return out.astype(np.bool_)

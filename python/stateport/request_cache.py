@@ -24,7 +24,7 @@ from stateport._arrays import (
     int64s,
     room,
 )
-from stateport._library import HANDLE, INT32, POINTER, SIZE, TEXT, UINT64
+from stateport._library import HANDLE, INT32, INT64, POINTER, SIZE, TEXT, UINT64
 from stateport.cache_options import SEARCHES, CacheOptions, CacheStats, StartedRequest, plain, started
 from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
@@ -44,7 +44,7 @@ _cancel = _library.function("request_cache_cancel", HANDLE, UINT64)
 _commit = _library.function("request_cache_commit", HANDLE, UINT64, POINTER, SIZE, POINTER, SIZE, POINTER)
 _end = _library.function("request_cache_end", HANDLE, POINTER, SIZE, INT32, POINTER)
 _end_copies = _library.function("request_cache_end_copies", HANDLE, POINTER, POINTER)
-_request = _library.function("request_cache_request", HANDLE, INT32, POINTER)
+_request = _library.function("request_cache_request", HANDLE, INT64, POINTER)
 _reset = _library.function("request_cache_reset", HANDLE)
 _stats = _library.function("request_cache_stats", HANDLE, POINTER)
 _prometheus = _library.function("request_cache_prometheus", HANDLE, TEXT, POINTER, SIZE, POINTER)
@@ -135,7 +135,7 @@ class RequestCache(CacheTiers):
     def chunk(self, requests: Any, budgets: Any) -> Int64s:
         """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget, or
         for a load. After the prompt: the budget."""
-        rows, wanted = int32s("requests", requests), int64s("budgets", budgets)
+        rows, wanted = int64s("requests", requests), int64s("budgets", budgets)
         _same_length("budgets", wanted, rows)
         tokens = np.empty(len(rows), np.int64)
         _chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens))
@@ -145,11 +145,11 @@ class RequestCache(CacheTiers):
         """Plans one pass. Row i runs tokens[i] tokens of requests[i], the last drafts[i] of them proposed. Rows without
         room are named; the others run. Raises InvalidArgument for a request that does not run or is named twice, and
         for counts that do not fit."""
-        rows, counts = int32s("requests", requests), int32s("tokens", tokens)
+        rows, counts = int64s("requests", requests), int32s("tokens", tokens)
         _same_length("tokens", counts, rows)
         batch = _c.PassBatch(rows=len(rows))
         if len(rows):
-            batch.request, batch.tokens = _pointer(rows), _pointer(counts)
+            batch.request, batch.tokens = ctypes.cast(address(rows), _c.INT64S), _pointer(counts)  # type: ignore[arg-type]
         if drafts is not None:
             proposed = int32s("drafts", drafts)
             _same_length("drafts", proposed, rows)
@@ -209,7 +209,7 @@ class RequestCache(CacheTiers):
         return self._ends(requests, _ABORTED, hints)
 
     def _ends(self, requests: Any, how: int, hints: Sequence[ReuseHint] | None) -> Records:
-        rows = int32s("requests", np.atleast_1d(as_array("requests", requests)))
+        rows = int64s("requests", np.atleast_1d(as_array("requests", requests)))
         told = None
         if hints is not None:
             _same_length("hints", hints, rows)

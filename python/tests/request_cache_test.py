@@ -220,6 +220,27 @@ def test_a_request_is_aborted_when_its_statement_raises() -> None:
     cache.check_invariants()
 
 
+@pytest.mark.parametrize("index", ["slots", "tree"])
+def test_the_number_of_a_request_that_ended_ends_no_other_one(index: str) -> None:
+    cache = make(index=index, max_requests=1)
+    with pytest.raises(sp.InvalidArgument, match="request = 0"), cache.serving([1, 2, 3]) as first:
+        cache.abort(first.request)
+        second = cache.start([4, 5, 6])
+        assert second is not None
+    assert second.request != first.request and second.request & 0xFFFFFFFF == first.request
+    for call in (cache.finish, cache.preempt, cache.abort, cache.tokens, cache.kv, cache.computed):
+        with pytest.raises(sp.InvalidArgument, match="request = 0"):
+            call(first.request)
+    with pytest.raises(sp.InvalidArgument, match="request = 0"):
+        cache.plan([first.request], [3])
+    with pytest.raises(sp.InvalidArgument, match="request = 0"):
+        cache.chunk([first.request], [3])
+    assert cache.running_requests == 1
+    cache.commit(cache.plan([second.request], [3]), [1], [7])
+    cache.finish(second.request)
+    assert cache.running_requests == 0
+
+
 def answer(cache: sp.RequestCache, request: int) -> None:
     """The prompt and one token of decoding, whose state is published at the end of the request alone."""
     cache.commit(cache.plan([request], [len(cache.tokens(request))]), [1], [5])

@@ -412,7 +412,7 @@ static engine_row next_row(engine* self, int index, int32_t budget) {
 static bool plan(engine* self, int32_t budget, engine_pass* pass) {
   pass->rows = 0;
   pass->has_run = false;
-  int32_t ids[engine_requests];
+  int64_t ids[engine_requests];
   int32_t tokens[engine_requests];
   int32_t drafts[engine_requests];
   for (int index = 0; index < engine_requests && budget > 0; ++index) {

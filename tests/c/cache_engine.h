@@ -38,7 +38,7 @@ typedef struct engine_state {
 } engine_state;
 
 typedef struct engine_request {
-  int32_t id;  ///< of the cache; STATEPORT_NONE: it does not run
+  int64_t id;  ///< of the cache; STATEPORT_NONE: it does not run
   int32_t tokens[engine_tokens_max];
   int32_t known;     ///< tokens that the device knows
   int32_t told;      ///< of these, that the cache was told

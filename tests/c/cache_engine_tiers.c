@@ -114,7 +114,7 @@ void engine_take_transfers(engine* self) {
   CHECK_OK(stateport_request_cache_take_transfers(self->cache, &plan));
   for (size_t i = 0; i < plan.count; ++i) {
     const stateport_transfer* const transfer = &plan.transfers[i];
-    CHECK(transfer->kind >= 0 && transfer->kind < 5 && transfer->reserved == 0);
+    CHECK(transfer->kind >= 0 && transfer->kind < 5);
     ++tiers->transfers[transfer->kind];
     if (transfer->kind == STATEPORT_TRANSFER_DROP) {
       CHECK(transfer->from != STATEPORT_MEDIUM_REMOTE);

@@ -242,7 +242,7 @@ static void refuse_answers(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_settle(cache, NULL, 1, NULL, &done), STATEPORT_INVALID_ARGUMENT,
                 "results = null");
   uint8_t loading[2] = {9, 9};
-  const int32_t requests[] = {started.request, started.request + 1};
+  const int64_t requests[] = {started.request, started.request + 1};
   CHECK_REFUSED(stateport_request_cache_loading(cache, requests, 2, loading), STATEPORT_INVALID_ARGUMENT, "request");
   CHECK(loading[0] == 9);
   CHECK_OK(stateport_request_cache_loading(cache, requests, 1, loading));

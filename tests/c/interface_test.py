@@ -18,7 +18,7 @@ from stateport_c import (ALIGN, BACKEND_ERROR, DEVICE, DONE, DROP, FILE, FINISHE
                          PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint, RunningRequest,
                          ServedPrompt, SlotCopy, SlotImage, SlotVictim, SpecInfo, StartedRequest, StateGroup,
                          StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions,
-                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, room)
+                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, int64s, room)
 
 SKIPPED = 77
 
@@ -334,7 +334,7 @@ def run_pass(stateport, cache, requests, tokens, sampled):
     rows = len(requests)
     groups, done_groups = room(GroupPlan, 1), room(GroupCommit, 1)
     plan = PassPlan(groups=groups, group_count=1)
-    batch = PassBatch(request=int32s(*requests), tokens=int32s(*tokens), rows=rows)
+    batch = PassBatch(request=int64s(*requests), tokens=int32s(*tokens), rows=rows)
     stateport.request_cache_plan(cache, byref(batch), byref(plan))
     assert plan.ready and plan.rows == rows and not plan.rows_without_room and all(plan.room[:rows])
     starts = plan.start[:rows]
@@ -364,7 +364,7 @@ def test_request_caches(stateport):
         assert done.value == 2 and [request.reused_tokens for request in started] == [0, 0]
         stateport.refuses(NO_CAPACITY, "requests", "request_cache_start", cache, prompts, 1, started, byref(done))
         chunks = (c_int64 * 2)()
-        stateport.request_cache_chunk(cache, int32s(*requests), (c_int64 * 2)(8, 8), 2, chunks)
+        stateport.request_cache_chunk(cache, int64s(*requests), (c_int64 * 2)(8, 8), 2, chunks)
         # By blocks prefill also stops where the same prompt hits: its last token is computed anyway.
         assert chunks[:] == ([4, 4] if index == ALIGN else [8, 8])
         starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))
@@ -372,10 +372,10 @@ def test_request_caches(stateport):
         starts, plan, _ = run_pass(stateport, cache, requests, (1, 1), (88, 89))
         assert starts == [8, 8] and plan.read_slot[0] != NONE
         running = RunningRequest()
-        stateport.request_cache_request(cache, I(requests[1]), byref(running))
+        stateport.request_cache_request(cache, c_int64(requests[1]), byref(running))
         assert running.tokens[: running.count] == [*range(10, 18), 99, 89] and running.computed == 9
-        stateport.request_cache_end(cache, int32s(*requests), 2, I(FINISHED), None)
-        stateport.refuses(INVALID_ARGUMENT, "request", "request_cache_end", cache, int32s(requests[0]), 1, I(FINISHED),
+        stateport.request_cache_end(cache, int64s(*requests), 2, I(FINISHED), None)
+        stateport.refuses(INVALID_ARGUMENT, "request", "request_cache_end", cache, int64s(requests[0]), 1, I(FINISHED),
                           None)
         # The second prompt begins as the first one did.
         prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
@@ -435,7 +435,7 @@ def test_cache_tiers(stateport):
         prompt[0].tokens, prompt[0].count = int32s(*range(100 * number, 100 * number + 9)), 9
         stateport.request_cache_start(cache, prompt, 1, started, byref(done))
         request, loading = started[0].request, (c_uint8 * 1)()
-        stateport.request_cache_loading(cache, int32s(request), 1, loading)
+        stateport.request_cache_loading(cache, int64s(request), 1, loading)
         assert loading[0] == (started[0].load_tokens > 0)
         take()
         settle()
@@ -444,7 +444,7 @@ def test_cache_tiers(stateport):
                 continue
             plan_groups, groups = room(GroupPlan, 1), room(GroupCommit, 1)
             plan = PassPlan(groups=plan_groups, group_count=1)
-            stateport.request_cache_plan(cache, byref(PassBatch(request=int32s(request), tokens=int32s(tokens),
+            stateport.request_cache_plan(cache, byref(PassBatch(request=int64s(request), tokens=int32s(tokens),
                                                                 rows=1)), byref(plan))
             stateport.refuses(INVALID_STATE, "were not taken", "request_cache_cancel", cache, c_uint64(plan.pass_id))
             take()
@@ -458,7 +458,7 @@ def test_cache_tiers(stateport):
             take()
             copy(groups[0])
             settle()
-        stateport.request_cache_end(cache, int32s(request), 1, I(FINISHED), None)
+        stateport.request_cache_end(cache, int64s(request), 1, I(FINISHED), None)
         take()
         return started[0]
 

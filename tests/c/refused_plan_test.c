@@ -54,7 +54,7 @@ static size_t append_told(const told_arrays* told, unsigned char* to) {
   return append_commit(&told->group_commit, to, append_plan(&told->plan, to, 0));
 }
 
-static stateport_status plan_into(stateport_request_cache* cache, const int32_t* requests, const int32_t* counts,
+static stateport_status plan_into(stateport_request_cache* cache, const int64_t* requests, const int32_t* counts,
                                   size_t rows, told_arrays* out) {
   const stateport_pass_batch batch = {.size = sizeof batch, .request = requests, .tokens = counts, .rows = rows};
   *out = (told_arrays){.group = {.size = sizeof out->group}};
@@ -65,7 +65,7 @@ static stateport_status plan_into(stateport_request_cache* cache, const int32_t*
 }
 
 /// The check is of the plans before this one, those that ran out of memory among them.
-static stateport_status plan_again(const told_arrays* told, stateport_request_cache* cache, const int32_t* requests,
+static stateport_status plan_again(const told_arrays* told, stateport_request_cache* cache, const int64_t* requests,
                                    const int32_t* counts, size_t rows) {
   unsigned char now[bytes_max];
   CHECK(append_told(told, now) == told->used && memcmp(now, told->bytes, told->used) == 0);
@@ -111,7 +111,7 @@ static stateport_request_cache* make_cache(int32_t index) {
 static void refuse_plans(int32_t index, bool committed) {
   stateport_request_cache* cache = make_cache(index);
   int32_t tokens[prompt_tokens];
-  int32_t requests[2];
+  int64_t requests[2];
   for (int32_t request = 0; request < 2; ++request) {
     for (int32_t i = 0; i < prompt_tokens; ++i) tokens[i] = request * prompt_tokens + i;
     const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = prompt_tokens};
@@ -128,7 +128,7 @@ static void refuse_plans(int32_t index, bool committed) {
   if (committed) CHECK(told.group_commit.from_scratch_count == (index == STATEPORT_INDEX_SLOTS));
 
   const int32_t rest = committed ? prompt_tokens - first_tokens : prompt_tokens;
-  const int32_t twice[] = {requests[0], requests[0]};
+  const int64_t twice[] = {requests[0], requests[0]};
   CHECK_REFUSED(plan_again(&told, cache, twice, (const int32_t[]){rest, rest}, 2), STATEPORT_INVALID_ARGUMENT, "twice");
   const int32_t past_prompt[] = {rest, prompt_tokens + 1};
   CHECK_REFUSED(plan_again(&told, cache, requests, past_prompt, 2), STATEPORT_INVALID_ARGUMENT, "tokens = 25");

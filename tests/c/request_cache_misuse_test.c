@@ -39,7 +39,7 @@ static stateport_prompt prompt_of(size_t count) {
   return (stateport_prompt){.size = sizeof(stateport_prompt), .tokens = tokens, .count = count};
 }
 
-static int32_t start(stateport_request_cache* cache) {
+static int64_t start(stateport_request_cache* cache) {
   const stateport_prompt prompt = prompt_of(prompt_tokens);
   stateport_started_request started = {.size = sizeof started};
   size_t done = 0;
@@ -47,7 +47,7 @@ static int32_t start(stateport_request_cache* cache) {
   return started.request;
 }
 
-static stateport_status plan(stateport_request_cache* cache, const int32_t* requests, const int32_t* counts,
+static stateport_status plan(stateport_request_cache* cache, const int64_t* requests, const int32_t* counts,
                              const int32_t* drafts, size_t rows, uint64_t* pass) {
   const stateport_pass_batch batch = {
       .size = sizeof batch, .request = requests, .tokens = counts, .drafts = drafts, .rows = rows};
@@ -65,7 +65,7 @@ static stateport_status commit(stateport_request_cache* cache, uint64_t pass, co
 }
 
 /// Tokens whose state is there; nothing of the request may have changed but these.
-static int64_t computed(stateport_request_cache* cache, int32_t request) {
+static int64_t computed(stateport_request_cache* cache, int64_t request) {
   stateport_running_request running = {.size = sizeof running};
   CHECK_OK(stateport_request_cache_request(cache, request, &running));
   CHECK_OK(stateport_request_cache_check(cache));
@@ -104,20 +104,20 @@ static void refuse_starts(stateport_request_cache* cache) {
   // The first one starts, the second one is refused.
   CHECK_ONCE(stateport_request_cache_start(cache, asked, 2, started, &done), STATEPORT_INVALID_ARGUMENT, "17");
   CHECK(done == 1 && started[0].request >= 0);
-  const int32_t first = started[0].request;
-  const int32_t second = start(cache);
+  const int64_t first = started[0].request;
+  const int64_t second = start(cache);
   asked[2] = prompt_of(prompt_tokens);
   CHECK_REFUSED(stateport_request_cache_start(cache, asked + 2, 1, started, &done), STATEPORT_NO_CAPACITY,
                 "not enough requests (required 1, available 0)");
   CHECK(done == 0);
-  const int32_t both[] = {first, second};
+  const int64_t both[] = {first, second};
   CHECK_OK(stateport_request_cache_end(cache, both, 2, STATEPORT_ABORTED, NULL));
 }
 
 static void refuse_plans(stateport_request_cache* cache) {
-  const int32_t request = start(cache);
-  const int32_t twice[] = {request, request};
-  const int32_t stranger[] = {request, 1 - request};
+  const int64_t request = start(cache);
+  const int64_t twice[] = {request, request};
+  const int64_t stranger[] = {request, request ^ 1};
   const int32_t counts[] = {prompt_tokens, prompt_tokens};
   const int32_t drafts[] = {1, 0};
   CHECK_REFUSED(plan(cache, twice, counts, NULL, 2, NULL), STATEPORT_INVALID_ARGUMENT, "twice");
@@ -147,7 +147,7 @@ static void refuse_plans(stateport_request_cache* cache) {
 }
 
 static void refuse_commits(stateport_request_cache* cache) {
-  const int32_t request = start(cache);
+  const int64_t request = start(cache);
   const int32_t whole = prompt_tokens;
   const int32_t one = 1;
   const int32_t two = 2;
@@ -184,9 +184,9 @@ static void refuse_commits(stateport_request_cache* cache) {
 }
 
 static void refuse_ends(stateport_request_cache* cache) {
-  const int32_t both[] = {start(cache), start(cache)};
+  const int64_t both[] = {start(cache), start(cache)};
   const int64_t before[] = {computed(cache, both[0]), computed(cache, both[1])};
-  const int32_t twice[] = {both[0], both[1], both[0]};
+  const int64_t twice[] = {both[0], both[1], both[0]};
   stateport_reuse_hint hints[] = {{.size = sizeof *hints}, {.size = sizeof *hints, .factor = -1}};
   CHECK_REFUSED(stateport_request_cache_end(cache, twice, 3, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
                 "is named twice");
@@ -198,7 +198,7 @@ static void refuse_ends(stateport_request_cache* cache) {
   CHECK(computed(cache, both[0]) == before[0] && computed(cache, both[1]) == before[1]);
   CHECK_OK(stateport_request_cache_end(cache, both, 1, STATEPORT_PREEMPTED, NULL));
   // One of them has ended: the other one goes on, wherever it is named.
-  const int32_t reversed[] = {both[1], both[0]};
+  const int64_t reversed[] = {both[1], both[0]};
   CHECK_REFUSED(stateport_request_cache_end(cache, reversed, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
                 "request");
   CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
@@ -211,6 +211,16 @@ static void refuse_ends(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_state(cache, both[1], 1, &state), STATEPORT_INVALID_ARGUMENT, "group = 1");
   CHECK_REFUSED(stateport_request_cache_request(cache, both[1], NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
   CHECK_OK(stateport_request_cache_end(cache, both + 1, 1, STATEPORT_FINISHED, NULL));
+  CHECK_OK(stateport_request_cache_reset(cache));
+  // Another request has the row of one of them.
+  const int64_t other = start(cache);
+  const int64_t old = (uint32_t)both[0] == (uint32_t)other ? both[0] : both[1];
+  CHECK((uint32_t)old == (uint32_t)other && old != other);
+  CHECK_REFUSED(stateport_request_cache_end(cache, &old, 1, STATEPORT_ABORTED, NULL), STATEPORT_INVALID_ARGUMENT,
+                "request");
+  CHECK_REFUSED(stateport_request_cache_request(cache, old, &running), STATEPORT_INVALID_ARGUMENT, "request");
+  CHECK(computed(cache, other) == 0);
+  CHECK_OK(stateport_request_cache_end(cache, &other, 1, STATEPORT_ABORTED, NULL));
   CHECK_OK(stateport_request_cache_reset(cache));
 }
 
@@ -321,7 +331,7 @@ static void refuse_ends_together(void) {
   options.separate_checkpoints = 1;
   stateport_request_cache* cache = NULL;
   CHECK_OK(stateport_request_cache_create(&options, &cache));
-  const int32_t both[] = {start(cache), start(cache)};
+  const int64_t both[] = {start(cache), start(cache)};
   CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
                 "count = 2");
   const stateport_slot_copy* copies = NULL;

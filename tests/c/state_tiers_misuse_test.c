@@ -270,7 +270,7 @@ static void answer_by_hand(tier_engine* self, bool carries_out) {
   }
 }
 
-static int32_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
+static int64_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
   int32_t tokens[tier_request_tokens_max];
   for (int i = 0; i < count; ++i) tokens[i] = number * 50 + i;
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = (size_t)count};
@@ -281,7 +281,7 @@ static int32_t start_prompt(tier_engine* self, int32_t number, int32_t count) {
 }
 
 static void serve_by_hand(tier_engine* self, int32_t number, bool carries_out) {
-  const int32_t request = start_prompt(self, number, tier_prompt_tokens);
+  const int64_t request = start_prompt(self, number, tier_prompt_tokens);
   answer_by_hand(self, carries_out);
   const int32_t whole = tier_whole_tokens;
   const int32_t none = 0;
@@ -312,7 +312,7 @@ static void refuse_finds(void) {
   tier_engine_make(&self, &options);
   for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number, false);
   CHECK(tier_engine_usage(&self, STATEPORT_MEDIUM_HOST).states > 0);
-  const int32_t request = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
+  const int64_t request = start_prompt(&self, 7, tier_prompt_tokens + tier_block_tokens);
   CHECK_REFUSED(stateport_state_tiers_begin_transfers(self.tiers, NULL, self.cache, NULL), STATEPORT_INVALID_ARGUMENT,
                 "from = 3 (is no tier that can be asked)");
   check_nothing_under_way(&self);

@@ -281,7 +281,7 @@ static void forward(const tier_engine* self, const stateport_pass_plan* plan, co
 }
 
 /// One pass over some tokens of the only request. Returns where it began.
-static int64_t run_pass(tier_engine* self, int32_t request, const int32_t* tokens, int32_t count, int32_t sampled) {
+static int64_t run_pass(tier_engine* self, int64_t request, const int32_t* tokens, int32_t count, int32_t sampled) {
   stateport_group_plan group = {.size = sizeof group};
   stateport_pass_plan plan = {.size = sizeof plan, .groups = &group, .group_count = 1};
   const stateport_pass_batch batch = {.size = sizeof batch, .request = &request, .tokens = &count, .rows = 1};
@@ -302,7 +302,7 @@ static int64_t run_pass(tier_engine* self, int32_t request, const int32_t* token
   return start;
 }
 
-static void wait_for_load(tier_engine* self, int32_t request) {
+static void wait_for_load(tier_engine* self, int64_t request) {
   uint8_t loading = 1;
   for (int i = 0; i < polls_max && loading != 0; ++i) {
     end_transfers(self);

@@ -146,7 +146,7 @@ void scatter_accepted(const Json& value, Report& report) {
 void add_request(const Json& rows, Report& report) {
   each_row(rows, report, [](const Json& row) {
     AlignPlanner planner = planner_for(1, row.at("mamba_block"), 0);
-    planner.add_request(RequestId{0}, row.at("computed"));
+    planner.add_request(RequestIndex{0}, row.at("computed"));
     const Json got = {{"state_col", planner.columns(0)[0]}, {"accepted", planner.accepted(0)[0]}};
     if (row.contains("expect")) return expect_equal(got, row.at("expect"), "request");
     // The row records what a cache-wide block size gives; ours must not.
@@ -161,12 +161,12 @@ void cleanup(const Json& rows, Report& report) {
     std::vector<std::string> names;
     const auto slot_of = [&](const std::string& name) {
       const auto found = std::ranges::find(names, name);
-      if (found != names.end()) return RequestId{static_cast<std::int32_t>(found - names.begin())};
+      if (found != names.end()) return RequestIndex{static_cast<std::int32_t>(found - names.begin())};
       names.push_back(name);
-      return RequestId{static_cast<std::int32_t>(names.size()) - 1};
+      return RequestIndex{static_cast<std::int32_t>(names.size()) - 1};
     };
     const auto list = [&](const Json& wanted) {
-      std::vector<RequestId> slots;
+      std::vector<RequestIndex> slots;
       if (!wanted.is_null())
         for (const Json& name : wanted) slots.push_back(slot_of(name));
       return slots;
@@ -195,7 +195,7 @@ void staging(const Json& value, Report& report) {
     const std::string name = value.at("req_order").at(i);
     const std::int32_t computed = value.at("computed").at(i);
     columns[i] = value.at("state_col").at(name);
-    batch[i] = {.request = RequestId{static_cast<std::int32_t>(i)},
+    batch[i] = {.request = RequestIndex{static_cast<std::int32_t>(i)},
                 .computed = computed,
                 .scheduled = value.at("scheduled").at(name),
                 .drafts = {},

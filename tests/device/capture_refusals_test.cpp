@@ -38,9 +38,9 @@ TEST_CASE("a plan too long for a graph is refused, what else is captured replays
 TEST_CASE("a batch staged while its stream captures is refused") {
   const Stream stream = Stream::create();
   AlignContext context({.max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 3}}});
-  context.add_request(stream, RequestId{0}, 0);
+  context.add_request(stream, RequestIndex{0}, 0);
   stream.synchronize();
-  const std::vector<StagedRequest> batch = {{.request = RequestId{0}, .computed = 0, .scheduled = 1, .prompt = 9}};
+  const std::vector<StagedRequest> batch = {{.request = RequestIndex{0}, .computed = 0, .scheduled = 1, .prompt = 9}};
   const auto stage = [&] { static_cast<void>(context.stage(stream, batch)); };
   CHECK_THROWS_AS((test::DeviceGraph{stream, stage}), InvalidArgument);
   CHECK(context.stage(stream, batch).rows == 1);

@@ -20,7 +20,7 @@ TEST_CASE("the first align step of a process may be captured, while no thread ma
   test::DeviceArray computed(std::vector<std::int32_t>{4}), scheduled(std::vector<std::int32_t>{1});
   const AlignBinding binding{.states = &states.store(), .block_table = table.data(), .row_stride = 2, .columns = 2};
   context.bind({&binding, 1});
-  context.add_request(stream, RequestId{0}, 4);
+  context.add_request(stream, RequestIndex{0}, 4);
   stream.synchronize();
   const test::DeviceGraph graph(
       stream,

@@ -128,7 +128,7 @@ void start(World& world) {
   auto* const done = world.value<std::size_t>(false);
   if (done != nullptr) *done = 0;
   const stateport_status status = stateport_request_cache_start(cache, given, prompts.size(), out, done);
-  if (done != nullptr && out != nullptr && *done > 0 && *done <= prompts.size() && out->size >= 12)
+  if (done != nullptr && out != nullptr && *done > 0 && *done <= prompts.size() && out->size >= 16)
     world.know(out->request);
   world.judge(status);
 }
@@ -136,7 +136,7 @@ void start(World& world) {
 void chunk(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
-  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  const auto* const requests = world.array<std::int64_t>(count, &World::wide_number);
   const std::size_t room = requests == nullptr ? 0 : count;
   const auto* const budgets = world.maybe(world.room(room, &World::wide_number));
   auto* const tokens = world.maybe(world.room<std::int64_t>(room));
@@ -186,7 +186,7 @@ void plan(World& world) {
   const std::size_t groups = groups_of(world, cache);
   const std::size_t rows = world.input.below(5);
   stateport_pass_batch batch = {};
-  batch.request = world.maybe(world.room(rows, &World::number));
+  batch.request = world.maybe(world.room(rows, &World::wide_number));
   batch.tokens = world.maybe(world.room(rows, &World::number));
   batch.drafts = world.input.chance(160) ? nullptr : world.room(rows, &World::number);
   batch.rows = rows;
@@ -240,7 +240,7 @@ void commit(World& world) {
 void run_pass(World& world) {
   auto* const cache = pick_cache(world);
   const std::size_t groups = groups_of(world, cache);
-  const std::int32_t request = world.number();
+  const std::int64_t request = world.wide_number();
   const std::int64_t budget = 1 + world.input.below(16);
   std::int64_t tokens = 0;
   stateport_status status = stateport_request_cache_chunk(cache, &request, &budget, 1, &tokens);
@@ -268,7 +268,7 @@ void run_pass(World& world) {
 void end(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
-  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  const auto* const requests = world.array<std::int64_t>(count, &World::wide_number);
   const std::int32_t how = world.input.chance(8) ? world.number() : static_cast<std::int32_t>(world.input.below(3));
   std::vector<stateport_reuse_hint> hints(requests == nullptr ? 0 : count);
   for (stateport_reuse_hint& one : hints) one.last_turn = world.flag();
@@ -288,7 +288,7 @@ void end_copies(World& world) {
 
 void request(World& world) {
   auto* const cache = pick_cache(world);
-  const std::int32_t number = world.number();
+  const std::int64_t number = world.wide_number();
   if (world.input.chance(128)) {
     auto* const out = world.result<stateport_running_request>();
     const stateport_status status = stateport_request_cache_request(cache, number, out);
@@ -357,7 +357,7 @@ void settle(World& world) {
 void loading(World& world) {
   auto* const cache = pick_cache(world);
   std::size_t count = 0;
-  const auto* const requests = world.array<std::int32_t>(count, &World::number);
+  const auto* const requests = world.array<std::int64_t>(count, &World::wide_number);
   auto* const out = world.maybe(world.room<std::uint8_t>(requests == nullptr ? 0 : count));
   world.judge(stateport_request_cache_loading(cache, requests, count, out));
 }

@@ -37,7 +37,7 @@ struct Eight {
 
   Eight() {
     for (std::int32_t slot = 0; slot < 8; ++slot)
-      staged.push_back({.request = RequestId{slot}, .computed = 15, .scheduled = 4, .drafts = 3, .prompt = 10});
+      staged.push_back({.request = RequestIndex{slot}, .computed = 15, .scheduled = 4, .drafts = 3, .prompt = 10});
   }
   static Int32s ids() {
     Int32s ids(64);
@@ -46,7 +46,7 @@ struct Eight {
   }
   void bind() { context.bind(std::vector<AlignBinding>{{&a, table.data(), 8, 8}, {&b, table.data(), 8, 8}}); }
   void add_all() {
-    for (std::int32_t slot = 0; slot < 8; ++slot) context.add_request(stream, RequestId{slot}, 15);
+    for (std::int32_t slot = 0; slot < 8; ++slot) context.add_request(stream, RequestIndex{slot}, 15);
   }
 };
 
@@ -69,7 +69,7 @@ TEST_CASE("every call is one launch without fence or allocation over all groups,
   e.bind();
   DeviceArray sampled(Int32s(8, 4)), advanced(Int32s(8, 19)), accepted(Int32s(9)), draft_counts(Int32s(9));
   DeviceArray decode(std::vector<std::uint8_t>(8, 1));
-  const std::vector<RequestId> some = {RequestId{7}, RequestId{3}, RequestId{7}};
+  const std::vector<RequestIndex> some = {RequestIndex{7}, RequestIndex{3}, RequestIndex{7}};
   // The second round is warm.
   for (int round = 0; round < 2; ++round) {
     AlignDeviceBatch batch;
@@ -97,7 +97,7 @@ TEST_CASE("a step with nothing to move is at most one launch") {
   Eight e;
   e.bind();
   for (StagedRequest& row : e.staged) row = {.request = row.request, .computed = 13, .scheduled = 1, .prompt = 10};
-  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.add_request(e.stream, RequestId{slot}, 13);
+  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.add_request(e.stream, RequestIndex{slot}, 13);
   const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
   CHECK(launches_of([&] { e.context.pre_step(e.stream, batch); }).size() <= 1);
   CHECK(launches_of([&] { e.context.post_step(e.stream, batch); }).size() <= 1);
@@ -110,10 +110,10 @@ TEST_CASE("requests are remembered before anything is bound, and many are forgot
   AlignContext context({.drafts = 1,
                         .max_requests = requests,
                         .groups = {{.block_size_tokens = 4, .blocks = 5}, {.block_size_tokens = 3, .blocks = 5}}});
-  std::vector<RequestId> even;
+  std::vector<RequestIndex> even;
   Int32s expected(requests, forgotten_column);
   for (std::int32_t slot = 0; slot < requests; ++slot) {
-    context.add_request(stream, RequestId{slot}, slot);
+    context.add_request(stream, RequestIndex{slot}, slot);
     if (slot % 2 == 0) even.emplace_back(slot);
     if (slot % 2 != 0) expected[static_cast<std::size_t>(slot)] = seed_column(slot, 3);
   }
@@ -124,7 +124,7 @@ TEST_CASE("requests are remembered before anything is bound, and many are forgot
   const StagedRequest forgotten{.request = even.back(), .computed = 4, .scheduled = 1};
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, {&forgotten, 1})), InvalidArgument);
   // One that is out of range: nothing is forgotten.
-  const std::vector<RequestId> bad = {RequestId{1}, RequestId{requests}};
+  const std::vector<RequestIndex> bad = {RequestIndex{1}, RequestIndex{requests}};
   CHECK_THROWS_AS(context.forget(stream, bad), InvalidArgument);
   CHECK(from_device(context.columns(1), requests) == expected);
 }
@@ -172,7 +172,7 @@ TEST_CASE("a post-step of a request that is not remembered moves nothing and is 
   e.add_all();
   for (StagedRequest& row : e.staged) row.computed = 13;  // keeps 17 tokens: the boundary at 16 has bias 2
   const AlignDeviceBatch batch = e.context.stage(e.stream, e.staged);
-  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.forget(e.stream, std::vector{RequestId{slot}});
+  for (std::int32_t slot = 0; slot < 8; ++slot) e.context.forget(e.stream, std::vector{RequestIndex{slot}});
   e.context.fill_accepted(e.stream, batch.request, 4, 8);
   e.context.post_step(e.stream, batch);
   CHECK(from_device(e.context.skipped_parts(), 1)[0] == 2 * 2 * 8);
@@ -186,8 +186,8 @@ TEST_CASE("a step neither reads nor writes a block behind those of the group") {
     AlignContext context({.max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 5, .conv_window = 4}}});
     DeviceArray table(ids);
     context.bind(std::vector<AlignBinding>{{&store, table.data(), 2, 2}});
-    context.add_request(stream, RequestId{0}, 4);
-    const std::vector<StagedRequest> row = {{.request = RequestId{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
+    context.add_request(stream, RequestIndex{0}, 4);
+    const std::vector<StagedRequest> row = {{.request = RequestIndex{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
     context.pre_step(stream, context.stage(stream, row));
     CHECK(from_device(context.skipped_parts(), 1)[0] == 2);
   }
@@ -206,8 +206,8 @@ TEST_CASE("addresses in the upper half of the range are only numbers to the tabl
   AlignContext context({.max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 1000}}});
   DeviceArray nulls(Int32s(8, null_block));
   context.bind(std::vector<AlignBinding>{{&store, nulls.data(), 8, 8}});
-  context.add_request(stream, RequestId{0}, 4);
-  const std::vector<StagedRequest> row = {{.request = RequestId{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
+  context.add_request(stream, RequestIndex{0}, 4);
+  const std::vector<StagedRequest> row = {{.request = RequestIndex{0}, .computed = 4, .scheduled = 4, .prompt = 9}};
   context.pre_step(stream, context.stage(stream, row));
   CHECK(from_device(context.columns(0), 1) == Int32s{1});
   CHECK(from_device(context.skipped_parts(), 1)[0] == 2);
@@ -271,26 +271,26 @@ TEST_CASE("a context refuses bindings and calls that do not fit") {
   batch = {table.data(), table.data(), table.data(), table.data(), 1};
   batch.query_start_loc = table.data();
   CHECK_THROWS_AS(context.pre_step(stream, batch), InvalidArgument);
-  CHECK_THROWS_AS(context.add_request(stream, RequestId{2}, 0), InvalidArgument);
-  CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, -1), InvalidArgument);
-  CHECK_THROWS_AS(context.add_request(stream, RequestId{0}, std::int64_t{1} << 31), InvalidArgument);
-  CHECK_THROWS_AS(context.forget(stream, std::vector{RequestId{-1}}), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestIndex{2}, 0), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestIndex{0}, -1), InvalidArgument);
+  CHECK_THROWS_AS(context.add_request(stream, RequestIndex{0}, std::int64_t{1} << 31), InvalidArgument);
+  CHECK_THROWS_AS(context.forget(stream, std::vector{RequestIndex{-1}}), InvalidArgument);
   CHECK_THROWS_AS(context.fill_accepted(stream, table.data(), 3, 1), InvalidArgument);
   CHECK_THROWS_AS(context.scatter_accepted(stream, nullptr, table.data(), 1), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(context.columns(1)), InvalidArgument);
-  const std::vector<StagedRequest> unknown = {{.request = RequestId{0}}};
+  const std::vector<StagedRequest> unknown = {{.request = RequestIndex{0}}};
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, unknown)), InvalidArgument);
-  const std::vector<StagedRequest> many(3, StagedRequest{.request = RequestId{0}});
+  const std::vector<StagedRequest> many(3, StagedRequest{.request = RequestIndex{0}});
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, many)), InvalidArgument);
   const auto not_staged = [&](const StagedRequest& row) {
     CHECK_THROWS_AS(static_cast<void>(context.stage(stream, {&row, 1})), InvalidArgument);
   };
-  context.add_request(stream, RequestId{0}, 0);
-  not_staged({.request = RequestId{0}, .scheduled = 3, .drafts = 2});  // K is 1
-  not_staged({.request = RequestId{0}, .scheduled = 0, .drafts = 1});
-  not_staged({.request = RequestId{0}, .scheduled = 1, .drafts = -1});
-  not_staged({.request = RequestId{2}, .scheduled = 1});
-  const std::vector<StagedRequest> twice(2, StagedRequest{.request = RequestId{0}, .scheduled = 1});
+  context.add_request(stream, RequestIndex{0}, 0);
+  not_staged({.request = RequestIndex{0}, .scheduled = 3, .drafts = 2});  // K is 1
+  not_staged({.request = RequestIndex{0}, .scheduled = 0, .drafts = 1});
+  not_staged({.request = RequestIndex{0}, .scheduled = 1, .drafts = -1});
+  not_staged({.request = RequestIndex{2}, .scheduled = 1});
+  const std::vector<StagedRequest> twice(2, StagedRequest{.request = RequestIndex{0}, .scheduled = 1});
   CHECK_THROWS_AS(static_cast<void>(context.stage(stream, twice)), InvalidArgument);
   CHECK(context.stage(stream, std::span(twice).first(1)).rows == 1);
   context.unbind();
@@ -305,8 +305,8 @@ TEST_CASE("modes none and all remember without a binding, and launch what they r
                           .drafts = 2,
                           .max_requests = 3,
                           .groups = {{.block_size_tokens = 4, .blocks = 5}, {.block_size_tokens = 8, .blocks = 5}}});
-    context.add_request(stream, RequestId{0}, 9);
-    context.add_request(stream, RequestId{2}, 9);
+    context.add_request(stream, RequestIndex{0}, 9);
+    context.add_request(stream, RequestIndex{2}, 9);
     DeviceArray request(Int32s{2, -1, 0}), computed(Int32s{9, 9, 9}), loc(Int32s{0, 3, 3, 4}), drafts(Int32s{2, 0, 0}),
         sampled(Int32s{3, 9, 0});
     const AlignDeviceBatch batch{.request = request.data(),

@@ -228,14 +228,14 @@ bool takes(AlignPlanner planner, const Rows& rows, const std::vector<BlockTable>
 /// Remembers or forgets some requests, on both sides.
 void change_requests(Random& random, const AlignOptions& options, AlignPlanner& planner, AlignContext& context) {
   const Stream stream = Stream::default_stream();
-  const auto any = [&] { return RequestId{random.between32(0, options.max_requests - 1)}; };
+  const auto any = [&] { return RequestIndex{random.between32(0, options.max_requests - 1)}; };
   if (random.chance(30)) {
-    const RequestId added = any();
+    const RequestIndex added = any();
     const std::int32_t start = random.between32(0, 12);
     planner.add_request(added, start);
     context.add_request(stream, added, start);
   } else if (random.chance(20)) {
-    std::vector<RequestId> gone;
+    std::vector<RequestIndex> gone;
     for (std::int64_t i = random.between(0, 3); i > 0; --i) gone.push_back(any());
     planner.forget({}, gone, {});
     context.forget(stream, gone);

@@ -98,8 +98,8 @@ TEST_CASE("a refused plan leaves the copier as it was") {
 TEST_CASE("a batch of the host cannot be staged into a graph") {
   const Stream stream = Stream::default_stream();
   AlignContext context({.max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 5}}});
-  context.add_request(stream, RequestId{1}, 0);
-  const std::vector<StagedRequest> batch = {{.request = RequestId{1}, .computed = 0, .scheduled = 4, .prompt = 9}};
+  context.add_request(stream, RequestIndex{1}, 0);
+  const std::vector<StagedRequest> batch = {{.request = RequestIndex{1}, .computed = 0, .scheduled = 4, .prompt = 9}};
   {
     const Pretending capture({.captures = true});
     CHECK_THROWS_WITH_AS(static_cast<void>(context.stage(stream, batch)), doctest::Contains("batch = 1"),

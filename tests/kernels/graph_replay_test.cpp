@@ -133,9 +133,9 @@ TEST_CASE("each of 1,000 replays of an align step moves states by the block tabl
         copy_bytes(stream, table.data(), blocks.data(), blocks.size() * sizeof(std::int32_t));
         // Those that the context has just met stand at the end of their first block, and enter the second one.
         const auto entering = static_cast<std::int32_t>(random() % count);
-        context.add_request(stream, RequestId{entering}, block_tokens);
+        context.add_request(stream, RequestIndex{entering}, block_tokens);
         if (i == 0)
-          for (const std::int32_t id : ids) context.add_request(stream, RequestId{id}, block_tokens);
+          for (const std::int32_t id : ids) context.add_request(stream, RequestIndex{id}, block_tokens);
         for (std::size_t row = 0; row < count; ++row)
           if (i == 0 || ids[row] == entering) states.copy(blocks[2 * row], blocks[2 * row + 1]);
         graph.launch(stream);

@@ -79,7 +79,7 @@ AlignPlanner::AlignPlanner(AlignOptions options) : options_(std::move(options)) 
   }
 }
 
-void AlignPlanner::add_request(RequestId request, std::int64_t computed) {
+void AlignPlanner::add_request(RequestIndex request, std::int64_t computed) {
   check_request(request);
   require(computed >= 0 && computed <= INT32_MAX, "computed", computed, "must be a 32-bit count");
   for (Track& track : tracks_) {
@@ -88,12 +88,12 @@ void AlignPlanner::add_request(RequestId request, std::int64_t computed) {
   }
 }
 
-void AlignPlanner::forget(std::span<const RequestId> finished, std::span<const RequestId> preempted,
-                          std::span<const RequestId> resumed) {
+void AlignPlanner::forget(std::span<const RequestIndex> finished, std::span<const RequestIndex> preempted,
+                          std::span<const RequestIndex> resumed) {
   for (const auto list : {finished, preempted, resumed})
-    for (const RequestId request : list) check_request(request);
+    for (const RequestIndex request : list) check_request(request);
   for (const auto list : {finished, preempted, resumed})
-    for (const RequestId request : list)
+    for (const RequestIndex request : list)
       for (Track& track : tracks_) {
         track.column[request.index()] = forgotten_column;
         track.accepted[request.index()] = neutral_accepted;
@@ -242,7 +242,7 @@ const AlignPlanner::Group& AlignPlanner::group_at(std::int32_t group) const {
   return groups_[static_cast<std::size_t>(group)];
 }
 
-void AlignPlanner::check_request(RequestId request) const {
+void AlignPlanner::check_request(RequestIndex request) const {
   require(request.valid() && request.value() < options_.max_requests, "request", request, "is not a request slot");
 }
 

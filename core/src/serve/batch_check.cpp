@@ -7,9 +7,10 @@ namespace stateport::detail {
 
 /// A request that is quiet runs, decodes and has a token to feed: such a row is right, and needs no check_row().
 inline bool BatchCheck::is_quiet(const PassRow& row, std::size_t passes) const noexcept {
-  if (static_cast<std::uint32_t>(row.request.value()) >= records_.size()) return false;
+  if (row.request.index() >= records_.size()) return false;
   if (row.drafts < 0 || row.drafts > options_.drafts || row.tokens != 1 + row.drafts) return false;
   const RequestRecord& record = records_[row.request.index()];
+  if (record.id != row.request) return false;
   return passes_.bounds(row.request, record.computed, passes).high + row.tokens < record.quiet_until;
 }
 

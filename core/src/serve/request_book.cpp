@@ -47,6 +47,7 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   }
   const RequestId id = free_requests_.back();
   Record& record = records_[id.index()];
+  record.id = id;
   record.fill(prompt);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   room_.before_start(id);
@@ -260,6 +261,7 @@ CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hi
     return {};
   }
   room_.before_end(request, how);
+  if (tiers_) tiers_->stop_asking(request);
   end_copies_.clear();
   const ReuseHint& known = hint == ReuseHint{} ? record(request).hint : hint;
   close(request, how, known);
@@ -267,7 +269,7 @@ CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hi
   passes_.end_request(request);
   records_[request.index()].running = false;
   records_[request.index()].quiet_until = 0;
-  free_requests_.push_back(request);
+  free_requests_.push_back(request.next());
   --running_;
   if (tiers_) tiers_->end_call(!end_copies_.empty());
   return end_copies_;
@@ -311,7 +313,8 @@ void RequestBook::check_invariants() const {
     require_invariant(record.prompt_tokens <= std::ssize(record.tokens.all()), structure, "a prompt lost tokens");
     require_invariant(record.quiet_until == 0 || record.computed < std::ssize(record.tokens.all()), structure,
                       "a quiet request has no token to feed");
-    const RequestId id{static_cast<std::int32_t>(i)};
+    const RequestId id = record.id;
+    require_invariant(id.valid() && id.index() == i, structure, "a request has the number of another row");
     const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
     require_invariant(same(record.kv.ids, kv_of(id).ids), structure, "the KV of a request is out of date");
     for (std::size_t g = 0; g < groups_; ++g)

@@ -20,14 +20,16 @@ struct PromptNames {
   std::span<const MediaKey> media;
 };
 
-/// What is known of a request whatever the index. The first cache line is what a step reads of a quiet request.
+/// What is known of a request whatever the index. The first cache line is what a step without
+/// tiers reads of a quiet request.
 struct alignas(64) RequestRecord {
-  std::int64_t prompt_tokens = 0;
+  RequestId id;  ///< of the request in this row, of the last one, or of one that did not start
   std::int64_t computed = 0;
   std::int64_t quiet_until = 0;  ///< a row that ends before it is quiet: its pass changes counts and tokens alone
   TokenList tokens;
   std::uint64_t named = 0;  ///< the last batch that named the request
 
+  std::int64_t prompt_tokens = 0;
   KvRow kv;  ///< all that memory was found for
   bool running = false;
   std::optional<std::string> extra_key;
@@ -65,8 +67,9 @@ class StateTable {
 
 /// Throws InvalidArgument unless the request runs.
 inline void check_running(std::span<const RequestRecord> records, RequestId request) {
-  require(request.valid() && request.index() < records.size() && records[request.index()].running, "request", request,
-          "is not running");
+  const bool runs = request.valid() && request.index() < records.size() && records[request.index()].running &&
+                    records[request.index()].id == request;
+  require(runs, "request", request, "is not running");
 }
 
 /// Throws InvalidArgument: see RequestCache::start.

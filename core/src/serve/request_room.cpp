@@ -14,8 +14,7 @@ void RequestRoom::before_start(RequestId request) {
 std::size_t RequestRoom::for_prompt(RequestId request) {
   const std::int64_t prompt = records_[request.index()].prompt_tokens;
   index_->before_row(request, prompt);
-  return tiers_->reserve_request(request.value(),
-                                 static_cast<std::size_t>(prompt / cache_.options().block_size_tokens));
+  return tiers_->reserve_request(request, static_cast<std::size_t>(prompt / cache_.options().block_size_tokens));
 }
 
 void RequestRoom::before_plan(std::size_t ahead) {

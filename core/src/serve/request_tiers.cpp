@@ -99,7 +99,7 @@ bool RequestTiers::ask(RequestId id, const PromptReach& reach) {
   while (stage != Stage::loads) {
     const bool states = stage == Stage::states;
     stage = states ? Stage::kv : Stage::loads;
-    if (states ? index_.ask_states(id.value(), reach) : index_.ask_kv(id.value(), reach)) return true;
+    if (states ? index_.ask_states(id, reach) : index_.ask_kv(id, reach)) return true;
   }
   return false;
 }
@@ -126,16 +126,15 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
   }
   if (marks_ != nullptr) marks_->loading(load_blocks_, slots);
   end_call(false);  // the places of the load may hold what is to be stored first
-  index_.load(id.value(), hit, prefixes, cached, load_blocks_, slots);
+  index_.load(id, hit, prefixes, cached, load_blocks_, slots);
   return true;
 }
 
 /// The request has its answers. False: it waits for more.
 bool RequestTiers::look_again(RequestId id) {
-  const Request& request = requests_[id.index()];
-  if (!request.ended) look(id, target_.cached_now(id));
+  look(id, target_.cached_now(id));
   target_.note_memory(id);
-  if (!request.ended && request.wait != Wait::nothing) return false;
+  if (waits(id)) return false;
   go_on(id);
   return true;
 }
@@ -160,15 +159,22 @@ void RequestTiers::go_on(RequestId id) {
   if (std::exchange(request.ended, false)) cache_.end(id, RequestEnd::aborted);
 }
 
-void RequestTiers::count(RequestId id) {
+void RequestTiers::count(RequestId id) noexcept {
   const Request& request = requests_[id.index()];
   stats_.count_lookup(records_[id.index()].prompt_tokens, request.device_tokens, request.cached_tokens, request.lost);
 }
 
 bool RequestTiers::end_later(RequestId id) noexcept {
   Request& request = requests_[id.index()];
-  request.ended = waits(id);
+  request.ended = request.wait == Wait::load;
   return request.ended;
+}
+
+void RequestTiers::stop_asking(RequestId id) noexcept {
+  if (!waits(id)) return;
+  index_.forget_finds(id);
+  requests_[id.index()].wait = Wait::nothing;
+  count(id);
 }
 
 void RequestTiers::tell_prompt(RequestId id, double now_s) {
@@ -234,7 +240,7 @@ std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
   for (const TransferResult& result : results.first(work.answers)) {
     const auto end = index_.settle(result);
     if (!end) continue;
-    const RequestId id{end->request};
+    const RequestId id = end->request;
     if (!end->asked) finish_load(id, end->done);
     ready += !end->asked || look_again(id);
   }

@@ -35,8 +35,8 @@ class LoadTarget {
   virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
   /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
   /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
-  /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was taken
-  /// but KV, which stays with the request.
+  /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was
+  /// taken but KV, which stays with the request.
   [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                           std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
   /// `done`: KV and state are there, and can be found; the request continues from them as from any hit. Else what was
@@ -76,8 +76,10 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool waits(RequestId request) const noexcept {
     return requests_[request.index()].wait != Wait::nothing;
   }
-  /// True: the request waits, and ends when its finds or its load do, as aborted.
+  /// True: the request waits for its load, and ends when that does, as aborted.
   [[nodiscard]] bool end_later(RequestId request) noexcept;
+  /// A request that has no load ends: it waits for answers no longer.
+  void stop_asking(RequestId request) noexcept;
   [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
   /// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
   void tell_prompt(RequestId request, double now_s);
@@ -99,7 +101,7 @@ class RequestTiers final : public CacheTiers {
     std::optional<LostHit> lost;
     Stage stage = Stage::states;
     Wait wait = Wait::nothing;
-    bool ended = false;  ///< while it waited
+    bool ended = false;  ///< while it waited for its load
     bool told = false;   ///< the index was told of its prompt
     PromptPast past;
   };
@@ -109,7 +111,7 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool look_again(RequestId request);
   void finish_load(RequestId request, bool done);
   void go_on(RequestId request);
-  void count(RequestId request);
+  void count(RequestId request) noexcept;
 
   RequestCache& cache_;
   LoadTarget& target_;
@@ -123,8 +125,8 @@ class RequestTiers final : public CacheTiers {
   bool untaken_ = false;  ///< transfers of a plan or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
-  std::vector<RequestId> waking_;       ///< scratch of settle()
-  std::vector<EndingLoad> loading_;     ///< those of them that load
+  std::vector<RequestId> waking_;    ///< scratch of settle()
+  std::vector<EndingLoad> loading_;  ///< those of them that load
 };
 
 }  // namespace stateport::detail

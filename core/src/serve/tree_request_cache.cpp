@@ -69,8 +69,8 @@ Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
   return result;
 }
 
-/// For the KV that leaves the tree when one call of it needs `tokens` tokens, or gives up that many: whole leaves go, and
-/// what an insert brings twice.
+/// For the KV that leaves the tree when one call of it needs `tokens` tokens, or gives up that many: whole leaves go,
+/// and what an insert brings twice.
 void TreeRequestCache::Room::for_freed(std::int64_t tokens) {
   const std::int64_t held = cache_.kv_.capacity() - cache_.kv_.available();
   const std::int64_t most = std::min(tokens, held) + 2 * cache_.options_.max_request_tokens;
@@ -112,8 +112,8 @@ void TreeRequestCache::Room::before_commit(const Pass& pass) {
   for (const std::uint32_t i : pass.busy) {
     const RowPlan& row = pass.rows[i];
     const std::int64_t end = row.start + row.tokens;
-    const bool may_donate = row.start < cache_.record(row.request).prompt_tokens ||
-                            (every > 0 && floor_to(end, every) > row.start);
+    const bool may_donate =
+        row.start < cache_.record(row.request).prompt_tokens || (every > 0 && floor_to(end, every) > row.start);
     if (!pass.is_busy(i) || !may_donate) continue;
     const auto [first, last] = pass.save_ranges[i];
     for_donations(row.request, end, static_cast<std::int64_t>(last - first) + 1);
@@ -193,7 +193,8 @@ SlotId TreeRequestCache::take_slot() {
 /// Another request has made the state after `tokens` tokens, the deepest that the pass would save, and a slot for it
 /// would cost another state. The pass saves none then: one look at the tree decides for all of its checkpoints.
 bool TreeRequestCache::is_made(RequestId id, std::int64_t tokens) {
-  if (tree_.slots().free_slots() > 0 || !has_state(tree_, record(id).tokens.first(tokens), name_space(id))) return false;
+  if (tree_.slots().free_slots() > 0 || !has_state(tree_, record(id).tokens.first(tokens), name_space(id)))
+    return false;
   requests_[id.index()].made_tokens = tokens;
   return true;
 }
@@ -224,7 +225,7 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double n
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   take_back(freed_);
   request.lock = tree_.lock(request.hit);
-  SlotId live = options_.separate_checkpoints ? SlotId{id.value()} : request.hit.live_slot;
+  SlotId live = options_.separate_checkpoints ? SlotId{static_cast<std::int32_t>(id.index())} : request.hit.live_slot;
   if (!live.valid() && !tree_.allocate_slots({&live, 1})) {
     evict({.states = 1});
     if (!tree_.allocate_slots({&live, 1})) {
@@ -397,8 +398,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (!ends_on_checkpoint(row)) return;
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
-  if (in_prompt && is_made(row.request, computed))
-    return share_kv(row.request, std::exchange(request.made_tokens, 0));
+  if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
     after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
 }

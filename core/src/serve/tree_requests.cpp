@@ -23,8 +23,8 @@ TreeRequests::TreeRequests(PrefixTree& tree, KvPagePool& kv, Options options)
 }
 
 const TreeRequests::Request& TreeRequests::checked(RequestId request) const {
-  require(request.valid() && request.index() < requests_.size() && requests_[request.index()].running, "request",
-          request, "is not running");
+  const bool runs = request.valid() && request.index() < requests_.size() && requests_[request.index()].id == request;
+  require(runs, "request", request, "is not running");
   return requests_[request.index()];
 }
 
@@ -37,7 +37,7 @@ RequestId TreeRequests::free_request() {
   if (free_requests_.empty()) {
     free_requests_.reserve(requests_.size() + 1);  // so that end() cannot fail
     requests_.emplace_back();
-    free_requests_.push_back(RequestId{static_cast<std::int32_t>(requests_.size()) - 1});
+    free_requests_.push_back(RequestId{std::ssize(requests_) - 1});
   }
   return free_requests_.back();
 }
@@ -115,7 +115,7 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
     return std::nullopt;
   }
   free_requests_.pop_back();
-  request.running = true;
+  request.id = id;
   request.protected_tokens = request.hit.tokens;
   request.branching = request.hit.branching_position;
   Started started{.request = id,
@@ -318,7 +318,7 @@ void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   const Donation donation{.tokens = length, .finished = true, .hint = hint};
   const bool adopted = length > 0 && !donate(request, donated, donation, freed).state_exists;
   end(request, adopted ? donated : SlotId{}, std::max(length, request.protected_tokens), freed);
-  free_requests_.push_back(id);
+  free_requests_.push_back(id.next());
 }
 
 void TreeRequests::abort(RequestId id, Freed& freed) {
@@ -326,7 +326,7 @@ void TreeRequests::abort(RequestId id, Freed& freed) {
   make_room(request.computed(), false, freed);
   drop_decode_plan(request, freed);
   end(request, {}, request.protected_tokens, freed);
-  free_requests_.push_back(id);
+  free_requests_.push_back(id.next());
 }
 
 void TreeRequests::end(Request& request, SlotId adopted, std::int64_t kept_tokens, Freed& freed) {
@@ -341,7 +341,7 @@ void TreeRequests::end(Request& request, SlotId adopted, std::int64_t kept_token
 void TreeRequests::check_invariants() const {
   constexpr const char* structure = "TreeRequests";
   for (const Request& request : requests_) {
-    if (!request.running) continue;
+    if (!request.id.valid()) continue;
     const std::int64_t computed = request.computed() - request.planned;
     require_invariant(request.protected_tokens <= computed && std::cmp_less_equal(computed, request.tokens.size()),
                       structure, "a request holds more than it computed");

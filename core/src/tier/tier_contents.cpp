@@ -200,7 +200,7 @@ bool TierContents::begin(Transfer::Kind kind, std::uint32_t node, CacheContent c
     if (kind == Transfer::Kind::store)
       place = content == CacheContent::state ? nodes_.slots(node)[group] : nodes_[node].kv_block;
     name({.kind = kind, .image = key_of(node, content, group), .from = from, .to = to, .place = place},
-         {kind, from, to, content, node, -1, stays});
+         {kind, from, to, content, node, {}, stays});
   }
   return true;
 }

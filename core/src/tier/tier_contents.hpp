@@ -81,7 +81,7 @@ class TierContents {
     Medium to = Medium::host;
     CacheContent content = CacheContent::state;
     std::uint32_t node = none;  ///< find: the image that is asked for, of those of the request
-    std::int32_t request = -1;
+    RequestId request;
     bool stays = false;            ///< copy: the faster tier keeps it
     std::uint64_t settled_in = 0;  ///< the last call of TierIndex::work_of() that named it
   };

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 namespace stateport::detail {
 
-bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
-  if (!has(Medium::remote)) return false;
+bool TierFinds::ask_states(RequestId request, const PromptReach& prompt) {
+  if (!may_ask()) return false;
   Ask& ask = new_ask(request, CacheContent::state);
   const std::size_t most = static_cast<std::size_t>(options_.max_finds) / groups_;
   for (std::int64_t tokens = prompt.usable_tokens / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
@@ -26,8 +27,8 @@ bool TierFinds::ask_states(std::int32_t request, const PromptReach& prompt) {
   return begin_ask(request);
 }
 
-bool TierFinds::ask_kv(std::int32_t request, const PromptReach& prompt) {
-  if (!has(Medium::remote) || states_alone()) return false;
+bool TierFinds::ask_kv(RequestId request, const PromptReach& prompt) {
+  if (!may_ask() || states_alone()) return false;
   const auto first = static_cast<std::size_t>(prompt.walked_tokens / block_size_);
   auto end = static_cast<std::size_t>(prompt.usable_tokens / block_size_);
   MediumSet state = 0;
@@ -54,12 +55,13 @@ bool TierFinds::may_be_worth(const PromptReach& prompt, std::int64_t tokens, con
   return !saved_s || *saved_s > prompt.saved_s;
 }
 
-void TierFinds::reserve_finds(std::int32_t request, std::size_t blocks) {
-  if (has(Medium::remote)) reserve_amortised(asks_[static_cast<std::size_t>(request)].images, blocks);
+void TierFinds::reserve_finds(RequestId request, std::size_t blocks) {
+  if (has(Medium::remote)) reserve_amortised(asks_[request.index()].images, blocks);
 }
 
-TierFinds::Ask& TierFinds::new_ask(std::int32_t request, CacheContent content) noexcept {
-  Ask& ask = asks_[static_cast<std::size_t>(request)];
+TierFinds::Ask& TierFinds::new_ask(RequestId request, CacheContent content) noexcept {
+  Ask& ask = asks_[request.index()];
+  ask.request = request;
   ask.content = content;
   ask.images.clear();
   ask.before = {};
@@ -67,8 +69,8 @@ TierFinds::Ask& TierFinds::new_ask(std::int32_t request, CacheContent content) n
   return ask;
 }
 
-bool TierFinds::begin_ask(std::int32_t request) {
-  Ask& ask = asks_[static_cast<std::size_t>(request)];
+bool TierFinds::begin_ask(RequestId request) {
+  Ask& ask = asks_[request.index()];
   const std::size_t groups = ask.content == CacheContent::state ? groups_ : 1;
   for (std::uint32_t at = 0; at < ask.images.size(); ++at) {
     const Ask::Image& image = ask.images[at];
@@ -89,14 +91,16 @@ bool TierFinds::begin_ask(std::int32_t request) {
 }
 
 bool TierFinds::answered(const UnderWay& find, TransferStatus status) {
-  Ask& ask = asks_[static_cast<std::size_t>(find.request)];
-  require_invariant(ask.left > 0, "TierFinds", "a find has no request");
   TierUsage& usage = level(Medium::remote).usage;
   ++usage.asked_images;
-  if (status == TransferStatus::done) {
-    ++usage.found_images;
-    ++ask.images[find.node].found;
+  if (status == TransferStatus::done) ++usage.found_images;
+  if (!is_awaited(find)) {
+    --forgotten_finds_;
+    return false;
   }
+  Ask& ask = asks_[find.request.index()];
+  require_invariant(ask.left > 0, "TierFinds", "a find has no request");
+  if (status == TransferStatus::done) ++ask.images[find.node].found;
   if (--ask.left > 0) return false;
   if (ask.content == CacheContent::kv_block) {
     remember_kv(ask.images, ask.before);
@@ -105,6 +109,16 @@ bool TierFinds::answered(const UnderWay& find, TransferStatus status) {
   for (const Ask::Image& image : ask.images | std::views::reverse)
     if (image.found == groups_) static_cast<void>(remember(image, {}, CacheContent::state));
   return true;
+}
+
+void TierFinds::forget_finds(RequestId request) noexcept {
+  Ask& ask = asks_[request.index()];
+  forgotten_finds_ += static_cast<std::size_t>(std::exchange(ask.left, 0));
+  ask.request = {};
+}
+
+bool TierFinds::may_ask() const noexcept {
+  return has(Medium::remote) && forgotten_finds_ <= asks_.size() * static_cast<std::size_t>(options_.max_finds);
 }
 
 bool TierFinds::is_kv_below(const PrefixHash& prefix) const noexcept {

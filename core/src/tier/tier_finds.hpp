@@ -25,12 +25,17 @@ struct PromptReach {
 /// What is found is remembered when the last answer of a round is there, states from the shortest prefix on, KV as far
 /// as it is there without a gap. A state behind a gap is forgotten: the next request asks again.
 ///
+/// A request that ends while it waits for answers is forgotten at once, and so are its answers when they come. While
+/// more than max_requests * max_finds of those are missing, nothing is asked.
+///
 /// ask_states() and ask_kv() are O(blocks), the last answer O(images asked for), besides what makes room.
 class TierFinds : protected TierContents {
  public:
   /// Each names finds for the request. False: there is nothing to ask for.
-  [[nodiscard]] bool ask_states(std::int32_t request, const PromptReach& prompt);
-  [[nodiscard]] bool ask_kv(std::int32_t request, const PromptReach& prompt);
+  [[nodiscard]] bool ask_states(RequestId request, const PromptReach& prompt);
+  [[nodiscard]] bool ask_kv(RequestId request, const PromptReach& prompt);
+  /// The request ends while it waits for answers.
+  void forget_finds(RequestId request) noexcept;
 
  protected:
   struct Ask {
@@ -41,6 +46,7 @@ class TierFinds : protected TierContents {
       bool known = false;         ///< is not asked for
       std::uint8_t found = 0;     ///< of its groups
     };
+    RequestId request;  ///< none: it ended while it waited
     CacheContent content = CacheContent::state;
     std::vector<Image> images;  ///< states: from the longest prefix on; KV: all blocks of a range, from the first on
     PrefixHash before;          ///< KV: of the block before the first; zero: there is none
@@ -58,28 +64,33 @@ class TierFinds : protected TierContents {
   [[nodiscard]] MediumSet usable_state(std::uint32_t node) const noexcept {
     return node == none ? MediumSet{0} : static_cast<MediumSet>(nodes_[node].state.in & usable_states_);
   }
-  /// A find ended. True: it was the last one of its request.
+  /// Whether the request that asked still waits for the answer.
+  [[nodiscard]] bool is_awaited(const UnderWay& find) const noexcept {
+    return ask_of(find.request).request == find.request;
+  }
+  /// A find ended. True: it was the last one of a request that waits.
   [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
   /// Room for what is asked for a prompt of so many blocks.
-  void reserve_finds(std::int32_t request, std::size_t blocks);
-  [[nodiscard]] const Ask& ask_of(std::int32_t request) const noexcept {
-    return asks_[static_cast<std::size_t>(request)];
-  }
+  void reserve_finds(RequestId request, std::size_t blocks);
+  [[nodiscard]] const Ask& ask_of(RequestId request) const noexcept { return asks_[request.index()]; }
   [[nodiscard]] std::span<const Ask> asks() const noexcept { return asks_; }
+  [[nodiscard]] std::size_t forgotten_finds() const noexcept { return forgotten_finds_; }
 
  private:
+  [[nodiscard]] bool may_ask() const noexcept;
   [[nodiscard]] bool may_be_worth(const PromptReach& prompt, std::int64_t tokens,
                                   const MediumBytes& bytes) const noexcept;
-  [[nodiscard]] Ask& new_ask(std::int32_t request, CacheContent content) noexcept;
-  [[nodiscard]] bool begin_ask(std::int32_t request);
+  [[nodiscard]] Ask& new_ask(RequestId request, CacheContent content) noexcept;
+  [[nodiscard]] bool begin_ask(RequestId request);
   [[nodiscard]] bool is_kv_below(const PrefixHash& prefix) const noexcept;
   [[nodiscard]] std::uint32_t remember(const Ask::Image& image, const PrefixHash& parent, CacheContent content);
   void remember_kv(std::span<Ask::Image> images, const PrefixHash& before);
   void forget_states(std::span<const Ask::Image> images);
 
-  MediumSet usable_states_;  ///< media whose states are of use: with TierSetup::states_apart the device, too
-  std::int64_t grid_;        ///< where states can be, in tokens
-  std::vector<Ask> asks_;    ///< by request
+  MediumSet usable_states_;          ///< media whose states are of use: with TierSetup::states_apart the device, too
+  std::int64_t grid_;                ///< where states can be, in tokens
+  std::vector<Ask> asks_;            ///< by request
+  std::size_t forgotten_finds_ = 0;  ///< that are not answered yet
 };
 
 }  // namespace stateport::detail

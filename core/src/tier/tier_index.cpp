@@ -40,9 +40,9 @@ std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
   return in_tiers + 2 * coming;
 }
 
-std::size_t TierIndex::reserve_request(std::int32_t request, std::size_t blocks) {
+std::size_t TierIndex::reserve_request(RequestId request, std::size_t blocks) {
   reserve_finds(request, blocks);
-  reserve_amortised(loads_[static_cast<std::size_t>(request)].nodes, blocks + 1);
+  reserve_amortised(loads_[request.index()].nodes, blocks + 1);
   return (blocks + 1) * groups_;
 }
 
@@ -53,10 +53,11 @@ TierWork TierIndex::work_of(std::span<const TransferResult> results, std::vector
     const auto found = under_way_.find(result.id);
     if (found == under_way_.end() || std::exchange(found.value().settled_in, settles_) == settles_) break;
     ++work.answers;
-    const std::int32_t request = found->second.request;
-    if (request < 0) continue;
-    if (std::exchange(loads_[static_cast<std::size_t>(request)].settled_in, settles_) == settles_) continue;
-    requests.push_back(RequestId{request});
+    const UnderWay& part = found->second;
+    const RequestId request = part.request;
+    if (!request.valid() || (part.kind == Transfer::Kind::find && !is_awaited(part))) continue;
+    if (std::exchange(loads_[request.index()].settled_in, settles_) == settles_) continue;
+    requests.push_back(request);
     work.found += ask_of(request).images.size();
   }
   return work;
@@ -206,10 +207,10 @@ void TierIndex::unpin_hit(const TierHit& hit, std::span<const PrefixHash> prefix
                   [&](std::uint32_t node, CacheContent content) { unpin(node, content); });
 }
 
-void TierIndex::load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes,
+void TierIndex::load(RequestId request, const TierHit& hit, std::span<const PrefixHash> prefixes,
                      std::int64_t cached_tokens, std::span<const std::int32_t> kv_blocks,
                      std::span<const SlotId> slots) {
-  Load& load = loads_[static_cast<std::size_t>(request)];
+  Load& load = loads_[request.index()];
   load.hit = hit;
   load.failed = false;
   load.nodes.clear();
@@ -278,7 +279,7 @@ std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result
 }
 
 std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, TransferStatus status) {
-  Load& load = loads_[static_cast<std::size_t>(part.request)];
+  Load& load = loads_[part.request.index()];
   require_invariant(load.left > 0, "TierIndex", "a load has no request");
   if (part.from == Medium::elsewhere) {
     load.failed |= status != TransferStatus::done;
@@ -297,8 +298,8 @@ std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, Tran
     usage.saved_s += load.hit.saved_s;
   }
   for (std::size_t i = 0; i < load.nodes.size(); ++i)
-    unpin(load.nodes[i], i + 1 == load.nodes.size() && !load.hit.device_state ? CacheContent::state
-                                                                              : CacheContent::kv_block);
+    unpin(load.nodes[i],
+          i + 1 == load.nodes.size() && !load.hit.device_state ? CacheContent::state : CacheContent::kv_block);
   return WaitEnd{.request = part.request, .done = !load.failed};
 }
 
@@ -522,6 +523,7 @@ void TierIndex::check_invariants() const {
           "a tier keeps KV that no state needs");
   }
   for (const Load& load : loads_) parts += static_cast<std::size_t>(load.left);
+  parts += forgotten_finds();
   for (const Ask& ask : asks()) parts += static_cast<std::size_t>(ask.left);
   check(parts == transfers_under_way(), "a transfer is lost");
   const auto is_answered = [](const Transfer& transfer) { return transfer.kind != Transfer::Kind::drop; };

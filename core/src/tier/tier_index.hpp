@@ -54,7 +54,7 @@ class TierIndex : private TierFinds {
   std::size_t reserve(std::size_t on_device, const TierWork& work);
   /// Makes room for what is asked and loaded for a prompt of so many blocks. Returns how many finds or loads one call
   /// names for it at most.
-  std::size_t reserve_request(std::int32_t request, std::size_t blocks);
+  std::size_t reserve_request(RequestId request, std::size_t blocks);
   /// Adds what settle() of these results may bring, and the requests that may then wait no longer to `requests`, each
   /// once, in the order of their first result. A number that is not under way, or comes again, ends it.
   [[nodiscard]] TierWork work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests);
@@ -72,15 +72,15 @@ class TierIndex : private TierFinds {
   /// How many of the leading blocks are before the deepest state that is anywhere; 0: there is none.
   [[nodiscard]] std::size_t deepest_state(std::span<const PrefixHash> prefixes) const noexcept;
 
-  /// The deepest position, at most `usable_tokens` and beyond `device_tokens`, whose state is below the device, or on it
-  /// with KV that is not (TierSetup::states_apart), and whose KV is on it (the first `cached_tokens`) or below, if loading
-  /// it is worth it. O(blocks).
+  /// The deepest position, at most `usable_tokens` and beyond `device_tokens`, whose state is below the device, or on
+  /// it with KV that is not (TierSetup::states_apart), and whose KV is on it (the first `cached_tokens`) or below, if
+  /// loading it is worth it. O(blocks).
   [[nodiscard]] TierHit find(std::span<const PrefixHash> prefixes, std::int64_t device_tokens,
                              std::int64_t cached_tokens, std::int64_t usable_tokens);
   /// Names what the hit needs: the KV of blocks from `cached_tokens` on, into kv_blocks[i], and the state, into
-  /// slots[g]; none for a state that is on the device. It stays where it is until the load has ended. The places must be
-  /// free of what the last flush() stored.
-  void load(std::int32_t request, const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
+  /// slots[g]; none for a state that is on the device. It stays where it is until the load has ended. The places must
+  /// be free of what the last flush() stored.
+  void load(RequestId request, const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens,
             std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots);
   /// What the hit needs is not evicted before unpin_hit(); between find() and load().
   void pin(const TierHit& hit, std::span<const PrefixHash> prefixes, std::int64_t cached_tokens);
@@ -88,7 +88,7 @@ class TierIndex : private TierFinds {
 
   /// A request has the last answer that it waits for.
   struct WaitEnd {
-    std::int32_t request = -1;
+    RequestId request;
     bool asked = false;  ///< to its finds; false: to its load
     bool done = false;   ///< the load brought all that it was to bring
   };
@@ -113,6 +113,7 @@ class TierIndex : private TierFinds {
   using TierContents::has;
   using TierFinds::ask_kv;
   using TierFinds::ask_states;
+  using TierFinds::forget_finds;
   void set_speeds(const TierSpeeds& speeds) noexcept { speeds_ = speeds; }
   /// Forgets everything, in all tiers. Throws InvalidState while transfers are under way.
   void reset();

@@ -53,11 +53,6 @@ class Loads:
             return "device"
         return "known" if time.monotonic() < self._ask_from_s else "everywhere"
 
-    @property
-    def late_requests(self) -> int:
-        """Requests of the cache that were given up, and are there until all is answered."""
-        return len(self._late)
-
     def begin(self, transfers: Records) -> list[tuple[str, int, int]]:
         """Transfers are under way. What is loaded: tier, blocks of KV, states."""
         loaded = []
@@ -106,5 +101,5 @@ class Loads:
         return Load(MEDIA[medium], tokens)
 
     def forget(self, request: int) -> None:
-        """The request of the cache ends; its number may be used again."""
+        """The request of the cache ends."""
         self._loads.pop(request, None)

@@ -174,8 +174,7 @@ class SchedulerSide:
     def _is_crowded(self, search: str) -> bool:
         """So many prompts wait, or have numbers of the cache, that this one is looked up later. One number is for
         states of decoding."""
-        taken = len(self._held) + self._loads.late_requests
-        return bool(self._held) and (taken >= self._max_requests - 1 or
+        return bool(self._held) and (self.cache.running_requests >= self._max_requests - 1 or
                                      (search != "device" and self._waiting >= self._waiting_max))
 
     def _look_up(self, request: Any, search: str) -> Held | None:
@@ -198,8 +197,8 @@ class SchedulerSide:
 
     def _look_up_again(self, request: Any, held: Held) -> Held | None:
         """All is there that the prompt waited for, or it waits no longer: what is in the pools tells where it leaves
-        what is cached. A request of the cache that still waits ends when that is answered; until then no other one
-        waits."""
+        what is cached. A request of the cache that is still being loaded ends when that is answered. Until all that a
+        prompt gave up on is answered, no other one waits."""
         load = None
         if self._waits(held):
             self.counters.add("late_loads", 1)

@@ -265,8 +265,8 @@ struct Accepted {
   AlignPlanner planner{options};
 
   Accepted() {
-    planner.add_request(RequestId{1}, 4);
-    planner.add_request(RequestId{3}, 8);
+    planner.add_request(RequestIndex{1}, 4);
+    planner.add_request(RequestIndex{3}, 8);
   }
   [[nodiscard]] AlignBatch batch() const { return {request, computed, scheduled, drafts}; }
 
@@ -329,7 +329,7 @@ TEST_CASE("a planner refuses every array that does not fit the batch, and change
 
 TEST_CASE("of several mistakes the one in the first row of the first group is named") {
   Accepted a;
-  a.planner.forget(std::vector{RequestId{3}}, {}, {});
+  a.planner.forget(std::vector{RequestIndex{3}}, {}, {});
   Int32s bad = a.ids;
   bad[1] = 99;  // column 1 of row 0: in the window that the forward of request 1 wrote
   const auto named = [&] {
@@ -348,11 +348,11 @@ TEST_CASE("of several mistakes the one in the first row of the first group is na
 
 TEST_CASE("a planner refuses requests, counts and groups out of range") {
   Accepted a;
-  CHECK_THROWS_AS(a.planner.add_request(RequestId{4}, 0), InvalidArgument);
-  CHECK_THROWS_AS(a.planner.add_request(RequestId{-1}, 0), InvalidArgument);
-  CHECK_THROWS_AS(a.planner.add_request(RequestId{0}, -1), InvalidArgument);
-  CHECK_THROWS_AS(a.planner.add_request(RequestId{0}, std::int64_t{1} << 31), InvalidArgument);
-  const std::vector<RequestId> bad = {RequestId{1}, RequestId{4}};
+  CHECK_THROWS_AS(a.planner.add_request(RequestIndex{4}, 0), InvalidArgument);
+  CHECK_THROWS_AS(a.planner.add_request(RequestIndex{-1}, 0), InvalidArgument);
+  CHECK_THROWS_AS(a.planner.add_request(RequestIndex{0}, -1), InvalidArgument);
+  CHECK_THROWS_AS(a.planner.add_request(RequestIndex{0}, std::int64_t{1} << 31), InvalidArgument);
+  const std::vector<RequestIndex> bad = {RequestIndex{1}, RequestIndex{4}};
   CHECK_THROWS_AS(a.planner.forget(bad, {}, {}), InvalidArgument);
   CHECK(a.planner.columns(0)[1] == 0);
   CHECK_THROWS_AS(a.planner.accept(a.request, Int32s{1}), InvalidArgument);
@@ -360,7 +360,7 @@ TEST_CASE("a planner refuses requests, counts and groups out of range") {
   CHECK_THROWS_AS(a.planner.accept(a.request, Int32s{-1, 1}), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.post_step_advanced(a.request, Int32s{1}, a.tables)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.post_step_advanced(a.request, Int32s{1, -1}, a.tables)), InvalidArgument);
-  a.planner.forget({}, {}, std::vector{RequestId{1}});
+  a.planner.forget({}, {}, std::vector{RequestIndex{1}});
   CHECK_THROWS_AS(static_cast<void>(a.planner.post_step(a.batch(), a.tables)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.plan(2)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(a.planner.plan(-1)), InvalidArgument);
@@ -404,7 +404,7 @@ TEST_CASE("none mode plans nothing and all mode remembers full draft steps") {
 
 TEST_CASE("a block is published only with the token count that it holds") {
   AlignPlanner planner({.drafts = 2, .max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
-  planner.add_request(RequestId{0}, 0);
+  planner.add_request(RequestIndex{0}, 0);
   const Int32s request = {0}, ids = {1, 2, 3, 4};
   const std::vector<BlockTable> tables = {{ids, 4, 4}};
   const auto run = [&](std::int32_t computed, std::int32_t scheduled, std::int32_t drafts, std::int32_t kept) {
@@ -437,7 +437,7 @@ TEST_CASE("a block is published only with the token count that it holds") {
 
 TEST_CASE("the state of a draft that was not kept is never published") {
   AlignPlanner planner({.drafts = 2, .max_requests = 1, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
-  planner.add_request(RequestId{0}, 4);
+  planner.add_request(RequestIndex{0}, 4);
   const Int32s request = {0}, ids = {1, 2, 3, 4}, computed = {4}, scheduled = {3}, drafts = {2};
   const std::vector<BlockTable> tables = {{ids, 4, 4}};
   const auto run = [&](std::int32_t kept) {
@@ -459,7 +459,7 @@ TEST_CASE("the state of a draft that was not kept is never published") {
 TEST_CASE("no copy of a step reads what another one writes, in either part") {
   AlignPlanner planner({.drafts = 2, .max_requests = 2, .groups = {{.block_size_tokens = 4, .blocks = 9}}});
   const Int32s request = {0, 1}, computed = {2, 2}, scheduled = {3, 3}, drafts = {2, 2};
-  for (const std::int32_t slot : request) planner.add_request(RequestId{slot}, 2);
+  for (const std::int32_t slot : request) planner.add_request(RequestIndex{slot}, 2);
   // Block 3 holds the recurrent state that row 0 keeps, and is where row 1 keeps its own.
   const Int32s ids = {1, 2, 3, 4, 3, 6, 7, 8};
   const std::vector<BlockTable> tables = {{ids, 4, 4}};
@@ -481,7 +481,7 @@ TEST_CASE("a step of 512 requests allocates nothing") {
   for (std::int32_t i = 0; i < requests; ++i) {
     request[static_cast<std::size_t>(i)] = i;
     computed[static_cast<std::size_t>(i)] = i % 64;
-    planner.add_request(RequestId{i}, i % 64);
+    planner.add_request(RequestIndex{i}, i % 64);
   }
   const std::vector<BlockTable> tables = {{ids, 8, 8}};
   const std::uint64_t before = test::heap_allocations();
@@ -499,15 +499,15 @@ TEST_CASE("staging writes what it is given, row by row, and nothing behind the b
   std::vector<std::uint8_t> prefilling(3, untouched);
   const Int32s columns = {5, forgotten_column, 7};
   const std::vector<StagedRequest> batch = {
-      {.request = RequestId{2}, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
-      {.request = RequestId{0}, .computed = 10, .scheduled = 8, .prompt = 20}};
+      {.request = RequestIndex{2}, .computed = 30, .scheduled = 4, .drafts = 3, .prompt = 30},
+      {.request = RequestIndex{0}, .computed = 10, .scheduled = 8, .prompt = 20}};
   stage_batch(batch, columns, {computed, scheduled, drafts, column, prefilling});
   CHECK(computed == Int32s{30, 10, untouched});
   CHECK(scheduled == Int32s{4, 8, untouched});
   CHECK(drafts == Int32s{3, 0, untouched});
   CHECK(column == Int32s{7, 5, untouched});
   CHECK(prefilling == std::vector<std::uint8_t>{0, 1, untouched});
-  const std::vector<StagedRequest> last = {{.request = RequestId{0}, .computed = 12}};
+  const std::vector<StagedRequest> last = {{.request = RequestIndex{0}, .computed = 12}};
   stage_batch(last, columns, {.computed = computed});
   CHECK(computed == Int32s{12, 10, untouched});
 }
@@ -520,13 +520,13 @@ TEST_CASE("staging refuses a batch that does not fit") {
     CHECK_THROWS_AS(stage_batch(batch, columns, staging), InvalidArgument);
     CHECK(computed == Int32s{0});
   };
-  refused({{.request = RequestId{0}}, {.request = RequestId{0}}});
-  refused({{.request = RequestId{2}}});
-  refused({{.request = RequestId{-1}}});
-  refused({{.request = RequestId{1}}});
-  refused({{.request = RequestId{0}, .computed = -1}});
-  refused({{.request = RequestId{0}, .scheduled = -1}});
-  refused({{.request = RequestId{0}, .computed = 1, .scheduled = INT32_MAX}});
-  refused({{.request = RequestId{0}, .drafts = -1}});
-  refused({{.request = RequestId{0}, .prompt = -1}});
+  refused({{.request = RequestIndex{0}}, {.request = RequestIndex{0}}});
+  refused({{.request = RequestIndex{2}}});
+  refused({{.request = RequestIndex{-1}}});
+  refused({{.request = RequestIndex{1}}});
+  refused({{.request = RequestIndex{0}, .computed = -1}});
+  refused({{.request = RequestIndex{0}, .scheduled = -1}});
+  refused({{.request = RequestIndex{0}, .computed = 1, .scheduled = INT32_MAX}});
+  refused({{.request = RequestIndex{0}, .drafts = -1}});
+  refused({{.request = RequestIndex{0}, .prompt = -1}});
 }

@@ -62,7 +62,7 @@ void AlignWorld::start(std::size_t slot) {
   for (std::size_t g = 0; g < groups_.size(); ++g)
     request.rows.emplace_back(static_cast<std::int32_t>(block_size(g)), planner_.options().drafts);
   request.computed = hit_of(request);
-  const RequestId id{static_cast<std::int32_t>(slot)};
+  const RequestIndex id{static_cast<std::int32_t>(slot)};
   if (random_.chance(50))
     planner_.add_request(id, request.computed);
   else
@@ -100,7 +100,7 @@ void AlignWorld::preempt(std::size_t slot, bool forced) {
   Request& request = requests_[slot];
   leave(slot);
   request.prompt = std::max(request.prompt, std::min(request.computed + 1, sequence_tokens));
-  if (!forced) planner_.forget({}, std::vector{RequestId{static_cast<std::int32_t>(slot)}}, {});
+  if (!forced) planner_.forget({}, std::vector{RequestIndex{static_cast<std::int32_t>(slot)}}, {});
 }
 
 void AlignWorld::reset_cache() {
@@ -257,7 +257,7 @@ void AlignWorld::after(std::size_t slot) {
   if (r.computed + planner_.options().drafts + 1 < sequence_tokens) return;
   leave(slot);
   r.began = false;
-  planner_.forget(std::vector{RequestId{static_cast<std::int32_t>(slot)}}, {}, {});
+  planner_.forget(std::vector{RequestIndex{static_cast<std::int32_t>(slot)}}, {}, {});
 }
 
 void AlignWorld::publish(const Request& r, std::size_t g) {

@@ -228,7 +228,7 @@ void RandomEngine::start() {
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
   REQUIRE(started->lost.has_value() == (started->lost_tokens > 0));
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
-  tenants_[started->request.value()] = tenant_of(names);
+  tenants_[started->request] = tenant_of(names);
   running_[started->request] = {.tokens = prompt,
                                 .names = names,
                                 .told = prompt.size(),

@@ -130,7 +130,7 @@ class RandomEngine {
   std::uint64_t sequence_ = 0;
   int fail_per_cent_ = 0;  ///< of transfers
   MarkedMemory* marked_ = nullptr;
-  std::map<std::int32_t, int> tenants_;  ///< by request, also of those that ended
+  std::map<RequestId, int> tenants_;  ///< by request, also of those that ended
   std::vector<Transfer> under_way_;
   std::set<std::tuple<Medium, CacheContent, std::int32_t, std::array<std::uint64_t, 2>>> stored_;
 };

@@ -76,7 +76,7 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
     CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 1);
     CHECK_FALSE(server.cache->tiers()->is_loading(started.request));
     CHECK(server.cache->computed(started.request) == 32);
-    for (const Transfer& transfer : server.seen) CHECK(transfer.request == started.request.value());
+    for (const Transfer& transfer : server.seen) CHECK(transfer.request == started.request);
     server.run(started.request, two.prompt);
     server.cache->finish(started.request);
     server.move_all();
@@ -249,20 +249,65 @@ TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and 
   }
 }
 
-TEST_CASE("a request that ends while the remote tier is asked ends when it has its answers") {
+TEST_CASE("a request that ends while the remote tier is asked gives its row back at once") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
-    const StartedRequest started = *server.cache->start({.tokens = two.prompt});
-    server.cache->finish(started.request);
-    CHECK(server.cache->running_requests() == 1);
-    CHECK_THROWS_AS(static_cast<void>(server.cache->computed(started.request)), InvalidArgument);
-    CHECK(server.cache->tiers()->is_loading(started.request));
-    server.move();
-    CHECK(server.cache->running_requests() == 0);
+    std::vector<TransferResult> late;
+    for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted}) {
+      std::vector<RequestId> asking;
+      while (const auto started = server.cache->start({.tokens = two.prompt})) asking.push_back(started->request);
+      REQUIRE(asking.size() == 2);
+      for (const TransferResult& answer : server.carry_out(TransferStatus::done)) late.push_back(answer);
+      for (const RequestId request : asking) {
+        server.cache->end(request, how);
+        CHECK_THROWS_AS(static_cast<void>(server.cache->tiers()->is_loading(request)), InvalidArgument);
+      }
+      CHECK(server.cache->running_requests() == 0);
+      server.cache->check_invariants();
+    }
+    CHECK(server.cache->stats().requests == 6);  // each is looked up once
+    // The answers come to nobody, also where another request asks from the same row.
+    const RequestId untaken = server.cache->start({.tokens = two.prompt})->request;
+    server.cache->abort(untaken);
+    const RequestId other = server.cache->start({.tokens = two.prompt})->request;
+    CHECK(other.index() == untaken.index());
+    CHECK_THROWS_AS(static_cast<void>(server.cache->tiers()->is_loading(untaken)), InvalidArgument);
+    CHECK(server.cache->tiers()->settle(late) == 0);
+    CHECK(server.cache->tiers()->is_loading(other));
     CHECK(of(server.seen, Transfer::Kind::load).empty());
-    CHECK(server.serve(two.prompt).load);
+    server.cache->check_invariants();
+    server.move_all();
+    CHECK(server.cache->computed(other) == 32);
+    server.run(other, two.prompt);
+    server.cache->finish(other);
+    server.move_all();
+    CHECK(server.cache->tiers()->transfers_under_way() == 0);
+  }
+}
+
+TEST_CASE("while too many answers are missing to requests that ended, the remote tier is asked no more") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    TierOptions few = remote;
+    few.max_finds = 8;
+    Two two(small(index, remote), small(index, few));
+    RequestCache& cache = *two.other.cache;
+    std::vector<TransferResult> late;
+    for (int i = 0; i < 3; ++i) {  // two requests may ask for eight states each
+      const StartedRequest started = *cache.start({.tokens = two.prompt});
+      REQUIRE(started.load);
+      for (const TransferResult& answer : two.other.carry_out(TransferStatus::done)) late.push_back(answer);
+      cache.abort(started.request);
+    }
+    CHECK(late.size() == 24);
+    const StartedRequest silent = *cache.start({.tokens = two.prompt});
+    CHECK_FALSE(silent.load);
+    cache.abort(silent.request);
+    cache.tiers()->settle(std::span(late).first(8));
+    CHECK(cache.start({.tokens = two.prompt})->load);
+    cache.check_invariants();
   }
 }
 

@@ -23,15 +23,15 @@
 
 using namespace stateport;
 using stateport::test::Below;
+using stateport::test::counting;
 using stateport::test::every_index;
 using stateport::test::one_key;
 using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;
-using stateport::test::StateWorld;
-using stateport::test::counting;
 using stateport::test::serve_alone;
 using stateport::test::small_cache;
+using stateport::test::StateWorld;
 using Tokens = StateWorld::Tokens;
 
 TEST_CASE("a second request continues from the state of the first, with every index") {
@@ -268,6 +268,64 @@ TEST_CASE("the request cache refuses what cannot be, names it, and changes nothi
     CHECK_THROWS_AS(cache->finish(id), InvalidArgument);
     cache->check_invariants();
   }
+}
+
+TEST_CASE("the number of a request that ended is refused while another request has its row, and changes nothing") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small_cache(index, 2);
+    options.max_requests = 1;
+    const auto cache = make_request_cache(options);
+    const Tokens prompt = counting(9);
+    const RequestId old = cache->start({.tokens = prompt})->request;
+    cache->finish(old);
+    cache->reset();
+    const RequestId id = cache->start({.tokens = prompt})->request;
+    CHECK(id != old);
+    CHECK(id.index() == old.index());
+    const auto refuses = [&](const auto& call) {
+      try {
+        call();
+        FAIL("a request that ended is not refused");
+      } catch (const InvalidArgument& problem) {
+        CHECK(problem.value() == std::to_string(old.value()));
+      }
+    };
+    const auto refuse_all = [&](std::int32_t tokens) {
+      for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted})
+        refuses([&] { cache->end(old, how); });
+      refuses([&] { static_cast<void>(cache->chunk(old, 4)); });
+      refuses([&] { static_cast<void>(cache->tokens(old)); });
+      refuses([&] { static_cast<void>(cache->computed(old)); });
+      refuses([&] { static_cast<void>(cache->kv(old)); });
+      refuses([&] { static_cast<void>(cache->state(old)); });
+      refuses([&] { static_cast<void>(cache->plan(std::array{PassRow{.request = old, .tokens = tokens}})); });
+    };
+    refuse_all(9);
+    const auto run = [&](std::int32_t tokens) {
+      const PassPlan plan = cache->plan(std::array{PassRow{.request = id, .tokens = tokens}});
+      CHECK(plan.rows[0].request == id);
+      static_cast<void>(cache->commit(plan.pass, std::array{1}, std::array{Token{1}}));
+    };
+    run(9);
+    for (int i = 0; i < 3; ++i) {  // some of these steps change nothing but counts
+      refuse_all(1);
+      run(1);
+    }
+    CHECK(cache->computed(id) == 12);
+    CHECK(cache->running_requests() == 1);
+    cache->check_invariants();
+    cache->finish(id);
+  }
+}
+
+TEST_CASE("the number of a request comes again after 2^31 requests of its row") {
+  constexpr RequestId first{7};
+  static_assert(first.next().value() == (std::int64_t{1} << 32) + 7);
+  static_assert(first.next().index() == 7);
+  constexpr RequestId last{std::numeric_limits<std::int64_t>::max() - 0xffffffff + 7};
+  static_assert(last.valid() && last.index() == 7);
+  static_assert(last.next() == first);
 }
 
 TEST_CASE("a request whose prompt gave no token cannot decode yet") {

@@ -93,9 +93,13 @@ class Engine {
 
   /// What a call may change, and where the last plans point.
   std::vector<std::int64_t> seen() const {
-    std::vector<std::int64_t> all = {pools_.kv.available(), pools_.tree.slots().free_slots(),
-                                     pools_.tree.sizes().protected_tokens, pools_.tree.sizes().evictable_tokens,
-                                     cache_.dropped_checkpoints(), std::ssize(freed_.kv), std::ssize(freed_.slots)};
+    std::vector<std::int64_t> all = {pools_.kv.available(),
+                                     pools_.tree.slots().free_slots(),
+                                     pools_.tree.sizes().protected_tokens,
+                                     pools_.tree.sizes().evictable_tokens,
+                                     cache_.dropped_checkpoints(),
+                                     std::ssize(freed_.kv),
+                                     std::ssize(freed_.slots)};
     for (const Live& live : running_) {
       const std::span<const Token> tokens = cache_.tokens(live.id);
       const std::span<const KvIndex> row = cache_.kv_row(live.id);
@@ -421,6 +425,12 @@ TEST_CASE("a request cache refuses bad input") {
   CHECK_THROWS_AS(cache.finish(RequestId{}, freed), InvalidArgument);
   cache.finish(started->request, freed);
   CHECK_THROWS_AS(cache.abort(started->request, freed), InvalidArgument);
+  const auto next = cache.start(iota_tokens(8), {}, freed);
+  CHECK(next->request.index() == started->request.index());
+  CHECK_THROWS_AS(cache.abort(started->request, freed), InvalidArgument);
+  CHECK_THROWS_AS(static_cast<void>(cache.tokens(started->request)), InvalidArgument);
+  cache.abort(next->request, freed);
+  CHECK_THROWS_AS(cache.abort(next->request, freed), InvalidArgument);
 }
 
 TEST_CASE("random request lives start from right states and leak nothing") {

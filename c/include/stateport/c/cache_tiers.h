@@ -36,9 +36,9 @@ stateport_status stateport_request_cache_take_transfers(stateport_request_cache*
 stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
                                                 const stateport_transfer_result* results, size_t count, int32_t* loaded,
                                                 size_t* done);
-/// loading: [count] not 0: something is being asked or loaded for the request, or was when it ended. Until then no pass
-/// can run it: chunk says 0. Refused: a request that does not run.
-stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int32_t* requests, size_t count,
+/// loading: [count] not 0: something is being asked or loaded for the request, or was being loaded when it ended. Until
+/// then no pass can run it: chunk says 0. Refused: a request that does not run.
+stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                                  uint8_t* loading);
 /// Names stores of all checkpoints and copies of all that is on the host, to files or, where there are none, to the
 /// remote tier; what is written stays where it is, too. Ends where there is no room or no place in the queue: once what

@@ -112,7 +112,7 @@ typedef struct stateport_request_cache_info {
   size_t groups;               ///< of layers: of align those of the options, else one
   int32_t kv_blocks;           ///< KV indices of plans are below it times block_size_tokens
   int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
-  int32_t running_requests;    ///< with those that ended while a find or a load for them was under way
+  int32_t running_requests;    ///< with those that ended while a load for them was under way
   size_t transfers_under_way;  ///< to and from tiers, named and not settled
 } stateport_request_cache_info;
 
@@ -132,7 +132,7 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
                                                size_t count, stateport_started_request* out, size_t* done);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
 /// budget. After the prompt: the budget. With a pass outstanding: behind that.
-stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int32_t* requests,
+stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
                                                const int64_t* budgets, size_t count, int64_t* tokens);
 /// Plans one pass. Rows without room are named; the others run. Refused: a request that does not run or is named twice,
 /// counts that do not fit.
@@ -147,12 +147,11 @@ stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, 
 stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
-/// Requests end, with what is computed and committed: all, or none, unless memory of the host runs out: those before the
-/// one for which it did have ended then. how: stateport_request_end. hints: null, or
-/// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; more than
-/// one of a tree with separate_checkpoints, unless they are aborted: each can have copies
-/// (stateport_request_cache_end_copies).
-stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int32_t* requests, size_t count,
+/// Requests end, with what is computed and committed: all, or none, unless memory of the host runs out: those before
+/// the one for which it did have ended then. how: stateport_request_end. hints: null, or [count]: about prompts that
+/// may continue them. Refused: a request that does not run, or is named twice; more than one of a tree with
+/// separate_checkpoints, unless they are aborted: each can have copies (stateport_request_cache_end_copies).
+stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                              int32_t how, const stateport_reuse_hint* hints);
 
 /// The copies that the last end answered, from live slots to slots for checkpoints. Like those of a commit they are
@@ -162,11 +161,11 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
 stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
                                                     size_t* count);
 
-stateport_status stateport_request_cache_request(stateport_request_cache* cache, int32_t request,
+stateport_status stateport_request_cache_request(stateport_request_cache* cache, int64_t request,
                                                  stateport_running_request* out);
 /// Where the state after the computed tokens of a request lies, in one group of layers, once everything that was asked
 /// for is enqueued: a group plan of one row, without copies.
-stateport_status stateport_request_cache_state(stateport_request_cache* cache, int32_t request, size_t group,
+stateport_status stateport_request_cache_state(stateport_request_cache* cache, int64_t request, size_t group,
                                                stateport_group_plan* out);
 
 /// Forgets everything that is cached, in tiers too. STATEPORT_INVALID_STATE while a request runs or a transfer is

@@ -35,7 +35,9 @@ typedef struct stateport_prompt {
 
 typedef struct stateport_started_request {
   size_t size;
-  int32_t request;
+  /// Names the request until it ends; then the number is refused. The low 32 bits are below max_requests, and no two
+  /// running requests have the same: engines can use them as an array index.
+  int64_t request;
   int32_t lost;           ///< stateport_lost_hit: why not more is reused
   int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
   int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
@@ -51,7 +53,7 @@ typedef struct stateport_started_request {
 /// prompt is not done drafts[i] is 0; afterwards tokens[i] is 1 + drafts[i].
 typedef struct stateport_pass_batch {
   size_t size;
-  const int32_t* request;
+  const int64_t* request;
   const int32_t* tokens;
   const int32_t* drafts;  ///< null: all 0
   size_t rows;

@@ -42,13 +42,12 @@ typedef enum stateport_transfer_kind {
 
 /// One image and what happens to it. 64 bytes for ever.
 typedef struct stateport_transfer {
-  uint64_t id;       ///< from 1, in the order in which transfers were decided
-  int32_t kind;      ///< stateport_transfer_kind
-  int32_t from;      ///< stateport_medium
-  int32_t to;        ///< of a drop and a find: the same as `from`
-  int32_t place;     ///< store, load: the state's slot in the store of its group, or the number of the KV block
-  int32_t request;   ///< load, find: the request that waits for it; else STATEPORT_NONE
-  int32_t reserved;  ///< 0
+  uint64_t id;      ///< from 1, in the order in which transfers were decided
+  int32_t kind;     ///< stateport_transfer_kind
+  int32_t from;     ///< stateport_medium
+  int32_t to;       ///< of a drop and a find: the same as `from`
+  int32_t place;    ///< store, load: the state's slot in the store of its group, or the number of the KV block
+  int64_t request;  ///< load, find: the request that waits for it, or for which it was asked; else STATEPORT_NONE
   stateport_image_key image;
 } stateport_transfer;
 
@@ -114,7 +113,9 @@ typedef struct stateport_tier_options {
   /// Of images in the remote tier that this cache remembers; 0: no remote tier. Others store there, too, and what is
   /// forgotten stays there. start asks it for what may be there (STATEPORT_TRANSFER_FIND), states first, then KV.
   int64_t remote_bytes;
-  int32_t max_finds;  ///< images of states that a request asks for, at most. 0: 4096; STATEPORT_NONE: none
+  /// Images of states that a request asks for, at most. 0: 4096; STATEPORT_NONE: none. A request that ends does not
+  /// wait for its answers; while more than max_requests * max_finds of these are missing, nothing is asked for.
+  int32_t max_finds;
   double remote_bytes_per_s;
   double remote_latency_s;
 } stateport_tier_options;

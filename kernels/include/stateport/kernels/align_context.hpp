@@ -64,10 +64,10 @@ class AlignContext {
   [[nodiscard]] bool bound() const noexcept;
 
   /// As AlignPlanner::add_request. One launch. Neither this nor forget() needs a binding.
-  void add_request(const Stream& stream, RequestId request, std::int64_t computed);
+  void add_request(const Stream& stream, RequestIndex request, std::int64_t computed);
   /// Forgets finished, preempted or resumed requests; naming one that is not remembered is harmless. One launch for
   /// every 64 of them. Throws InvalidArgument, nothing changed, for a request out of range.
-  void forget(const Stream& stream, std::span<const RequestId> requests);
+  void forget(const Stream& stream, std::span<const RequestIndex> requests);
 
   /// Copies the batch of an engine whose counters live on the host through pinned memory; the result is valid for work
   /// on `stream` until the second next call, which waits if the copy is still under way. No launch; not for capture.

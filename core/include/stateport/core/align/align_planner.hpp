@@ -82,11 +82,11 @@ class AlignPlanner {
 
   /// The request starts (again) with `computed` tokens: column from the count with the group's own block size, accepted
   /// neutral. Throws for a request out of range, computed < 0 and computed > INT32_MAX.
-  void add_request(RequestId request, std::int64_t computed);
+  void add_request(RequestIndex request, std::int64_t computed);
   /// Forgets finished, preempted and resumed requests; naming one that is not remembered is harmless. (A forced
   /// preemption may show up only as resumed.) Throws for a request out of range.
-  void forget(std::span<const RequestId> finished, std::span<const RequestId> preempted,
-              std::span<const RequestId> resumed);
+  void forget(std::span<const RequestIndex> finished, std::span<const RequestIndex> preempted,
+              std::span<const RequestIndex> resumed);
 
   /// Before the forward: plans the moves of running states (align mode) and remembers the columns.
   /// Throws for arrays of different lengths, a request >= max_requests or named twice, negative counts, more tokens
@@ -169,7 +169,7 @@ class AlignPlanner {
   };
 
   [[nodiscard]] const Group& group_at(std::int32_t group) const;
-  void check_request(RequestId request) const;
+  void check_request(RequestIndex request) const;
   /// Starts a new epoch, of marks on the requests of the batch and on the blocks that its plans write, and lists the
   /// live rows.
   void check_requests(std::span<const std::int32_t> request);

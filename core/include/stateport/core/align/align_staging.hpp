@@ -11,7 +11,7 @@ namespace stateport {
 
 /// One batch row of an engine whose counters live on the host.
 struct StagedRequest {
-  RequestId request;
+  RequestIndex request;
   std::int32_t computed = 0;
   std::int32_t scheduled = 0;
   std::optional<std::int32_t> drafts;  ///< not set: 0

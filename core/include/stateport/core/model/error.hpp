@@ -108,6 +108,10 @@ constexpr void require(bool ok, std::string_view argument, Id<Tag> id, std::stri
   if (!ok) [[unlikely]]
     detail::throw_invalid(argument, static_cast<std::int64_t>(id.value()), rule);
 }
+constexpr void require(bool ok, std::string_view argument, RequestId id, std::string_view rule) {
+  if (!ok) [[unlikely]]
+    detail::throw_invalid(argument, id.value(), rule);
+}
 inline void require(bool ok, std::string_view argument, std::string_view value, std::string_view rule) {
   if (!ok) [[unlikely]]
     detail::throw_invalid(argument, value, rule);

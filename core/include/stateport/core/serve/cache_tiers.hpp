@@ -48,7 +48,8 @@ class CacheTiers {
   /// nothing follow. Throws InvalidArgument for a number that is not under way, or was not taken, and has settled those
   /// before it.
   virtual std::int32_t settle(std::span<const TransferResult> results) = 0;
-  /// Something is being asked or loaded for the request, or was when it ended. Throws for one that does not run.
+  /// Something is being asked or loaded for the request, or was being loaded when it ended. Throws InvalidArgument for
+  /// a request that does not run.
   [[nodiscard]] virtual bool is_loading(RequestId request) const = 0;
   [[nodiscard]] virtual std::size_t transfers_under_way() const noexcept = 0;
   /// Names stores of all checkpoints and copies of all that is on the host, to files or, without a file tier, to the
@@ -59,10 +60,10 @@ class CacheTiers {
   virtual void drain() = 0;
   /// The tier has this image, from before the cache was made, or from another cache. False: there is no number left for
   /// it, or no room in the tier: it is to be removed, or for the remote tier not remembered. A state of several groups
-  /// is there once all of its images were attached, one after the other, as FileTier::keys() lists them. What is there of
-  /// one that is not whole when the next image is attached, or the next call ends, is dropped. Throws InvalidArgument for
-  /// a medium that is no tier of this cache, tokens that are not whole blocks (of states too, in every group of index
-  /// align), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
+  /// is there once all of its images were attached, one after the other, as FileTier::keys() lists them. What is there
+  /// of one that is not whole when the next image is attached, or the next call ends, is dropped. Throws
+  /// InvalidArgument for a medium that is no tier of this cache, tokens that are not whole blocks (of states too, in
+  /// every group of index align), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
   /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
   /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.

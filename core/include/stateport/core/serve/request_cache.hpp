@@ -221,7 +221,7 @@ class RequestCache {
   [[nodiscard]] virtual KvRow kv(RequestId request) const = 0;
   /// Where the state after computed() tokens lies, once everything that was asked for has been enqueued.
   [[nodiscard]] virtual RowState state(RequestId request, std::size_t group = 0) const = 0;
-  /// Requests that started and did not end, and those that ended while a find or a load for them was under way.
+  /// Requests that started and did not end, and those that ended while a load for them was under way.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
   /// What lies below the device; nullptr without RequestCacheOptions::tiers.

@@ -126,7 +126,7 @@ class TreeRequests {
 
  private:
   struct Request {
-    bool running = false;
+    RequestId id;               ///< none: the row is free
     std::vector<Token> tokens;  ///< prompt, then output
     std::size_t prompt_tokens = 0;
     std::optional<std::string> extra_key;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include <cstdint>
 #include <span>
@@ -46,7 +47,7 @@ struct Transfer {
   Medium from = Medium::device;
   Medium to = Medium::host;  ///< of a drop and a find: the same as `from`
   std::int32_t place = -1;   ///< store, load: the state's slot in the store of its group, or the number of the KV block
-  std::int32_t request = -1;  ///< load, find: the request that waits for it
+  RequestId request;         ///< load, find: the request that waits for it, or for which it was asked before it ended
 
   friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
 };
