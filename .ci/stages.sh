@@ -124,7 +124,7 @@ check_tools() {
 # host_libraries: sets prefix to a folder with the libraries of core for the machine's own compilers.
 host_libraries() {
   prefix_provide core libfmt-dev robin-map-dev libxxhash-dev libssl-dev doctest-dev nlohmann-json3-dev libcli11-dev \
-    libbenchmark-dev || fail "the libraries of core cannot be had from this machine's package archive"
+    libbenchmark-dev zlib1g-dev || fail "the libraries of core cannot be had from this machine's package archive"
 }
 
 # core_on_host SEEDS [-D…]…: core with the machine's own compiler and these options of CMake, with at most SEEDS seeds a

@@ -8,7 +8,7 @@ readonly root=$cache/root
 readonly suite=${STATEPORT_DEBIAN_SUITE:-unstable}
 readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 readonly library_packages=(libkokkos-dev libfmt-dev robin-map-dev libxxhash-dev libssl-dev
-  doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libhiredis-dev)
+  doctest-dev libbenchmark-dev nlohmann-json3-dev libcli11-dev libhiredis-dev zlib1g-dev)
 # A server for the tests of ValkeyStore, and what makes a certificate for it.
 readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certificates valkey-server openssl
   "${library_packages[@]}")

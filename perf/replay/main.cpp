@@ -206,7 +206,7 @@ int replay(const Options& options) {
   std::ofstream page = open_output(options.report_file);
   const LoadedWorkload loaded = load_workload(options);
   if (loaded.bad_lines > 0)
-    fmt::print(stderr, "skipped {} lines, first: {}\n", loaded.bad_lines, loaded.first_bad_line);
+    fmt::print(stderr, "skipped {} entries, first: {}\n", loaded.bad_lines, loaded.first_bad_line);
   const Workload& workload = loaded.workload;
   const StateSpec full =
       models::find(options.model, {.drafts = options.drafts, .recurrent_type = options.recurrent_type});

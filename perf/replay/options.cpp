@@ -87,14 +87,17 @@ std::string known_models() {
 }
 
 void add_workload(CLI::App& app, Options& options) {
-  auto* trace = app.add_option("--trace", options.trace, "JSON lines: timestamp, input_length, output_length, hash_ids")
+  auto* trace = app.add_option("--trace", options.trace,
+                               "Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON with token counts, plain "
+                               "or in gzip: the content tells")
                     ->check(CLI::ExistingFile);
-  app.add_flag("--skip-bad", options.trace_options.skip_bad, "Count malformed lines of the trace, and leave them out")
+  app.add_flag("--skip-bad", options.trace_options.skip_bad,
+               "Count malformed lines (ShareGPT: conversations) of the trace, and leave them out")
       ->needs(trace);
   static const std::map<std::string, TimeUnit> units = {{"us", TimeUnit::us}, {"ms", TimeUnit::ms}, {"s", TimeUnit::s}};
   app.add_option("--time-unit", options.trace_options.time_unit, "Of the trace's timestamps")
       ->transform(CLI::CheckedTransformer(units, CLI::ignore_case))
-      ->option_text("us|ms|s [ms]")
+      ->option_text("us|ms|s [ms, BurstGPT: s; not for Azure]")
       ->needs(trace);
   app.add_flag("--sort", options.trace_options.sort, "Serve the trace in the order of its timestamps")->needs(trace);
   static const std::map<std::string, WorkloadKind> kinds = {

@@ -10,7 +10,7 @@
 #include "caches/policy_kind.hpp"
 #include "fleet_arguments.hpp"
 #include "workload/generator.hpp"
-#include "workload/trace.hpp"
+#include "workload/trace_types.hpp"
 
 #include <cstddef>
 #include <cstdint>

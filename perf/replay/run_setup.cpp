@@ -81,7 +81,7 @@ LoadedWorkload load_workload(const Options& options) {
   trace_options.block_size_tokens = options.generator.block_size_tokens;
   Trace trace = read_trace(std::filesystem::path(options.trace), trace_options);
   return with_hints({.workload = std::move(trace.workload),
-                     .name = options.trace,
+                     .name = fmt::format("{} ({})", options.trace, trace.description()),
                      .bad_lines = trace.bad_lines,
                      .first_bad_line = std::move(trace.first_bad_line)});
 }

@@ -20,7 +20,7 @@ namespace stateport::replay {
 
 struct LoadedWorkload {
   Workload workload;  ///< with the hints that were asked for
-  std::string name;   ///< file, or kind and seed
+  std::string name;   ///< file and format, or kind and seed
   std::int64_t bad_lines = 0;
   std::string first_bad_line;  ///< in words, if there are any
 };

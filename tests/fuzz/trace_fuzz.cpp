@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace of stateport-replay: JSON lines. The first byte chooses the options.
+// A trace of stateport-replay in any format. The first byte chooses the options.
 #include "byte_source.hpp"
 #include "workload/trace.hpp"
 
@@ -22,10 +22,11 @@ void check_request(const replay::Workload& workload, std::size_t index) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::ByteSource source(data, size);
   const std::uint8_t choice = source.take();
-  const replay::TraceOptions options{.block_size_tokens = std::int64_t{1} << choice % 16,
-                                     .skip_bad = choice >= 128,
-                                     .time_unit = static_cast<replay::TimeUnit>(choice / 16 % 3),
-                                     .sort = choice / 64 % 2 == 1};
+  replay::TraceOptions options{.block_size_tokens = std::int64_t{1} << choice % 16,
+                               .skip_bad = choice >= 128,
+                               .sort = choice / 64 % 2 == 1,
+                               .unnamed_blocks_max = 10'000};
+  if (const int unit = choice / 16 % 4; unit < 3) options.time_unit = static_cast<replay::TimeUnit>(unit);
   std::istringstream lines(source.rest());
   try {
     replay::Trace trace = replay::read_trace(lines, options);

@@ -11,7 +11,7 @@ namespace stateport::replay {
 
 /// What a fleet was asked, and what it did.
 struct FleetReport {
-  std::string workload;  ///< file, or kind and seed
+  std::string workload;  ///< file and format, or kind and seed
   std::string model;
   FleetQuestion question;
   std::vector<FleetAnswer> answers;

@@ -50,7 +50,7 @@ void add_run(Lines& lines, const Report& report) {
   const RunDescription& run = report.run;
   lines.heading("run");
   lines.add("workload", "{}, blocks of {} tokens{}", run.workload, run.block_size_tokens,
-            run.bad_lines == 0 ? "" : fmt::format(", {} malformed lines skipped", run.bad_lines));
+            run.bad_lines == 0 ? "" : fmt::format(", {} malformed entries skipped", run.bad_lines));
   lines.add("cache", "{}", describe_cache(report));
   lines.add("model", "{}, state of {} ({})", run.model, human_bytes(static_cast<double>(run.full_state_bytes)),
             run.full_state);

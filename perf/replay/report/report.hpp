@@ -18,7 +18,7 @@ namespace stateport::replay {
 
 /// What the settings of a run were, in words and numbers.
 struct RunDescription {
-  std::string workload;  ///< file, or kind and seed
+  std::string workload;  ///< file and format, or kind and seed
   std::string model;
   std::string cache;
   std::string checkpoint;

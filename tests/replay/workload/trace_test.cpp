@@ -27,6 +27,19 @@ std::string error_of(const std::string& text, const TraceOptions& options = {}) 
   try {
     (void)read(text, options);
   } catch (const TraceError& error) {
+    const std::string text = error.what();
+    const std::string format = "Mooncake JSON lines, ";
+    CHECK(text.starts_with(format));
+    return text.substr(format.size());
+  }
+  return "no error";
+}
+
+/// Of a trace that is not read to its end for another reason than a malformed entry.
+std::string failure_of(const std::string& text, const TraceOptions& options = {}) {
+  try {
+    (void)read(text, options);
+  } catch (const std::runtime_error& error) {
     return error.what();
   }
   return "no error";
@@ -118,7 +131,7 @@ std::string request_at(const std::string& timestamp, int hash) {
 TEST_CASE("a timestamp before that of an earlier line is refused, left out, or sorted") {
   const std::string lines = request_at("5", 1) + request_at("7", 2) + request_at("6", 3) + request_at("7", 4);
   CHECK(error_of(lines) ==
-        "line 3: timestamp = 6 (must not be before that of an earlier line, 7 ms, unless sorted)");
+        "line 3: timestamp = 6 (must not be before that of an earlier request, 7 ms, unless sorted)");
   const Trace skipped = read(lines, {.skip_bad = true});
   REQUIRE(skipped.workload.size() == 3);
   CHECK(skipped.workload.blocks(2)[0] == 4);
@@ -152,24 +165,53 @@ TEST_CASE("sessions are texts or integers under either name") {
 }
 
 TEST_CASE("skip_bad counts malformed lines and keeps the others") {
-  const Trace trace = read("x\n" + good + "\n{}\n" + good + "\n", {.skip_bad = true});
+  const Trace trace = read("{x\n" + good + "\n{}\n" + good + "\n", {.skip_bad = true});
   CHECK(trace.workload.size() == 2);
   CHECK(trace.bad_lines == 2);
-  CHECK(trace.first_bad_line.starts_with("line 1: "));
+  CHECK(trace.first_bad_line.starts_with("Mooncake JSON lines, line 1: "));
+}
+
+TEST_CASE("the first line that is not blank tells the format") {
+  const auto format_of = [](const std::string& text) { return read(text).format; };
+  CHECK(format_of(good) == TraceFormat::mooncake);
+  CHECK(format_of("\xef\xbb\xbf" + good) == TraceFormat::mooncake);
+  CHECK(format_of("\n \r\n" + good) == TraceFormat::mooncake);
+  CHECK(format_of("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,x,1,1,2,y\n") ==
+        TraceFormat::burstgpt);
+  CHECK(format_of("Request tokens\n7\n") == TraceFormat::burstgpt);
+  CHECK(format_of("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.9799600,374,44\r\n") ==
+        TraceFormat::azure);
+  CHECK(format_of("\xef\xbb\xbf\"TIMESTAMP\" , \"ContextTokens\"\n2023-11-16 18:17:03,374\n") == TraceFormat::azure);
+  CHECK(format_of(R"( [{"conversations":[{"from":"human","tokens":3}]}])") == TraceFormat::sharegpt);
+  CHECK(read(good).description() == "Mooncake JSON lines");
+}
+
+TEST_CASE("what is no known format is shown, with the formats that are known") {
+  const std::string known = " (a trace is Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON, plain or in gzip)";
+  CHECK(failure_of("") == "nothing in it" + known);
+  CHECK(failure_of("\n \t\r\n") == "nothing in it" + known);
+  CHECK(failure_of("\nx,\"y\n" + good, {.skip_bad = true}) == R"(no known format, from line 2: "x,\"y")" + known);
+  CHECK(failure_of("\xff\x01" + std::string(100, 'z')) ==
+        R"(no known format, from line 1: "\ufffd\u0001)" + std::string(78, 'z') + R"(\u2026")" + known);
+  CHECK(failure_of("timestamp,request tokens\n5,1\n").starts_with("no known format, from line 1: "));
 }
 
 TEST_CASE("a trace without requests and a file that is not there are errors") {
-  CHECK_THROWS_WITH_AS((void)read(""), "no request in it (0 malformed lines)", std::runtime_error);
-  CHECK_THROWS_WITH_AS((void)read("x\n", {.skip_bad = true}), "no request in it (1 malformed lines)",
-                       std::runtime_error);
+  CHECK(failure_of("{x\n", {.skip_bad = true}) == "Mooncake JSON lines: no request in it (1 malformed lines)");
+  CHECK(failure_of("ContextTokens\n") == "Azure CSV: no request in it (0 malformed lines)");
+  CHECK(failure_of("[7]", {.skip_bad = true}) == "ShareGPT JSON: no request in it (1 malformed conversations)");
   CHECK_THROWS_WITH_AS((void)read_trace(std::filesystem::path("no-such.jsonl")), "no-such.jsonl: cannot be opened",
                        std::runtime_error);
   CHECK_THROWS_AS((void)read(good, {.block_size_tokens = 0}), stateport::InvalidArgument);
 }
 
-TEST_CASE("damaged lines are read or refused, never worse") {
-  for_each_seed(2000, [](Random& random, std::uint64_t) {
-    std::string text = good;
+TEST_CASE("damaged traces are read or refused, never worse") {
+  const std::vector<std::string> traces = {
+      good, "Timestamp,Session ID,Request tokens,Response tokens\n5,\"a,b\",9,2\n6,\"a,b\",17,0\n",
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n",
+      R"([{"conversations":[{"from":"human","tokens":12},{"from":"gpt","tokens":40}]}])"};
+  for_each_seed(2000, [&](Random& random, std::uint64_t seed) {
+    std::string text = traces[seed % traces.size()];
     for (int edits = 0; edits < 3; ++edits) {
       const auto at = static_cast<std::size_t>(random.between(0, static_cast<std::int64_t>(text.size()) - 1));
       switch (random.between(0, 2)) {
@@ -180,11 +222,11 @@ TEST_CASE("damaged lines are read or refused, never worse") {
           text.erase(at, 1);
           break;
         default:
-          text.insert(at, 1, "0[{,:\"-e9"[random.between(0, 8)]);
+          text.insert(at, 1, "0[{,:\"-e9\n"[random.between(0, 9)]);
       }
     }
     try {
-      const Trace trace = read(text, {.skip_bad = random.chance(50)});
+      const Trace trace = read(text, {.skip_bad = random.chance(50), .unnamed_blocks_max = 100'000});
       CHECK(trace.workload.size() >= 1);
     } catch (const std::runtime_error&) {  // TraceError, or nothing left
     }

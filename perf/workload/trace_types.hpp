@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "workload/workload.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace stateport::replay {
+
+enum class TimeUnit { us, ms, s };
+
+/// What a trace is written in. Recognised from its first line that is not blank.
+enum class TraceFormat : std::uint8_t {
+  mooncake,  ///< JSON lines, from {
+  burstgpt,  ///< CSV with a column "Request tokens"
+  azure,     ///< CSV with a column "ContextTokens"
+  sharegpt   ///< one JSON array of conversations, from [
+};
+
+[[nodiscard]] std::string_view name(TraceFormat format) noexcept;
+
+struct TraceOptions {
+  std::int64_t block_size_tokens = 512;  ///< tokens per entry of hash_ids
+  bool skip_bad = false;                 ///< count malformed lines and conversations instead of throwing
+  std::optional<TimeUnit> time_unit;     ///< of timestamps; none: that of the format
+  bool sort = false;                     ///< put the requests in the order of their timestamps
+  /// Full blocks that all prompts without hash ids may have together. A bound on memory: 8 bytes for each.
+  std::int64_t unnamed_blocks_max = std::int64_t{1} << 31;
+};
+
+struct Trace {
+  Workload workload;
+  TraceFormat format = TraceFormat::mooncake;
+  bool compressed = false;     ///< by gzip
+  std::int64_t bad_lines = 0;  ///< of ShareGPT: conversations
+  std::string first_bad_line;  ///< text of the error of the first one skipped
+
+  /// For people: the format, and whether it was compressed.
+  [[nodiscard]] std::string description() const;
+};
+
+/// An entry of a trace that is not a request: "<format>, <place>: <reason>". The place is "line N" or "conversation N".
+class TraceError : public std::runtime_error {
+ public:
+  TraceError(TraceFormat format, const std::string& place, const std::string& reason);
+  [[nodiscard]] TraceFormat format() const noexcept { return format_; }
+  [[nodiscard]] const std::string& place() const noexcept { return place_; }
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  TraceFormat format_;
+  std::string place_;
+  std::string reason_;
+};
+
+}  // namespace stateport::replay
