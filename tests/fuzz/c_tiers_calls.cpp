@@ -250,7 +250,6 @@ void execute(DeviceWorld& world) {
                     way.to,
                     world.slot(),
                     world.number(),
-                    0,
                     world.key()};
     if (!world.input.chance(12)) continue;
     transfers[i].kind = world.number() % 8;
