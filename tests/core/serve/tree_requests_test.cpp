@@ -431,6 +431,7 @@ TEST_CASE("a request cache refuses bad input") {
   CHECK_THROWS_AS(static_cast<void>(cache.tokens(started->request)), InvalidArgument);
   cache.abort(next->request, freed);
   CHECK_THROWS_AS(cache.abort(next->request, freed), InvalidArgument);
+  CHECK(cache.start(iota_tokens(8), {}, freed)->request != next->request);
 }
 
 TEST_CASE("random request lives start from right states and leak nothing") {
