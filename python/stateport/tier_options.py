@@ -42,8 +42,8 @@ class TierOptions:
     printed, and is 0.
     remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks it what
     else is there. max_finds: images of states that a request asks for, at most; 0: 4096, -1: none. A
-    request that ends does not wait for its answers; while more than max_requests * max_finds of these are missing,
-    nothing is asked for."""
+    request that ends does not wait for its answers; while more of these are missing than max_requests requests ask for
+    at a time, nothing is asked for."""
 
     host_bytes: int = 0
     file_bytes: int = 0

@@ -118,7 +118,7 @@ void TierFinds::forget_finds(RequestId request) noexcept {
 }
 
 bool TierFinds::may_ask() const noexcept {
-  return has(Medium::remote) && forgotten_finds_ <= asks_.size() * static_cast<std::size_t>(options_.max_finds);
+  return has(Medium::remote) && forgotten_finds_ <= forgotten_finds_max_;
 }
 
 bool TierFinds::is_kv_below(const PrefixHash& prefix) const noexcept {

@@ -26,7 +26,7 @@ struct PromptReach {
 /// as it is there without a gap. A state behind a gap is forgotten: the next request asks again.
 ///
 /// A request that ends while it waits for answers is forgotten at once, and so are its answers when they come. While
-/// more than max_requests * max_finds of those are missing, nothing is asked.
+/// more of those are missing than all requests together ask for in one round at most, nothing is asked.
 ///
 /// ask_states() and ask_kv() are O(blocks), the last answer O(images asked for), besides what makes room.
 class TierFinds : protected TierContents {
@@ -57,7 +57,9 @@ class TierFinds : protected TierContents {
       : TierContents(setup),
         usable_states_(setup.states_apart ? all_media : below_device),
         grid_(setup.state_grid_tokens),
-        asks_(setup.requests) {}
+        asks_(setup.requests),
+        forgotten_finds_max_(setup.requests *
+                             std::max(static_cast<std::size_t>(options_.max_finds), setup.request_blocks)) {}
   ~TierFinds() = default;
 
   /// Where the state of a block is, if it is of use to a load of that block's KV.
@@ -87,9 +89,10 @@ class TierFinds : protected TierContents {
   void remember_kv(std::span<Ask::Image> images, const PrefixHash& before);
   void forget_states(std::span<const Ask::Image> images);
 
-  MediumSet usable_states_;          ///< media whose states are of use: with TierSetup::states_apart the device, too
-  std::int64_t grid_;                ///< where states can be, in tokens
-  std::vector<Ask> asks_;            ///< by request
+  MediumSet usable_states_;  ///< media whose states are of use: with TierSetup::states_apart the device, too
+  std::int64_t grid_;        ///< where states can be, in tokens
+  std::vector<Ask> asks_;    ///< by request
+  std::size_t forgotten_finds_max_;
   std::size_t forgotten_finds_ = 0;  ///< that are not answered yet
 };
 

@@ -32,6 +32,13 @@ std::vector<std::int64_t> tokens_of(const std::vector<Transfer>& transfers) {
   return tokens;
 }
 
+/// A cache that asks the remote tier for so many images of states at most.
+RequestCacheOptions with_finds(CacheIndex index, std::int32_t max_finds) {
+  RequestCacheOptions options = small(index, remote);
+  options.tiers.max_finds = max_finds;
+  return options;
+}
+
 /// Two caches over one remote tier. The first served a prompt of 34 tokens, and wrote what it made there.
 struct Two {
   explicit Two(const RequestCacheOptions& options) : Two(options, options) {}
@@ -110,14 +117,11 @@ TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
 TEST_CASE("a request asks for so many states at most, those of the longest prefixes") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    TierOptions few = remote;
-    few.max_finds = 3;
-    Two two(small(index, remote), small(index, few));
+    Two two(small(index, remote), with_finds(index, 3));
     CHECK(two.other.cache->start({.tokens = two.prompt})->load);
     two.other.move_all();
     CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24});
-    few.max_finds = 0;
-    Two none(small(index, remote), small(index, few));
+    Two none(small(index, remote), with_finds(index, 0));
     CHECK_FALSE(none.other.serve(none.prompt).load);
     CHECK(none.usage().asked_images == 0);
   }
@@ -290,12 +294,10 @@ TEST_CASE("a request that ends while the remote tier is asked gives its row back
 TEST_CASE("while too many answers are missing to requests that ended, the remote tier is asked no more") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    TierOptions few = remote;
-    few.max_finds = 8;
-    Two two(small(index, remote), small(index, few));
+    Two two(small(index, remote), with_finds(index, 8));
     RequestCache& cache = *two.other.cache;
     std::vector<TransferResult> late;
-    for (int i = 0; i < 3; ++i) {  // two requests may ask for eight states each
+    for (int i = 0; i < 3; ++i) {  // two requests ask for ten images each at most, as they have blocks
       const StartedRequest started = *cache.start({.tokens = two.prompt});
       REQUIRE(started.load);
       for (const TransferResult& answer : two.other.carry_out(TransferStatus::done)) late.push_back(answer);
@@ -308,6 +310,13 @@ TEST_CASE("while too many answers are missing to requests that ended, the remote
     cache.tiers()->settle(std::span(late).first(8));
     CHECK(cache.start({.tokens = two.prompt})->load);
     cache.check_invariants();
+    // Images of KV are more than those of states here.
+    Two kv(small(index, remote), with_finds(index, 1));
+    const RequestId request = kv.other.cache->start({.tokens = kv.prompt})->request;
+    kv.other.move();
+    CHECK(kv.other.carry_out(TransferStatus::done).size() == 8);
+    kv.other.cache->abort(request);
+    CHECK(kv.other.cache->start({.tokens = kv.prompt})->load);
   }
 }
 

@@ -114,7 +114,8 @@ typedef struct stateport_tier_options {
   /// forgotten stays there. start asks it for what may be there (STATEPORT_TRANSFER_FIND), states first, then KV.
   int64_t remote_bytes;
   /// Images of states that a request asks for, at most. 0: 4096; STATEPORT_NONE: none. A request that ends does not
-  /// wait for its answers; while more than max_requests * max_finds of these are missing, nothing is asked for.
+  /// wait for its answers; while more of these are missing than max_requests requests ask for at a time, nothing is asked
+  /// for.
   int32_t max_finds;
   double remote_bytes_per_s;
   double remote_latency_s;

@@ -45,7 +45,7 @@ struct TierOptions {
   std::int64_t remote_bytes = 0;
   /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; 0: for nothing.
   /// KV is asked for only up to the deepest state that is known or found. A request that ends does not wait for its
-  /// answers; while more than max_requests * max_finds of these are missing, nothing is asked for.
+  /// answers; while more of these are missing than max_requests requests ask for at a time, nothing is asked for.
   std::int32_t max_finds = 4096;
   /// What the image of one state takes in a tier, all groups together, and that of the KV of one block. 0: what
   /// RequestCacheOptions::memory says. With kv_elsewhere that of KV has no meaning.
