@@ -17,6 +17,7 @@ from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT
 from stateport.vllm.metadata import PageCopies, ResultCount, StepBuilder, StepPlan, WorkerInfo, agreed_images
 from stateport.vllm.options import ConnectorOptions
 from stateport.vllm.scheduler import SchedulerSide
+from stateport.vllm.worker import WorkerSide
 
 torch = pytest.importorskip("torch")
 from vllm_stand_in import BLOCK, Engine, Request  # noqa: E402
@@ -223,21 +224,97 @@ def test_a_worker_names_the_requests_whose_pages_it_could_not_restore() -> None:
     engine.close()
 
 
-def test_vllm_may_take_no_other_number_of_tokens() -> None:
+def test_nothing_is_restored_where_vllm_takes_another_number_of_tokens() -> None:
     engine = engine_of()
     serve(engine, request("a", prompt(42)))
     again = request("b", prompt(42))
     assert engine.side.match(again, 8) == 32
-    with pytest.raises(RuntimeError, match="takes the tokens 8 to 36"):
-        engine.side.admit(again, [[0] * 11] * 4, 28)
+    engine.side.counters.take()
+    engine.side.admit(again, [[0] * 11] * 4, 28)
+    plan = engine.side.plan_step({"b 0": again}, scheduled={}, offers={}, block_ids=lambda _: None)
+    assert (plan.restored, plan.refused, len(plan.restores)) == ([], ["b 0"], 0)
+    assert engine.ranks[0].side.restore(plan) == (set(), {"b 0"})
+    engine.side.failed({"b 0"})
+    assert engine.side.match(again, 8) == 0
+    engine.side.admit(again, [[0] * 11] * 4, 0)
+    assert engine.side.counters.values == {"prompts": 1, "lost_hits:engine_cut": 1, "lost_tokens:engine_cut": 32}
+    engine.side.end("b 0")
+    assert serve(engine, request("c", prompt(42))) == [40]
     engine.close()
+
+
+def test_a_restore_of_another_connector_that_failed_is_not_ours() -> None:
+    engine = engine_of()
+    serve(engine, request("a", prompt(42)))
+    again = request("b", prompt(42))
+    assert engine.side.match(again, 0) == 40
+    engine.side.admit(again, [[0] * 11] * 4, 0)  # another one restores it
+    engine.side.failed({"b 0"})
+    assert engine.side.match(again, 0) == 40
+    assert "failed_restores" not in engine.side.counters.values
+    engine.side.end("b 0")
+    engine.close()
+
+
+def test_workers_that_tell_of_their_pools_again_change_nothing() -> None:
+    engine = engine_of(ranks=2)
+    serve(engine, request("a", prompt(42)))
+    cache, infos = engine.side.cache, [rank.info for rank in engine.ranks]
+    engine.side.open(infos)
+    assert engine.side.cache is cache
+    for others in (infos[:1], [infos[0], dataclasses.replace(infos[1], states=3)]):
+        with pytest.raises(sp.InvalidArgument, match="the workers have the pools"):
+            engine.side.open(others)
+    assert serve(engine, request("b", prompt(42))) == [40]
+    engine.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_sleep_forgets_all_unless_a_reset_keeps_it(keep: bool, tmp_path: pathlib.Path) -> None:
+    options = dataclasses.replace(LARGE, folder=str(tmp_path / "images"), file_bytes=1 << 22, keep_on_reset=keep)
+    engine = engine_of(options, ranks=2)
+    serve(engine, request("a", prompt(42)))
+    engine.side.reset()  # as vLLM does before it sleeps
+    engine.sleep()
+    assert serve(engine, request("b", prompt(42))) == [40 if keep else 0]
+    engine.close()
+    again = engine_of(options, ranks=2)
+    assert serve(again, request("c", prompt(42))) == [40 if keep else 0]
+    again.close()
+
+
+def test_a_prompt_that_is_under_way_at_a_reset_that_keeps_is_looked_up_again() -> None:
+    engine = engine_of(dataclasses.replace(LARGE, keep_on_reset=True))
+    engine.budget = 8
+    one = request("a", prompt(42))
+    engine.add(one)
+    for _ in range(3):
+        engine.step()
+    engine.side.reset(["a 0"])
+    assert engine.side.cache.running_requests == 0
+    engine.step(preempt=one)
+    engine.drain()
+    assert one.restored == 24
+    engine.close()
+
+
+def test_one_connector_serves_the_pages_of_an_engine() -> None:
+    engine = engine_of()
+    rank = engine.ranks[0]
+    second = WorkerSide(rank.side.layout, LARGE, model="another")
+    with pytest.raises(sp.InvalidArgument, match="another StateportConnector serves this engine"):
+        second.register(rank.caches)
+    rank.side.close()
+    assert second.register(rank.caches).pools == rank.info.pools
+    second.close()
+    engine.side.cache.close()
 
 
 def test_offers_that_are_incomplete_are_not_kept() -> None:
     engine = engine_of()
     one = request("a", prompt(8))
     for offer, tables, reason in (([(0, 5, 8)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
-                                  ([(0, 5, 6), (2, 6, 6)], [[0, 5], [1, 2], [0, 6], [3, 4]], "incomplete_offer"),
+                                  ([(0, 5, 6), (2, 6, 6)], [[0, 5], [1, 2], [0, 6], [3, 4]], "partial_block"),
                                   ([(0, 5, 8), (2, 0, 8)], [[0, 5], [1, 2], [0, 0], [3, 4]], "incomplete_offer"),
                                   ([(0, 5, 8), (2, 6, 8)], [[0, 5], [0, 2], [0, 6], [3, 4]], "no_kv"),
                                   ([(0, 5, 8), (2, 6, 8)], [[0, 5], [1, 0], [0, 6], [3, 4]], "no_kv")):
@@ -253,9 +330,11 @@ def test_offers_of_requests_that_do_not_run_are_not_kept() -> None:
     engine = engine_of()
     one, offers = request("a", prompt(8)), {"a 0": [(0, 5, 8), (2, 6, 8)]}
     for requests, scheduled, saves in (({"a 0": one}, {}, 0), ({}, {"a 0": 8}, 0), ({"a 0": one}, {"a 0": 8}, 1)):
+        engine.side.counters.take()
         plan = engine.side.plan_step(requests, scheduled=scheduled, offers=offers,
                                      block_ids=lambda name: [[0, 5], [1, 2], [0, 6], [3, 4]])
         assert len(plan.saves) == saves
+        assert engine.side.counters.values.get("unsaved:not_scheduled", 0) == 1 - saves
     engine.close()
 
 
@@ -358,7 +437,8 @@ OPTIONS = (LARGE, ConnectorOptions(host_bytes=24_000, checkpoint_tokens=8, decod
            ConnectorOptions(host_bytes=9_000, checkpoint_tokens=0),
            ConnectorOptions(host_bytes=40_000, state_share=0.5),
            ConnectorOptions(host_bytes=16_000, checkpoint_tokens=8, folder="images", file_bytes=1 << 19),
-           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=16, folder="images", file_bytes=1 << 22))
+           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=16, folder="images", file_bytes=1 << 22),
+           ConnectorOptions(host_bytes=60_000, checkpoint_tokens=8, keep_on_reset=True))
 
 
 @pytest.mark.parametrize("seed", seeds(8))
@@ -377,7 +457,8 @@ def test_random_conversations_never_restore_a_wrong_page(seed: int, tmp_path: pa
 
 
 def converse(engine: Engine, chance: random.Random, shared: list[list[int]]) -> int:
-    engine.local_hits = chance.random() < 0.5
+    engine.local_hits, engine.late_saves = chance.random() < 0.5, chance.random() < 0.5
+    engine.cuts = chance.choice((0.0, 0.1))
     for turn in range(40):
         if len(engine.waiting) + len(engine.running) < 4:
             tokens = chance.choice(shared)[:chance.randrange(2, 60)]
@@ -393,6 +474,9 @@ def converse(engine: Engine, chance: random.Random, shared: list[list[int]]) -> 
             engine.finish(chance.choice(ready))
         if chance.random() < 0.02:
             engine.side.reset()
+        if chance.random() < 0.03:
+            engine.drain()
+            engine.sleep()
     engine.drain()
     restored = sum(one.restored for one in engine.finished)
     engine.close()

@@ -32,6 +32,10 @@ class SlidingWindowSpec:
     block_size = 16
 
 
+class CircularBufferSpec:
+    block_size, prefix_cacheable = 2048, False
+
+
 def config(*specs: Any) -> Any:
     groups = [types.SimpleNamespace(layer_names=[f"{i}"], kv_cache_spec=spec) for i, spec in enumerate(specs)]
     return types.SimpleNamespace(kv_cache_groups=groups, num_blocks=7)
@@ -44,6 +48,18 @@ def test_a_layout_names_groups_of_kv_and_of_states() -> None:
     assert layout.groups[0].states == ((((3, 8), "bfloat16"), ((2, 4, 4), "float32")),)
 
 
+def test_groups_that_are_not_cached_by_prefix_are_left_out() -> None:
+    one = types.SimpleNamespace(kv_cache_specs={"1": CircularBufferSpec()}, prefix_cacheable=False)
+    layout = read_layout(config(CircularBufferSpec(), one, MambaSpec(), FullAttentionSpec()))
+    assert (layout.block_size_tokens, layout.kv_groups, layout.state_groups) == (16, (3,), (2,))
+
+
+def test_states_are_told_by_their_shapes() -> None:
+    spec = MambaSpec()
+    del spec.mamba_cache_mode  # vLLM announced that it goes
+    assert read_layout(config(spec, FullAttentionSpec())).state_groups == (0,)
+
+
 def test_layers_of_a_group_may_have_specs_of_their_own() -> None:
     uniform = types.SimpleNamespace(kv_cache_specs={"1": FullAttentionSpec()})
     assert read_layout(config(MambaSpec(), uniform)).kv_groups == (1,)
@@ -52,7 +68,7 @@ def test_layers_of_a_group_may_have_specs_of_their_own() -> None:
 @pytest.mark.parametrize(("specs", "part"), [
     ((MambaSpec(),), "recurrent states alone"),
     ((FullAttentionSpec(),), "full attention or of recurrent states alone"),
-    ((MambaSpec(mode="none"), FullAttentionSpec()), "mamba_cache_mode is 'none'"),
+    ((MambaSpec(mode="none"), FullAttentionSpec()), "group 0 keeps its states in the mode 'none'"),
     ((MambaSpec(), SlidingWindowSpec()), "group 1 is of SlidingWindowSpec"),
     ((MambaSpec(32), FullAttentionSpec()), "blocks of [16, 32] tokens"),
 ])

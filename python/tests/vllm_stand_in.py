@@ -109,6 +109,8 @@ class Engine:
 
     def __init__(self, options: ConnectorOptions, *, ranks: int = 1, budget: int = 64, drafts: int = 0,
                  chance: random.Random) -> None:
+        """late_saves: results are asked for before pages are saved, as with a speculator. cuts: how often vLLM takes
+        fewer tokens than it was offered."""
         layout = read_layout(kv_cache_config(drafts))
         self.side = SchedulerSide(layout, options, max_requests=9, max_request_tokens=200)
         self.ranks = [Rank(i, layout, options) for i in range(ranks)]
@@ -118,6 +120,7 @@ class Engine:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.budget, self.chance, self.local_hits = budget, chance, False
+        self.late_saves, self.cuts = False, 0.0
         self.finished: list[Request] = []
 
     def add(self, request: Request) -> None:
@@ -188,13 +191,33 @@ class Engine:
         for rank in self.ranks:
             own = pickle.loads(sent)
             restored, failed = rank.side.restore(own)
-            assert restored == {request.request_id for request in loads} and not failed
+            assert restored == {request.request_id for request in loads if request.restored}
+            assert failed == {request.request_id for request in loads if not request.restored}
+            if self.late_saves:
+                results.append(rank.side.results())
             rank.side.save(own)
-            results.append(rank.side.results())
+            if not self.late_saves:
+                results.append(rank.side.results())
+        self.side.failed(failed)
         self.side.answered(np.concatenate(results))
         for request in loads:
-            self.visit(request, 0, request.num_computed_tokens, write=False)
             request.waits = False
+            if request.restored:
+                self.visit(request, 0, request.num_computed_tokens, write=False)
+            else:  # it begins anew
+                request.num_computed_tokens = 0
+                self.release(request)
+
+    def sleep(self) -> None:
+        """And wake up: the pages are lost, and the workers tell of their pools again."""
+        for rank in self.ranks:
+            for _ in range(2):
+                rank.side.detach_pages()
+            for block in range(BLOCKS):
+                rank.spoil(block)
+            for _ in range(2):
+                rank.side.attach_pages()
+        self.side.open([pickle.loads(pickle.dumps(rank.info)) for rank in self.ranks])
 
     def chunk(self, request: Request) -> int:
         """As vLLM's _mamba_block_aligned_split."""
@@ -220,6 +243,15 @@ class Engine:
                 local = self.local_hit(request)
                 found = self.side.match(request, local)
                 if found is None or (self.chance.random() < 0.1 and not self.local_hits):
+                    continue
+                if found and self.chance.random() < self.cuts:
+                    self.allocate(request, local + found)
+                    self.side.admit(request, request.blocks, found - BLOCK)
+                    request.restored, request.waits = 0, found > BLOCK
+                    if request.waits:
+                        loads.append(request)
+                        continue
+                    self.release(request)
                     continue
                 request.restored = found
                 request.num_computed_tokens = local + found

@@ -77,7 +77,7 @@ run_python() {
   fi
   python=$(readlink -f "$folder/venv/bin/python")
   site=$("$folder/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
-  PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} "$root/lib64/ld-linux-x86-64.so.2" --argv0 "$folder/venv/bin/python" \
+  PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$site "$root/lib64/ld-linux-x86-64.so.2" --argv0 "$folder/venv/bin/python" \
     --library-path "$root/usr/lib/x86_64-linux-gnu:$(dirname "$python")/../lib" "$python" "$@"
 }
 

@@ -2,7 +2,7 @@
 """Prefix caching of hybrid models below vLLM's own cache, in host memory, in files and in a store that engines share: a
 KV connector, no patch.
 
-    vllm serve MODEL --enable-prefix-caching --mamba-cache-mode align --kv-transfer-config \\
+    vllm serve MODEL --enable-prefix-caching --kv-transfer-config \\
       '{"kv_connector": "StateportConnector", "kv_connector_module_path": "stateport.vllm", "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"host_bytes": 17179869184}}'
 

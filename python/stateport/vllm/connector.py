@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import numpy as np
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -105,6 +106,12 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         self._moves.register(kv_caches)
 
+    def unregister_kv_caches(self) -> None:
+        self._moves.detach_pages()
+
+    def restore_kv_caches(self) -> None:
+        self._moves.attach_pages()
+
     def get_handshake_metadata(self) -> PoolMetadata | None:
         return PoolMetadata(self._moves.info) if self._moves.info is not None else None
 
@@ -131,6 +138,10 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     # --- The scheduler's side ----------------------------------------------------------------------------------------
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        for said in metadata.values():
+            if not isinstance(said, PoolMetadata):
+                raise InvalidArgument(f"the workers' handshake is a {type(said).__name__}: a MultiConnector hands on "
+                                      "that of its first connector alone, so name StateportConnector first")
         self._decides.open([metadata[rank].info for rank in sorted(metadata)])
 
     def on_new_request(self, request: Any) -> None:
@@ -195,6 +206,11 @@ class StateportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
                            per_engine_labelvalues: dict[int, list[object]]) -> StateportPromMetrics:
         return StateportPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+# A MultiConnector finds the class of statistics that come from another process by its name.
+if StateportConnector.__name__ not in KVConnectorFactory._registry:
+    KVConnectorFactory.register_connector(StateportConnector.__name__, __name__, StateportConnector.__name__)
 
 
 def _no_blocks(request_id: str) -> None:

@@ -50,12 +50,15 @@ class PageLayout:
 
 def read_layout(kv_cache_config: Any) -> PageLayout:
     """Of vLLM's KVCacheConfig. Raises InvalidArgument for a model without recurrent states, for states that are not
-    kept at the ends of blocks, and for groups of layers that are neither full attention nor states."""
+    kept at the ends of blocks, and for groups of layers that are neither full attention nor states. Groups that vLLM
+    itself does not cache by prefix are left out: at the end of a block they hold nothing that a prompt needs."""
     groups, sizes, speculative = [], set(), False
     for number, group in enumerate(kv_cache_config.kv_cache_groups):
         specs = [_layer_spec(group.kv_cache_spec, name) for name in group.layer_names]
+        if not all(getattr(spec, "prefix_cacheable", True) for spec in specs):
+            continue
         sizes |= {spec.block_size for spec in specs}
-        if all(hasattr(spec, "mamba_cache_mode") for spec in specs):
+        if all(hasattr(spec, "shapes") and hasattr(spec, "dtypes") for spec in specs):
             speculative |= any(spec.num_speculative_blocks > 0 for spec in specs)
             groups.append(_state_group(number, tuple(group.layer_names), specs))
         elif all("FullAttentionSpec" in {base.__name__ for base in type(spec).__mro__} for spec in specs):
@@ -77,9 +80,9 @@ def _layer_spec(spec: Any, layer: str) -> Any:
 
 def _state_group(number: int, layers: tuple[str, ...], specs: Sequence[Any]) -> PageGroup:
     for spec in specs:
-        if spec.mamba_cache_mode != "align":
-            raise InvalidArgument(f"mamba_cache_mode is {spec.mamba_cache_mode!r}, and must be 'align': start vLLM "
-                                  "with --enable-prefix-caching --mamba-cache-mode align")
+        if getattr(spec, "mamba_cache_mode", "align") != "align":
+            raise InvalidArgument(f"KV cache group {number} keeps its states in the mode {spec.mamba_cache_mode!r}, "
+                                  "and must keep them at the ends of blocks: start vLLM with --enable-prefix-caching")
     states = tuple(tuple((tuple(shape), str(dtype).removeprefix("torch."))
                          for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)) for spec in specs)
     return PageGroup(number, STATE, layers, states)

@@ -32,12 +32,14 @@ class PlaceClears:
 
 @dataclasses.dataclass
 class StepPlan:
-    """One step. First `restores`, for the requests `restored`, which do not run in this step. After the forward, in
-    their order: `saves`, each of them copies of pages to the host, places there that are set to zero before, or
-    transfers between the host and files (TRANSFER [n]). removed: images that some worker lacks."""
+    """One step. First `restores`, for the requests `restored`, which do not run in this step. Nothing is copied for the
+    requests `refused`: the worker reports their restores as failed. After the forward, in their order: `saves`, each of
+    them copies of pages to the host, places there that are set to zero before, or transfers between the host and files
+    (TRANSFER [n]). removed: images that some worker lacks."""
 
     restores: PageCopies = dataclasses.field(default_factory=PageCopies)
     restored: list[str] = dataclasses.field(default_factory=list)
+    refused: list[str] = dataclasses.field(default_factory=list)
     saves: list[PageCopies | PlaceClears | Records] = dataclasses.field(default_factory=list)
     removed: Records = dataclasses.field(default_factory=lambda: np.empty(0, IMAGE_KEY))
 
@@ -55,6 +57,12 @@ class WorkerInfo:
     fingerprint: int
     images: Records
 
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """All but the images, which change while the engine runs."""
+        return (self.kv_blocks, self.states, self.kv_block_bytes, self.state_bytes, self.kv_image_bytes,
+                self.state_image_bytes, self.fingerprint)
+
 
 class StepBuilder:
     """Gathers what a step does. Neighbouring saves go into one copy, unless they write the same place."""
@@ -64,6 +72,7 @@ class StepBuilder:
         self._saves: list[dict[int, list[Int32s]] | PlaceClears | Records] = []
         self._written: set[tuple[int, int]] = set()
         self.restored: list[str] = []
+        self.refused: list[str] = []
         self.removed = np.empty(0, IMAGE_KEY)
 
     def restore(self, group: int, pages: Any, places: Any) -> None:
@@ -94,7 +103,7 @@ class StepBuilder:
 
     def build(self) -> StepPlan:
         saves = [PageCopies(_joined(save)) if isinstance(save, dict) else save for save in self._saves]
-        return StepPlan(PageCopies(_joined(self._restores)), self.restored, saves, self.removed)
+        return StepPlan(PageCopies(_joined(self._restores)), self.restored, self.refused, saves, self.removed)
 
 
 def _pairs(pages: Any, places: Any) -> Int32s:

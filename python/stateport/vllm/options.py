@@ -37,6 +37,9 @@ class ConnectorOptions:
     decode_checkpoint_tokens: decoding leaves a state at its multiples (rounded up to whole blocks), for prompts that
     go on from an answer. 0: none.
     eviction: "lru", "lfu", "fifo", "slru", "mru" or "filo".
+    keep_on_reset: a reset of the connector forgets nothing. vLLM resets it when it sleeps at level 1 or 2, when it
+    pauses with clear_cache, and by reset_prefix_cache with reset_connector; it does not say why. Use it only where the
+    weights stay as they are. False: a reset forgets memory and files, and this engine shares no more.
     model: names the weights, whatever makes states of two models differ. Empty: the model's name, revision,
     configuration and, of a local folder, the names, sizes and times of its files: machines with copies of their own
     share nothing then.
@@ -57,6 +60,7 @@ class ConnectorOptions:
     state_share: float = 0.0
     decode_checkpoint_tokens: int = 512
     eviction: str = "lru"
+    keep_on_reset: bool = False
     model: str = ""
     hash_seed_variable: str | None = None
     scrub: bool = False

@@ -43,7 +43,7 @@ class Held:
     reused: tokens whose KV (kv: places on the host) and state (slot) can be restored. local: tokens of vLLM's own hit.
     junction: where vLLM wants to stop, 0: nowhere. branch: where the prompt leaves a prefix whose KV is cached.
     waits_since_s: for files or the shared store, None: it does not. load: what came of that. known: reused, slot and kv
-    are. admitted: vLLM has blocks for it."""
+    are. admitted: vLLM has blocks for it. restored: the workers copy its pages."""
 
     number: int
     prompt_tokens: int
@@ -59,6 +59,7 @@ class Held:
     junction: int = 0
     known: bool = False
     admitted: bool = False
+    restored: bool = False
 
 
 class SchedulerSide:
@@ -84,13 +85,21 @@ class SchedulerSide:
         self._step = StepBuilder()
         self._reset_wanted, self._resets = False, 0
         self._cache: RequestCache | None = None
+        self._pools: list[tuple[int, ...]] = []  # of the workers
 
     # --- The workers -------------------------------------------------------------------------------------------------
 
     def open(self, infos: Sequence[WorkerInfo]) -> None:
-        """The workers have made their pools. Raises InvalidArgument if they cannot serve one cache."""
+        """The workers have made their pools. vLLM says so again when it wakes up, which changes nothing. Raises
+        InvalidArgument if they cannot serve one cache, and for other pools than the first time."""
         if not infos:
             raise InvalidArgument("no worker told of its pools: the connector needs them before the first step")
+        pools = [info.pools for info in infos]
+        if self._cache is not None:
+            if pools != self._pools:
+                raise InvalidArgument(f"the workers have the pools {pools} now, and had {self._pools}: a cache stays "
+                                      "with the pools that it began with")
+            return
         first = infos[0]
         # One block of the pools is the cache's own.
         blocks, states = min(info.kv_blocks for info in infos) - 1, min(info.states for info in infos)
@@ -106,6 +115,7 @@ class SchedulerSide:
             block_size_tokens=self._block, kv_tokens=blocks * self._block, checkpoints=states, placement="every",
             scan_alignment_tokens=-1, separate_checkpoints=True, layout_fingerprint=first.fingerprint, tiers=tiers,
             eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub)
+        self._pools = pools
         self._results = ResultCount(len(infos))
         self._bytes = first.kv_block_bytes, first.state_bytes
         self._image_bytes = first.kv_image_bytes, first.state_image_bytes
@@ -254,14 +264,15 @@ class SchedulerSide:
         if held is None:
             self.counters.add("prompts", 1)
             return
+        if external_tokens and held.local + external_tokens != held.reused:
+            self._refuse(request.request_id, held, external_tokens)
+            return
         if not held.admitted or external_tokens:
             self._count(held, external_tokens)
         held.admitted = True
         if external_tokens == 0:
             return
-        if held.local + external_tokens != held.reused:
-            raise RuntimeError(f"vLLM takes the tokens {held.local} to {held.local + external_tokens} of request "
-                               f"{request.request_id}, and stateport has a state after {held.reused}")
+        held.restored = True
         first, end = held.local // self._block, held.reused // self._block
         for group in self.layout.kv_groups:
             self._step.restore(group, block_ids[group][first:end], held.kv[first:end])
@@ -269,6 +280,14 @@ class SchedulerSide:
             self._step.restore(group, block_ids[group][end - 1:end], [held.slot])
         self._step.restored.append(request.request_id)
         self.counters.add("restored_bytes", (end - first) * self._bytes[0] + self._bytes[1])
+
+    def _refuse(self, request_id: str, held: Held, external_tokens: int) -> None:
+        """vLLM waits for other tokens than those that a state follows. It hears that they could not be restored, and
+        asks again."""
+        logger.warning("stateport: vLLM takes the tokens %d to %d of request %s, and there is a state after %d: "
+                       "nothing is restored", held.local, held.local + external_tokens, request_id, held.reused)
+        held.reused, held.lost, held.admitted = 0, "engine_cut", False
+        self._step.refused.append(request_id)
 
     def _count(self, held: Held, external_tokens: int) -> None:
         self.counters.add("prompts", 1)
@@ -281,11 +300,12 @@ class SchedulerSide:
             self.counters.add("lost_tokens", lost_tokens, held.lost)
 
     def failed(self, request_ids: Iterable[str]) -> None:
-        """The pages of these could not be restored: vLLM computes them, or gives them up."""
+        """The pages of these could not be restored: vLLM computes them, or gives them up. Requests whose pages another
+        connector restores are among them."""
         for name in request_ids:
             held = self._held.get(name)
-            if held is not None:
-                held.reused, held.lost, held.admitted = 0, "tier_failed", False
+            if held is not None and held.restored:
+                held.reused, held.lost, held.admitted, held.restored = 0, "tier_failed", False, False
                 self.counters.add("failed_restores", 1)
 
     def medium(self, request_id: str) -> str:
@@ -327,6 +347,9 @@ class SchedulerSide:
         for name, offered in offers.items():
             if name in requests and name in scheduled and name not in self._stale:
                 self._keep_offers(requests[name], offered, block_ids(name))
+            else:
+                self.counters.add("unsaved", len({tokens for _, _, tokens in offered}),
+                                  "resetting" if name in self._stale else "not_scheduled")
         for name, tokens in scheduled.items():
             if name in requests:
                 self._move_stop(requests[name], requests[name].num_computed_tokens + tokens)
@@ -341,7 +364,9 @@ class SchedulerSide:
             at.setdefault(tokens, {})[group] = block
         for tokens, blocks in sorted(at.items()):
             complete = set(blocks) == set(self.layout.state_groups) and NULL_BLOCK not in blocks.values()
-            if tables is None or tokens % self._block or not complete:
+            if tokens % self._block:
+                self.counters.add("unsaved", 1, "partial_block")
+            elif tables is None or not complete:
                 self.counters.add("unsaved", 1, "incomplete_offer")
             elif any(NULL_BLOCK in tables[group][:tokens // self._block] for group in self.layout.kv_groups):
                 self.counters.add("unsaved", 1, "no_kv")
@@ -417,7 +442,13 @@ class SchedulerSide:
     def reset(self, running: Iterable[str] = ()) -> None:
         """Forgets everything, in files too. Nothing is reused from now on until that has happened, which is when no
         request is under way and no transfer either. What is stored later is this engine's alone: vLLM resets a cache
-        when weights change, of which no name tells. Of the prompts `running`, which have begun, nothing is kept."""
+        when weights change, of which no name tells. Of the prompts `running`, which have begun, nothing is kept.
+
+        With keep_on_reset nothing is forgotten: what prompts have left so far stays, and they are looked up again."""
+        if self.options.keep_on_reset:
+            for name in list(self._held):
+                self.end(name)
+            return
         self._reset_wanted = True
         self._stale |= set(running)
         self._resets += 1

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from stateport import _library
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records
 from stateport.copier import SlotCopier
-from stateport.errors import Error
+from stateport.errors import Error, InvalidArgument
 from stateport.remote_store import RemoteStore
 from stateport.runtime import synchronize
 from stateport.spec import StateSpec
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 _LAYOUT_NAMES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT", "VLLM_ATTENTION_BACKEND",
                  "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT")
 _CLOSE_S_MAX = 60.0  # for writes that are under way when the engine ends
+# By the first tensor of vLLM's KV caches: its id, while a connector of this process serves them.
+_served: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
 @dataclasses.dataclass
@@ -53,21 +56,28 @@ class WorkerSide:
         self._tiers: StateTiers | None = None
         self._store: RemoteStore | None = None
         self._pools: list[StateStore] = []  # of KV and of states
+        self._host: dict[str, list[Any]] = {}  # memory of the pools, by content
+        self._kv_caches: dict[str, torch.Tensor] = {}
         self.info: WorkerInfo | None = None
 
     # --- The pools ---------------------------------------------------------------------------------------------------
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> WorkerInfo:
-        """kv_caches: vLLM's, by layer. Raises InvalidArgument for tensors that hold no pages of the layout, and for
-        host_bytes without room."""
-        pages = {group.number: self._pages(group, kv_caches) for group in self.layout.groups}
+        """kv_caches: vLLM's, by layer. Raises InvalidArgument for tensors that hold no pages of the layout, for tensors
+        that another connector of this process serves, and for host_bytes without room."""
+        first = next(iter(kv_caches.values()))
+        if _served.get(id(first)) is first:
+            raise InvalidArgument("another StateportConnector serves this engine: under a MultiConnector there may be "
+                                  "one, because vLLM tells the scheduler of the first connector's pools alone")
+        self._kv_caches = dict(kv_caches)
+        pages = self._all_pages()
         kv, states = self._spec(KV, pages), self._spec(STATE, pages)
         sizes = pool_sizes(self.options.host_bytes, kv.slot_bytes, states.slot_bytes,
                            blocks_per_state=max(self.options.checkpoint_tokens // self.layout.block_size_tokens, 1),
                            state_share=self.options.state_share)
-        device = next(iter(kv_caches.values())).device
-        self._pools = [self._pool(content, spec, slots, device, pages)
+        self._pools = [self._pool(content, spec, slots, first.device, pages)
                        for content, spec, slots in ((KV, kv, sizes.kv_blocks), (STATE, states, sizes.states))]
+        self.attach_pages()
         if self.options.has_tiers:
             try:
                 self._tiers = StateTiers(states=self._pools[1:], kv=self._pools[0], model=self._name(kv_caches),
@@ -78,7 +88,32 @@ class WorkerSide:
                 raise
         self.info = WorkerInfo(sizes.kv_blocks, sizes.states, kv.slot_bytes, states.slot_bytes, kv.image_bytes,
                                states.image_bytes, states.fingerprint, self.images())
+        _served[id(first)] = first
         return self.info
+
+    def _all_pages(self) -> dict[int, list[tuple[Part, torch.Tensor]]]:
+        return {group.number: self._pages(group, self._kv_caches) for group in self.layout.groups}
+
+    def attach_pages(self) -> None:
+        """Makes the copiers between the pools and vLLM's pages. Does nothing if they are there."""
+        if self._groups:
+            return
+        pages = self._all_pages()
+        for content in (KV, STATE):
+            first = 0
+            for group in self.layout.of(content):
+                own = pages[group.number]
+                spec = StateSpec([part.spec(i) for i, (part, _) in enumerate(own)])
+                host = StateStore.view(spec, self._host[content][first:first + len(own)])
+                device_pages = StateStore.view(spec, [view for _, view in own])
+                self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages))
+                first += len(own)
+
+    def detach_pages(self) -> None:
+        """Ends all use of vLLM's pages: its memory goes away while the engine sleeps. The pools stay. Waits for copies
+        that are under way."""
+        synchronize(_stream())
+        self._groups.clear()
 
     def _remote(self, kv: StateSpec, states: StateSpec) -> RemoteOptions | None:
         """Its objects are images of this rank: the model's name says which one it is."""
@@ -117,33 +152,25 @@ class WorkerSide:
 
     def _pool(self, content: str, spec: StateSpec, slots: int, device: torch.device,
               pages: Mapping[int, Sequence[tuple[Part, torch.Tensor]]]) -> StateStore:
-        """Memory of the host for `slots` of a content. Each group of vLLM's sees its own tensors of it."""
+        """Memory of the host for `slots` of a content."""
         parts = [part for group in self.layout.of(content) for part, _ in pages[group.number]]
-        tensors = [_host_memory(slots, part, device) for part in parts]
-        first = 0
-        for group in self.layout.of(content):
-            own = pages[group.number]
-            part_spec = StateSpec([part.spec(i) for i, (part, _) in enumerate(own)])
-            host = StateStore.view(part_spec, tensors[first:first + len(own)])
-            device_pages = StateStore.view(part_spec, [view for _, view in own])
-            self._groups[group.number] = _Group(SlotCopier(device_pages, host), SlotCopier(host, device_pages))
-            first += len(own)
-        return StateStore.view(spec, tensors)
+        self._host[content] = [_host_memory(slots, part, device) for part in parts]
+        return StateStore.view(spec, self._host[content])
 
     # --- A step ------------------------------------------------------------------------------------------------------
 
     def restore(self, plan: StepPlan) -> tuple[set[str], set[str]]:
         """Answers the requests whose pages are there in the order of the stream, and those whose pages are not: all or
-        none of a step."""
-        names = set(plan.restored)
+        none of a step, beside those that the plan refuses."""
+        names, refused = set(plan.restored), set(plan.refused)
         try:
             for group, pairs in plan.restores.pages.items():
                 self._groups[group].to_pages.copy(pairs[:, ::-1], _stream())
             _settle_copies()
         except Error:
             logger.exception("stateport: %d prompts could not be restored", len(names))
-            return set(), names
-        return names, set()
+            return set(), names | refused
+        return names, refused
 
     def save(self, plan: StepPlan) -> None:
         """After the forward. When this returns (on a device: in the order of its stream) vLLM may reuse the pages."""
@@ -184,6 +211,9 @@ class WorkerSide:
             tiers.close()
         if store is not None:
             store.close()
+        if self.info is not None and self._kv_caches:
+            _served.pop(id(next(iter(self._kv_caches.values()))), None)
+        self._groups, self._kv_caches, self._host = {}, {}, {}
         pools, self._pools = self._pools, []
         for pool in pools if self.options.scrub else ():
             pool.clear(np.arange(pool.slots), _stream())

