@@ -47,6 +47,23 @@ pinned() {
   sed -n "s/^$1 = \"\(.*\)\"\$/$1==\1/p" python/engines.toml
 }
 
+# test_before: the adapter for transformers with the version before the newest one, which has another interface. One
+# test of each kind: the newest one has all.
+test_before() {
+  local before=$out/transformers-before version
+  version=$(sed -n 's/^transformers-before = "\(.*\)"$/\1/p' python/engines.toml)
+  rm -rf "$before"
+  "$out/env-stateport/bin/pip" install -q --disable-pip-version-check --no-deps --target "$before" \
+    "transformers==$version" || {
+    absent+=("transformers $version")
+    return
+  }
+  say "tests of the adapter with transformers $version"
+  PYTHONPATH=$before "$out/env-stateport/bin/python" -m pytest -p no:cacheprovider --numprocesses auto \
+    python/tests/transformers_adapter/{prefix_cache,sizes,tenants}_test.py \
+    "python/tests/transformers_adapter/conversations_test.py::test_turns_give_the_same_bits_as_the_same_passes_without_a_cache"
+}
+
 install_engines() {
   local wanted=(transformers) engine
   has torch || wanted=(torch transformers)
@@ -77,6 +94,7 @@ install_engines
 say "tests of the wheel"
 STATEPORT_WHEEL=$(echo "$out"/stateport/*.whl) "$out/env-stateport/bin/python" -m pytest python/tests \
   --ignore python/tests/core_only -p no:cacheprovider --numprocesses auto "$@"
+test_before
 say "what Python adds to the library, as a smoke test"
 "$out/env-stateport/bin/python" perf/python_overhead.py --rounds 3
 environment core

@@ -19,9 +19,9 @@ _REFUSED_SETTINGS: dict[str, Callable[[Any], bool]] = {
     "cache_implementation": lambda value: value not in (None, "dynamic"),
     "use_cache": lambda value: value is False,
 }
-_REFUSED_INPUTS = ("assistant_model", "past_key_values", "inputs_embeds", "position_ids", "token_type_ids", "inputs",
-                   "pixel_values", "pixel_values_videos", "image_grid_thw", "input_features", "encoder_outputs",
-                   "streamer_timeout", "custom_generate")
+_REFUSED_INPUTS = ("assistant_model", "cache", "past_key_values", "cache_params", "inputs_embeds", "position_ids",
+                   "token_type_ids", "inputs", "pixel_values", "pixel_values_videos", "image_grid_thw",
+                   "input_features", "encoder_outputs", "streamer_timeout", "custom_generate")
 
 
 def check_ids(model: Any, input_ids: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ _STATE_EXTENTS_MAX = 3  # of a recurrent tensor in a StateSpec
 _PROBE_TOKENS = (1, 2, 3, 4, 5, 6)
 _PROBE_PART = 3  # tokens after which the probe goes on from a cache
 _SAME = 0.05  # of the largest logit: what another order of additions in 16 bits changes, and another state exceeds
-# Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.23, Mamba-1): behind
+# Their scan of several tokens begins with the empty state whatever the cache holds (transformers 5.24, Mamba-1): behind
 # a cached prefix they run one token at a time.
 _STEPWISE = ("jamba",)
+CACHE_ARGUMENTS = frozenset(("cache", "past_key_values"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +78,9 @@ def probe(model: Any) -> CacheLayout:
     Raises UnsupportedModel if the model does not keep everything that a sequence needs in the recurrent and attention
     layers of a DynamicCache."""
     architecture = type(model).__name__
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
-        raise UnsupportedModel(f"{architecture} takes no past_key_values, so that no DynamicCache can be handed to it")
+    if not CACHE_ARGUMENTS & inspect.signature(model.forward).parameters.keys():
+        raise UnsupportedModel(f"{architecture} takes no DynamicCache: its forward has none of the arguments "
+                               f"{', '.join(sorted(CACHE_ARGUMENTS))}")
     ids = torch.tensor([_PROBE_TOKENS], device=next(model.parameters()).device)
     whole = _run(model, ids, DynamicCache(config=model.config), [ids.shape[1]])
     cache = DynamicCache(config=model.config)
@@ -93,15 +96,22 @@ def probe(model: Any) -> CacheLayout:
     return layout
 
 
+def cache_argument(model: Any) -> str:
+    """What the model's forward calls its cache: `cache` from transformers 5.24 on, before that `past_key_values`."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 def run(model: Any, ids: torch.Tensor, cache: DynamicCache, begin: int, end: int) -> torch.Tensor:
     """Runs the tokens [begin, end) of ids [1, tokens], which follow those that the cache holds. Answers logits
     [1, tokens, vocabulary], of the last token at least."""
     accepted = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+    options: dict[str, Any] = {cache_argument(model): cache}
+    if "logits_to_keep" in accepted:
+        options["logits_to_keep"] = 1
     if "position_ids" in accepted:  # some models count from 0 if they are not told
         options["position_ids"] = torch.arange(begin, end, device=ids.device).unsqueeze(0)
     with torch.no_grad():
-        out = model(input_ids=ids[:, begin:end], past_key_values=cache, use_cache=True, **options)
+        out = model(input_ids=ids[:, begin:end], use_cache=True, **options)
     logits: torch.Tensor = out.logits
     return logits
 
@@ -128,10 +138,8 @@ def _read(architecture: str, cache: DynamicCache, stepwise: bool) -> CacheLayout
                                    "prefix")
         if hasattr(layer, "conv_states"):
             states += _states_of(architecture, index, layer)
-        for which in ("keys", "values"):
-            tensor = getattr(layer, which, None)
-            if tensor is not None:
-                kv.append(KvTensor(index, which, tensor.shape[1], tensor.shape[3], tensor.dtype))
+        kv += _kv_of(architecture, index, layer)
+        _require_all_read(architecture, index, layer)
     if not states:
         raise UnsupportedModel(f"{architecture} has no recurrent layers: its KV alone is cached by other means")
     if not kv:
@@ -144,6 +152,40 @@ def _read(architecture: str, cache: DynamicCache, stepwise: bool) -> CacheLayout
         if dtype not in _DTYPES:
             raise UnsupportedModel(f"{architecture} has a cache of {dtype}, which no store holds")
     return CacheLayout(architecture, devices.pop(), stepwise, tuple(states), tuple(kv))
+
+
+def _kv_of(architecture: str, index: int, layer: Any) -> list[KvTensor]:
+    found = []
+    for which in ("keys", "values"):
+        tensor = getattr(layer, which, None)
+        if tensor is None:
+            continue
+        if tensor.ndim != 4 or tensor.shape[0] != 1 or tensor.shape[2] != _PROBE_PART:
+            raise UnsupportedModel(f"{architecture} has {which} of the shape {list(tensor.shape)} in layer {index} "
+                                   f"after {_PROBE_PART} tokens, and must have [1, heads, {_PROBE_PART}, dim]")
+        found.append(KvTensor(index, which, tensor.shape[1], tensor.shape[3], tensor.dtype))
+    return found
+
+
+def _require_all_read(architecture: str, index: int, layer: Any) -> None:
+    """A cache that is restored has the tensors that are read, and lacks others that the layer keeps."""
+    read = {id(tensor) for tensor in _tensors_of(layer)}
+    for name, held in vars(layer).items():
+        if any(tensor.numel() > 0 and id(tensor) not in read for tensor in _within(held)):
+            raise UnsupportedModel(f"{architecture} keeps {name} in layer {index} of its DynamicCache, which this "
+                                   "adapter does not restore")
+
+
+def _within(held: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a value, and of the containers in it."""
+    if isinstance(held, torch.Tensor):
+        yield held
+    elif isinstance(held, dict):
+        for value in held.values():
+            yield from _within(value)
+    elif isinstance(held, (list, tuple)):
+        for value in held:
+            yield from _within(value)
 
 
 def _states_of(architecture: str, index: int, layer: Any) -> list[StateTensor]:
@@ -161,10 +203,12 @@ def _states_of(architecture: str, index: int, layer: Any) -> list[StateTensor]:
 
 
 def _tensors(cache: DynamicCache) -> list[torch.Tensor]:
-    found = []
-    for layer in cache.layers:
-        found += [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values(),
-                  getattr(layer, "keys", None), getattr(layer, "values", None)]
+    return [tensor for layer in cache.layers for tensor in _tensors_of(layer)]
+
+
+def _tensors_of(layer: Any) -> list[torch.Tensor]:
+    found = [*getattr(layer, "conv_states", {}).values(), *getattr(layer, "recurrent_states", {}).values(),
+             getattr(layer, "keys", None), getattr(layer, "values", None)]
     return [tensor for tensor in found if tensor is not None]
 
 

@@ -15,7 +15,7 @@ from stateport.eviction import ReuseHint
 from stateport.hashing import Namespace
 from stateport.transformers.budget import Tiers, cut, parse_bytes
 from stateport.transformers.inputs import check_ids, check_options
-from stateport.transformers.layout import probe
+from stateport.transformers.layout import cache_argument, probe
 from stateport.transformers.ledger import Ledger
 from stateport.transformers.request import Request, Served, Speed
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
@@ -79,8 +79,8 @@ class PrefixCache:
         options.pop("attention_mask", None)
         with self.request(input_ids, namespace=namespace, hint=hint) as request:
             request.prefill()
+            options[cache_argument(self.model)] = request.past_key_values
             return self.model.generate(input_ids=input_ids, attention_mask=torch.ones_like(input_ids),
-                                       past_key_values=request.past_key_values,
                                        stopping_criteria=StoppingCriteriaList([request, *criteria]), **options)
 
     def stream(self, input_ids: torch.Tensor, *, tokenizer: Any = None, namespace: Namespace | None = None,

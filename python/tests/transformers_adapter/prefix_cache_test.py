@@ -20,6 +20,7 @@ from witness import Witness, as_ids, budget  # noqa: E402
 import stateport as sp  # noqa: E402
 from stateport.demo.tiny import tiny_model  # noqa: E402
 from stateport.transformers import PrefixCache, Request, Tiers, TokenStream, UnsupportedModel, probe  # noqa: E402
+from stateport.transformers.layout import cache_argument  # noqa: E402
 from stateport.transformers.request import Speed  # noqa: E402
 
 PROMPT = tuple(range(3, 40))
@@ -137,7 +138,7 @@ def step(model: Any, request: Request, tokens: list[int]) -> None:
     """Runs the last of the tokens, samples the next one, and tells it."""
     at = torch.tensor([[len(tokens) - 1]])
     with torch.no_grad():
-        out = model(as_ids(tuple(tokens[-1:])), position_ids=at, past_key_values=request.past_key_values)
+        out = model(as_ids(tuple(tokens[-1:])), position_ids=at, **{cache_argument(model): request.past_key_values})
     tokens.append(int(out.logits[0, -1].argmax()))
     request.append(tokens[-1])
 
@@ -389,6 +390,8 @@ REFUSED_OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens is 3"),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 2, 32)}, "inputs_embeds is not supported"),
     "another cache": ({"past_key_values": transformers.DynamicCache()}, "past_key_values is not supported"),
+    "another cache, newer": ({"cache": transformers.DynamicCache()}, "cache is not supported"),
+    "states of mamba": ({"cache_params": transformers.DynamicCache()}, "cache_params is not supported"),
     "padding": ({"attention_mask": torch.tensor([[0] + [1] * (len(PROMPT) - 1)])}, "attention_mask is not all ones"),
     "mask of another shape": ({"attention_mask": torch.ones(1, 3)}, "attention_mask is not all ones"),
 }
@@ -414,8 +417,10 @@ REFUSED_MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
                             "layer_types": ["linear_attention", "full_attention"]}, "cache of its own"),
     "RecurrentGemma": ("RecurrentGemma", {"num_hidden_layers": 3, "intermediate_size": 48, "lru_width": 32},
                        "keeps state elsewhere"),
-    "mamba": ("Mamba", {"state_size": 8}, "takes no past_key_values"),
-    "mamba2": ("Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1}, "takes no past_key_values"),
+    # From transformers 5.24 on they take a cache.
+    "mamba": ("Mamba", {"state_size": 8}, "(takes no DynamicCache|has no attention layers)"),
+    "mamba2": ("Mamba2", {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+               "(takes no DynamicCache|has no attention layers)"),
     "attention alone": ("Llama", {"intermediate_size": 48}, "has no recurrent layers"),
     "sliding windows": ("Mistral", {"intermediate_size": 48, "num_key_value_heads": 4, "sliding_window": 8},
                         "has sliding-window attention"),
@@ -429,6 +434,34 @@ def test_models_that_are_refused(name: str) -> None:
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with pytest.raises(UnsupportedModel, match=f"{family}ForCausalLM .*{why}"):
         PrefixCache(model, memory="16 MiB")
+
+
+def test_a_layer_with_a_tensor_that_is_not_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is called, and in whatever container."""
+    layer, real = transformers.cache_utils.DynamicLayer, transformers.cache_utils.DynamicLayer.update
+    for held in (torch.ones(1, 3, 4), [torch.ones(2)], {"a": (torch.ones(1),)}):
+        def update(self: Any, *arguments: Any, held: Any = held, **options: Any) -> Any:
+            self.windows = held
+            return real(self, *arguments, **options)
+
+        monkeypatch.setattr(layer, "update", update)
+        with pytest.raises(UnsupportedModel, match="Lfm2ForCausalLM keeps windows in layer [0-9]+ of its DynamicCache"):
+            PrefixCache(tiny_model("lfm2"), memory="1 MiB")
+    monkeypatch.setattr(layer, "update", real)
+    PrefixCache(tiny_model("lfm2"), memory="1 MiB").close()
+
+
+def test_a_layer_whose_keys_are_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, real = transformers.cache_utils.DynamicLayer, transformers.cache_utils.DynamicLayer.update
+
+    def update(self: Any, *arguments: Any, **options: Any) -> Any:
+        keys, values = real(self, *arguments, **options)
+        self.values = self.values.flatten(2)
+        return keys, values
+
+    monkeypatch.setattr(layer, "update", update)
+    with pytest.raises(UnsupportedModel, match=r"has values of the shape \[1, [0-9]+, [0-9]+\] in layer"):
+        PrefixCache(tiny_model("lfm2"), memory="1 MiB")
 
 
 def test_a_model_with_state_outside_of_its_cache_is_refused() -> None:

@@ -20,6 +20,7 @@ from stateport.demo.tiny import ARCHITECTURES, tiny_model  # noqa: E402
 from stateport.transformers import probe  # noqa: E402
 from stateport.transformers.budget import cut, parse_bytes  # noqa: E402
 from stateport.transformers.fingerprint import model_name  # noqa: E402
+from stateport.transformers.layout import cache_argument  # noqa: E402
 
 
 def test_sizes_are_bytes_or_text() -> None:
@@ -71,7 +72,7 @@ def test_a_layout_says_what_a_cache_holds(architecture: str) -> None:
     assert layout.stepwise == (architecture == "jamba")
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
-        model(torch.tensor([[3, 4, 5]]), past_key_values=cache, use_cache=True)
+        model(torch.tensor([[3, 4, 5]]), **{cache_argument(model): cache}, use_cache=True)
     held = sum(tensor.numel() * 4 for layer in cache.layers
                for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
                for tensor in states.values() if tensor is not None)
@@ -91,7 +92,7 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_pat
             return transformers.BatchEncoding({"input_ids": ids})
 
         def decode(self, tokens: Any, **_: Any) -> str:
-            return "".join(map(chr, tokens))
+            return "".join(map(chr, [tokens] if isinstance(tokens, int) else tokens))
 
     text = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```py\n(from transformers .*?)```", text, re.DOTALL)

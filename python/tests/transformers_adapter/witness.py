@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from stateport.demo.tiny import VOCABULARY
 from stateport.transformers import PrefixCache, Served
-from stateport.transformers.layout import CacheLayout, run
+from stateport.transformers.layout import CacheLayout, cache_argument, run
 from stateport.transformers.stores import kv_bytes_per_token, state_bytes
 
 CLOSE = 2e-3  # of logits up to 5: what another order of additions changes stays below 1e-4, another state exceeds it
@@ -48,7 +48,7 @@ class Witness:
 
     def _note(self, _: Any, arguments: Any, options: Any) -> None:
         if self._records:
-            begin = options["past_key_values"].get_seq_length()
+            begin = options[cache_argument(self.model)].get_seq_length()
             self._parts.append((begin, begin + options["input_ids"].shape[1]))
 
     @contextlib.contextmanager
