@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -399,6 +400,45 @@ TEST_CASE("an image that is found damaged while it is written with others is the
   tier.wait_idle();
   CHECK(names(fixture.folder.images(), ".img").size() == 1);
   tier.check_invariants();
+}
+
+TEST_CASE("an image that is removed and written again is there, whichever of the writes ends first") {
+  Fixture fixture;
+  fixture.options.lanes = 2;
+  class SlowFirst : public FileCalls {
+   public:
+    int synchronize_data(int file) override {
+      if (!later_.exchange(true)) gate.pass();
+      return FileCalls::synchronize_data(file);
+    }
+    Gate gate;
+
+   private:
+    std::atomic<bool> later_ = false;
+  } calls;
+  std::optional<FileTier> tier = fixture.open(calls);
+  const OpenAtEnd open_gate(calls.gate);
+  const AlignedBytes memory = image_of(fixture.layouts, kv_key(1));
+  const AlignedBytes more = image_of(fixture.layouts, kv_key(2));
+  const std::array images = {FileImage{kv_key(1), memory.data()}, FileImage{kv_key(2), more.data()}};
+  REQUIRE(tier->write(1, images));
+  calls.gate.wait_until_reached();
+  CHECK(tier->remove(kv_key(1)));
+  REQUIRE(tier->write(2, std::span(images).first(1)));
+  std::array<FileCompletion, 1> answers;
+  while (tier->poll(answers) == 0) std::this_thread::yield();
+  CHECK(answers[0].id == 2);
+  CHECK(tier->keys() == std::vector{kv_key(1)});
+  calls.gate.open();
+  CHECK(answer_of(*tier).id == 1);
+  CHECK(tier->keys() == std::vector{kv_key(1), kv_key(2)});
+  tier->wait_idle();
+  tier->check_invariants();
+  tier.reset();
+  tier.emplace(fixture.open());
+  CHECK(tier->keys() == std::vector{kv_key(1), kv_key(2)});
+  CHECK(read_image(*tier, fixture.layouts, kv_key(1)) == TransferStatus::done);
+  CHECK(read_image(*tier, fixture.layouts, kv_key(2)) == TransferStatus::done);
 }
 
 TEST_CASE("an image that is removed while it is written or read is removed after that") {

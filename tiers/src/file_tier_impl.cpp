@@ -321,12 +321,14 @@ void FileTier::Impl::add_image(FileIndex file, const ImageKey& key, const ImageL
 void FileTier::Impl::publish(Write& write) noexcept {
   const FileIndex file = directory_.add_file(std::move(write.file), write.bytes, 0, false);
   std::uint64_t offset = 0;
-  for (const ImageToWrite& image : write.images) {
-    add_image(file, image.key, *image.layout, offset);
+  for (std::size_t i = 0; i < write.images.size(); ++i) {
+    const ImageToWrite& image = write.images[i];
+    if (write.removed[i])
+      directory_.add_removed(file, *image.layout, offset);
+    else
+      add_image(file, image.key, *image.layout, offset);
     offset += image.layout->image_bytes();
   }
-  for (std::size_t i = 0; i < write.images.size(); ++i)
-    if (write.removed[i]) directory_.remove(write.images[i].key, file);
   tidy_if_due(file);
 }
 

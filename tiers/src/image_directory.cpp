@@ -55,6 +55,10 @@ FileIndex ImageDirectory::add_image(FileIndex file, const ImageKey& key, const I
   return before.file;
 }
 
+void ImageDirectory::add_removed(FileIndex file, const ImageLayout& layout, std::uint64_t offset) noexcept {
+  change(file, [&](File& changed) { give_back(changed, layout, offset); });
+}
+
 void ImageDirectory::take_away(const Place& place) noexcept {
   change(place.file, [&](File& changed) {
     --changed.images;

@@ -70,6 +70,9 @@ class ImageDirectory {
   /// An image of a file that is not settled. Returns the file that held the image until now, which has lost it, or -1.
   /// Precondition: reserve().
   FileIndex add_image(FileIndex file, const ImageKey& key, const ImageLayout& layout, std::uint64_t offset) noexcept;
+  /// An image of a file that is not settled, which was removed before the file was there. The same image may lie in
+  /// another file, and stays there. Precondition: reserve().
+  void add_removed(FileIndex file, const ImageLayout& layout, std::uint64_t offset) noexcept;
 
   [[nodiscard]] const Place* find(const ImageKey& key) const;
   [[nodiscard]] const std::string& name(FileIndex file) const { return *files_[at(file)].name; }
