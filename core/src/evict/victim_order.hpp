@@ -126,6 +126,13 @@ class VictimOrder {
     return next_ranked(source);
   }
 
+  /// Whether `index` is evicted before `other`, of which either need not be a candidate. Not for the strategy draw.
+  template <class Source>
+  [[nodiscard]] bool precedes(const Source& source, std::uint32_t index, std::uint32_t other) const noexcept {
+    if (strategy_ == VictimStrategy::list) return source.tick(index) < source.tick(other);
+    return source.key(index) < source.key(other);
+  }
+
   /// Writes the victims that would be next, one after the other, if nothing happened in between and no eviction made
   /// another candidate eligible or changed a key. Answers how many there are, at most out.size(). No later answer
   /// changes. O(out.size()) times the cost of next(); a list with links is walked, past what is locked.

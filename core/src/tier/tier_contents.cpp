@@ -40,7 +40,8 @@ void check_tier_options(const TierOptions& options, std::int64_t state_bytes, st
   require(options.kv_image_bytes >= 0, "tiers.kv_image_bytes", options.kv_image_bytes, "must not be negative");
   require(options.queue_bytes >= 0, "tiers.queue_bytes", options.queue_bytes, "must not be negative");
   check_tier_speeds(speeds_of(options), "tiers");
-  require(options.max_finds >= 0, "tiers.max_finds", options.max_finds, "must not be negative");
+  require(options.max_finds == -1 || options.max_finds >= 1, "tiers.max_finds", options.max_finds,
+          "must be at least 1, or -1 for none");
   require(!options.write_through || options.file_bytes > 0 || options.remote_bytes > 0, "tiers.write_through",
           options.write_through, "needs a file tier or a remote tier");
   const auto check_room = [&](const char* argument, std::int64_t bytes) {
@@ -268,10 +269,16 @@ double TierContents::rank(std::uint32_t node) const noexcept {
                                key.order() >> 32);
 }
 
-bool TierContents::is_worth_it(Medium medium, std::uint32_t node) const noexcept {
-  const Level& tier = level(medium);
-  const bool full = static_cast<double>(tier.usage.bytes) >= full_enough * static_cast<double>(tier.capacity);
-  return !ranks_ || !full || rank(node) >= tier.victim_rank;
+bool TierContents::is_worth_it(Medium medium, std::uint32_t node) {
+  Level& tier = level(medium);
+  if (ranks_) {
+    const bool full = static_cast<double>(tier.usage.bytes) >= full_enough * static_cast<double>(tier.capacity);
+    return !full || rank(node) >= tier.victim_rank;
+  }
+  const bool given_up = (nodes_[node].state.given_up & bit(medium)) != 0;
+  if (!given_up || tier.usage.bytes + options_.state_image_bytes <= tier.capacity) return true;
+  const auto victim = tier.order.next(source(medium));
+  return !victim || tier.order.precedes(source(medium), *victim, node);
 }
 
 /// Evicts states until so many bytes are free. A victim that has to be moved down first makes no room yet. False: there
@@ -378,6 +385,7 @@ void TierContents::leave_tier(std::uint32_t node, CacheContent content, Medium m
 
 void TierContents::evict_state(std::uint32_t node, Medium medium) {
   ++level(medium).usage.evicted_states;
+  nodes_[node].state.given_up |= bit(medium);
   leave_tier(node, CacheContent::state, medium);
   state_is_gone(node);
   prune(node);

@@ -130,7 +130,9 @@ class TierContents {
   [[nodiscard]] static Medium fastest(MediumSet set) noexcept;
   /// What admission compares: the worth of a state by a policy that learns.
   [[nodiscard]] double rank(std::uint32_t node) const noexcept;
-  [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node) const noexcept;
+  /// Whether a state is worth its place in the tier. A state that the tier has evicted since it was made comes back
+  /// only in place of one that the policy evicts before it: one that is written through would be stored twice else.
+  [[nodiscard]] bool is_worth_it(Medium medium, std::uint32_t node);
   [[nodiscard]] bool make_room(Medium medium, std::int64_t bytes);
   [[nodiscard]] bool drop_unclaimed(Medium medium);
   void trim();

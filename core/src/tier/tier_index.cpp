@@ -93,6 +93,7 @@ void TierIndex::state_stored(const PrefixHash& prefix, std::size_t group, SlotId
   if (std::cmp_less(std::popcount(entry.device_groups), groups_)) return;
   if ((entry.state.in & on_device) == 0) nodes_.add_need(node, Medium::device);
   entry.state.in |= on_device;
+  entry.state.given_up = 0;
   if (!forest_.has_state(node)) forest_.store(BlockId{static_cast<std::int32_t>(node)});
   if (options_.write_through) fresh_.push_back(node);
   on_device_again(node, CacheContent::state);

@@ -40,6 +40,7 @@ struct TierItem {
   MediumSet in = 0;
   MediumSet coming = 0;
   MediumSet lost = 0;             ///< where it was not found as it should be since what comes began to
+  MediumSet given_up = 0;         ///< states: tiers that evicted it since it was last made
   bool going = false;             ///< from one tier to a slower one
   bool failed = false;            ///< a part of what is coming did not arrive
   std::uint8_t parts_coming = 0;  ///< images that are not answered yet

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
+#include <map>
+#include <span>
 #include <vector>
 
 using namespace stateport;
@@ -176,7 +179,7 @@ TEST_CASE("a load that fails costs the request nothing but its tokens, and is co
     const StartedRequest again = *server.cache->start({.tokens = prompt});
     REQUIRE(again.load);
     CHECK(server.cache->tiers()->is_loading(again.request));
-    CHECK(server.cache->chunk(again.request, 100) == 0);
+    CHECK(server.cache->chunk(again.request, 100) == PromptChunk{});
     const PassRow row{.request = again.request, .tokens = 1};
     CHECK_THROWS_WITH_AS(static_cast<void>(server.cache->plan({&row, 1})), doctest::Contains("waits for a load"),
                          InvalidArgument);
@@ -550,6 +553,33 @@ TEST_CASE("checkpoints are written through as they are made") {
   }
 }
 
+TEST_CASE("a full tier that is written through gets a state once a round, and not again when the device gives it up") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    // The device keeps a state for longer than the tier, which has room for two prompts.
+    RequestCacheOptions options = small(index, {.file_bytes = 2 * (state_bytes + 8 * block_bytes)});
+    options.tiers.write_through = true;
+    options.kv_tokens = 240;
+    if (index == CacheIndex::align)
+      options.groups[0].blocks = 10;
+    else
+      options.checkpoints = 5;
+    Server server(options);
+    for (int round = 0; round < 3; ++round) {
+      const std::size_t before = server.seen.size();
+      for (int prompt = 0; prompt < 16; ++prompt) server.serve(prompt_of(34, 100 * prompt));
+      server.cache->tiers()->settle({});
+      server.move_all();
+      std::map<std::array<std::uint64_t, 2>, int> stores;
+      for (const Transfer& transfer : std::span(server.seen).subspan(before))
+        if (transfer.image.content == CacheContent::state && transfer.kind == Transfer::Kind::store)
+          ++stores[transfer.image.prefix.words];
+      CHECK(stores.size() >= 12);
+      for (const auto& [prefix, times] : stores) CHECK(times == 1);
+    }
+  }
+}
+
 TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   const auto refused = [](const TierOptions& tiers, const char* what) {
     CAPTURE(what);
@@ -562,7 +592,7 @@ TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   refused({.host_bytes = 4000, .write_through = true}, "tiers.write_through");
   refused({.remote_bytes = 103}, "tiers.remote_bytes");
   refused({.host_bytes = 4000, .remote_bytes = -1}, "tiers.remote_bytes");
-  refused({.remote_bytes = 4000, .max_finds = -1}, "tiers.max_finds");
+  refused({.remote_bytes = 4000, .max_finds = 0}, "tiers.max_finds");
   refused({.remote_bytes = 4000, .remote_bytes_per_s = -1}, "tiers.remote_bytes_per_s");
   refused({.remote_bytes = 4000, .remote_latency_s = -1}, "tiers.remote_latency_s");
   refused({.host_bytes = 4000, .state_image_bytes = -1}, "tiers.state_image_bytes");
