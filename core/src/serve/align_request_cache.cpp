@@ -21,8 +21,9 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
     blocks_.emplace_back(group, index++, news_, std::move(eviction));
   }
   for (const StateGroup& group : options.groups)
-    reserve_amortised(scratch_, 1 + static_cast<std::size_t>(table_columns(options.align_mode, options.max_request_tokens,
-                                                                           group.block_size_tokens, options.drafts)));
+    reserve_amortised(scratch_,
+                      1 + static_cast<std::size_t>(table_columns(options.align_mode, options.max_request_tokens,
+                                                                 group.block_size_tokens, options.drafts)));
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
       const auto columns = static_cast<std::int32_t>(
@@ -55,8 +56,8 @@ BlockId AlignRequestCache::find_state(RequestId request, const StateBlocks& bloc
 
 /// Every group has the state after `tokens` tokens of the prompt.
 bool AlignRequestCache::has_states(RequestId request, std::int64_t tokens) const {
-  return std::ranges::all_of(
-      blocks_, [&](const StateBlocks& blocks) { return find_state(request, blocks, tokens).valid(); });
+  return std::ranges::all_of(blocks_,
+                             [&](const StateBlocks& blocks) { return find_state(request, blocks, tokens).valid(); });
 }
 
 std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto) const {
@@ -426,10 +427,12 @@ void AlignRequestCache::forget_all() {
   for (StateBlocks& blocks : blocks_) blocks.reset();
 }
 
-std::int64_t AlignRequestCache::split(const Record& record, std::int64_t start, std::int64_t tokens) const {
-  if (options_.align_mode != AlignMode::align) return tokens;
-  return split_chunk({.start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens},
-                     blocks_.back().block_size());
+PromptChunk AlignRequestCache::split(const Record& record, std::int64_t start, std::int64_t tokens) const {
+  if (options_.align_mode != AlignMode::align) return RequestBook::split(record, start, tokens);
+  const ChunkRequest wanted{
+      .start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
+  const std::int64_t block = blocks_.back().block_size();
+  return {.tokens = split_chunk(wanted, block), .least_budget = least_chunk(wanted, block)};
 }
 
 void AlignRequestCache::check_index() const {

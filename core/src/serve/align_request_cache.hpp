@@ -36,7 +36,7 @@ class AlignRequestCache final : public RequestBook {
   void publish(Pass&) override {}
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   void forget_all() override;
-  [[nodiscard]] std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
+  [[nodiscard]] PromptChunk split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }

@@ -3,10 +3,16 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 namespace stateport::detail {
+
+/// A pass over a prompt can save its state every so many tokens from its start; 0: only at its end.
+[[nodiscard]] inline std::int64_t scan_step(const RequestCacheOptions& options) noexcept {
+  return options.scan_alignment_tokens < 0 ? 0 : std::max(options.scan_alignment_tokens, 1);
+}
 
 /// The placement of checkpoints in one prompt, in tokens.
 struct PromptCheckpoints {
@@ -15,8 +21,8 @@ struct PromptCheckpoints {
   std::int64_t reused = 0;  ///< p
   std::int64_t cached = 0;  ///< j, whole blocks
   std::int64_t prompt = 0;
-  std::int64_t spare = 0;           ///< RequestCacheOptions::spare_checkpoint_tokens
-  std::int64_t scan_alignment = 1;  ///< RequestCacheOptions::scan_alignment_tokens
+  std::int64_t spare = 0;      ///< RequestCacheOptions::spare_checkpoint_tokens
+  std::int64_t scan_step = 1;  ///< see scan_step()
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
@@ -42,7 +48,7 @@ struct PromptCheckpoints {
     if (end < prompt || placement == CheckpointPlacement::every)
       return placement == CheckpointPlacement::passes || wants(end);
     if (start == usable()) return start == 0;
-    return start > usable() || scan_alignment == 0 || (usable() - start) % scan_alignment != 0;
+    return start > usable() || scan_step == 0 || (usable() - start) % scan_step != 0;
   }
   /// Whether it would be placed there too if that took nothing from others.
   [[nodiscard]] constexpr bool wants_if_spare(std::int64_t at) const noexcept {

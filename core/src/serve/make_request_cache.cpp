@@ -42,8 +42,8 @@ void require_counts(const RequestCacheOptions& options) {
           "is more than slots can be numbered, with those of running requests");
   require(!options.separate_checkpoints || options.checkpoints >= 1, "checkpoints", options.checkpoints,
           "must be at least 1 with separate_checkpoints");
-  require(options.scan_alignment_tokens >= 0, "scan_alignment_tokens", options.scan_alignment_tokens,
-          "must not be negative");
+  require(options.scan_alignment_tokens >= -1, "scan_alignment_tokens", options.scan_alignment_tokens,
+          "must be a distance, 0 or -1");
   require(options.decode_checkpoint_tokens >= 0 && options.decode_checkpoint_tokens % block == 0,
           "decode_checkpoint_tokens", options.decode_checkpoint_tokens, "must be whole blocks");
   require(options.placement >= CheckpointPlacement::passes && options.placement <= CheckpointPlacement::every,

@@ -39,10 +39,10 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
-  check_prompt(prompt, options_.max_request_tokens, now_s_);
+  check_prompt(prompt, options_.max_request_tokens, clock_.least_s());
   if (tiers_) tiers_->check_taken("start");
   if (free_requests_.empty()) {
-    now_s_ = prompt.now_s;
+    now_s_ = clock_.at(prompt.now_s);
     return std::nullopt;
   }
   const RequestId id = free_requests_.back();
@@ -51,8 +51,8 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   record.fill(prompt);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
   room_.before_start(id);
-  now_s_ = prompt.now_s;
-  const std::optional<Opened> opened = open(id, prompt.now_s);
+  now_s_ = clock_.at(prompt.now_s);
+  const std::optional<Opened> opened = open(id, now_s_);
   if (!opened) {
     if (tiers_) tiers_->end_call(false);
     return std::nullopt;
@@ -68,20 +68,22 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
     if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
     stats_.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
   }
+  const std::int64_t usable_tokens = floor_to(record.prompt_tokens - 1, std::int64_t{options_.block_size_tokens});
+  if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
   note_memory(id);
   return started;
 }
 
-std::int64_t RequestBook::split(const Record&, std::int64_t, std::int64_t tokens) const {
-  return tokens;
+PromptChunk RequestBook::split(const Record&, std::int64_t, std::int64_t tokens) const {
+  return {.tokens = tokens, .least_budget = 1};
 }
 
-std::int64_t RequestBook::chunk(RequestId request, std::int64_t budget_tokens) const {
+PromptChunk RequestBook::chunk(RequestId request, std::int64_t budget_tokens) const {
   const Record& record = checked(request);
   require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
-  if (tiers_ && tiers_->waits(request)) return 0;
+  if (tiers_ && tiers_->waits(request)) return {};
   const std::int64_t start = passes_.bounds(request, record.computed, passes_.size()).low;
-  if (start >= record.prompt_tokens) return budget_tokens;
+  if (start >= record.prompt_tokens) return {.tokens = budget_tokens, .least_budget = 1};
   return split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
 }
 
@@ -294,6 +296,7 @@ void RequestBook::reset() {
   forget_all();
   if (tiers_) tiers_->index().reset();
   news_.cleared();
+  clock_.restart();
 }
 
 std::size_t RequestBook::take_events(std::span<CacheEvent> out) {

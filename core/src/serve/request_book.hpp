@@ -6,6 +6,7 @@
 #include "serve/batch_check.hpp"
 #include "serve/cache_news.hpp"
 #include "serve/pass_queue.hpp"
+#include "serve/request_clock.hpp"
 #include "serve/request_record.hpp"
 #include "serve/request_room.hpp"
 #include "serve/request_tiers.hpp"
@@ -33,7 +34,7 @@ namespace stateport::detail {
 class RequestBook : public RequestCache, protected LoadTarget {
  public:
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) final;
-  [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const final;
+  [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const final;
   [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) final;
   void cancel(PassId pass) final;
   [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
@@ -65,7 +66,6 @@ class RequestBook : public RequestCache, protected LoadTarget {
   /// The index gives room_ its part. All hooks that change something find the room that they need.
   explicit RequestBook(const RequestCacheOptions& options);
 
-
   /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing
   /// taken. The record holds the prompt already.
   [[nodiscard]] virtual std::optional<Opened> open(RequestId request, double now_s) = 0;
@@ -86,8 +86,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
   virtual void publish(Pass& pass) = 0;
   virtual void close(RequestId request, RequestEnd how, const ReuseHint& hint) = 0;
   virtual void forget_all() = 0;
-  /// How many of `tokens` tokens of the prompt from `start` on to run in one pass.
-  [[nodiscard]] virtual std::int64_t split(const Record& record, std::int64_t start, std::int64_t tokens) const;
+  /// How many of `tokens` tokens of the prompt from `start` on to run in one pass, and how many are enough for one.
+  [[nodiscard]] virtual PromptChunk split(const Record& record, std::int64_t start, std::int64_t tokens) const;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
   virtual void check_index() const = 0;
@@ -107,8 +107,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
   std::int32_t published_ = 0;  ///< of this commit
   std::int32_t dropped_ = 0;
   CacheStats stats_;
-  StateAges ages_;  ///< of indexes whose checkpoints lie in slots
-  double now_s_ = 0;
+  StateAges ages_;    ///< of indexes whose checkpoints lie in slots
+  double now_s_ = 0;  ///< of the last start(); never goes back
 
  private:
   [[nodiscard]] const Record& checked(RequestId request) const {
@@ -130,6 +130,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
   std::vector<GroupCommit> group_commits_;
   std::optional<TenantMarks> marks_;  ///< with options.scrub
   std::optional<RequestTiers> tiers_;
+  RequestClock clock_;
 };
 
 }  // namespace stateport::detail

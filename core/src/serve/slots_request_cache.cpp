@@ -133,7 +133,7 @@ PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
           .reused = request.hit_tokens,
           .cached = request.cached_tokens,
           .prompt = record(id).prompt_tokens,
-          .scan_alignment = options_.scan_alignment_tokens};
+          .scan_step = scan_step(options_)};
 }
 
 void SlotsRequestCache::place(Pass& pass, std::size_t index) {
@@ -146,13 +146,13 @@ void SlotsRequestCache::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
+  if (row.start < record(row.request).prompt_tokens && scan_step(options_) > 0) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(row);
 }
 
 void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
-  if ((at - row.start) % options_.scan_alignment_tokens != 0) return;
+  if ((at - row.start) % scan_step(options_) != 0) return;
   pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
                         .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
                         .in_scratch = true});
@@ -190,7 +190,7 @@ bool SlotsRequestCache::ends_on_checkpoint(const RowPlan& row) const {
     return placement_of(row.request).wants_end(row.start, end);
   // A pass may end where plan_saves() would save: the live state is there already.
   return end == floor_to(prompt, std::int64_t{options_.block_size_tokens}) ||
-         end == requests_[row.request.index()].cached_tokens || options_.scan_alignment_tokens == 0;
+         end == requests_[row.request.index()].cached_tokens || scan_step(options_) == 0;
 }
 
 void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
@@ -211,8 +211,7 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
-  if (ends_on_checkpoint(row))
-    note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
+  if (ends_on_checkpoint(row)) note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
 /// Whatever a request does inside a block concerns nobody else.

@@ -285,7 +285,7 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (row.start < record(row.request).prompt_tokens && options_.scan_alignment_tokens > 0) plan_saves(pass, row);
+  if (row.start < record(row.request).prompt_tokens && scan_step(options_) > 0) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);
@@ -311,7 +311,7 @@ PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
           .cached = request.cached_tokens,
           .prompt = record(id).prompt_tokens,
           .spare = options_.spare_checkpoint_tokens,
-          .scan_alignment = options_.scan_alignment_tokens};
+          .scan_step = scan_step(options_)};
 }
 
 /// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
@@ -325,7 +325,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
   bool is_deepest = true;
   for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
-    if (!placement.wants(at) || (at - row.start) % options_.scan_alignment_tokens != 0) continue;
+    if (!placement.wants(at) || (at - row.start) % scan_step(options_) != 0) continue;
     if (std::exchange(is_deepest, false) && is_made(row.request, at)) return;
     if (checkpoint_slots_ + spare < options_.checkpoints)
       save(pass, row, at);
@@ -341,8 +341,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
            options_.memory.of(now.kv_tokens, now.states + spare + 1) <= options_.budget_bytes;
   };
   for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
-    if (placement.wants_if_spare(at) && (at - row.start) % options_.scan_alignment_tokens == 0 && has_room())
-      save(pass, row, at);
+    if (placement.wants_if_spare(at) && (at - row.start) % scan_step(options_) == 0 && has_room()) save(pass, row, at);
   std::sort(pass.saves.begin() + first, pass.saves.end(),
             [](const StateSave& a, const StateSave& b) { return a.offset < b.offset; });
 }
@@ -350,7 +349,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
 /// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
 void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   const std::int64_t page = options_.block_size_tokens;
-  const std::int64_t step = options_.scan_alignment_tokens;
+  const std::int64_t step = scan_step(options_);
   const std::int64_t end = row.start + row.tokens;
   const std::int64_t branching = requests_[row.request.index()].hit.branching_position.value_or(-1);
   const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;

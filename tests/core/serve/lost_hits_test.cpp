@@ -77,7 +77,7 @@ class Batch {
     std::vector<PassRow> wanted;
     for (const Request& request : rows) {
       const std::int64_t left = std::ssize(request.tokens) - cache_.computed(request.id);
-      wanted.push_back({request.id, static_cast<std::int32_t>(cache_.chunk(request.id, left))});
+      wanted.push_back({request.id, static_cast<std::int32_t>(cache_.chunk(request.id, left).tokens)});
     }
     const PassPlan plan = cache_.plan(wanted);
     REQUIRE(plan.rows_without_room == 0);
@@ -125,16 +125,54 @@ TEST_CASE("the same prompt hits from the second time on, whatever its length and
             const std::int64_t usable = (tokens - 1) / block * block;
             CHECK(serve_alone(*cache, world, counting(tokens), 1, RequestEnd::aborted, budget).reused_tokens == 0);
             for (int time = 2; time <= 5; ++time)
-              CHECK(serve_alone(*cache, world, counting(tokens), 1, RequestEnd::finished, budget).reused_tokens == usable);
+              CHECK(serve_alone(*cache, world, counting(tokens), 1, RequestEnd::finished, budget).reused_tokens ==
+                    usable);
           }
         }
       }
 }
 
+TEST_CASE("a prompt whose KV was evicted is said not to be stored, by the request and by the statistics") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = roomy_cache(index, 4);
+    options.kv_tokens = 64;
+    options.max_request_tokens = 64;
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    CHECK(serve_alone(*cache, world, counting(33), 1).lost == LostHit::never_stored);
+    CHECK(serve_alone(*cache, world, counting(33), 1).lost == std::nullopt);
+    for (const Token other : {7, 8}) static_cast<void>(serve_alone(*cache, world, Tokens(60, other), 1));
+    const std::int64_t before = cache->stats().of(LostHit::never_stored).tokens;
+    const StartedRequest again = serve_alone(*cache, world, counting(33), 1);
+    CHECK(again.reused_tokens == 0);
+    CHECK(again.lost_tokens == 0);
+    CHECK(again.lost == LostHit::never_stored);
+    CHECK(cache->stats().of(LostHit::never_stored).tokens == before + 33);
+  }
+}
+
+TEST_CASE("a budget that runs nothing is answered with the one that does") {
+  RequestCacheOptions options = roomy_cache(CacheIndex::align, 16);
+  const auto cache = make_request_cache(options);
+  const auto started = cache->start({.tokens = counting(40)});
+  REQUIRE(started);
+  CHECK(cache->chunk(started->request, 15) == PromptChunk{.tokens = 0, .least_budget = 16});
+  CHECK(cache->chunk(started->request, 16) == PromptChunk{.tokens = 16, .least_budget = 16});
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+    options = roomy_cache(index, 16);
+    const auto other = make_request_cache(options);
+    const auto first = other->start({.tokens = counting(40)});
+    REQUIRE(first);
+    CHECK(other->chunk(first->request, 0) == PromptChunk{.tokens = 0, .least_budget = 1});
+    CHECK(other->chunk(first->request, 15) == PromptChunk{.tokens = 15, .least_budget = 1});
+  }
+}
+
 TEST_CASE("where the scan cannot stop before the last block, the end of a prompt of whole blocks is kept") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
     for (const CheckpointPlacement placement : every_placement)
-      for (const std::int32_t alignment : {0, 8}) {
+      for (const std::int32_t alignment : {-1, 8}) {
         CAPTURE(static_cast<int>(index));
         CAPTURE(static_cast<int>(placement));
         CAPTURE(alignment);
@@ -165,13 +203,14 @@ TEST_CASE("copies of one content take no room from others") {
       options.checkpoints = prompts + 2;
       options.groups.resize(index == CacheIndex::align ? 1 : 0);
       // A running request holds one block; a prompt leaves a state every 64 tokens.
-      for (StateGroup& group : options.groups) group = {.block_size_tokens = 64, .blocks = 16 + 16 + 2 * 3 + 4,
-                                                        .conv_window = 3, .layout_fingerprint = 7};
+      for (StateGroup& group : options.groups)
+        group = {.block_size_tokens = 64, .blocks = 16 + 16 + 2 * 3 + 4, .conv_window = 3, .layout_fingerprint = 7};
       const auto cache = make_request_cache(options);
       StateWorld world(options);
       Batch batch(*cache, world);
       for (std::int32_t i = 0; i < prompts; ++i)
-        static_cast<void>(serve_alone(*cache, world, counting(short_prompt + 1, 1000 * i), 1, RequestEnd::aborted, 256));
+        static_cast<void>(
+            serve_alone(*cache, world, counting(short_prompt + 1, 1000 * i), 1, RequestEnd::aborted, 256));
       for (int i = 0; i < 2 * samples; ++i) batch.start(counting(long_prompt, 20000 + 1000 * (i % 2)));
       for (std::size_t i = 0; i < batch.requests.size(); ++i)
         batch.run(std::span(batch.requests).subspan(i, 1), static_cast<Token>(50000 + i));

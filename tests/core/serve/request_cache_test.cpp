@@ -183,6 +183,31 @@ TEST_CASE("where there is room a tree keeps further states, which go first") {
   }
 }
 
+TEST_CASE("the clock may begin again after a reset, and times go on") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small_cache(index);
+    if (index != CacheIndex::align) options.eviction = EvictionOrder::hix;
+    const auto cache = make_request_cache(options);
+    StateWorld world(options);
+    const Tokens prompt = counting(49);
+    const auto serve_at = [&](double now_s) {
+      return serve_alone(*cache, world, prompt, 1, RequestEnd::finished, 64, now_s);
+    };
+    for (const double begin_s : {1000.0, 5.0, 0.0}) {
+      CHECK(serve_at(begin_s).reused_tokens == 0);
+      const double before_s = cache->stats().reuse_ages.sum_s();
+      CHECK(serve_at(begin_s + 3).reused_tokens > 0);
+      if (index != CacheIndex::align) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
+      CHECK_THROWS_WITH_AS(static_cast<void>(cache->start({.tokens = prompt, .now_s = begin_s + 2})),
+                           doctest::Contains("now_s"), InvalidArgument);
+      cache->reset();
+      world = StateWorld(options);
+      cache->check_invariants();
+    }
+  }
+}
+
 TEST_CASE("a prompt of whole blocks that is cached to its end tells that the forward needs a token") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
@@ -378,7 +403,7 @@ TEST_CASE("options that cannot be are refused") {
     refused_sizes(index, [](auto& options) { options.kv_tokens = -4; });
     refused_sizes(index, [](auto& options) { options.max_request_tokens = INT64_MAX; });
     refused_sizes(index, [](auto& options) { options.checkpoints = -1; });
-    refused_options(index, [](auto& options) { options.scan_alignment_tokens = -1; });
+    refused_options(index, [](auto& options) { options.scan_alignment_tokens = -2; });
     refused_options(index, [](auto& options) { options.decode_checkpoint_tokens = 6; });
     refused_options(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
     refused_options(index, [](auto& options) { options.budget_bytes = -1; });
@@ -464,9 +489,9 @@ std::vector<bool> kept_of_three(CacheIndex index, bool decoded, bool at_start, c
   options.max_requests = 1;
   options.kv_tokens = 1000;
   options.checkpoints = 3;
-  options.scan_alignment_tokens = decoded ? 0 : 1;
+  options.scan_alignment_tokens = decoded ? -1 : 1;
   options.eviction = EvictionOrder::hix;
-  options.eviction_options.samples = 0;
+  options.eviction_options.samples = -1;
   const auto cache = make_request_cache(options);
   double now_s = 0;
   const auto serve = [&](Token first, const ReuseHint& hint) {
@@ -569,7 +594,7 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
     for (const std::size_t which : {1u, 0u, 1u}) {
       const StartedRequest other = serve_alone(*cache, world, prompt(which, 6), 2);
       CHECK(other.reused_tokens == 0);
-      CHECK(!other.lost);
+      CHECK(other.lost == LostHit::never_stored);
       CHECK(serve_alone(*cache, world, prompt(which, 6), 2).reused_tokens == 8);
     }
     CHECK(cache->stats().hit_tokens == 4 + 3 * 8);

@@ -41,15 +41,17 @@ inline StateWorld::Tokens counting(std::int32_t count, Token first = 100) {
 }
 
 /// Serves one prompt alone, in passes of at most `budget` tokens, then `output` tokens.
-inline StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const StateWorld::Tokens& prompt, std::int32_t output,
-                           RequestEnd how = RequestEnd::finished, std::int64_t budget = 96) {
-  const auto started = cache.start({.tokens = prompt});
+inline StartedRequest serve_alone(RequestCache& cache, StateWorld& world, const StateWorld::Tokens& prompt,
+                                  std::int32_t output, RequestEnd how = RequestEnd::finished, std::int64_t budget = 96,
+                                  double now_s = 0) {
+  const auto started = cache.start({.tokens = prompt, .now_s = now_s});
   REQUIRE(started);
   StateWorld::Tokens tokens = prompt;
   std::int64_t computed = started->reused_tokens;
   for (std::int32_t sampled = 0; sampled < output;) {
     const std::int64_t left = std::ssize(prompt) - computed;
-    const auto count = static_cast<std::int32_t>(left > 0 ? cache.chunk(started->request, std::min(left, budget)) : 1);
+    const auto count =
+        static_cast<std::int32_t>(left > 0 ? cache.chunk(started->request, std::min(left, budget)).tokens : 1);
     const std::array rows = {PassRow{.request = started->request, .tokens = count}};
     const PassPlan plan = cache.plan(rows);
     REQUIRE(plan.rows_without_room == 0);

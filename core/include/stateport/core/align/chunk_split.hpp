@@ -37,4 +37,13 @@ struct ChunkRequest {
   return end > chunk.start ? end - chunk.start : 0;
 }
 
+/// The smallest number of tokens for which split_chunk() answers more than 0. `tokens` of the request is not read.
+/// Precondition: block > 0. O(1).
+[[nodiscard]] constexpr std::int64_t least_chunk(const ChunkRequest& chunk, std::int64_t block) noexcept {
+  const std::int64_t prefill_end = chunk.prompt > chunk.total - 1 ? chunk.prompt : chunk.total - 1;
+  if (chunk.start >= prefill_end) return 1;
+  const std::int64_t boundary = floor_to(chunk.start, block) + block;
+  return (boundary < prefill_end ? boundary : prefill_end) - chunk.start;
+}
+
 }  // namespace stateport

@@ -63,8 +63,9 @@ struct RequestCacheOptions {
   /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store, slots for
   /// checkpoints [0, checkpoints) of the other, which tiers are given. False: one store has both, in any order.
   bool separate_checkpoints = false;
-  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: only at its end.
-  std::int32_t scan_alignment_tokens = 1;
+  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: every token; -1: only
+  /// at its end.
+  std::int32_t scan_alignment_tokens = 0;
   /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
   CheckpointPlacement placement = CheckpointPlacement::passes;
   /// Tree, with another placement than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
@@ -178,11 +179,11 @@ class RequestCache {
   /// not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
-  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget. By
-  /// blocks (index align) a pass ends on a boundary, also on the last one before the prompt's last token: the same
-  /// prompt hits there. After the prompt: budget_tokens. With a pass outstanding: behind that. Throws for a request
-  /// that does not run and a budget < 0. O(1).
-  [[nodiscard]] virtual std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const = 0;
+  /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, or for
+  /// a tier. By blocks (index align) a pass ends on a boundary, also on the last one before the prompt's last token:
+  /// the same prompt hits there. A budget below a block may therefore run nothing. After the prompt: budget_tokens.
+  /// With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
+  [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
   /// Plans one pass for the batch. What it points to is valid until the next plan(), cancel(), commit() or reset(), and
   /// for a row until its request ends. Throws for more rows than
@@ -228,7 +229,7 @@ class RequestCache {
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, which names drops, but for the remote tier, where it stays:
-  /// transfers are taken after it. Throws
+  /// transfers are taken after it. What eviction has learned stays. The caller's clock may begin again. Throws
   /// InvalidState while a request runs or a transfer is under way.
   virtual void reset() = 0;
 

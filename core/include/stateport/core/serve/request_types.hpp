@@ -38,7 +38,7 @@ struct Prompt {
   Namespace name_space;
   std::span<const MediaKey> media;
   ReuseHint hint;    ///< about prompts that may continue this one, unless end() gives a better one
-  double now_s = 0;  ///< the caller's clock in seconds; never goes back
+  double now_s = 0;  ///< the caller's clock in seconds; never goes back but after a reset()
   PromptSearch search = PromptSearch::everywhere;
 };
 
@@ -54,10 +54,20 @@ struct StartedRequest {
   RequestId request;
   std::int64_t reused_tokens = 0;  ///< the first pass begins here; less than the prompt
   std::int64_t lost_tokens = 0;    ///< whose KV is cached beyond reused_tokens, and which are computed again
-  std::optional<LostHit> lost;     ///< why
+  /// Why no more is reused. Without lost_tokens it is never_stored. None: all whole blocks before the last token of the
+  /// prompt are reused, or the request waits for a tier.
+  std::optional<LostHit> lost;
   /// More is on its way from a tier, or may be. Until that has ended (CacheTiers::settle) no pass can run the request:
   /// chunk() answers 0. What does not arrive is computed.
   std::optional<TierLoad> load;
+};
+
+/// How much of a prompt the next pass of a request runs, in tokens.
+struct PromptChunk {
+  std::int64_t tokens = 0;        ///< at most the budget
+  std::int64_t least_budget = 0;  ///< the smallest budget for which `tokens` is not 0; 0: the request waits for a tier
+
+  friend bool operator==(const PromptChunk&, const PromptChunk&) = default;
 };
 
 /// One row of a batch: the pass runs `tokens` tokens of the request, the last `drafts` of them proposed by a draft
