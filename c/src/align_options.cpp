@@ -21,11 +21,11 @@ RetentionPolicy retention_from_c(std::int64_t tokens) {
 
 AlignMode align_mode_from_c(std::int32_t mode, const char* argument) {
   switch (mode) {
-    case STATEPORT_ALIGN_BOUNDARIES:
+    case STATEPORT_ALIGN_MODE_ALIGN:
       return AlignMode::align;
-    case STATEPORT_ALIGN_RUNNING:
+    case STATEPORT_ALIGN_MODE_NONE:
       return AlignMode::none;
-    case STATEPORT_ALIGN_ALL:
+    case STATEPORT_ALIGN_MODE_ALL:
       return AlignMode::all;
     default:
       throw InvalidArgument(argument, std::to_string(mode), "is no enumerator");

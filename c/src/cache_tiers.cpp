@@ -28,7 +28,7 @@ TierOptions read_tier_options(const stateport_tier_options* options) {
                      .tokens_per_s = given.tokens_per_s,
                      .remote_bytes_per_s = given.remote_bytes_per_s,
                      .remote_latency_s = given.remote_latency_s};
-  if (given.max_finds != 0) wanted.max_finds = given.max_finds == STATEPORT_NONE ? 0 : given.max_finds;
+  if (given.max_finds != 0) wanted.max_finds = given.max_finds;
   if (given.queue_bytes != 0) wanted.queue_bytes = given.queue_bytes;
   return wanted;
 }

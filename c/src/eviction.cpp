@@ -22,8 +22,6 @@ static_assert(STATEPORT_EVICT_HIX == static_cast<int>(EvictionOrder::hix) &&
               STATEPORT_EVICT_MRU == static_cast<int>(EvictionOrder::mru) &&
               STATEPORT_EVICT_FILO == static_cast<int>(EvictionOrder::filo));
 
-constexpr std::int32_t all_samples = -1;
-
 }  // namespace
 
 MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_token) {
@@ -34,12 +32,12 @@ MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_
 NamedEviction read_eviction(const stateport_eviction_options* options, const char* argument) {
   const auto given = read_struct<stateport_eviction_options>(options, argument);
   const EvictionOrder order = enumerator(given.order, EvictionOrder::filo, "order");
-  require(given.samples >= all_samples, "samples", given.samples, "must be a number, 0 for the default or -1 for all");
+  require(given.samples >= -1, "samples", given.samples, "must be a number, 0 for the default or -1 for all");
   EvictionOptions wanted;
   if (given.benefit_linear != 0 || given.benefit_quadratic != 0)
     wanted.benefit = {given.benefit_linear, given.benefit_quadratic};
   if (given.positions != 0) wanted.positions = given.positions;
-  if (given.samples != 0) wanted.samples = given.samples == all_samples ? 0 : given.samples;
+  if (given.samples != 0) wanted.samples = given.samples;
   return {order, wanted, read_memory_cost(given.state_bytes, given.kv_bytes_per_token)};
 }
 

@@ -23,15 +23,6 @@ static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::store
               STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared));
 static_assert(lost_hit_count < STATEPORT_LOST_REASONS_MAX && STATEPORT_LOST_TIER_FAILED == lost_hit_count);
 
-constexpr std::int32_t every_token = 1;
-constexpr std::int32_t only_at_the_end = -1;
-
-std::int32_t scan_alignment(std::int32_t given) {
-  require(given >= only_at_the_end, "scan_alignment_tokens", given, "must be a distance, 0 or -1");
-  if (given == 0) return every_token;
-  return given == only_at_the_end ? 0 : given;
-}
-
 std::int32_t to_c(const std::optional<LostHit>& lost) noexcept {
   return lost ? static_cast<std::int32_t>(*lost) + 1 : STATEPORT_LOST_NOTHING;
 }
@@ -54,7 +45,7 @@ RequestCacheOptions read_cache_options(const stateport_request_cache_options* op
                              .unchecked_layout = given.unchecked_layout != 0,
                              .checkpoints = given.checkpoints,
                              .separate_checkpoints = given.separate_checkpoints != 0,
-                             .scan_alignment_tokens = scan_alignment(given.scan_alignment_tokens),
+                             .scan_alignment_tokens = given.scan_alignment_tokens,
                              .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
                              .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
                              .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
@@ -155,8 +146,8 @@ void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared) {
   clear_.reserve(cleared);
   copies_.reserve(rows);
   slots_.reserve(rows);
-  for (auto* const column : {&slot_count_, &read_column_, &read_bias_, &write_column_, &read_slot_,
-                             &read_recurrent_slot_, &write_slot_})
+  for (auto* const column :
+       {&slot_count_, &read_column_, &read_bias_, &write_column_, &read_slot_, &read_recurrent_slot_, &write_slot_})
     column->reserve(rows);
 }
 
@@ -221,8 +212,7 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(gro
   kv_.reserve(rows);
   kv_count_.reserve(rows);
   for (std::size_t group = 0; group < groups_.size(); ++group)
-    groups_[group].reserve(rows,
-                           rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0));
+    groups_[group].reserve(rows, rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0));
   if (!options.scrub) return;
   scrub_kv_.reserve(static_cast<std::size_t>(kv_blocks(options)));
   scrub_scratch_.reserve(static_cast<std::size_t>(scratch_slots(options)));

@@ -179,15 +179,17 @@ stateport_status stateport_request_cache_start(stateport_request_cache* cache, c
 }
 
 stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
-                                               const int64_t* budgets, size_t count, int64_t* tokens) {
+                                               const int64_t* budgets, size_t count, int64_t* tokens,
+                                               int64_t* least_budgets) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
     const auto named = array(requests, count, "requests");
     const auto given = array(budgets, count, "budgets");
     const auto room = array(tokens, count, "tokens");
-    std::vector<std::int64_t> chunks;
+    std::vector<PromptChunk> chunks;
     for (std::size_t i = 0; i < count; ++i) chunks.push_back(held->cache->chunk(RequestId{named[i]}, given[i]));
-    std::ranges::copy(chunks, room.begin());
+    std::ranges::transform(chunks, room.begin(), &PromptChunk::tokens);
+    if (least_budgets != nullptr) std::ranges::transform(chunks, least_budgets, &PromptChunk::least_budget);
   });
 }
 

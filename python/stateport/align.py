@@ -82,10 +82,10 @@ class AlignPlanner(_library.Object):
 
         add_requests → [ pre_step → copies, forward → accept → post_step → copies ]… → forget
 
-    Requests are slots below max_requests; negative ones are skipped. mode: one of "boundaries", "running", "all"."""
+    Requests are slots below max_requests; negative ones are skipped. mode: one of "align", "none", "all"."""
 
     def __init__(self, groups: Sequence[AlignGroup], *, max_requests: int, drafts: int = 0,
-                 mode: str = "boundaries") -> None:
+                 mode: str = "align") -> None:
         options = _options(groups, max_requests, drafts, mode)
         self._max_requests = max_requests
         super().__init__(_planner_create, _planner_destroy, ctypes.byref(options))
@@ -200,7 +200,7 @@ class AlignContext(_library.Object):
 
     def __init__(self, groups: Sequence[AlignGroup], *, max_requests: int, drafts: int = 0) -> None:
         ensure_started()
-        options = _options(groups, max_requests, drafts, "boundaries")
+        options = _options(groups, max_requests, drafts, "align")
         self._bound: tuple[object, ...] = ()
         self._table_rows = 0
         super().__init__(_create, _destroy, ctypes.byref(options))

@@ -16,7 +16,7 @@ from stateport.tier_options import MEDIA, TierOptions
 INDEXES = ("slots", "tree", "align")
 PLACEMENTS = ("passes", "last", "branch", "rungs", "every")
 SEARCHES = ("everywhere", "known", "device")
-ALIGN_MODES = ("boundaries", "running", "all")
+ALIGN_MODES = ("align", "none", "all")
 LOST_REASONS = ("nothing", "no_checkpoint", "off_grid", "evicted", "too_few_tokens", "locked_pool", "evicted_kv",
                 "never_stored", "tier_costs_more", "tier_failed")
 
@@ -40,7 +40,7 @@ class CacheOptions:
 
     index: how checkpoints are found: "slots" by block hash, "tree" by tokens, "align" by block-table column.
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
-    kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page; 0: 16). drafts: of a row, at most.
+    kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page). drafts: of a row, at most.
     layout_fingerprint: StateSpec.fingerprint (align: each group has its own); 0 is refused unless unchecked_layout.
     checkpoints: slots, tree: states that can be kept beside those of running requests.
     scan_alignment_tokens: slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0:
@@ -61,9 +61,9 @@ class CacheOptions:
     kv_tokens: int
     layout_fingerprint: int = 0
     checkpoints: int = 0
-    block_size_tokens: int = 0
+    block_size_tokens: int = 16
     drafts: int = 0
-    align_mode: str = "boundaries"
+    align_mode: str = "align"
     unchecked_layout: bool = False
     scan_alignment_tokens: int = 0
     decode_checkpoint_tokens: int = 0
@@ -75,7 +75,7 @@ class CacheOptions:
     cost_linear: float = 0.0
     cost_quadratic: float = 0.0
     placement: str = "passes"
-    position_tokens: int = 0
+    position_tokens: int = 64
     budget_bytes: int = 0
     spare_checkpoint_tokens: int = 0
     tiers: TierOptions | None = None
@@ -114,10 +114,11 @@ class StartedRequest:
     request: its number until it ends; then the number is refused. The low 32 bits (`request & 0xffffffff`) are below
     max_requests, and no two running requests have the same: an array index.
 
-    reused_tokens: the first pass begins here. lost: why not more is reused (one of LOST_REASONS); lost_tokens: whose KV
-    is cached beyond reused_tokens. load_tokens: > 0: more is on its way from a tier (load_bytes, from load_medium), and
-    the first pass begins behind so many tokens; until then `chunk` says 0. 0 tokens from "remote": that tier is being
-    asked first. Until then `loading` of the request is true."""
+    reused_tokens: the first pass begins here. lost_tokens: whose KV is cached beyond reused_tokens. lost: why no
+    more is reused, one of LOST_REASONS; without lost_tokens "never_stored". "nothing": all whole blocks before the
+    last token of the prompt are reused, or the request waits for a tier. load_tokens: > 0: more is on its way from
+    a tier (load_bytes, from load_medium), and the first pass begins behind so many tokens; until then `chunk` says
+    0. 0 tokens from "remote": that tier is being asked first. Until then `loading` of the request is true."""
 
     request: int
     reused_tokens: int

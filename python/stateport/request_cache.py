@@ -38,7 +38,7 @@ _describe = _library.function("request_cache_describe", HANDLE, POINTER)
 _state_slots = _library.function("request_cache_state_slots", HANDLE, SIZE, POINTER)
 _checkpoint_slots = _library.function("request_cache_checkpoint_slots", HANDLE, SIZE, POINTER)
 _start = _library.function("request_cache_start", HANDLE, POINTER, SIZE, POINTER, POINTER)
-_chunk = _library.function("request_cache_chunk", HANDLE, POINTER, POINTER, SIZE, POINTER)
+_chunk = _library.function("request_cache_chunk", HANDLE, POINTER, POINTER, SIZE, POINTER, POINTER)
 _plan = _library.function("request_cache_plan", HANDLE, POINTER, POINTER)
 _cancel = _library.function("request_cache_cancel", HANDLE, UINT64)
 _commit = _library.function("request_cache_commit", HANDLE, UINT64, POINTER, SIZE, POINTER, SIZE, POINTER)
@@ -133,13 +133,20 @@ class RequestCache(CacheTiers):
         return started(out)
 
     def chunk(self, requests: Any, budgets: Any) -> Int64s:
-        """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget, or
-        for a load. After the prompt: the budget."""
+        """[n] how many of the next budgets[i] tokens of each prompt to run in one pass; 0: wait for a larger budget
+        (least_budgets), or for a tier. After the prompt: the budget."""
         rows, wanted = int64s("requests", requests), int64s("budgets", budgets)
         _same_length("budgets", wanted, rows)
         tokens = np.empty(len(rows), np.int64)
-        _chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens))
+        _chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens), None)
         return tokens
+
+    def least_budgets(self, requests: Any) -> Int64s:
+        """[n] the smallest budget of each request for which `chunk` is not 0; 0: the request waits for a tier."""
+        rows = int64s("requests", requests)
+        unread, least = np.zeros(len(rows), np.int64), np.empty(len(rows), np.int64)
+        _chunk(self.handle, address(rows), address(unread), len(rows), address(unread), address(least))
+        return least
 
     def plan(self, requests: Any, tokens: Any, drafts: Any = None) -> PassPlan:
         """Plans one pass. Row i runs tokens[i] tokens of requests[i], the last drafts[i] of them proposed. Rows without

@@ -41,7 +41,7 @@ class TierOptions:
     `start`, it answers how many of these blocks, from the first one on, can be loaded from there. What it raises is
     printed, and is 0.
     remote_bytes: of images in a remote tier, shared with other caches, that this one remembers; `start` asks it what
-    else is there. max_finds: images of states that a request asks for, at most; 0: 4096, -1: none. A
+    else is there. max_finds: images of states that a request asks for, at most; -1: none. A
     request that ends does not wait for its answers; while more of these are missing than max_requests requests ask for
     at a time, nothing is asked for."""
 
@@ -56,7 +56,7 @@ class TierOptions:
     tokens_per_s: float = 0.0
     leading_blocks: LeadingBlocks | None = None
     remote_bytes: int = 0
-    max_finds: int = 0
+    max_finds: int = 4096
     remote_bytes_per_s: float = 0.0
     remote_latency_s: float = 0.0
 

@@ -241,6 +241,20 @@ def test_the_number_of_a_request_that_ended_ends_no_other_one(index: str) -> Non
     assert cache.running_requests == 0
 
 
+def test_a_budget_that_runs_nothing_is_answered_with_the_one_that_does() -> None:
+    cache = make("align", checkpoints=0, layout_fingerprint=0, scan_alignment_tokens=0,
+                 groups=[sp.StateGroup(16, 20, layout_fingerprint=3)])
+    request = cache.start(list(range(40)))
+    assert request is not None
+    assert cache.least_budgets([request.request]).tolist() == [16]
+    assert cache.chunk([request.request] * 2, [15, 16]).tolist() == [0, 16]
+    cache.abort(request.request)
+    other = make()
+    request = other.start(list(range(40)))
+    assert request is not None
+    assert other.least_budgets([request.request]).tolist() == [1]
+
+
 def answer(cache: sp.RequestCache, request: int) -> None:
     """The prompt and one token of decoding, whose state is published at the end of the request alone."""
     cache.commit(cache.plan([request], [len(cache.tokens(request))]), [1], [5])

@@ -85,7 +85,7 @@ def test_blocks_of_two_tenants_with_one_key_share_nothing(index: str, first: int
         writers: dict[int, Any] = {}
         for which in (first, 1 - first):
             started = cache.start(prompts[which], namespace=names[which])
-            assert started is not None and (started.reused_tokens, started.lost) == (0, "nothing")
+            assert started is not None and (started.reused_tokens, started.lost) == (0, "never_stored")
             cache.abort(started.request)
             assert serve(cache, prompts[which], names[which], writers, 4) == 0
         assert serve(cache, prompts[1 - first], names[1 - first], writers, 4) > 0

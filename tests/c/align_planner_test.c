@@ -65,7 +65,7 @@ static bool published(stateport_align_planner* planner, int32_t block, int64_t t
 }
 
 void test_align_planner(void) {
-  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_BOUNDARIES, 1);
+  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_MODE_ALIGN, 1);
   const int64_t computed = 0;
   step at = {.request = 1, .scheduled = block_tokens, .row = {2, 3, 5, 6}};
   CHECK_OK(stateport_align_planner_add_requests(planner, &at.request, &computed, 1));
@@ -112,14 +112,14 @@ void test_align_planner(void) {
   CHECK_OK(stateport_align_planner_destroy(planner));
 
   // The other modes plan no copies; mode all remembers the column of a step of drafts, after the step.
-  planner = make_planner(STATEPORT_ALIGN_ALL, 1);
+  planner = make_planner(STATEPORT_ALIGN_MODE_ALL, 1);
   CHECK_OK(stateport_align_planner_add_requests(planner, &at.request, &computed, 1));
   CHECK_OK(stateport_align_planner_pre_step(planner, &batch, &table, 1, &done));
   CHECK_OK(stateport_align_planner_post_step(planner, &batch, &table, 1, &done));
   CHECK_OK(stateport_align_planner_arrays(planner, 0, &arrays));
   CHECK(done.copies == 0 && arrays.columns[1] == 1);
   CHECK_OK(stateport_align_planner_destroy(planner));
-  planner = make_planner(STATEPORT_ALIGN_RUNNING, 1);
+  planner = make_planner(STATEPORT_ALIGN_MODE_NONE, 1);
   CHECK_OK(stateport_align_planner_add_requests(planner, &at.request, &computed, 1));
   CHECK_OK(stateport_align_planner_arrays(planner, 0, &arrays));
   CHECK_OK(stateport_align_planner_pre_step(planner, &batch, &table, 1, &done));
@@ -129,7 +129,7 @@ void test_align_planner(void) {
 }
 
 void test_align_retention(void) {
-  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_BOUNDARIES, 0);
+  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_MODE_ALIGN, 0);
   // Every second column, and the one that ends last before token 5.
   const int64_t boundary = block_tokens + 1;
   uint8_t keep[columns] = {9, 9, 9, 9};
@@ -180,7 +180,7 @@ void test_align_retention(void) {
 }
 
 void test_align_planner_refusals(void) {
-  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_BOUNDARIES, 1);
+  stateport_align_planner* planner = make_planner(STATEPORT_ALIGN_MODE_ALIGN, 1);
   const int32_t both[] = {0, 2};
   const int64_t counts[] = {4, 4};
   CHECK_REFUSED(stateport_align_planner_add_requests(planner, both, counts, 2), STATEPORT_INVALID_ARGUMENT,
@@ -236,7 +236,7 @@ void test_align_planner_refusals(void) {
   stateport_align_options options = {
       .size = sizeof options, .max_requests = 1, .groups = &group, .group_count = 1, .mode = 3};
   CHECK_REFUSED(stateport_align_planner_create(&options, &planner), STATEPORT_INVALID_ARGUMENT, "mode = 3");
-  options.mode = STATEPORT_ALIGN_BOUNDARIES;
+  options.mode = STATEPORT_ALIGN_MODE_ALIGN;
   CHECK_REFUSED(stateport_align_planner_create(&options, &planner), STATEPORT_INVALID_ARGUMENT,
                 "retention_tokens = -2");
   options.group_count = 0;

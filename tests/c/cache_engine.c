@@ -361,7 +361,8 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   CHECK(started.load_tokens == 0 ||
         (self->tiers != NULL && started.load_tokens > started.reused_tokens && started.load_tokens < count &&
          started.load_bytes > 0 && started.load_medium > STATEPORT_MEDIUM_DEVICE));
-  CHECK((started.lost == STATEPORT_LOST_NOTHING) == (started.lost_tokens == 0));
+  CHECK((started.lost == STATEPORT_LOST_NOTHING || started.lost == STATEPORT_LOST_NEVER_STORED) ==
+        (started.lost_tokens == 0));
   self->lost_tokens[started.lost] += started.lost_tokens;
   self->lost_tokens[STATEPORT_LOST_NEVER_STORED] += count - started.reused_tokens - started.lost_tokens;
   return true;
@@ -397,7 +398,7 @@ static engine_row next_row(engine* self, int index, int32_t budget) {
   if (computed < request->prompt) {
     const int64_t left = request->prompt - computed < budget ? request->prompt - computed : budget;
     int64_t tokens = 0;
-    CHECK_OK(stateport_request_cache_chunk(self->cache, &request->id, &left, 1, &tokens));
+    CHECK_OK(stateport_request_cache_chunk(self->cache, &request->id, &left, 1, &tokens, NULL));
     row.tokens = (int32_t)tokens;
     return row;
   }

@@ -364,7 +364,7 @@ def test_request_caches(stateport):
         assert done.value == 2 and [request.reused_tokens for request in started] == [0, 0]
         stateport.refuses(NO_CAPACITY, "requests", "request_cache_start", cache, prompts, 1, started, byref(done))
         chunks = (c_int64 * 2)()
-        stateport.request_cache_chunk(cache, int64s(*requests), (c_int64 * 2)(8, 8), 2, chunks)
+        stateport.request_cache_chunk(cache, int64s(*requests), (c_int64 * 2)(8, 8), 2, chunks, None)
         # By blocks prefill also stops where the same prompt hits: its last token is computed anyway.
         assert chunks[:] == ([4, 4] if index == ALIGN else [8, 8])
         starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))

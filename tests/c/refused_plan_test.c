@@ -100,7 +100,7 @@ static stateport_request_cache* make_cache(int32_t index) {
     options.group_count = 1;
     options.checkpoints = 0;
     options.placement = STATEPORT_PLACE_PASSES;
-    options.align_mode = STATEPORT_ALIGN_ALL;
+    options.align_mode = STATEPORT_ALIGN_MODE_ALL;
   }
   stateport_request_cache* cache = NULL;
   CHECK_OK(stateport_request_cache_create(&options, &cache));

@@ -140,8 +140,10 @@ static void refuse_plans(stateport_request_cache* cache) {
   int64_t chunk = 9;
   const int64_t budgets[] = {4, -1};
   const int64_t budget = -1;
-  CHECK_REFUSED(stateport_request_cache_chunk(cache, &request, &budget, 1, &chunk), STATEPORT_INVALID_ARGUMENT, "-1");
-  CHECK_REFUSED(stateport_request_cache_chunk(cache, stranger, budgets, 2, &chunk), STATEPORT_INVALID_ARGUMENT, "");
+  CHECK_REFUSED(stateport_request_cache_chunk(cache, &request, &budget, 1, &chunk, NULL), STATEPORT_INVALID_ARGUMENT,
+                "-1");
+  CHECK_REFUSED(stateport_request_cache_chunk(cache, stranger, budgets, 2, &chunk, NULL), STATEPORT_INVALID_ARGUMENT,
+                "");
   CHECK(chunk == 9 && computed(cache, request) == 0);
   CHECK_OK(stateport_request_cache_end(cache, &request, 1, STATEPORT_ABORTED, NULL));
 }

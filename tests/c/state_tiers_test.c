@@ -31,7 +31,7 @@ static void serve_from_host(tier_engine* engine) {
   for (int32_t prompt = 0; prompt < prompts; ++prompt) {
     const stateport_started_request started = tier_engine_serve(engine, prompt);
     CHECK(started.reused_tokens == 0 && started.load_tokens == 0 && started.load_medium == STATEPORT_MEDIUM_DEVICE);
-    CHECK(started.lost == STATEPORT_LOST_NOTHING);
+    CHECK(started.lost == STATEPORT_LOST_NEVER_STORED && started.lost_tokens == 0);
   }
   CHECK(count_events(engine->cache, STATEPORT_EVENT_STORED, STATEPORT_STATE, STATEPORT_MEDIUM_HOST) >= prompts - 4);
   int64_t loads = 0;

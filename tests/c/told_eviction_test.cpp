@@ -51,8 +51,8 @@ Policy random_policy(Random& random) {
   if (random.chance(50))
     policy.c.positions = policy.options.positions = static_cast<std::size_t>(random.between(4, 40));
   if (random.chance(70)) {
-    policy.options.samples = random.between32(0, 4);
-    policy.c.samples = policy.options.samples == 0 ? -1 : policy.options.samples;
+    const std::int32_t drawn = random.between32(0, 4);
+    policy.c.samples = policy.options.samples = drawn == 0 ? -1 : drawn;
   }
   return policy;
 }

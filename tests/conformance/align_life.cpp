@@ -61,7 +61,7 @@ Json AlignLife::registered() const {
 }
 
 void AlignLife::plan(const LifeStep& step) {
-  if (!step.foreign_chunk) expect_equal(cache_->chunk(request_, step.budget), step.tokens, "chunk");
+  if (!step.foreign_chunk) expect_equal(cache_->chunk(request_, step.budget).tokens, step.tokens, "chunk");
   const std::int64_t processed = cache_->computed(request_);
   const PassRow row{.request = request_, .tokens = step.tokens, .drafts = step.drafts};
   const PassPlan plan = cache_->plan({&row, 1});

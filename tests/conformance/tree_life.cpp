@@ -18,7 +18,7 @@ RequestCacheOptions options_of(const PrefixConfig& config) {
           .kv_tokens = config.kv_size,
           .layout_fingerprint = 7,
           .checkpoints = config.states - std::min(max_requests, config.states - 1),
-          .scan_alignment_tokens = 0,
+          .scan_alignment_tokens = -1,
           .eviction = EvictionOrder::lru};
 }
 

@@ -34,7 +34,7 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
   cache.kv_tokens += cache.max_request_tokens - options.max_tokens;
   if (name == "align" || name == "all") cache.index = CacheIndex::align;
   if (name == "slots") cache.index = CacheIndex::slots;
-  if (name == "tree-copy") cache.scan_alignment_tokens = 0;
+  if (name == "tree-copy") cache.scan_alignment_tokens = -1;
   // Two requests that compute one prefix at the same time both keep their blocks. Once the first has gone, each of its
   // blocks may still be the parent of a block of the second, and is not evicted before that.
   if (cache.index != CacheIndex::tree) cache.kv_tokens += options.max_tokens;

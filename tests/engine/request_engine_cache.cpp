@@ -45,7 +45,7 @@ void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens
 }
 
 std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t tokens) {
-  if (options_.fault != Fault::older_split) return cache_->chunk(id(sequence), tokens);
+  if (options_.fault != Fault::older_split) return cache_->chunk(id(sequence), tokens).tokens;
   return test::OlderSplit{.block = cache_->options().groups.back().block_size_tokens,
                           .prompt = sequence.prefill,
                           .total = sequence.prefill,

@@ -80,7 +80,8 @@ std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::ve
   while (std::ssize(cache.tokens(request)) < prompt_tokens + answer_tokens) {
     // A batch of one row; an engine has a row for each request that runs.
     const std::int64_t budget = cache.computed(request) < prompt_tokens ? 8 : 1;
-    const stateport::PassRow row{.request = request, .tokens = static_cast<std::int32_t>(cache.chunk(request, budget))};
+    const stateport::PassRow row{.request = request,
+                                 .tokens = static_cast<std::int32_t>(cache.chunk(request, budget).tokens)};
     const stateport::PassPlan plan = cache.plan({&row, 1});
     expect(plan.rows_without_room == 0, "no room: preempt a request");
 

@@ -140,7 +140,8 @@ void chunk(World& world) {
   const std::size_t room = requests == nullptr ? 0 : count;
   const auto* const budgets = world.maybe(world.room(room, &World::wide_number));
   auto* const tokens = world.maybe(world.room<std::int64_t>(room));
-  world.judge(stateport_request_cache_chunk(cache, requests, budgets, count, tokens));
+  auto* const least_budgets = world.maybe(world.room<std::int64_t>(room));
+  world.judge(stateport_request_cache_chunk(cache, requests, budgets, count, tokens, least_budgets));
 }
 
 std::size_t groups_of(World& world, const stateport_request_cache* cache) {
@@ -243,7 +244,7 @@ void run_pass(World& world) {
   const std::int64_t request = world.wide_number();
   const std::int64_t budget = 1 + world.input.below(16);
   std::int64_t tokens = 0;
-  stateport_status status = stateport_request_cache_chunk(cache, &request, &budget, 1, &tokens);
+  stateport_status status = stateport_request_cache_chunk(cache, &request, &budget, 1, &tokens, nullptr);
   const auto row_tokens = static_cast<std::int32_t>(tokens);
   const std::int32_t drafts = world.flag() * std::max(row_tokens - 1, 0);
   stateport_pass_batch batch = {sizeof batch, &request, &row_tokens, &drafts, 1};

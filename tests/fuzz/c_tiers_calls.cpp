@@ -402,7 +402,7 @@ void serve(DeviceWorld& world) {
     static_cast<void>(stateport_state_tiers_begin_transfers(tiers, nullptr, cache, nullptr));
     settle_served(tiers, cache);
     std::int64_t chunk = 0;
-    status = stateport_request_cache_chunk(cache, &started.request, &budget, 1, &chunk);
+    status = stateport_request_cache_chunk(cache, &started.request, &budget, 1, &chunk, nullptr);
     if (status != STATEPORT_OK || chunk == 0) break;
     const auto row_tokens = static_cast<std::int32_t>(chunk);
     stateport_pass_batch batch = {sizeof batch, &started.request, &row_tokens, nullptr, 1};

@@ -248,7 +248,8 @@ void Engine::start() {
   ++figures_.requests;
   must(search != PromptSearch::device || !started->load, "a load for a request that asked for none");
   must(started->load.has_value() == cache_->tiers()->is_loading(started->request), "a load that is not under way");
-  must(started->lost.has_value() == (started->lost_tokens > 0), "lost tokens without a reason");
+  must((started->lost.value_or(LostHit::never_stored) != LostHit::never_stored) == (started->lost_tokens > 0),
+       "lost tokens without a reason");
   must(started->reused_tokens < std::ssize(request.prompt), "a hit on a whole prompt");
   Live live{.request = request, .tokens = request.prompt, .told = request.prompt.size()};
   live.prompt = std::ssize(request.prompt);
@@ -300,7 +301,7 @@ std::vector<PassRow> Engine::next_rows() {
       for (const RunRow& row : pass_->rows)
         if (row.request == id && row.live && row.room) low += row.tokens - row.drafts;
     if (low < live.prompt) {
-      const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, random_.between(0, 120)));
+      const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, random_.between(0, 120)).tokens);
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
     } else if (low + 2 * (1 + options.drafts) + 1 < options.max_request_tokens) {
       std::int32_t drafts = random_.between32(0, options.drafts);

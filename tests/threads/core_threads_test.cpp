@@ -59,7 +59,7 @@ std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double
   while (cache.computed(started->request) < std::ssize(prompt)) {
     const std::int64_t left = std::ssize(prompt) - cache.computed(started->request);
     const PassRow row{.request = started->request,
-                      .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left))};
+                      .tokens = static_cast<std::int32_t>(cache.chunk(started->request, left).tokens)};
     const PassPlan plan = cache.plan({&row, 1});
     must(plan.rows_without_room == 0, "a row finds no room");
     move_all(cache);

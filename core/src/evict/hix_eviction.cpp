@@ -22,7 +22,7 @@ class HixEviction final : public LearningPolicy {
   std::string_view name() const noexcept override { return "hix"; }
   VictimTraits traits() const noexcept override {
     const std::int32_t all = std::numeric_limits<std::int32_t>::max();
-    return {.draws = options_.samples == 0 ? all : options_.samples};
+    return {.draws = options_.samples < 0 ? all : options_.samples};
   }
   bool observes_prompts() const noexcept override { return true; }
   bool is_worthless(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }
@@ -76,7 +76,8 @@ std::shared_ptr<EvictionPolicy> make_hix_eviction(const EvictionOptions& options
   check_memory_cost(memory);
   require(options.positions >= 1 && options.positions < UINT32_MAX, "positions",
           static_cast<std::int64_t>(options.positions), "must be at least 1, and 32-bit");
-  require(options.samples >= 0, "samples", options.samples, "must not be negative");
+  require(options.samples == -1 || options.samples >= 1, "samples", options.samples,
+          "must be at least 1, or -1 for all");
   return std::make_shared<HixEviction>(options, memory);
 }
 

@@ -3,6 +3,8 @@
 
 #include "tier/tier_contents.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +19,11 @@ struct PromptReach {
   std::int64_t usable_tokens = 0;        ///< no state behind these is of use
   double saved_s = 0;                    ///< by the best load that is known
 };
+
+/// Images of states that a request asks for, at most.
+[[nodiscard]] inline std::size_t most_finds(const TierOptions& options) noexcept {
+  return static_cast<std::size_t>(std::max(options.max_finds, 0));
+}
 
 /// What the remote tier is asked for a request, in two rounds: which states it has beyond all that are known below the
 /// device, and then which KV up to the deepest one. The second round names no more finds than the load would name
@@ -58,8 +65,7 @@ class TierFinds : protected TierContents {
         usable_states_(setup.states_apart ? all_media : below_device),
         grid_(setup.state_grid_tokens),
         asks_(setup.requests),
-        forgotten_finds_max_(setup.requests *
-                             std::max(static_cast<std::size_t>(options_.max_finds), setup.request_blocks)) {}
+        forgotten_finds_max_(setup.requests * std::max(most_finds(options_), setup.request_blocks)) {}
   ~TierFinds() = default;
 
   /// Where the state of a block is, if it is of use to a load of that block's KV.

@@ -144,7 +144,7 @@ ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget,
   if (options.eviction == EvictionOrder::gdsf) options.eviction_options.benefit = cost;
   if (policy == PolicyKind::hix) options.spare_blocks = spare_blocks;
   if (policy == PolicyKind::hix_exact) {
-    options.eviction_options.samples = 0;
+    options.eviction_options.samples = -1;
     options.eviction_options.positions = std::max<std::size_t>(states_of_request * workload.size(), 1);
   }
   return options;

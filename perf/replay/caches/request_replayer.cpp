@@ -205,7 +205,7 @@ RequestReplayer::Pass RequestReplayer::schedule() const {
   std::int64_t budget = options_.step_tokens_max;
   for (std::size_t i = 0; i < serving_.size(); ++i) {
     if (!serving_[i].request.valid() || computed_at_least(i) >= serving_[i].prompt) continue;
-    const std::int64_t tokens = cache_->chunk(serving_[i].request, budget);
+    const std::int64_t tokens = cache_->chunk(serving_[i].request, budget).tokens;
     if (tokens == 0) continue;
     pass.rows.push_back({.serving = i, .tokens = static_cast<std::int32_t>(tokens)});
     budget -= tokens;

@@ -124,7 +124,7 @@ Hit ServedCache::begin() {
   const std::int64_t matched = std::max(reused_tokens_, started->reused_tokens + started->lost_tokens);
   return {.matched_blocks = static_cast<std::int32_t>(matched / tokens_per_block),
           .hit_blocks = static_cast<std::int32_t>(reused_tokens_ / tokens_per_block),
-          .lost = started->lost};
+          .lost = started->lost_tokens > 0 ? started->lost : std::nullopt};
 }
 
 PassPlan ServedCache::plan() {

@@ -59,7 +59,7 @@ void FleetNode::begin_next(double now_s) {
   require_invariant(started.has_value(), "FleetNode", "a request finds no room though no other runs");
   current_->request = started->request;
   current_->result.device_hit_tokens = real_tokens(started->reused_tokens);
-  current_->result.lost = started->lost;
+  current_->result.lost = started->lost_tokens > 0 ? started->lost : std::nullopt;
   move(now_s);
   if (cache_->tiers() == nullptr || !cache_->tiers()->is_loading(current_->request)) compute(now_s);
 }

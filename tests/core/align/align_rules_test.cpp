@@ -152,6 +152,9 @@ TEST_CASE("every boundary that the chunks of a prompt pass is the end of a chunk
       const std::int64_t run = split_chunk({start, allowed, prompt, total, drops_block}, block);
       REQUIRE(run >= 0);
       REQUIRE(run <= allowed);
+      const std::int64_t least = least_chunk({start, allowed, prompt, total, drops_block}, block);
+      REQUIRE(split_chunk({start, least, prompt, total, drops_block}, block) > 0);
+      REQUIRE(split_chunk({start, least - 1, prompt, total, drops_block}, block) == 0);
       const std::int64_t end = start + run;
       REQUIRE((run == 0 || end >= prefill || end % block == 0));
       if (start % block != 0) REQUIRE(end <= floor_to(start, block) + block);

@@ -58,12 +58,14 @@ void check_shares_nothing(const RequestCacheOptions& options, std::size_t which,
     const StartedRequest strange = server.serve(salted_prompt(other, more), {.salt = other.salt});
     CHECK(strange.reused_tokens == 0);
     CHECK(!strange.load.value_or(TierLoad{}).tokens);
-    CHECK(!strange.lost);
+    CHECK(strange.lost.has_value() != strange.load.has_value());
+    CHECK(strange.lost.value_or(LostHit::never_stored) == LostHit::never_stored);
     // Nor does the salt of one make the tokens of the other its own.
     const StartedRequest mixed = server.serve(salted_prompt(block, more), {.salt = other.salt});
     CHECK(mixed.reused_tokens == 0);
     CHECK(!mixed.load.value_or(TierLoad{}).tokens);
-    CHECK(!mixed.lost);
+    CHECK(mixed.lost.has_value() != mixed.load.has_value());
+    CHECK(mixed.lost.value_or(LostHit::never_stored) == LostHit::never_stored);
     CHECK(server.cache->stats().hit_tokens == 0);
     // What is its own does come back, also while the other one's is on the device. What was on the device when its key
     // was taken may have gone.

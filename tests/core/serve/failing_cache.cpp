@@ -139,18 +139,22 @@ class FailingCache::Tiers final : public CacheTiers {
   }
   std::size_t transfers_to_take() const noexcept override { return subject().transfers_to_take(); }
   std::int32_t settle(std::span<const TransferResult> results) override {
-    return cache_.call("settle", [&](RequestCache& cache) { return cache.tiers()->settle(results); }, same_value);
+    return cache_.call(
+        "settle", [&](RequestCache& cache) { return cache.tiers()->settle(results); }, same_value);
   }
   bool is_loading(RequestId request) const override { return subject().is_loading(request); }
   std::size_t transfers_under_way() const noexcept override { return subject().transfers_under_way(); }
   void drain() override {
-    cache_.call("drain", [](RequestCache& cache) { return cache.tiers()->drain(), 0; }, same_value);
+    cache_.call(
+        "drain", [](RequestCache& cache) { return cache.tiers()->drain(), 0; }, same_value);
   }
   bool attach(Medium medium, const ImageKey& image) override {
-    return cache_.call("attach", [&](RequestCache& cache) { return cache.tiers()->attach(medium, image); }, same_value);
+    return cache_.call(
+        "attach", [&](RequestCache& cache) { return cache.tiers()->attach(medium, image); }, same_value);
   }
   void set_speeds(const TierSpeeds& speeds) override {
-    cache_.call("set_speeds", [&](RequestCache& cache) { return cache.tiers()->set_speeds(speeds), 0; }, same_value);
+    cache_.call(
+        "set_speeds", [&](RequestCache& cache) { return cache.tiers()->set_speeds(speeds), 0; }, same_value);
   }
   TierUsage usage(Medium medium) const override { return subject().usage(medium); }
 
@@ -196,30 +200,33 @@ void FailingCache::check_same() const {
 }
 
 std::optional<StartedRequest> FailingCache::start(const Prompt& prompt) {
-  const auto started = call("start", [&](RequestCache& cache) { return cache.start(prompt); }, same_start);
+  const auto started = call(
+      "start", [&](RequestCache& cache) { return cache.start(prompt); }, same_start);
   if (started) running_.insert(started->request);
   return started;
 }
 
-std::int64_t FailingCache::chunk(RequestId request, std::int64_t budget_tokens) const {
+PromptChunk FailingCache::chunk(RequestId request, std::int64_t budget_tokens) const {
   return const_cast<FailingCache*>(this)->call(
       "chunk", [&](RequestCache& cache) { return cache.chunk(request, budget_tokens); }, same_value);
 }
 
 PassPlan FailingCache::plan(std::span<const PassRow> rows) {
-  const PassPlan plan = call("plan", [&](RequestCache& cache) { return cache.plan(rows); }, same_plan);
+  const PassPlan plan = call(
+      "plan", [&](RequestCache& cache) { return cache.plan(rows); }, same_plan);
   keep_plan(plan);
   return plan;
 }
 
 void FailingCache::cancel(PassId pass) {
-  call("cancel", [&](RequestCache& cache) { return cache.cancel(pass), 0; }, same_value);
+  call(
+      "cancel", [&](RequestCache& cache) { return cache.cancel(pass), 0; }, same_value);
   plan_.reset();
 }
 
 PassCommit FailingCache::commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
-  const PassCommit commit =
-      call("commit", [&](RequestCache& cache) { return cache.commit(pass, counts, sampled); }, same_commit);
+  const PassCommit commit = call(
+      "commit", [&](RequestCache& cache) { return cache.commit(pass, counts, sampled); }, same_commit);
   plan_.reset();
   if (commit.next) keep_plan(*commit.next);
   return commit;
@@ -235,7 +242,8 @@ CopyPlan FailingCache::end(RequestId request, RequestEnd how, const ReuseHint& h
 }
 
 void FailingCache::reset() {
-  call("reset", [](RequestCache& cache) { return cache.reset(), 0; }, same_value);
+  call(
+      "reset", [](RequestCache& cache) { return cache.reset(), 0; }, same_value);
 }
 
 std::size_t FailingCache::take_events(std::span<CacheEvent> out) {

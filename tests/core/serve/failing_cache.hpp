@@ -23,7 +23,7 @@ class FailingCache final : public RequestCache {
   ~FailingCache() override;
 
   [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) override;
-  [[nodiscard]] std::int64_t chunk(RequestId request, std::int64_t budget_tokens) const override;
+  [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override;
   [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) override;
   void cancel(PassId pass) override;
   [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,

@@ -31,6 +31,7 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
                               .hash = BlockHashKind::xxh3_128,
                               .overlap = random.chance(50),
                               .events = random.chance(50)};
+  if (options.scan_alignment_tokens == 0) options.scan_alignment_tokens = -1;  // 0 is 1
   options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);
   options.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
   options.layout_fingerprint = 3;
@@ -72,7 +73,10 @@ TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
   if ((kinds & 2) != 0) tiers.file_bytes = 2 * room();
   if ((kinds & 4) != 0) tiers.remote_bytes = 3 * room();
   tiers.write_through = kinds > 1 && random.chance(30);
-  if (random.chance(20)) tiers.max_finds = random.between32(0, 8);
+  if (random.chance(20)) {
+    const std::int32_t finds = random.between32(0, 8);
+    tiers.max_finds = finds == 0 ? -1 : finds;
+  }
   if (random.chance(20)) tiers.queue_bytes = room();
   if (random.chance(30)) {
     tiers.host_bytes_per_s = 100;
@@ -205,6 +209,28 @@ RandomEngine::Tokens RandomEngine::seen(const Live& live, std::int64_t first, st
   return seen(live.names, first, Tokens(live.tokens.begin() + first, live.tokens.begin() + end));
 }
 
+/// A request that starts says what the statistics say, and has a reason if it computes a whole block.
+void RandomEngine::check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const {
+  const std::int64_t usable = (std::ssize(prompt) - 1) / options_.block_size_tokens * options_.block_size_tokens;
+  if (started.load) {
+    REQUIRE(!started.lost);
+    REQUIRE(started.lost_tokens == 0);
+    REQUIRE(cache_->stats().requests == before.requests);
+    return;
+  }
+  REQUIRE(started.lost.has_value() == (started.reused_tokens < usable || started.lost_tokens > 0));
+  REQUIRE((started.lost_tokens > 0) == (started.lost.value_or(LostHit::never_stored) != LostHit::never_stored));
+  const CacheStats now = cache_->stats();
+  for (int i = 0; i < lost_hit_count; ++i) {
+    const auto reason = static_cast<LostHit>(i);
+    const std::int64_t tokens = now.of(reason).tokens - before.of(reason).tokens;
+    if (reason == LostHit::never_stored)
+      REQUIRE(tokens == std::ssize(prompt) - started.reused_tokens - started.lost_tokens);
+    else
+      REQUIRE(tokens == (started.lost == reason ? started.lost_tokens : 0));
+  }
+}
+
 void RandomEngine::start() {
   if (options_.tiers.enabled() && !may_begin()) return;
   const auto& [prompt, names] = random_prompt();
@@ -215,6 +241,7 @@ void RandomEngine::start() {
   const MediaKey media{.id = "image", .first_token = names.media_at};
   PromptSearch search = PromptSearch::everywhere;
   if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
+  const CacheStats before = cache_->stats();
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
                                       .media = std::span(&media, names.media_at >= 0 ? 1 : 0),
@@ -226,7 +253,7 @@ void RandomEngine::start() {
   if (search == PromptSearch::known && started->load) REQUIRE(started->load->tokens > 0);
   hits += started->reused_tokens > 0;
   if (options_.tiers.enabled()) REQUIRE(started->load.has_value() == cache_->tiers()->is_loading(started->request));
-  REQUIRE(started->lost.has_value() == (started->lost_tokens > 0));
+  check_loss(*started, prompt, before);
   if (started->lost == LostHit::evicted) REQUIRE(cache_->usage().evicted_states > 0);
   tenants_[started->request] = tenant_of(names);
   running_[started->request] = {.tokens = prompt,
@@ -269,7 +296,9 @@ void RandomEngine::plan() {
         }
     const std::int64_t low = cache_->computed(id) + (under_way ? under_way->tokens - under_way->drafts : 0);
     if (low < live.prompt) {
-      const auto tokens = static_cast<std::int32_t>(cache_->chunk(id, budget));
+      const PromptChunk chunk = cache_->chunk(id, budget);
+      REQUIRE((chunk.tokens > 0) == (chunk.least_budget > 0 && budget >= chunk.least_budget));
+      const auto tokens = static_cast<std::int32_t>(chunk.tokens);
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
     } else if (low + 2 * (1 + options_.drafts) + 1 < options_.max_request_tokens) {
       std::int32_t drafts = random_.between32(0, options_.drafts);

@@ -101,6 +101,7 @@ class RandomEngine {
   RequestId pick();
   ReuseHint random_hint();
   void start();
+  void check_loss(const StartedRequest& started, const Tokens& prompt, const CacheStats& before) const;
   [[nodiscard]] Old random_prompt();
   [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);
   [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);

@@ -70,7 +70,7 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
     CHECK(started.load->bytes == 0);
     CHECK(started.load->medium == Medium::remote);
     CHECK(server.cache->tiers()->is_loading(started.request));
-    CHECK(server.cache->chunk(started.request, 100) == 0);
+    CHECK(server.cache->chunk(started.request, 100) == PromptChunk{});
     // The states first, from the longest prefix on; then the KV before the deepest one that is there; then all of that.
     CHECK(server.cache->tiers()->settle(server.carry_out(TransferStatus::done)) == 0);
     CHECK(tokens_of(of(server.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24, 20, 16, 12, 8, 4});
@@ -121,7 +121,7 @@ TEST_CASE("a request asks for so many states at most, those of the longest prefi
     CHECK(two.other.cache->start({.tokens = two.prompt})->load);
     two.other.move_all();
     CHECK(tokens_of(of(two.other.seen, Transfer::Kind::find)) == std::vector<std::int64_t>{32, 28, 24});
-    Two none(small(index, remote), with_finds(index, 0));
+    Two none(small(index, remote), with_finds(index, -1));
     CHECK_FALSE(none.other.serve(none.prompt).load);
     CHECK(none.usage().asked_images == 0);
   }
@@ -136,7 +136,7 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
       const StartedRequest unknown = *cache.start({.tokens = two.prompt, .search = search});
       CHECK_FALSE(unknown.load);
       CHECK(unknown.reused_tokens == 0);
-      CHECK(cache.chunk(unknown.request, 100) > 0);
+      CHECK(cache.chunk(unknown.request, 100).tokens > 0);
       cache.end(unknown.request, RequestEnd::aborted);
     }
     CHECK(two.usage().asked_images == 0);

@@ -214,7 +214,7 @@ TEST_CASE("a state that went while its prompt waited is made again") {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
     options.max_requests = 2;
-    options.scan_alignment_tokens = 0;  // the state at the end of the prompt is kept
+    options.scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
     const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2, 3, 4}, .extra = 0};
     serve(*cache, whole);
@@ -265,7 +265,7 @@ TEST_CASE("a state that is there, and leaves the forward no token, costs no othe
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
-    options.scan_alignment_tokens = 0;  // the state at the end of the prompt is kept
+    options.scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
     const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2}, .extra = 0};
     serve(*cache, whole);

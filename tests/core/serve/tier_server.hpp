@@ -81,7 +81,7 @@ struct Server {
   void run(RequestId request, const Tokens& prompt) {
     while (cache->computed(request) < std::ssize(prompt)) {
       const std::int64_t start = cache->computed(request);
-      const auto count = static_cast<std::int32_t>(cache->chunk(request, std::ssize(prompt) - start));
+      const auto count = static_cast<std::int32_t>(cache->chunk(request, std::ssize(prompt) - start).tokens);
       const PassRow row{.request = request, .tokens = count};
       const PassPlan plan = cache->plan({&row, 1});
       REQUIRE(plan.rows_without_room == 0);

@@ -330,15 +330,18 @@ void release_one(test::Random& random, Cache& cache, Blocks& held) {
   held.pop_back();
 }
 
+std::shared_ptr<EvictionPolicy> random_policy(test::Random& random, std::size_t which) {
+  const std::int32_t drawn = random.between32(0, 3);
+  if (which >= std::size(slot_orders)) return std::make_shared<SlotWitness>(drawn);
+  return make_eviction_policy(slot_orders[which], {.positions = 32, .samples = drawn == 0 ? -1 : drawn});
+}
+
 }  // namespace
 
 TEST_CASE("with any policy a slot allocator evicts as many states as it must, and only those it may") {
   test::for_each_seed(2000, [](test::Random& random, std::uint64_t seed) {
     const std::size_t which = seed % (2 * std::size(slot_orders));
-    const std::shared_ptr<EvictionPolicy> policy =
-        which < std::size(slot_orders)
-            ? make_eviction_policy(slot_orders[which], {.positions = 32, .samples = random.between32(0, 3)})
-            : std::make_shared<SlotWitness>(random.between32(0, 3));
+    const std::shared_ptr<EvictionPolicy> policy = random_policy(random, which);
     CAPTURE(policy->name());
     Cache cache(random.between32(0, 6), policy, random.between32(2, 10));
     std::map<SlotId, int> pins;

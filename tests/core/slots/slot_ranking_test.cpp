@@ -33,7 +33,7 @@ class SavedTokens final : public LearningPolicy {
 std::shared_ptr<EvictionPolicy> make_policy(std::int64_t which) {
   if (which == 0) return std::make_shared<SavedTokens>();
   if (which == 1) return make_eviction_policy(EvictionOrder::gdsf);
-  return make_eviction_policy(EvictionOrder::hix, {.positions = 64, .samples = 0});
+  return make_eviction_policy(EvictionOrder::hix, {.positions = 64, .samples = -1});
 }
 
 /// Blocks of prompts that begin alike: the prompt of a block goes on from that of its parent.

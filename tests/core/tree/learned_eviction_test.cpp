@@ -99,7 +99,8 @@ std::vector<Token> drawn_prompt(Random& random) {
 }
 
 void serve_at_random(Random& random, EvictionOrder order) {
-  const auto samples = static_cast<std::int32_t>(random.between(0, 4));
+  const auto drawn = static_cast<std::int32_t>(random.between(0, 4));
+  const std::int32_t samples = drawn == 0 ? -1 : drawn;
   Served served(options_of(order, samples));
   Served twin(options_of(order, samples));
   double now_s = 0;
@@ -169,7 +170,7 @@ TEST_CASE("hix gives up prompts that nobody continued before the one that is alw
 }
 
 TEST_CASE("leaves that no request can continue from go first") {
-  Served served(options_of(EvictionOrder::hix, 0));
+  Served served(options_of(EvictionOrder::hix, -1));
   served.request(std::vector<Token>(6, 1), 0, 6, {});
   const std::vector<Token> useless(5, 2);
   const std::vector<KvIndex> kv = {100, 101, 102, 103, 104};
@@ -180,7 +181,7 @@ TEST_CASE("leaves that no request can continue from go first") {
 }
 
 TEST_CASE("for bytes the KV above a leaf goes with it, up to the next fork or state") {
-  Served served(options_of(EvictionOrder::hix, 0));
+  Served served(options_of(EvictionOrder::hix, -1));
   const std::vector<Token> prompt = {1, 2, 3, 4, 5, 6, 7, 8};
   for (const int end : {2, 4, 6, 8})
     served.request({prompt.begin(), prompt.begin() + end}, 0, static_cast<std::size_t>(end), {});

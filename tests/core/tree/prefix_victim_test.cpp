@@ -195,7 +195,9 @@ class Watched {
 
 TEST_CASE("a listener is told what each victim held before it goes, and may keep its slot") {
   test::for_each_seed(300, [](Random& random, std::uint64_t seed) {
-    Watched watched(victim_orders[random.between(0, 8)], random.between32(0, 3), 20, seed);
+    const EvictionOrder order = victim_orders[random.between(0, 8)];
+    const std::int32_t drawn = random.between32(0, 3);
+    Watched watched(order, drawn == 0 ? -1 : drawn, 20, seed);
     for (int step = 0; step < 60; ++step) {
       watched.step();
       if (watched.kept.size() > 6) break;  // nobody gives slots back here
@@ -208,7 +210,8 @@ TEST_CASE("a listener is told what each victim held before it goes, and may keep
 TEST_CASE("a peek names the next victim of each kind, and a tree that is peeked at stays like its twin") {
   test::for_each_seed(300, [](Random& random, std::uint64_t seed) {
     const EvictionOrder order = victim_orders[random.between(0, 8)];
-    const std::int32_t samples = random.between32(0, 3);
+    const std::int32_t drawn = random.between32(0, 3);
+    const std::int32_t samples = drawn == 0 ? -1 : drawn;
     Watched peeked(order, samples, 0, seed);
     Watched twin(order, samples, 0, seed);
     for (int step = 0; step < 60; ++step) {

@@ -23,7 +23,7 @@ typedef struct stateport_align_binding {
   int32_t columns;             ///< ids of a row
 } stateport_align_binding;
 
-/// In mode STATEPORT_ALIGN_BOUNDARIES alone.
+/// In mode STATEPORT_ALIGN_MODE_ALIGN alone.
 stateport_status stateport_align_create(const stateport_align_options* options, stateport_align** out);
 stateport_status stateport_align_destroy(stateport_align* align);
 /// One binding per group; again after the engine moved its tensors. Waits for an upload; no other call does.

@@ -12,9 +12,9 @@ extern "C" {
 
 /// What a block table of states keeps.
 typedef enum stateport_align_mode {
-  STATEPORT_ALIGN_BOUNDARIES = 0,  ///< the running window, and the state at each block boundary that a step reaches
-  STATEPORT_ALIGN_RUNNING,         ///< the running window alone
-  STATEPORT_ALIGN_ALL              ///< the scan kernel itself writes the state at each boundary
+  STATEPORT_ALIGN_MODE_ALIGN = 0,  ///< the running window, and the state at each block boundary that a step reaches
+  STATEPORT_ALIGN_MODE_NONE,       ///< the running window alone
+  STATEPORT_ALIGN_MODE_ALL         ///< the scan kernel itself writes the state at each boundary
 } stateport_align_mode;
 
 /// Layers that share a block table.

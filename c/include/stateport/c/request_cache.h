@@ -131,9 +131,11 @@ stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cach
 stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
                                                size_t count, stateport_started_request* out, size_t* done);
 /// How many of the next budgets[i] tokens of each prompt to run in one pass: tokens [count]; 0: wait for a larger
-/// budget. After the prompt: the budget. With a pass outstanding: behind that.
+/// budget, or for a tier. After the prompt: the budget. With a pass outstanding: behind that. least_budgets: null, or
+/// [count]: the smallest budget for which tokens[i] is not 0; 0: the request waits for a tier.
 stateport_status stateport_request_cache_chunk(stateport_request_cache* cache, const int64_t* requests,
-                                               const int64_t* budgets, size_t count, int64_t* tokens);
+                                               const int64_t* budgets, size_t count, int64_t* tokens,
+                                               int64_t* least_budgets);
 /// Plans one pass. Rows without room are named; the others run. Refused: a request that does not run or is named twice,
 /// counts that do not fit.
 stateport_status stateport_request_cache_plan(stateport_request_cache* cache, const stateport_pass_batch* batch,

@@ -127,9 +127,9 @@ class StateTiers {
   /// images removes them: `no_room` says that the tier is full, or staging memory or a queue is for now. Throws as
   /// execute. O(images).
   TransferId put(const Stream& stream, std::span<const SlotImage> images, Medium to = Medium::host);
-  TransferId put(const Stream& stream, const ImageKey& image, SlotId slot) {
+  TransferId put(const Stream& stream, const ImageKey& image, SlotId slot, Medium to = Medium::host) {
     const SlotImage one{image, slot};
-    return put(stream, {&one, 1});
+    return put(stream, {&one, 1}, to);
   }
   /// Loads images into slots, from host memory or, where it does not hold them, from files, or else from the remote
   /// tier: once their puts are answered. Numbers and throws as put.

@@ -171,13 +171,13 @@ struct EvictionOptions {
   ComputeCost benefit;  ///< what a hit saves
   /// hix: positions whose history is remembered, cached or not. 64 bytes each.
   std::size_t positions = 16384;
-  /// hix: candidates drawn in turn for a victim, beside the best left over from before; 0: all are compared.
+  /// hix: candidates drawn in turn for a victim, beside the best left over from before; -1: all are compared.
   std::int32_t samples = 24;
 };
 
 /// A policy that weighs states and KV by `memory`, of which only the ratio counts. Throws InvalidArgument for a value
 /// that is not an enumerator, for a benefit that check_compute_cost refuses and, for gdsf and hix, for a cost of memory
-/// or positions < 1 and samples < 0.
+/// or positions < 1, and for samples that are neither -1 nor >= 1.
 [[nodiscard]] std::shared_ptr<EvictionPolicy> make_eviction_policy(EvictionOrder order,
                                                                    const EvictionOptions& options = {},
                                                                    const MemoryCost& memory = {});

@@ -43,7 +43,7 @@ struct TierOptions {
   /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. For each block of KV that so
   /// many bytes have room for (each state, with kv_elsewhere) the cache itself takes some 250 bytes, in every tier.
   std::int64_t remote_bytes = 0;
-  /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; 0: for nothing.
+  /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; -1: for nothing.
   /// KV is asked for only up to the deepest state that is known or found. A request that ends does not wait for its
   /// answers; while more of these are missing than max_requests requests ask for at a time, nothing is asked for.
   std::int32_t max_finds = 4096;
