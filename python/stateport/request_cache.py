@@ -108,7 +108,8 @@ class RequestCache(CacheTiers):
               hint: ReuseHint | None = None, now_s: float = 0.0,
               search: str = "everywhere") -> StartedRequest | None:
         """Looks a prompt up (int32 [n]; of a request that starts again: prompt and output so far) and takes what it
-        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back.
+        needs to run. None: there is no room, and nothing was taken. now_s: the caller's clock; never goes back but
+        after `reset`.
         search: "everywhere"; "known", the remote tier is not asked what it has; "device", nothing is loaded."""
         if search not in SEARCHES:
             raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")

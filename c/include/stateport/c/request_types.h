@@ -29,7 +29,7 @@ typedef struct stateport_prompt {
   const stateport_media_key* media;
   size_t media_count;
   const stateport_reuse_hint* hint;  ///< null: nothing is known
-  double now_s;                      ///< the caller's clock in seconds; never goes back
+  double now_s;                      ///< the caller's clock in seconds; never goes back but after a reset
   int32_t search;                    ///< stateport_prompt_search
 } stateport_prompt;
 
