@@ -126,7 +126,7 @@ class VictimOrder {
     return next_ranked(source);
   }
 
-  /// Whether `index` is evicted before `other`, of which either need not be a candidate. Not for the strategy draw.
+  /// Whether `index` is evicted before `other`, of which either need not be a candidate.
   template <class Source>
   [[nodiscard]] bool precedes(const Source& source, std::uint32_t index, std::uint32_t other) const noexcept {
     if (strategy_ == VictimStrategy::list) return source.tick(index) < source.tick(other);

@@ -38,6 +38,14 @@ inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
   return options;
 }
 
+/// Room for so many checkpoints beside a running request. Index align counts the blocks of running requests, too.
+inline void set_checkpoints(RequestCacheOptions& options, std::int32_t checkpoints, std::int32_t blocks_of_align) {
+  if (options.index == CacheIndex::align)
+    options.groups[0].blocks = blocks_of_align;
+  else
+    options.checkpoints = checkpoints;
+}
+
 inline constexpr TierOptions host = {.host_bytes = 4000};
 
 /// A cache, its memory, and one request at a time.

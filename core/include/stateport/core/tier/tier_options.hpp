@@ -54,7 +54,8 @@ struct TierOptions {
   /// Stores and moves that are under way may have so many bytes. What does not fit is dropped and counted.
   std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
   /// Every checkpoint goes to the slowest tier as soon as it is made; false: when the device gives it up, to the
-  /// fastest, and further down when that gives it up.
+  /// fastest, and further down when that gives it up. A full tier gets a checkpoint that it has evicted again only in
+  /// place of one that the order of eviction evicts before it.
   bool write_through = false;
   /// See TierSpeeds. A hit below the device is taken if loading it takes less time than computing it; every such hit is
   /// taken unless all that it needs is known.
