@@ -71,6 +71,17 @@ class Gate {
   bool open_ = false;
 };
 
+/// One write waits at the gate before its data are durable.
+class SlowWrite final : public FileCalls {
+ public:
+  int synchronize_data(int file) override {
+    if (is_next_slow.exchange(false)) gate.pass();
+    return FileCalls::synchronize_data(file);
+  }
+  Gate gate;
+  std::atomic<bool> is_next_slow = false;
+};
+
 /// A test that fails does not leave a call waiting, for which its tier waits at the end.
 class OpenAtEnd {
  public:
@@ -365,22 +376,14 @@ TEST_CASE("an image that is held is not written again") {
 TEST_CASE("an image that is found damaged while it is written with others is there when they are") {
   Fixture fixture;
   fixture.options.lanes = 2;
-  class SlowWrites : public FileCalls {
-   public:
-    int synchronize_data(int file) override {
-      if (is_slow) gate.pass();
-      return FileCalls::synchronize_data(file);
-    }
-    Gate gate;
-    std::atomic<bool> is_slow = false;
-  } calls;
+  SlowWrite calls;
   FileTier tier = fixture.open(calls);
   const OpenAtEnd open_gate(calls.gate);
   REQUIRE(write_images(tier, fixture.layouts, {kv_key(1)}) == TransferStatus::done);
   const std::string file = names(fixture.folder.images(), ".img").at(0);
   flip_bit(std::filesystem::path(fixture.folder.images()) / file,
            8 * layout_of(fixture.layouts, kv_key(1)).section_offset(0));
-  calls.is_slow = true;
+  calls.is_next_slow = true;
   const AlignedBytes memory = image_of(fixture.layouts, kv_key(1));
   const AlignedBytes more = image_of(fixture.layouts, kv_key(2));
   const std::array images = {FileImage{kv_key(1), memory.data()}, FileImage{kv_key(2), more.data()}};
@@ -405,17 +408,8 @@ TEST_CASE("an image that is found damaged while it is written with others is the
 TEST_CASE("an image that is removed and written again is there, whichever of the writes ends first") {
   Fixture fixture;
   fixture.options.lanes = 2;
-  class SlowFirst : public FileCalls {
-   public:
-    int synchronize_data(int file) override {
-      if (!later_.exchange(true)) gate.pass();
-      return FileCalls::synchronize_data(file);
-    }
-    Gate gate;
-
-   private:
-    std::atomic<bool> later_ = false;
-  } calls;
+  SlowWrite calls;
+  calls.is_next_slow = true;
   std::optional<FileTier> tier = fixture.open(calls);
   const OpenAtEnd open_gate(calls.gate);
   const AlignedBytes memory = image_of(fixture.layouts, kv_key(1));
