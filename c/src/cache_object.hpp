@@ -55,8 +55,8 @@ struct CacheObject final : Object {
         plan(cache->options()),
         commits(groups) {
     const auto requests = static_cast<std::size_t>(options.max_requests);
-    for (GroupCommitArrays& commit : commits) commit.reserve(requests);
-    state.reserve(1, 0);
+    for (GroupCommitArrays& commit : commits) commit.reserve(requests, saves_max(cache->options()));
+    state.reserve(1, 0, 0);
     end_copies.reserve(1);
   }
 

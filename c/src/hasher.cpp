@@ -30,7 +30,7 @@ BlockHasher make_hasher(const stateport_hash_options& options) {
                       .seed = options.seed});
 }
 
-/// Of the whole request; their names are the caller's.
+/// Of the whole request.
 std::vector<ExtraKey> request_keys(const stateport_hash_options& options) {
   std::vector<ExtraKey> keys;
   // A name that is null has no bytes; one of 0 bytes is a name.
@@ -43,23 +43,16 @@ std::vector<ExtraKey> request_keys(const stateport_hash_options& options) {
   return keys;
 }
 
-/// An extra key that keeps its name, until its block is complete.
-struct OwnedKey {
-  ExtraKey::Kind kind;
-  std::string id;
-  std::int64_t first_token;  ///< from the start of the prompt
-};
-
 struct HasherObject final : Object {
   static constexpr Kind kind = Kind::hasher;
 
   explicit HasherObject(const stateport_hash_options& options) : Object(kind), hasher(make_hasher(options)) {
-    for (const ExtraKey& key : request_keys(options)) whole.push_back({key.kind, std::string(key.id), 0});
+    whole = request_keys(options);
     reset();
   }
 
   void reset() {
-    std::vector<OwnedKey> begun = whole;
+    std::vector<ExtraKey> begun = whole;
     keys = std::move(begun);
     pending.clear();
     parent = {};
@@ -69,8 +62,9 @@ struct HasherObject final : Object {
   [[nodiscard]] std::size_t block_size() const { return static_cast<std::size_t>(hasher.options().block_size_tokens); }
 
   BlockHasher hasher;
-  std::vector<OwnedKey> whole;  ///< of every prompt
-  std::vector<OwnedKey> keys;   ///< of blocks that are not complete, ascending in first_token
+  std::vector<ExtraKey> whole;  ///< of every prompt
+  /// Of blocks that are not complete; first_token ascends, and counts from the start of the prompt.
+  std::vector<ExtraKey> keys;
   std::vector<std::int32_t> pending;
   BlockDigest parent;  ///< of the last complete block
   std::int64_t hashed_tokens = 0;
@@ -79,7 +73,7 @@ struct HasherObject final : Object {
 /// What is known of a prompt's end: copied, so that a call that fails has changed nothing.
 class Tail {
  public:
-  Tail(const HasherObject& of, std::span<const std::int32_t> tokens, std::vector<OwnedKey>&& media)
+  Tail(const HasherObject& of, std::span<const std::int32_t> tokens, std::vector<ExtraKey>&& media)
       : block_size_(of.block_size()),
         tokens_(of.pending),
         keys_(of.keys),
@@ -98,8 +92,8 @@ class Tail {
       const auto end = hashed_tokens_ + static_cast<std::int64_t>(block_size_);
       std::vector<ExtraKey> of_block;
       for (; keys_done < keys_.size() && keys_[keys_done].first_token < end; ++keys_done) {
-        const OwnedKey& key = keys_[keys_done];
-        of_block.push_back({key.kind, key.id, key.first_token - hashed_tokens_});
+        of_block.push_back(keys_[keys_done]);
+        of_block.back().first_token -= hashed_tokens_;
       }
       parent_ = hasher.hash_block(parent_, std::span(tokens_).subspan(block * block_size_, block_size_), of_block);
       digests.push_back(parent_);
@@ -120,7 +114,7 @@ class Tail {
  private:
   std::size_t block_size_;
   std::vector<std::int32_t> tokens_;
-  std::vector<OwnedKey> keys_;
+  std::vector<ExtraKey> keys_;
   BlockDigest parent_;
   std::int64_t hashed_tokens_;
 };
@@ -128,13 +122,13 @@ class Tail {
 using HeldHasher = Held<HasherObject>;
 
 /// Media of the tokens [first, end) of a prompt.
-std::vector<OwnedKey> read_media(const stateport_media_key* media, std::size_t count, std::int64_t first,
+std::vector<ExtraKey> read_media(const stateport_media_key* media, std::size_t count, std::int64_t first,
                                  std::int64_t end) {
-  std::vector<OwnedKey> result;
+  std::vector<ExtraKey> result;
   for (const stateport_media_key& key : read_structs(media, count, "media")) {
     require(key.first_token >= first && key.first_token < end, "first_token", key.first_token,
             "must be a position of the tokens that are appended, ascending");
-    result.push_back({ExtraKey::Kind::media, std::string(text(key.id, key.id_bytes, "id")), key.first_token});
+    result.push_back({ExtraKey::Kind::media, text(key.id, key.id_bytes, "id"), key.first_token});
     first = key.first_token;
   }
   return result;
@@ -175,7 +169,7 @@ stateport_status stateport_hasher_append(stateport_hasher* hasher, const int32_t
     const auto given = array(tokens, count, "tokens");
     std::size_t& done = checked(blocks, "blocks");
     const auto first = held->hashed_tokens + static_cast<std::int64_t>(held->pending.size());
-    std::vector<OwnedKey> added = read_media(media, media_count, first, first + static_cast<std::int64_t>(count));
+    std::vector<ExtraKey> added = read_media(media, media_count, first, first + static_cast<std::int64_t>(count));
     Tail tail(*held.operator->(), given, std::move(added));
     require(tail.complete_blocks() <= capacity, "capacity", capacity, "is less than the blocks that are complete then");
     static_cast<void>(array(keys, tail.complete_blocks(), "keys"));

@@ -3,7 +3,7 @@
 #include <stateport/c/prefix_tree.h>
 
 #include "arguments.hpp"
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 #include "guard.hpp"
 #include "prefix_tree.hpp"
 
@@ -41,24 +41,16 @@ std::vector<NodeId> read_nodes(const std::uint64_t* nodes, std::size_t count) {
   return result;
 }
 
-/// Makes room for all of them, so that running out of memory changes nothing. What a prefix says that the tree has
-/// (prev_tokens) needs none: if the tree lacks it the prefix is refused.
+/// Makes room for what each of them may free. What a prefix says that the tree has (prev_tokens) needs none: if the tree
+/// lacks it the prefix is refused.
 void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
   std::size_t tokens = 0;
-  std::size_t longest = 0;
-  std::vector<Namespace> names;
   for (const PrefixInsert& prefix : prefixes) {
     tokens += static_cast<std::size_t>(
         std::max<std::int64_t>(std::ssize(prefix.tokens) - std::max<std::int64_t>(prefix.prev_tokens, 0), 0));
-    longest = std::max(longest, prefix.tokens.size());
-    names.push_back(prefix.name_space);
   }
   constexpr std::size_t most = std::numeric_limits<std::int32_t>::max();  // more is refused when its turn comes
   tokens = std::min(tokens, most);
-  tree.tree.reserve_inserts({.inserts = std::ssize(prefixes),
-                             .new_tokens = static_cast<std::int64_t>(tokens),
-                             .longest_tokens = static_cast<std::int64_t>(std::min(longest, most)),
-                             .names = names});
   detail::reserve_amortised(tree.freed.kv, tree.freed.kv.size() + tokens);
   tree.freed.slots.reserve(static_cast<std::size_t>(tree.tree.slots().capacity_slots()));
 }

@@ -130,19 +130,8 @@ stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noe
   return told;
 }
 
-std::size_t saves_max(const RequestCache& cache, std::span<const PassRow> rows) {
-  const RequestCacheOptions& options = cache.options();
-  if (std::cmp_greater(rows.size(), options.max_requests)) return 0;
-  std::int64_t saves = 0;
-  for (const PassRow& row : rows) {
-    std::int64_t tokens = std::max(row.tokens, 0);
-    if (tokens > options.block_size_tokens) tokens = std::min(tokens, std::ssize(cache.tokens(row.request)));
-    saves += saves_max(options, tokens);
-  }
-  return static_cast<std::size_t>(saves);
-}
-
-void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared) {
+void GroupPlanArrays::reserve(std::size_t rows, std::size_t cleared, std::size_t saves) {
+  saves_.reserve(saves);
   clear_.reserve(cleared);
   copies_.reserve(rows);
   slots_.reserve(rows);
@@ -212,15 +201,12 @@ PassPlanArrays::PassPlanArrays(const RequestCacheOptions& options) : groups_(gro
   kv_.reserve(rows);
   kv_count_.reserve(rows);
   for (std::size_t group = 0; group < groups_.size(); ++group)
-    groups_[group].reserve(rows, rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0));
+    groups_[group].reserve(rows, rows + (options.scrub ? static_cast<std::size_t>(state_slots(options, group)) : 0),
+                           saves_max(options));
   if (!options.scrub) return;
   scrub_kv_.reserve(static_cast<std::size_t>(kv_blocks(options)));
   scrub_scratch_.reserve(static_cast<std::size_t>(scratch_slots(options)));
   scrub_draft_rows_.reserve(rows);
-}
-
-void PassPlanArrays::prepare_saves(std::size_t saves) {
-  for (GroupPlanArrays& group : groups_) group.prepare_saves(saves);
 }
 
 void PassPlanArrays::set(const PassPlan& plan) {
@@ -272,7 +258,8 @@ stateport_pass_plan PassPlanArrays::view() const noexcept {
   return told;
 }
 
-void GroupCommitArrays::reserve(std::size_t rows) {
+void GroupCommitArrays::reserve(std::size_t rows, std::size_t saves) {
+  from_scratch_.reserve(saves);
   steps_.reserve(rows);
   copies_.reserve(rows);
 }

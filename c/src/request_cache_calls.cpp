@@ -44,7 +44,7 @@ struct ReadPrompt {
                .search = enumerator(given.search, PromptSearch::device, "search")} {
     for (const stateport_media_key& key : read_structs(given.media, given.media_count, "media")) {
       const auto id = array(static_cast<const char*>(key.id), key.id_bytes, "id");
-      media.push_back({{id.data(), id.size()}, key.first_token});
+      media.push_back({std::string_view(id.data(), id.size()), key.first_token});
     }
   }
 };
@@ -199,9 +199,6 @@ stateport_status stateport_request_cache_plan(stateport_request_cache* cache, co
     const HeldCache held(cache, "cache");
     const PlanRoom room(out, "out", held->groups);
     read_rows(batch, held->rows);
-    const std::size_t saves = saves_max(*held->cache, held->rows);
-    for (GroupCommitArrays& commit : held->commits) commit.prepare_saves(saves);
-    held->plan.prepare_saves(saves);
     held->plan.set(held->cache->plan(held->rows));
     room.write(held->plan);
   });

@@ -6,7 +6,7 @@
 
 #include "arguments.hpp"
 #include "cache_object.hpp"
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 #include "guard.hpp"
 #include "model_layout_object.hpp"
 #include "object_encoding.hpp"

@@ -22,8 +22,8 @@ PrefixTree::Options tree_options(const PrefixConfig& config) {
           .eviction = EvictionOrder::lru};
 }
 
-Json name_json(const std::optional<std::string_view>& name) {
-  return name ? Json(std::string(*name)) : Json();
+Json name_json(const std::optional<NameKey>& name) {
+  return name ? Json(std::string(name->text())) : Json();
 }
 
 /// JSON text as Python writes it: the recordings sort paths by it.

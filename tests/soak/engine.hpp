@@ -45,7 +45,7 @@ struct Figures {
 /// Mistakes on purpose, to show that they are noticed.
 enum class Planted : std::uint8_t {
   nothing,
-  events,  ///< nobody takes the events of the caches: memory grows
+  events,  ///< the engine keeps the events of the caches for ever: memory grows
   state,   ///< a copy of a state does not happen now and then
   slot,    ///< a request is never ended
   pages    ///< each request maps some, and nobody unmaps them: memory grows that no heap counts
@@ -158,6 +158,7 @@ class Engine {
   std::chrono::steady_clock::time_point waits_since_;
   std::vector<TransferResult> results_;
   std::unordered_set<CacheEvent, StoredHash, SameContent> stored_;  ///< what events say
+  std::vector<CacheEvent> kept_;                                    ///< with Planted::events
 };
 
 }  // namespace stateport::soak

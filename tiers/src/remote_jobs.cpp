@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote_jobs.hpp"
 
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 
 #include <algorithm>
 #include <exception>

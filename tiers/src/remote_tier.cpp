@@ -3,7 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 
 #include "ready_queue.hpp"
 #include "remote_jobs.hpp"

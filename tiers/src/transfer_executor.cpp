@@ -3,7 +3,7 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 
 #include <algorithm>
 #include <new>

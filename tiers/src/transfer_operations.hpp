@@ -4,7 +4,7 @@
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/tiers/host_tier.hpp>
 
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -56,7 +56,7 @@ class GdsfEviction final : public LearningPolicy {
     clock_ = 0;
   }
 
-  std::size_t bytes() const noexcept override { return entries_.capacity() * sizeof(Entry); }
+  std::size_t bytes() const noexcept override { return entries_.size() * sizeof(Entry); }
   void check_invariants() const override {
     for (const Entry& entry : entries_)
       require_invariant(entry.clock >= 0 && entry.clock <= clock_, "gdsf", "a use is later than the clock");

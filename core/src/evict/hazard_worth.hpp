@@ -51,8 +51,8 @@ class HazardWorth {
   /// Throws std::logic_error naming the first violation. O(candidates + positions).
   void check_invariants() const;
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return model_.bytes() + positions_.capacity() * sizeof(HazardModel::Position) +
-           inherited_.capacity() * sizeof(HazardModel::Demand);
+    return model_.bytes() + positions_.size() * sizeof(HazardModel::Position) +
+           inherited_.size() * sizeof(HazardModel::Demand);
   }
 
  private:

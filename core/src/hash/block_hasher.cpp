@@ -31,10 +31,11 @@ void append_tokens(std::vector<std::uint8_t>& message, std::span<const std::int3
 
 /// Of the seed, the digest of the parent, a length and the tokens, and a length and the keys, each a kind, a position, a
 /// length and an id.
-std::size_t message_bytes(const BlockHasherOptions& options, std::size_t keys, std::size_t id_bytes) noexcept {
+std::size_t message_bytes(const BlockHasherOptions& options, std::size_t keys) noexcept {
   constexpr std::size_t number = 8;
   const std::size_t token_bytes = 4 * static_cast<std::size_t>(options.block_size_tokens);
-  return sizeof(options.seed) + sizeof(BlockDigest) + 2 * number + token_bytes + keys * (1 + 2 * number) + id_bytes;
+  return sizeof(options.seed) + sizeof(BlockDigest) + 2 * number + token_bytes +
+         keys * (1 + 2 * number + NameKey::inline_bytes_max);
 }
 
 BlockDigest xxh3_128(std::span<const std::uint8_t> message, std::uint64_t seed) {
@@ -52,16 +53,16 @@ BlockDigest xxh3_128(std::span<const std::uint8_t> message, std::uint64_t seed) 
 BlockHasher::BlockHasher(const BlockHasherOptions& options) : options_(options) {
   require(options.block_size_tokens >= 1, "block_size_tokens", options.block_size_tokens, "must be at least 1");
   if (options.kind == BlockHashKind::sha256) sha256_ = std::make_unique<detail::Sha256>();
-  constexpr std::size_t room_for_keys = 1024;
-  reserve_keys(0, room_for_keys);
+  constexpr std::size_t usual_keys = 2;  // a tenant and an adapter
+  reserve_keys(usual_keys);
 }
 
 BlockHasher::~BlockHasher() = default;
 BlockHasher::BlockHasher(BlockHasher&&) noexcept = default;
 BlockHasher& BlockHasher::operator=(BlockHasher&&) noexcept = default;
 
-void BlockHasher::reserve_keys(std::size_t keys, std::size_t id_bytes) {
-  message_.reserve(message_bytes(options_, keys, id_bytes));
+void BlockHasher::reserve_keys(std::size_t keys) {
+  message_.reserve(message_bytes(options_, keys));
 }
 
 BlockDigest BlockHasher::hash_block(const BlockDigest& parent, std::span<const std::int32_t> tokens,
@@ -108,8 +109,9 @@ BlockDigest BlockHasher::digest(const BlockDigest& parent, std::span<const std::
   for (const ExtraKey& key : keys) {
     message_.push_back(static_cast<std::uint8_t>(key.kind));
     append_u64(message_, static_cast<std::uint64_t>(key.first_token - block_start));
-    append_u64(message_, key.id.size());
-    message_.insert(message_.end(), key.id.begin(), key.id.end());
+    append_u64(message_, key.id.length());
+    const std::string_view id = key.id.text();
+    message_.insert(message_.end(), id.begin(), id.end());
   }
   return sha256_ ? (*sha256_)(message_) : xxh3_128(message_, options_.seed);
 }

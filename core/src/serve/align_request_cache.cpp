@@ -12,7 +12,6 @@
 namespace stateport::detail {
 
 AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, news_) {
-  room_.set_index(index_room_);
   loading_.assign(static_cast<std::size_t>(options.max_requests) * groups_, BlockId{null_block});
   std::int32_t index = 0;
   for (const StateGroup& group : options.groups) {
@@ -20,16 +19,20 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
     if (options.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options.eviction);
     blocks_.emplace_back(group, index++, news_, std::move(eviction));
   }
-  for (const StateGroup& group : options.groups)
-    reserve_amortised(scratch_,
-                      1 + static_cast<std::size_t>(table_columns(options.align_mode, options.max_request_tokens,
-                                                                 group.block_size_tokens, options.drafts)));
+  const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
+    return table_columns(mode, options.max_request_tokens, group.block_size_tokens, options.drafts);
+  };
+  std::int64_t most = 0;
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
-      const auto columns = static_cast<std::int32_t>(
-          table_columns(AlignMode::align, options.max_request_tokens, group.block_size_tokens, options.drafts));
-      rows_.push_back({.window = ColumnTable(group.block_size_tokens, options.drafts, columns), .ids = {}});
+      const std::int64_t columns = columns_of(AlignMode::align, group);
+      rows_.push_back({.window = ColumnTable(group.block_size_tokens, options.drafts, static_cast<std::int32_t>(columns)),
+                       .ids = {}});
+      const std::int64_t ids = columns_of(options.align_mode, group);
+      if (options.align_mode != AlignMode::align) rows_.back().ids.reserve(static_cast<std::size_t>(ids));
+      most = std::max({most, columns, ids});
     }
+  scratch_.reserve(static_cast<std::size_t>(most) + 1);
 }
 
 CacheUsage AlignRequestCache::usage() const noexcept {
@@ -68,38 +71,8 @@ std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto
       .tokens;
 }
 
-void AlignRequestCache::Room::before_open(RequestId id) {
-  const Record& prompt = cache_.record(id);
-  cache_.cached_ = cache_.kv_.match(id, prompt.tokens.all(), prompt.names());
-  cache_.kv_.prepare(id, cache_.cached_.size());
-  for_columns(id, std::ssize(cache_.cached_) * cache_.options_.block_size_tokens);
-}
-
-void AlignRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
-  cache_.kv_.prepare_tokens(id, upto);
-  for_columns(id, upto);
-}
-
-/// Windows have all the room that they can need.
-void AlignRequestCache::Room::for_columns(RequestId id, std::int64_t upto) {
-  const RequestCacheOptions& options = cache_.options_;
-  for (std::size_t g = 0; g < cache_.blocks_.size() && options.align_mode != AlignMode::align; ++g)
-    cache_.row_of(id, g).ids.prepare(static_cast<std::size_t>(
-        table_columns(options.align_mode, upto, cache_.blocks_[g].block_size(), options.drafts)));
-}
-
-void AlignRequestCache::Room::before_commit(const Pass&) {}
-
-void AlignRequestCache::Room::before_close(RequestId, RequestEnd) {}
-
-void AlignRequestCache::Room::before_loads_end(std::span<const EndingLoad>) {}
-
-std::size_t AlignRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
-  return cache_.kv_.unregistered_blocks(id);
-}
-
-std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, double) {
-  const std::span<const BlockId> cached = cached_;
+std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, const PromptNames& names) {
+  const std::span<const BlockId> cached = kv_.match(id, record(id).tokens.all(), names);
   Opened opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   opened.reused_tokens = longest_hit(id, std::min(record(id).prompt_tokens - 1, opened.cached_tokens));
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
@@ -177,7 +150,7 @@ bool AlignRequestCache::grow_window(RequestId request, std::size_t group, std::i
 }
 
 bool AlignRequestCache::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
-  ReadyVector<std::int32_t>& ids = row_of(request, group).ids;
+  std::vector<std::int32_t>& ids = row_of(request, group).ids;
   const auto needed =
       static_cast<std::size_t>(table_columns(options_.align_mode, upto, blocks_[group].block_size(), options_.drafts));
   if (needed <= ids.size()) return true;

@@ -27,7 +27,7 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
-  std::optional<Opened> open(RequestId request, double now_s) override;
+  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
@@ -57,24 +57,7 @@ class AlignRequestCache final : public RequestBook {
   /// One request in one group.
   struct Row {
     ColumnTable window;             ///< align
-    ReadyVector<std::int32_t> ids;  ///< none, all
-  };
-
-  /// Room for what the hooks do.
-  class Room final : public IndexRoom {
-   public:
-    explicit Room(AlignRequestCache& cache) : cache_(cache) {}
-    void before_open(RequestId request) override;
-    void before_row(RequestId request, std::int64_t upto) override;
-    void before_commit(const Pass& pass) override;
-    void before_close(RequestId request, RequestEnd how) override;
-    void before_loads_end(std::span<const EndingLoad> loads) override;
-    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
-
-   private:
-    void for_columns(RequestId request, std::int64_t upto);
-
-    AlignRequestCache& cache_;
+    std::vector<std::int32_t> ids;  ///< none, all
   };
 
   [[nodiscard]] Row& row_of(RequestId request, std::size_t group) noexcept {
@@ -104,13 +87,11 @@ class AlignRequestCache final : public RequestBook {
   void settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled);
   void publish_states(const RowPlan& row, std::size_t group);
 
-  Room index_room_{*this};
   HashedKv kv_;
   std::deque<StateBlocks> blocks_;  ///< by group
   std::vector<Row> rows_;           ///< [requests, groups]
   std::vector<BlockId> loading_;    ///< [requests, groups] where states are loaded to; null_block: nowhere
   std::vector<BlockId> scratch_;
-  std::span<const BlockId> cached_;  ///< what Room::before_open() found
 };
 
 }  // namespace stateport::detail

@@ -16,30 +16,32 @@ namespace stateport::detail {
 /// events, and to the tiers, which also tell what they hold.
 class CacheNews final : private TierListener {
  public:
-  explicit CacheNews(bool events) : events_(events) {}
+  explicit CacheNews(bool events) : has_events_(events) {}
   CacheNews(const CacheNews&) = delete;
   CacheNews& operator=(const CacheNews&) = delete;
 
   /// The tiers, which must outlive what follows.
   void set_tiers(TierIndex& tiers) noexcept { tiers_ = &tiers; }
-  [[nodiscard]] TierListener* listener() noexcept { return events_.on() ? this : nullptr; }
-  [[nodiscard]] bool has_events() const noexcept { return events_.on(); }
-  /// Makes room for so many events.
-  void prepare(std::size_t events) { events_.prepare(events); }
+  [[nodiscard]] TierListener* listener() noexcept { return has_events_ ? this : nullptr; }
+  [[nodiscard]] bool has_events() const noexcept { return has_events_; }
+  /// At most `events` wait to be taken.
+  void reserve(std::size_t events) {
+    if (has_events_) events_.reserve(events);
+  }
   /// False: nobody listens, and nothing needs to be told.
-  [[nodiscard]] bool on() const noexcept { return events_.on() || tiers_ != nullptr; }
+  [[nodiscard]] bool on() const noexcept { return has_events_ || tiers_ != nullptr; }
 
   /// The KV of a block after `tokens` tokens lies in KV block `block`.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block) {
-    events_.push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
+    push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
     if (tiers_ != nullptr) tiers_->kv_stored(prefix, parent, tokens, block);
   }
   void kv_removed(const PrefixHash& prefix) {
-    events_.push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
+    push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
     if (tiers_ != nullptr) tiers_->kv_lost(prefix);
   }
   void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot) {
-    events_.push({.kind = CacheEvent::Kind::stored,
+    push({.kind = CacheEvent::Kind::stored,
                   .content = CacheContent::state,
                   .group = group,
                   .prefix = prefix,
@@ -47,15 +49,15 @@ class CacheNews final : private TierListener {
     if (tiers_ != nullptr) tiers_->state_stored(prefix, static_cast<std::size_t>(group), slot);
   }
   void state_removed(std::int32_t group, const PrefixHash& prefix) {
-    events_.push({.kind = CacheEvent::Kind::removed, .content = CacheContent::state, .group = group, .prefix = prefix});
+    push({.kind = CacheEvent::Kind::removed, .content = CacheContent::state, .group = group, .prefix = prefix});
     if (tiers_ != nullptr) tiers_->state_lost(prefix, static_cast<std::size_t>(group));
   }
-  void cleared() { events_.push({.kind = CacheEvent::Kind::cleared}); }
+  void cleared() { push({.kind = CacheEvent::Kind::cleared}); }
   std::size_t take(std::span<CacheEvent> out) { return events_.take(out); }
 
  private:
   void on_tier(Medium medium, bool stored, const ImageKey& image) override {
-    events_.push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
+    push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
                   .content = image.content,
                   .medium = medium,
                   .group = image.group,
@@ -63,6 +65,11 @@ class CacheNews final : private TierListener {
                   .tokens = stored ? image.tokens : 0});
   }
 
+  void push(const CacheEvent& event) noexcept {
+    if (has_events_) events_.push(event);
+  }
+
+  bool has_events_;
   EventQueue events_;
   TierIndex* tiers_ = nullptr;
 };

@@ -7,55 +7,51 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace stateport::detail {
 
-/// Events in order of their numbers, until they are taken. Has room for at most 4 times as many as ever waited together
-/// with those that were prepared for: then it allocates no more. After prepare(n) n events need no allocation.
+/// Events in the order of their numbers until they are taken, at most `capacity` of them: then the oldest is lost, and
+/// the numbers have a gap. Only reserve() allocates; memory is used as far as events wait.
 class EventQueue {
  public:
-  explicit EventQueue(bool on) : on_(on) {}
-
-  [[nodiscard]] bool on() const noexcept { return on_; }
-  void prepare(std::size_t count) {
-    if (!on_ || count <= events_.capacity() - events_.size()) return;
-    const std::size_t waiting = events_.size() - taken_;
-    const auto first = events_.begin() + static_cast<std::ptrdiff_t>(taken_);
-    // Room is used again when at least as many were taken as are moved: each event costs O(1).
-    if (waiting + count <= events_.capacity() && taken_ >= waiting) {
-      events_.erase(events_.begin(), first);
-    } else {
-      std::vector<CacheEvent> larger;
-      larger.reserve(std::max(waiting + count, 2 * events_.capacity()));
-      larger.assign(first, events_.end());
-      events_ = std::move(larger);
-    }
-    taken_ = 0;
+  /// Precondition: the queue is empty.
+  void reserve(std::size_t capacity) {
+    ring_.reserve(capacity);
+    capacity_ = capacity;
   }
-  /// Numbers the event; without effect if events are off.
-  void push(CacheEvent event) {
-    if (!on_) return;
+  /// Numbers the event. Precondition: a capacity.
+  void push(CacheEvent event) noexcept {
     event.sequence = ++last_;
-    events_.push_back(event);
+    if (count_ == capacity_) drop(1);
+    const std::size_t at = place(count_++);
+    if (at == ring_.size())
+      ring_.push_back(event);
+    else
+      ring_[at] = event;
   }
-  std::size_t take(std::span<CacheEvent> out) {
-    const std::size_t count = std::min(out.size(), events_.size() - taken_);
-    const auto from = events_.begin() + static_cast<std::ptrdiff_t>(taken_);
-    std::copy(from, from + static_cast<std::ptrdiff_t>(count), out.begin());
-    taken_ += count;
-    if (taken_ < events_.size()) return count;
-    events_.clear();
-    taken_ = 0;
+  std::size_t take(std::span<CacheEvent> out) noexcept {
+    const std::size_t count = std::min(out.size(), count_);
+    for (std::size_t i = 0; i < count; ++i) out[i] = ring_[place(i)];
+    drop(count);
     return count;
   }
 
  private:
-  bool on_;
+  [[nodiscard]] std::size_t place(std::size_t i) const noexcept {
+    return i < capacity_ - first_ ? first_ + i : i - (capacity_ - first_);
+  }
+  /// The oldest ones. An empty queue begins at the front again, in memory that has been used.
+  void drop(std::size_t count) noexcept {
+    count_ -= count;
+    first_ = count_ == 0 ? 0 : place(count);
+  }
+
+  std::vector<CacheEvent> ring_;
+  std::size_t capacity_ = 0;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
   std::uint64_t last_ = 0;
-  std::vector<CacheEvent> events_;
-  std::size_t taken_ = 0;
 };
 
 }  // namespace stateport::detail

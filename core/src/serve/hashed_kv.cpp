@@ -8,13 +8,21 @@ namespace stateport::detail {
 
 HashedKv::HashedKv(const RequestCacheOptions& options, CacheNews& news)
     : block_size_(options.block_size_tokens),
-      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens, .seed = options.hash_seed}),
+      hasher_(options),
       pool_({.blocks = kv_blocks(options)}),
       news_(news),
       prefix_of_(static_cast<std::size_t>(kv_blocks(options))),
       found_(prefix_of_.size(), 0),
       had_state_(prefix_of_.size(), 0),
       rows_(static_cast<std::size_t>(options.max_requests)) {
+  const std::size_t most = request_blocks(options);
+  for (Row& row : rows_) {
+    row.hashes = GrowingHashes(most);
+    row.blocks.reserve(most);
+    row.ids.reserve(most);
+  }
+  matched_.reserve(most);
+  parents_.reserve(most);
   pool_.add_listener(*this);
 }
 
@@ -25,21 +33,12 @@ HashedKv::~HashedKv() {
 std::span<const BlockId> HashedKv::match(RequestId request, std::span<const Token> tokens, const PromptNames& names) {
   Row& row = rows_[request.index()];
   row.hashes.clear();
-  reserve_keys(hasher_, names, extra_keys_);
-  row.hashes.extend(hasher_, tokens, names, extra_keys_);
+  row.hashes.extend(hasher_, tokens, names);
   matched_.resize(row.hashes.size());
   const std::size_t found = pool_.find_prefix(row.hashes.keys(), matched_);
   std::size_t same = 0;
   while (same < found && prefix_of_[matched_[same].index()] == row.hashes.prefixes()[same]) ++same;
   return std::span(matched_).first(same);
-}
-
-void HashedKv::prepare(RequestId request, std::size_t blocks) {
-  Row& row = rows_[request.index()];
-  reserve_amortised(row.blocks, blocks);
-  row.ids.prepare(blocks);
-  row.hashes.reserve(blocks);
-  reserve_amortised(parents_, blocks);
 }
 
 void HashedKv::begin(RequestId request, std::span<const BlockId> blocks) {
@@ -95,7 +94,7 @@ void HashedKv::register_full(RequestId request, std::span<const Token> tokens, c
   Row& row = rows_[request.index()];
   const std::size_t full = tokens.size() / static_cast<std::size_t>(block_size_);
   if (full <= row.registered) return;
-  row.hashes.extend(hasher_, tokens, names, extra_keys_);
+  row.hashes.extend(hasher_, tokens, names);
   const std::size_t first = row.registered;
   const auto keys = row.hashes.keys().subspan(first, full - first);
   parents_.clear();

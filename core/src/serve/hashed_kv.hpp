@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "containers/ready_vector.hpp"
 #include "serve/cache_news.hpp"
 #include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
@@ -17,7 +15,8 @@
 
 namespace stateport::detail {
 
-/// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens.
+/// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens. Nothing
+/// allocates after construction.
 class HashedKv final : private BlockListener {
  public:
   HashedKv(const RequestCacheOptions& options, CacheNews& news);
@@ -28,16 +27,7 @@ class HashedKv final : private BlockListener {
   /// The leading blocks of the prompt that are cached, confirmed by the whole prefix hash. Valid until the next call.
   [[nodiscard]] std::span<const BlockId> match(RequestId request, std::span<const Token> tokens,
                                                const PromptNames& names);
-  /// Makes room for a request of so many blocks: nothing of what follows needs more memory for them.
-  void prepare(RequestId request, std::size_t blocks);
-  void prepare_tokens(RequestId request, std::int64_t upto) {
-    prepare(request, static_cast<std::size_t>((upto + block_size_ - 1) / block_size_));
-  }
-  /// Full blocks of the request that cannot be found yet, or are not computed.
-  [[nodiscard]] std::size_t unregistered_blocks(RequestId request) const noexcept {
-    return rows_[request.index()].blocks.size() - rows_[request.index()].registered;
-  }
-  /// The request begins with these blocks. Precondition for this and what changes a request: prepare().
+  /// The request begins with these blocks.
   void begin(RequestId request, std::span<const BlockId> blocks);
   /// How many leading blocks the request holds, or can hold because they are cached.
   [[nodiscard]] std::size_t cached_blocks(RequestId request) const;
@@ -78,7 +68,7 @@ class HashedKv final : private BlockListener {
   struct Row {
     GrowingHashes hashes;
     std::vector<BlockId> blocks;
-    ReadyVector<std::int32_t> ids;  ///< the same
+    std::vector<std::int32_t> ids;  ///< the same
     std::size_t registered = 0;     ///< leading blocks that are found by hash
   };
 
@@ -89,7 +79,7 @@ class HashedKv final : private BlockListener {
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
   std::int32_t block_size_;
-  BlockHasher hasher_;
+  PromptHasher hasher_;
   BlockPool pool_;
   CacheNews& news_;
   std::vector<PrefixHash> prefix_of_;    ///< by block, of those that are registered
@@ -99,7 +89,6 @@ class HashedKv final : private BlockListener {
   std::vector<Row> rows_;  ///< by request
   std::vector<BlockId> matched_;
   std::vector<BlockHash> parents_;
-  std::vector<ExtraKey> extra_keys_;
 };
 
 }  // namespace stateport::detail

@@ -15,8 +15,13 @@ PassPlan Pass::view() {
   return plan;
 }
 
-PassQueue::PassQueue(std::size_t requests, std::size_t groups) {
+PassQueue::PassQueue(const RequestCacheOptions& options) {
+  const auto requests = static_cast<std::size_t>(options.max_requests);
+  const std::size_t groups = group_count(options);
+  const std::size_t saves = saves_max(options);
   for (Pass& pass : passes_) {
+    pass.saves.reserve(saves);
+    pass.save_slots.reserve(saves);
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
     pass.busy.reserve(requests);

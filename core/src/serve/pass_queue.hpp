@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/serve/request_cache.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
 #include <array>
@@ -58,7 +59,7 @@ struct Pass {
   [[nodiscard]] bool is_busy(std::size_t row) const noexcept { return parts[row] == RowPart::busy; }
 };
 
-/// The outstanding passes, oldest first. Their memory is used again and again.
+/// The outstanding passes, oldest first. Their memory is used again and again; nothing allocates after construction.
 class PassQueue {
  public:
   static constexpr std::size_t capacity = 2;
@@ -68,7 +69,7 @@ class PassQueue {
     std::int64_t high = 0;
   };
 
-  PassQueue(std::size_t requests, std::size_t groups);
+  explicit PassQueue(const RequestCacheOptions& options);
 
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
   [[nodiscard]] Pass& at(std::size_t i) noexcept { return passes_[(first_ + i) % capacity]; }

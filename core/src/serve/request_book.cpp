@@ -5,37 +5,56 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
-#include <numeric>
 
 namespace stateport::detail {
+
+namespace {
+
+std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
+  std::vector<RequestRecord> records;
+  records.reserve(static_cast<std::size_t>(options.max_requests));
+  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
+  return records;
+}
+
+/// What one call can change on the device: a place may lose one content and get another, twice.
+std::size_t device_events(const RequestCacheOptions& options) {
+  std::size_t places = static_cast<std::size_t>(kv_blocks(options));
+  for (std::size_t g = 0; g < group_count(options); ++g) places += static_cast<std::size_t>(checkpoint_slots(options, g));
+  return 4 * places;
+}
+
+}  // namespace
 
 RequestBook::RequestBook(const RequestCacheOptions& options)
     : options_(options),
       groups_(group_count(options)),
       in_columns_(options.index == CacheIndex::align),
       news_(options.events),
-      passes_(static_cast<std::size_t>(options.max_requests), groups_),
-      records_(static_cast<std::size_t>(options.max_requests)),
+      passes_(options_),
+      records_(make_records(options_)),
       states_(records_.size(), groups_),
       check_(options_, records_, passes_),
-      room_(*this, records_, passes_, check_, news_),
       after_(groups_),
       ages_(static_cast<std::size_t>(checkpoint_slots(options)), stats_),
       group_commits_(groups_) {
   for (After& after : after_) {
+    after.from_scratch.reserve(in_columns_ ? 0 : saves_max(options));
     after.copies.reserve(records_.size());
     after.steps.reserve(records_.size());
   }
   end_copies_.reserve(1);
+  free_requests_.reserve(records_.size());
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
   if (options.scrub) marks_.emplace(options_, states_);
   for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(passes_.at(i));
-  if (!options.tiers.enabled()) return;
-  tiers_.emplace(*this, static_cast<LoadTarget&>(*this), room_, records_, stats_, marks_ ? &*marks_ : nullptr,
-                 news_.listener());
-  news_.set_tiers(tiers_->index());
-  room_.set_tiers(tiers_->index());
+  if (options.tiers.enabled()) {
+    tiers_.emplace(*this, static_cast<LoadTarget&>(*this), records_, stats_, marks_ ? &*marks_ : nullptr,
+                   news_.listener());
+    news_.set_tiers(tiers_->index());
+  }
+  news_.reserve(device_events(options) + (tiers_ ? 4 * tiers_->index().images_max() : 0));
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
@@ -48,11 +67,10 @@ std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {
   const RequestId id = free_requests_.back();
   Record& record = records_[id.index()];
   record.id = id;
-  record.fill(prompt);
+  record.fill(prompt, options_.block_size_tokens);
   if (marks_) marks_->begin(id, prompt.name_space.salt);
-  room_.before_start(id);
   now_s_ = clock_.at(prompt.now_s);
-  const std::optional<Opened> opened = open(id, now_s_);
+  const std::optional<Opened> opened = open(id, {.name_space = prompt.name_space, .media = prompt.media});
   if (!opened) {
     if (tiers_) tiers_->end_call(false);
     return std::nullopt;
@@ -124,7 +142,6 @@ PassPlan RequestBook::plan(std::span<const PassRow> rows) {
       require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
   }
   const std::size_t ahead = std::min(passes_.size(), limit - 1);
-  room_.before_plan(ahead);
   if (passes_.size() == limit) drop_newest();
   Pass& pass = passes_.next(rows.size());
   pass.id = ++last_pass_;
@@ -177,7 +194,6 @@ void RequestBook::cancel(PassId pass) {
   require_state(passes_.size() > 0 && passes_.newest().id == pass, "cancel", "pass", pass,
                 "is not the newest outstanding pass");
   if (tiers_) tiers_->check_taken("cancel");
-  if (tiers_) room_.before_cancel();
   drop_newest();
   if (tiers_) tiers_->end_call(false);
 }
@@ -202,7 +218,6 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
   if (tiers_) tiers_->check_taken("commit");
   Pass& pass = passes_.at(0);
   check_.check_counts(counts, std::ssize(sampled));
-  room_.before_commit(pass);
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -262,7 +277,6 @@ CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hi
     end_copies_.clear();
     return {};
   }
-  room_.before_end(request, how);
   if (tiers_) tiers_->stop_asking(request);
   end_copies_.clear();
   const ReuseHint& known = hint == ReuseHint{} ? record(request).hint : hint;
@@ -291,7 +305,6 @@ RowState RequestBook::state(RequestId request, std::size_t group) const {
 void RequestBook::reset() {
   require_state(running_ == 0, "reset", "running_requests", running_, "must be 0");
   if (tiers_) tiers_->check_reset();
-  room_.before_reset();
   while (passes_.size() > 0) drop_newest();
   forget_all();
   if (tiers_) tiers_->index().reset();

@@ -8,7 +8,6 @@
 #include "serve/pass_queue.hpp"
 #include "serve/request_clock.hpp"
 #include "serve/request_record.hpp"
-#include "serve/request_room.hpp"
 #include "serve/request_tiers.hpp"
 #include "serve/state_ages.hpp"
 #include "serve/tenant_marks.hpp"
@@ -63,12 +62,12 @@ class RequestBook : public RequestCache, protected LoadTarget {
     std::vector<StepCommit> steps;
   };
 
-  /// The index gives room_ its part. All hooks that change something find the room that they need.
+  /// Construction takes addresses for all that the options bound. No hook allocates.
   explicit RequestBook(const RequestCacheOptions& options);
 
   /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing
-  /// taken. The record holds the prompt already.
-  [[nodiscard]] virtual std::optional<Opened> open(RequestId request, double now_s) = 0;
+  /// taken. The record holds the prompt already; `names` has all of its media.
+  [[nodiscard]] virtual std::optional<Opened> open(RequestId request, const PromptNames& names) = 0;
   /// Memory for `upto` tokens, in every group. False: too little. KV that is taken stays with the request.
   [[nodiscard]] virtual bool reserve(RequestId request, std::int64_t upto) = 0;
   /// What must move before the pass, and where row `index` reads and writes states if that is not where its state
@@ -101,7 +100,6 @@ class RequestBook : public RequestCache, protected LoadTarget {
   std::vector<Record> records_;
   StateTable states_;  ///< after the computed tokens. open() says where a state begins; the book fills in the slots.
   BatchCheck check_;
-  RequestRoom room_;
   std::vector<After> after_;  ///< by group, of this commit
   std::vector<SlotCopy> end_copies_;
   std::int32_t published_ = 0;  ///< of this commit

@@ -7,6 +7,7 @@
 #include "serve/request_options.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 namespace stateport {
 
@@ -59,9 +60,16 @@ std::int32_t scratch_slots(const RequestCacheOptions& options) {
   return static_cast<std::int32_t>(slots);
 }
 
-std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept {
-  const std::int64_t ends = tokens / std::max(options.block_size_tokens, 1) + 2;  // of blocks, and of the pass
-  return options.index == CacheIndex::align ? ends : std::min(ends, placed_max(options));
+std::size_t saves_max(const RequestCacheOptions& options) {
+  detail::require_sizes(options);
+  // Each save has a state block, a slot for a checkpoint or a block of KV to itself.
+  std::int64_t places = options.index == CacheIndex::tree ? options.checkpoints : kv_blocks(options);
+  if (options.index == CacheIndex::align)
+    places = std::accumulate(options.groups.begin(), options.groups.end(), std::int64_t{0},
+                             [](std::int64_t sum, const StateGroup& group) { return sum + group.blocks; });
+  else
+    places = std::min(places, options.max_requests * placed_max(options));
+  return static_cast<std::size_t>(places);
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {

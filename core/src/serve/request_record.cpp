@@ -4,8 +4,8 @@
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include <algorithm>
 #include <cmath>
-#include <string>
 
 namespace stateport::detail {
 
@@ -13,9 +13,9 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   const auto length = std::ssize(prompt.tokens);
   require(length >= 1, "prompt", length, "must have at least one token");
   require(length <= tokens_max, "prompt", length, "is longer than max_request_tokens");
-  std::int64_t last = 0;
+  std::int64_t last = -1;
   for (const MediaKey& media : prompt.media) {
-    require(media.first_token >= last && media.first_token < length, "media", media.first_token,
+    require(media.first_token > last && media.first_token < length, "media", media.first_token,
             "must be ascending positions of the prompt");
     last = media.first_token;
   }
@@ -25,19 +25,20 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   require(prompt.search <= PromptSearch::device, "search", static_cast<int>(prompt.search), "is no PromptSearch");
 }
 
-void RequestRecord::fill(const Prompt& prompt) {
+RequestRecord::RequestRecord(const RequestCacheOptions& options)
+    : tokens(static_cast<std::size_t>(options.max_request_tokens) + 1) {  // one that no pass has run
+  media.reserve(static_cast<std::size_t>(options.block_size_tokens));
+}
+
+void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
   tokens.assign(prompt.tokens);
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
   quiet_until = 0;
-  extra_key.reset();
-  salt.reset();
-  if (prompt.name_space.extra_key) extra_key.emplace(*prompt.name_space.extra_key);
-  if (prompt.name_space.salt) salt.emplace(*prompt.name_space.salt);
-  media_ids.clear();
-  media.assign(prompt.media.begin(), prompt.media.end());
-  for (const MediaKey& key : media) media_ids.emplace_back(key.id);
-  for (std::size_t i = 0; i < media.size(); ++i) media[i].id = media_ids[i];
+  name_space = prompt.name_space;
+  const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;
+  const auto tail = std::ranges::lower_bound(prompt.media, full_tokens, {}, &MediaKey::first_token);
+  media.assign(tail, prompt.media.end());
   hint = prompt.hint;
 }
 

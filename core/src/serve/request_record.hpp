@@ -3,13 +3,13 @@
 
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/request_cache.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
 #include "serve/token_list.hpp"
 
 #include <cstdint>
-#include <optional>
-#include <string>
+#include <span>
 #include <vector>
 
 namespace stateport::detail {
@@ -32,20 +32,19 @@ struct alignas(64) RequestRecord {
   std::int64_t prompt_tokens = 0;
   KvRow kv;  ///< all that memory was found for
   bool running = false;
-  std::optional<std::string> extra_key;
-  std::optional<std::string> salt;
-  std::vector<std::string> media_ids;
-  std::vector<MediaKey> media;
+  Namespace name_space;
+  std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full
   ReuseHint hint;
 
-  void fill(const Prompt& prompt);
+  /// Makes room for all that a request of such a cache can have.
+  explicit RequestRecord(const RequestCacheOptions& options);
+  void fill(const Prompt& prompt, std::int64_t block_size_tokens);
   /// A row of the request ran, and sampled these tokens.
   void count(const RowPlan& row, std::span<const Token> sampled) {
     tokens.append(sampled);
     computed += row.tokens - row.drafts + accepted_bias(static_cast<std::int32_t>(sampled.size()));
   }
-  [[nodiscard]] Namespace name_space() const noexcept { return {extra_key, salt}; }
-  [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space(), .media = media}; }
+  [[nodiscard]] PromptNames names() const noexcept { return {.name_space = name_space, .media = media}; }
 };
 
 /// Where the state of each request lies, in each group of layers.

@@ -33,11 +33,10 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 
 }  // namespace
 
-RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, RequestRoom& room, std::span<RequestRecord> records,
-                           CacheStats& stats, TenantMarks* marks, TierListener* listener)
+RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
+                           TenantMarks* marks, TierListener* listener)
     : cache_(cache),
       target_(target),
-      room_(room),
       records_(records),
       stats_(stats),
       marks_(marks),
@@ -46,8 +45,6 @@ RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, RequestRoom&
       requests_(records.size()),
       load_slots_(group_count(cache.options())) {
   load_blocks_.reserve(static_cast<std::size_t>(cache.options().max_request_tokens / block_size_));
-  waking_.reserve(records.size());
-  loading_.reserve(records.size());
 }
 
 void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started) {
@@ -220,24 +217,19 @@ void RequestTiers::end_call(bool planned) {
 }
 
 TransferPlan RequestTiers::take_transfers() {
-  const TransferPlan plan = index_.take_transfers();
   untaken_ = false;
-  return plan;
+  return index_.take_transfers();
 }
 
 std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
   check_taken("settle");
-  waking_.clear();
-  loading_.clear();
-  const TierWork work = index_.work_of(results, waking_);
-  for (const RequestId id : waking_)
-    if (const Request& request = requests_[id.index()]; request.wait == Wait::load)
-      loading_.push_back({id, request.hit.tokens});
-  std::optional<InvalidArgument> unknown;  // its text is made before anything changes
-  if (work.answers < results.size()) unknown = TierIndex::not_under_way(results[work.answers].id);
-  const RequestRoom::Settling settling(room_, waking_, loading_, work);
   std::int32_t ready = 0;
-  for (const TransferResult& result : results.first(work.answers)) {
+  const TransferResult* unknown = nullptr;
+  for (const TransferResult& result : results) {
+    if (!index_.is_under_way(result.id)) {
+      unknown = &result;
+      break;
+    }
     const auto end = index_.settle(result);
     if (!end) continue;
     const RequestId id = end->request;
@@ -245,7 +237,7 @@ std::int32_t RequestTiers::settle(std::span<const TransferResult> results) {
     ready += !end->asked || look_again(id);
   }
   end_call(false);
-  if (unknown) throw *unknown;
+  if (unknown != nullptr) require(false, "result.id", unknown->id, "is not under way");
   return ready;
 }
 
@@ -257,7 +249,6 @@ bool RequestTiers::is_loading(RequestId request) const {
 void RequestTiers::drain() {
   check_taken("drain");
   require_state(index_.has(index_.durable_tier()), "drain", "there is no file tier, nor a remote tier");
-  room_.before_settle({}, {}, {});
   index_.drain();
 }
 
@@ -273,7 +264,6 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   require(at_boundary, "image.tokens", image.tokens, "must be whole blocks of states, in every group");
   const bool has_group = image.group >= 0 && std::cmp_less(image.group, group_count(cache_.options()));
   require(has_group, "image.group", image.group, "is no group of this cache");
-  room_.before_settle({}, {}, {.found = 1});
   return index_.attach(medium, image);
 }
 

@@ -5,7 +5,6 @@
 
 #include "serve/growing_hashes.hpp"
 #include "serve/request_record.hpp"
-#include "serve/request_room.hpp"
 #include "serve/tenant_marks.hpp"
 #include "tier/tier_index.hpp"
 
@@ -53,8 +52,8 @@ class LoadTarget {
 class RequestTiers final : public CacheTiers {
  public:
   /// What is named here must outlive it. `options` are checked, but for the tiers. `marks`, `listener`: null, or told.
-  RequestTiers(RequestCache& cache, LoadTarget& target, RequestRoom& room, std::span<RequestRecord> records,
-               CacheStats& stats, TenantMarks* marks, TierListener* listener);
+  RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
+               TenantMarks* marks, TierListener* listener);
 
   [[nodiscard]] TransferPlan take_transfers() override;
   [[nodiscard]] std::size_t transfers_to_take() const noexcept override { return index_.transfers_to_take(); }
@@ -115,7 +114,6 @@ class RequestTiers final : public CacheTiers {
 
   RequestCache& cache_;
   LoadTarget& target_;
-  RequestRoom& room_;
   std::span<RequestRecord> records_;
   CacheStats& stats_;
   TenantMarks* marks_;
@@ -125,8 +123,6 @@ class RequestTiers final : public CacheTiers {
   bool untaken_ = false;  ///< transfers of a plan or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
-  std::vector<RequestId> waking_;    ///< scratch of settle()
-  std::vector<EndingLoad> loading_;  ///< those of them that load
 };
 
 }  // namespace stateport::detail

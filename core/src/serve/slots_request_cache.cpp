@@ -45,12 +45,13 @@ SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
     if (!options.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].live = live.value();
   }
-  const std::size_t most = static_cast<std::size_t>(scratch_slots(options)) + requests_.size();
+  const std::size_t most = saves_max(options) + requests_.size();
   checkpoints_.reserve(most);
   blocks_.reserve(most);
   given_.reserve(most);
   to_tell_.reserve(requests_.size());
-  room_.set_index(index_room_);
+  matched_.reserve(request_blocks(options));
+  passed_over_.reserve(request_blocks(options));
   kv_.pool().add_listener(*this);
 }
 
@@ -58,39 +59,9 @@ SlotsRequestCache::~SlotsRequestCache() {
   kv_.pool().remove_listener(*this);
 }
 
-void SlotsRequestCache::Room::before_open(RequestId id) {
-  const Record& prompt = cache_.record(id);
-  cache_.cached_ = cache_.kv_.match(id, prompt.tokens.all(), prompt.names());
-  cache_.kv_.prepare(id, cache_.cached_.size());
-  reserve_amortised(cache_.matched_, cache_.cached_.size());
-  reserve_amortised(cache_.passed_over_, cache_.cached_.size());
-}
-
-void SlotsRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
-  cache_.kv_.prepare_tokens(id, upto);
-}
-
-void SlotsRequestCache::Room::before_commit(const Pass& pass) {
-  const std::size_t most = pass.saves.size() + pass.rows.size();
-  reserve_amortised(cache_.checkpoints_, most);
-  reserve_amortised(cache_.blocks_, most);
-  reserve_amortised(cache_.given_, most);
-  reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
-}
-
-void SlotsRequestCache::Room::before_close(RequestId id, RequestEnd) {
-  reserve_amortised(cache_.matched_, cache_.kv_.blocks(id).size());
-}
-
-void SlotsRequestCache::Room::before_loads_end(std::span<const EndingLoad>) {}
-
-std::size_t SlotsRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
-  return cache_.kv_.unregistered_blocks(id);
-}
-
-std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, double) {
+std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, const PromptNames& names) {
   const Record& prompt = record(id);
-  const std::span<const BlockId> cached = cached_;
+  const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), names);
   const GrowingHashes& hashes = kv_.hashes(id);
   matched_.resize(cached.size());
   const BlockMatch match = matcher_.match({.chunk_tokens = prompt.prompt_tokens,

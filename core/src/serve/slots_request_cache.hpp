@@ -24,7 +24,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
-  std::optional<Opened> open(RequestId request, double now_s) override;
+  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass&) override {}
@@ -74,21 +74,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     std::int32_t step = 0;
   };
 
-  /// Room for what the hooks do.
-  class Room final : public IndexRoom {
-   public:
-    explicit Room(SlotsRequestCache& cache) : cache_(cache) {}
-    void before_open(RequestId request) override;
-    void before_row(RequestId request, std::int64_t upto) override;
-    void before_commit(const Pass& pass) override;
-    void before_close(RequestId request, RequestEnd how) override;
-    void before_loads_end(std::span<const EndingLoad> loads) override;
-    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
-
-   private:
-    SlotsRequestCache& cache_;
-  };
-
   void on_blocks_unreferenced(std::span<const BlockId>) override {}
   void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) override;
 
@@ -110,7 +95,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   void keep_to_budget();
   void drop_useless(BlockId block);
 
-  Room index_room_{*this};
   HashedKv kv_;
   SlotPool slots_;
   SlotAllocator allocator_;
@@ -123,11 +107,10 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> matched_;
-  std::span<const BlockId> cached_;  ///< what Room::before_open() found
-  std::vector<Recency> passed_over_;   ///< of one lookup
-  BlockId last_victim_;                ///< whose state was evicted last
-  std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block
-  std::vector<std::uint32_t> noted_;   ///< by block: the last commit that noted a checkpoint for it
+  std::vector<Recency> passed_over_;      ///< of one lookup
+  BlockId last_victim_;                   ///< whose state was evicted last
+  std::int64_t lost_with_blocks_ = 0;     ///< states that went with their block
+  std::vector<std::uint32_t> noted_;      ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;
   std::vector<std::uint8_t> is_loading_;  ///< by block: a state is being loaded into its slot
 };

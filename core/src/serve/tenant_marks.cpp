@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 namespace stateport::detail {
@@ -39,10 +41,16 @@ void TenantMarks::reserve(Pass& pass) const {
   for (std::size_t g = 0; g < slots_.size(); ++g) pass.clear[g].reserve(slots_[g].size() + tenant_.size());
 }
 
-void TenantMarks::begin(RequestId request, const std::optional<std::string_view>& salt) {
-  name_.assign(1, salt ? 1 : 0);  // a name of no characters differs from no name
-  if (salt) name_.insert(name_.end(), salt->begin(), salt->end());
-  tenant_[request.index()] = sha256_(name_).prefix();
+void TenantMarks::begin(RequestId request, const std::optional<NameKey>& salt) {
+  // A name of no characters differs from no name.
+  std::array<std::uint8_t, 1 + sizeof(std::uint64_t) + NameKey::inline_bytes_max> name = {};
+  if (salt) {
+    const std::uint64_t bytes = salt->length();
+    name[0] = 1;
+    std::memcpy(&name[1], &bytes, sizeof bytes);
+    std::ranges::copy(salt->text(), name.begin() + 1 + sizeof bytes);
+  }
+  tenant_[request.index()] = sha256_(name).prefix();
 }
 
 std::size_t TenantMarks::blocks_of(const KvRow& kv) const noexcept {

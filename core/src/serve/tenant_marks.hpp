@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace stateport::detail {
@@ -30,7 +29,7 @@ class TenantMarks {
   /// Makes room in a pass for all that place() and place_drafts() may add to it.
   void reserve(Pass& pass) const;
   /// The request is this tenant's until another begins with its number.
-  void begin(RequestId request, const std::optional<std::string_view>& salt);
+  void begin(RequestId request, const std::optional<NameKey>& salt);
   /// The pass is placed: adds the rows whose scratch memory for steps is to be cleared, of those that are quiet, too.
   void place_drafts(Pass& pass);
   /// A busy row of the pass was placed: adds what is to be cleared for it to the pass.
@@ -60,7 +59,6 @@ class TenantMarks {
   const StateTable& states_;
   bool in_columns_;
   Sha256 sha256_;
-  std::vector<std::uint8_t> name_;
   std::vector<Tenant> tenant_;  ///< by request
   Writers kv_;                  ///< by KV block
   std::vector<Writers> slots_;  ///< by group and slot of the store that has the states of running requests

@@ -5,21 +5,37 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace stateport::detail {
 namespace {
 
-/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Every part
-/// has its length before it, so that no two lists give the same name.
-void name_media(const RequestRecord& prompt, std::string& key) {
-  const auto add = [&](std::string_view text) { (key += std::to_string(text.size()) + ':') += text; };
-  key = prompt.extra_key ? "1:" : "0:";
-  if (prompt.extra_key) add(*prompt.extra_key);
-  for (const MediaKey& media : prompt.media) {
-    key += std::to_string(media.first_token) + '@';
-    add(media.id);
+/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Each part of
+/// the key has a fixed length, and the next key begins with the one before.
+Namespace with_media(const PromptNames& names) {
+  Namespace result = names.name_space;
+  for (const MediaKey& media : names.media) {
+    std::array<char, 2 * (sizeof(std::uint64_t) + NameKey::inline_bytes_max) + sizeof media.first_token + 1> key = {};
+    auto* to = key.data();
+    const auto add = [&to](const auto& value) {
+      std::memcpy(to, &value, sizeof value);
+      to += sizeof value;
+    };
+    const auto add_name = [&](const NameKey& name) {
+      add(name.length());
+      std::ranges::copy(name.text(), to);
+      to += NameKey::inline_bytes_max;
+    };
+    add(static_cast<char>(result.extra_key.has_value()));
+    add_name(result.extra_key.value_or(NameKey{}));
+    add(media.first_token);
+    add_name(media.id);
+    result.extra_key = NameKey(std::string_view(key.data(), key.size()));
   }
+  return result;
 }
 
 /// The tree has the state after all of these tokens.
@@ -36,7 +52,7 @@ bool spares_last_request(EvictionOrder order) {
 
 TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
     : RequestBook(options),
-      hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens, .seed = options.hash_seed}),
+      hasher_(options),
       tree_([&] {
         PrefixTree::Options tree{.page_size = options.block_size_tokens,
                                  .slots = checkpoint_slots(options),
@@ -59,106 +75,11 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
       told_(state_prefix_.size(), 0) {
   freed_.slots.reserve(state_prefix_.size());
-  room_.set_index(index_room_);
-}
-
-Namespace TreeRequestCache::name_space(RequestId id) const noexcept {
-  const Request& request = requests_[id.index()];
-  Namespace result = record(id).name_space();
-  if (request.has_extra_key) result.extra_key = request.extra_key;
-  return result;
-}
-
-/// For the KV that leaves the tree when one call of it needs `tokens` tokens, or gives up that many: whole leaves go,
-/// and what an insert brings twice.
-void TreeRequestCache::Room::for_freed(std::int64_t tokens) {
-  const std::int64_t held = cache_.kv_.capacity() - cache_.kv_.available();
-  const std::int64_t most = std::min(tokens, held) + 2 * cache_.options_.max_request_tokens;
-  reserve_amortised(cache_.freed_.kv, static_cast<std::size_t>(std::min(most, held)));
-}
-
-void TreeRequestCache::Room::before_open(RequestId id) {
-  Request& request = cache_.requests_[id.index()];
-  const Record& prompt = cache_.record(id);
-  request.has_extra_key = !prompt.media.empty();
-  if (request.has_extra_key) name_media(prompt, request.extra_key);
-  request.row.prepare(prompt.tokens.size());
-  if (cache_.news_.on())
-    reserve_keys(cache_.hasher_, {.name_space = cache_.name_space(id), .media = {}}, cache_.extra_keys_);
-  for_freed(0);
-}
-
-void TreeRequestCache::Room::before_row(RequestId id, std::int64_t upto) {
-  Request& request = cache_.requests_[id.index()];
-  const std::int64_t page = cache_.options_.block_size_tokens;
-  request.row.prepare(static_cast<std::size_t>(ceil_div(upto, page) * page));
-  if (cache_.news_.on()) request.hashes.reserve(static_cast<std::size_t>(ceil_div(upto, page)));
-  for_freed(upto);
-}
-
-/// Of one request, the longest of `upto` tokens.
-void TreeRequestCache::Room::for_donations(RequestId id, std::int64_t upto, std::int64_t donations) {
-  inserts_.inserts += donations;
-  inserts_.new_tokens += std::max<std::int64_t>(upto - cache_.requests_[id.index()].protected_tokens, 0);
-  inserts_.longest_tokens = std::max(inserts_.longest_tokens, upto);
-  names_.push_back(cache_.name_space(id));
-  inserts_.names = names_;
-}
-
-void TreeRequestCache::Room::before_commit(const Pass& pass) {
-  inserts_ = {};
-  names_.clear();
-  const std::int64_t every = cache_.options_.decode_checkpoint_tokens;
-  for (const std::uint32_t i : pass.busy) {
-    const RowPlan& row = pass.rows[i];
-    const std::int64_t end = row.start + row.tokens;
-    const bool may_donate =
-        row.start < cache_.record(row.request).prompt_tokens || (every > 0 && floor_to(end, every) > row.start);
-    if (!pass.is_busy(i) || !may_donate) continue;
-    const auto [first, last] = pass.save_ranges[i];
-    for_donations(row.request, end, static_cast<std::int64_t>(last - first) + 1);
+  freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
+  for (Request& request : requests_) {
+    request.row.reserve(request_blocks(options) * static_cast<std::size_t>(options.block_size_tokens));
+    if (news_.on() || options.tiers.enabled()) request.hashes = GrowingHashes(request_blocks(options));
   }
-  if (inserts_.inserts > 0) cache_.tree_.reserve_inserts(inserts_);
-  reserve_amortised(cache_.after_[0].from_scratch, pass.saves.size());
-  for_freed(0);
-}
-
-void TreeRequestCache::Room::before_close(RequestId id, RequestEnd how) {
-  inserts_ = {};
-  names_.clear();
-  if (how != RequestEnd::aborted) {
-    for_donations(id, cache_.record(id).computed, 1);
-    cache_.tree_.reserve_inserts(inserts_);
-  }
-  const RequestCacheOptions& options = cache_.options_;
-  std::int64_t excess = 0;
-  if (options.budget_bytes > 0) {
-    const CacheUsage now = cache_.usage();
-    const std::int64_t bytes = options.memory.of(now.kv_tokens, now.states) - options.budget_bytes;
-    const std::int64_t of_token = options.memory.kv_bytes_per_token;
-    if (bytes > 0) excess = of_token > 0 ? ceil_div(bytes, of_token) : now.kv_tokens;
-  }
-  for_freed(excess);
-}
-
-/// What ends may be given up for the budget, after what was loaded has come.
-void TreeRequestCache::Room::before_loads_end(std::span<const EndingLoad> loads) {
-  if (loads.empty()) return;
-  inserts_ = {};
-  names_.clear();
-  for (const EndingLoad& load : loads) for_donations(load.request, load.tokens, 1);
-  cache_.tree_.reserve_inserts(inserts_);
-  for_freed(cache_.options_.budget_bytes > 0 ? cache_.kv_.capacity() : 0);
-}
-
-void TreeRequestCache::Room::before_forget() {
-  reserve_amortised(cache_.freed_.kv, static_cast<std::size_t>(cache_.tree_.sizes().total_tokens()));
-}
-
-std::size_t TreeRequestCache::Room::unpublished_blocks(RequestId id) const noexcept {
-  const Request& request = cache_.requests_[id.index()];
-  return (request.row.size() - static_cast<std::size_t>(request.protected_tokens)) /
-         static_cast<std::size_t>(cache_.options_.block_size_tokens);
 }
 
 /// What left the tree is free again.
@@ -212,10 +133,11 @@ void TreeRequestCache::return_slot(SlotId slot) {
   --checkpoint_slots_;
 }
 
-std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, double now_s) {
+std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, const PromptNames& names) {
   Request& request = requests_[id.index()];
   const Record& prompt = record(id);
-  tree_.set_time(now_s);
+  request.name_space = with_media(names);
+  tree_.set_time(now_s_);
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
@@ -262,7 +184,7 @@ std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
 }
 
 bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
-  ReadyVector<KvIndex>& row = requests_[id.index()].row;
+  std::vector<KvIndex>& row = requests_[id.index()].row;
   if (upto <= std::ssize(row)) return true;
   const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
   const std::size_t held = row.size();
@@ -471,11 +393,12 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
   const auto key = record(id).tokens.first(tokens);
   const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
   if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, name_space(id)));
-  inserted_ = std::span(request.row).first(count);
+  inserted_ = key;
+  inserted_kv_ = std::span(request.row).first(count);
   freed_.clear();
   const InsertResult inserted = tree_.insert(
       {.tokens = key,
-       .kv = std::span(request.row).first(count),
+       .kv = inserted_kv_,
        .slot = slot,
        .name_space = name_space(id),
        .prev_tokens = request.protected_tokens,
@@ -503,7 +426,7 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
 
 const GrowingHashes& TreeRequestCache::hashes_of(RequestId id, std::int64_t tokens) {
   GrowingHashes& hashes = requests_[id.index()].hashes;
-  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}}, extra_keys_);
+  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}});
   return hashes;
 }
 
@@ -647,9 +570,9 @@ void TreeRequestCache::on_kv_event(const KvEvent& event) {
   }
   BlockDigest parent = event.parent;
   const std::int64_t page = options_.block_size_tokens;
-  std::int64_t tokens = std::ssize(inserted_) - std::ssize(event.blocks) * page;
+  std::int64_t tokens = event.tokens.data() - inserted_.data();
   for (const BlockDigest& block : event.blocks) {
-    const KvIndex kv = inserted_[static_cast<std::size_t>(tokens)];
+    const KvIndex kv = inserted_kv_[static_cast<std::size_t>(tokens)];
     tokens += page;
     news_.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
     parent = block;

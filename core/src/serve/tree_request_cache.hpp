@@ -9,7 +9,6 @@
 #include "serve/request_book.hpp"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace stateport::detail {
@@ -27,7 +26,7 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
  protected:
-  std::optional<Opened> open(RequestId request, double now_s) override;
+  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
@@ -51,7 +50,7 @@ class TreeRequestCache final : public RequestBook {
  private:
   struct Request {
     std::int32_t live = -1;             ///< its slot, as the one column of its row
-    ReadyVector<KvIndex> row;           ///< KV of every token that memory was found for; whole pages
+    std::vector<KvIndex> row;           ///< KV of every token that memory was found for; whole pages
     std::int64_t protected_tokens = 0;  ///< of the row, that are the tree's
     PrefixLock lock;
     PrefixMatch hit;
@@ -59,35 +58,15 @@ class TreeRequestCache final : public RequestBook {
     bool begun = false;              ///< a pass was committed: the live slot holds its state
     std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
     std::optional<NodeId> decoded;   ///< the last checkpoint of its decoding
-    std::string extra_key;  ///< of the namespace, with the media
-    bool has_extra_key = false;
-    GrowingHashes hashes;  ///< with events or tiers: of the pages of its tokens
-    PrefixLock cached;     ///< while something is loaded: all that the tree has of the prompt
-    SlotId loading;        ///< where a checkpoint is loaded to
+    Namespace name_space;            ///< with the media
+    GrowingHashes hashes;            ///< with events or tiers: of the pages of its tokens
+    PrefixLock cached;               ///< while something is loaded: all that the tree has of the prompt
+    SlotId loading;                  ///< where a checkpoint is loaded to
   };
 
-  /// Room for what the hooks do.
-  class Room final : public IndexRoom {
-   public:
-    explicit Room(TreeRequestCache& cache) : cache_(cache) {}
-    void before_open(RequestId request) override;
-    void before_row(RequestId request, std::int64_t upto) override;
-    void before_commit(const Pass& pass) override;
-    void before_close(RequestId request, RequestEnd how) override;
-    void before_loads_end(std::span<const EndingLoad> loads) override;
-    void before_forget() override;
-    [[nodiscard]] std::size_t unpublished_blocks(RequestId request) const noexcept override;
-
-   private:
-    void for_freed(std::int64_t tokens);
-    void for_donations(RequestId request, std::int64_t upto, std::int64_t donations);
-
-    TreeRequestCache& cache_;
-    InsertRoom inserts_;
-    std::vector<Namespace> names_;  ///< of the donations
-  };
-
-  [[nodiscard]] Namespace name_space(RequestId request) const noexcept;
+  [[nodiscard]] const Namespace& name_space(RequestId request) const noexcept {
+    return requests_[request.index()].name_space;
+  }
   [[nodiscard]] std::optional<LostHit> look_further(RequestId request);
   void evict(EvictDemand demand);
   void take_back(const Freed& freed);
@@ -115,8 +94,7 @@ class TreeRequestCache final : public RequestBook {
   void on_kv_event(const KvEvent& event);
   void keep_to_budget();
 
-  Room index_room_{*this};
-  BlockHasher hasher_;
+  PromptHasher hasher_;
   PrefixTree tree_;
   KvPagePool kv_;
   std::vector<Request> requests_;
@@ -124,10 +102,10 @@ class TreeRequestCache final : public RequestBook {
   std::int64_t evicted_states_ = 0;
   std::int64_t evicted_kv_tokens_ = 0;
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
-  std::span<const KvIndex> inserted_;     ///< KV of the path of the insert that runs
+  std::span<const Token> inserted_;       ///< the tokens of the insert that runs
+  std::span<const KvIndex> inserted_kv_;  ///< and their KV
   std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it
   std::vector<std::uint8_t> told_;        ///< by slot: a state was told as stored
-  std::vector<ExtraKey> extra_keys_;
 };
 
 }  // namespace stateport::detail

@@ -4,14 +4,10 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "containers/ready_vector.hpp"
-
 #include <algorithm>
 #include <utility>
 
 namespace stateport {
-
-using detail::reserve_amortised;
 
 TreeRequests::TreeRequests(PrefixTree& tree, KvPagePool& kv, Options options)
     : tree_(tree), kv_(kv), options_(options) {
@@ -35,31 +31,10 @@ TreeRequests::Request& TreeRequests::checked(RequestId request) {
 /// Stays free until it is taken out of the list.
 RequestId TreeRequests::free_request() {
   if (free_requests_.empty()) {
-    free_requests_.reserve(requests_.size() + 1);  // so that end() cannot fail
     requests_.emplace_back();
     free_requests_.push_back(RequestId{std::ssize(requests_) - 1});
   }
   return free_requests_.back();
-}
-
-/// What a call gives back has room in `freed` before the call changes anything: that is KV of the request, and what the
-/// tree evicts, whole leaves.
-void TreeRequests::make_room(std::int64_t own_tokens, bool evicts, Freed& freed) {
-  const auto own = static_cast<std::size_t>(own_tokens);
-  const auto evicted = evicts ? static_cast<std::size_t>(tree_.sizes().evictable_tokens) : 0;
-  const std::size_t slots = 3 + static_cast<std::size_t>(tree_.slots().capacity_slots());
-  reserve_amortised(scratch_.kv, own + evicted);
-  reserve_amortised(scratch_.slots, slots);
-  reserve_amortised(freed.kv, freed.kv.size() + 2 * own + evicted);
-  reserve_amortised(freed.slots, freed.slots.size() + slots);
-}
-
-void TreeRequests::make_room_to_donate(const Request& request, std::int64_t tokens) {
-  const Namespace name = request.name_space();
-  tree_.reserve_inserts({.inserts = 1,
-                         .new_tokens = std::max<std::int64_t>(tokens - request.protected_tokens, 0),
-                         .longest_tokens = tokens,
-                         .names = {&name, 1}});
 }
 
 void TreeRequests::release_kv(std::span<const KvIndex> kv, Freed& freed) {
@@ -94,11 +69,8 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   request = {};
   request.tokens.assign(prompt.begin(), prompt.end());
   request.prompt_tokens = prompt.size();
-  if (name_space.extra_key) request.extra_key.emplace(*name_space.extra_key);
-  if (name_space.salt) request.salt.emplace(*name_space.salt);
+  request.name_space = name_space;
   request.row.resize(prompt.size());
-  const std::int32_t needed = options_.style == CheckpointStyle::copy_live ? 1 : 3;
-  make_room(std::ssize(prompt), tree_.slots().free_slots() < needed, freed);
 
   scratch_.clear();
   request.hit = tree_.match_with_live_slot(prompt.first(prompt.size() - 1), name_space, request.row, {}, scratch_);
@@ -128,14 +100,6 @@ std::optional<TreeRequests::Started> TreeRequests::start(std::span<const Token> 
   return started;
 }
 
-/// Makes room for `own_tokens` that go back, too; the row's last, because the last plan points into it.
-void TreeRequests::make_room_for_row(Request& request, std::int64_t upto, std::int64_t own_tokens, bool evicts,
-                                     Freed& freed) {
-  make_room(own_tokens, evicts, freed);
-  reserve_amortised(request.row, static_cast<std::size_t>(upto));
-}
-
-/// There is room for it already.
 bool TreeRequests::grow_row(Request& request, std::int64_t upto, Freed& freed) {
   const std::size_t before = request.row.size();
   const auto page = static_cast<std::size_t>(kv_.page_size());
@@ -179,7 +143,6 @@ std::optional<TreeRequests::ExtendPlan> TreeRequests::extend(RequestId id, std::
   require(upto > start && upto <= static_cast<std::int64_t>(request.prompt_tokens), "upto", upto,
           "must be a position of the prompt that is not computed yet");
   std::optional<Track> track = plan_track(request, upto);
-  make_room_for_row(request, upto, upto, kv_.available() < upto - start, freed);
   if (!grow_row(request, upto, freed)) return std::nullopt;
   ExtendPlan plan{.start = start, .kv = std::span(request.row).subspan(static_cast<std::size_t>(start))};
   if (request.live_state_pending) {
@@ -198,13 +161,13 @@ std::optional<TreeRequests::ExtendPlan> TreeRequests::extend(RequestId id, std::
 InsertResult TreeRequests::donate(const Request& request, SlotId slot, const Donation& donation, Freed& freed) {
   const auto count = static_cast<std::size_t>(donation.tokens);
   const auto key = std::span(request.tokens).first(count);
-  if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, request.name_space()));
+  if (slot.valid()) tree_.tag_slot(slot, tree_.state_tag(key, request.name_space));
   scratch_.clear();
   const InsertResult inserted =
       tree_.insert({.tokens = key,
                     .kv = std::span(request.row).first(count),
                     .slot = slot,
-                    .name_space = request.name_space(),
+                    .name_space = request.name_space,
                     .prev_tokens = request.protected_tokens,
                     .chunked = donation.chunked,
                     // A running request gets longer.
@@ -222,8 +185,6 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
   const bool copies = options_.style == CheckpointStyle::copy_live;
   Cached cached{.protected_tokens = request.protected_tokens};
   if (request.live_state_pending || (!copies && !request.tracked)) return cached;
-  make_room(request.computed(), tree_.slots().free_slots() < 1, freed);
-  make_room_to_donate(request, request.computed());
   drop_decode_plan(request, freed);
   SlotId fresh;
   if (!take_slots({&fresh, 1}, freed)) {
@@ -243,7 +204,7 @@ TreeRequests::Cached TreeRequests::cache_unfinished(RequestId id, bool chunked, 
   // From here on the request reads the tree's KV and holds the longer path.
   const auto key = std::span(request.tokens).first(static_cast<std::size_t>(length));
   const auto row = std::span(request.row).first(static_cast<std::size_t>(length));
-  const PrefixMatch kept = tree_.match(key, request.name_space(), row, Lookup::again);
+  const PrefixMatch kept = tree_.match(key, request.name_space, row, Lookup::again);
   request.lock = tree_.lock(kept);
   request.protected_tokens = cached.protected_tokens = kept.tokens;
   request.tracked.reset();
@@ -258,7 +219,6 @@ std::optional<TreeRequests::DecodePlan> TreeRequests::plan_decode(RequestId id, 
                     start + 1 == static_cast<std::int64_t>(request.tokens.size()),
                 "plan_decode", "request", id.value(), "has no output token to feed");
   const std::int64_t upto = start + 1 + drafts;
-  make_room_for_row(request, upto, upto + request.planned, kv_.available() < 1 + drafts, freed);
   drop_decode_plan(request, freed);
   if (!grow_row(request, upto, freed)) return std::nullopt;
   request.planned = 1 + drafts;
@@ -278,8 +238,6 @@ bool TreeRequests::append(RequestId id, std::span<const Token> sampled, Freed& f
   require_state(first || request.planned > 0, "append", "request", id.value(), "has run no pass that samples");
   require(count >= 1 && count <= (first ? 1 : request.planned), "sampled", count,
           "must be at least one token and no more than the pass fed");
-  make_room(request.computed(), false, freed);
-  reserve_amortised(request.tokens, request.tokens.size() + sampled.size());
   request.tokens.insert(request.tokens.end(), sampled.begin(), sampled.end());
   if (first) return false;
   shrink_row(request, request.computed() - request.planned + count, freed);
@@ -307,8 +265,6 @@ void TreeRequests::drop_decode_plan(Request& request, Freed& freed) {
 void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
   Request& request = checked(id);
   check_hint(hint);
-  make_room(request.computed(), false, freed);
-  make_room_to_donate(request, request.computed());
   drop_decode_plan(request, freed);
   const bool copies = options_.style == CheckpointStyle::copy_live;
   const std::int64_t length = copies ? request.computed() : request.tracked.value_or(0);
@@ -323,7 +279,6 @@ void TreeRequests::finish(RequestId id, Freed& freed, const ReuseHint& hint) {
 
 void TreeRequests::abort(RequestId id, Freed& freed) {
   Request& request = checked(id);
-  make_room(request.computed(), false, freed);
   drop_decode_plan(request, freed);
   end(request, {}, request.protected_tokens, freed);
   free_requests_.push_back(id.next());

@@ -105,8 +105,10 @@ TierContents::TierContents(const TierSetup& setup)
     Level& tier = level(medium);
     tier.order = VictimOrder<>(policy_->traits());
     tier.order.reserve(nodes_.capacity());
+    tier.unclaimed.reserve(nodes_.capacity());
   }
   behind_.reserve(nodes_.capacity());
+  unclaimed_in_.resize(nodes_.capacity(), 0);
 }
 
 std::optional<double> TierContents::time_saved(std::int64_t tokens, const MediumBytes& bytes) const noexcept {
@@ -176,8 +178,7 @@ void TierContents::offer(std::uint32_t node) {
 
 void TierContents::name(const Transfer& transfer, const UnderWay& under_way) noexcept {
   plan_.push_back(transfer);
-  plan_.back().id = ++last_transfer_;
-  named_.push_back(under_way);
+  plan_.back().id = under_way_.name(under_way);
 }
 
 /// False: the queue is full.
@@ -307,6 +308,7 @@ bool TierContents::drop_unclaimed(Medium medium) {
   while (!unclaimed.empty()) {
     const std::uint32_t node = unclaimed.back();
     unclaimed.pop_back();
+    unclaimed_in_[node] &= static_cast<MediumSet>(~bit(medium));
     const TierItem& kv = nodes_[node].kv;
     if (!nodes_[node].used || (kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) continue;
     if (nodes_[node].is_needed_in(medium)) continue;

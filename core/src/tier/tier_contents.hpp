@@ -7,6 +7,7 @@
 #include "evict/victim_order.hpp"
 #include "slots/state_forest.hpp"
 #include "tier/tier_nodes.hpp"
+#include "tier/transfers_under_way.hpp"
 
 #include <algorithm>
 #include <array>
@@ -43,13 +44,6 @@ struct TierSetup {
   TierListener* listener = nullptr;  ///< told of contents of tiers, if there is one
 };
 
-/// What a call may bring, beside what the device gives up for it.
-struct TierWork {
-  std::size_t answers = 0;    ///< results of transfers
-  std::size_t found = 0;      ///< images that were asked for, or are attached
-  std::size_t requested = 0;  ///< finds and loads that are named for requests
-};
-
 /// What lies in the tiers and on the device, what is on its way there, and what goes to make room. A TierIndex decides
 /// by it.
 ///
@@ -59,7 +53,7 @@ struct TierWork {
 /// The remote tier is the one whose contents are not this cache's own. What is forgotten stays there, so no drop is
 /// named.
 ///
-/// What is told, named and decided needs no memory after TierIndex::reserve().
+/// Nothing allocates after construction.
 class TierContents {
  protected:
   explicit TierContents(const TierSetup& setup);
@@ -73,17 +67,7 @@ class TierContents {
     TierUsage usage;
     VictimOrder<> order;
     double victim_rank = 0;                ///< moving average
-    std::vector<std::uint32_t> unclaimed;  ///< attached KV
-  };
-  struct UnderWay {
-    Transfer::Kind kind = Transfer::Kind::store;
-    Medium from = Medium::device;
-    Medium to = Medium::host;
-    CacheContent content = CacheContent::state;
-    std::uint32_t node = none;  ///< find: the image that is asked for, of those of the request
-    RequestId request;
-    bool stays = false;            ///< copy: the faster tier keeps it
-    std::uint64_t settled_in = 0;  ///< the last call of TierIndex::work_of() that named it
+    std::vector<std::uint32_t> unclaimed;  ///< attached KV, each node at most once
   };
   /// What a VictimOrder asks of the states in one tier.
   struct Source {
@@ -173,12 +157,12 @@ class TierContents {
   std::array<Level, medium_count> levels_;
   std::vector<Medium> tiers_;  ///< that are here, from the fastest on; at least one
   std::vector<Transfer> plan_;
-  std::vector<UnderWay> named_;  ///< of those in plan_ that are to be answered, in their order
-  TransferId last_transfer_ = 0;
+  TransfersUnderWay under_way_;
   std::int64_t queued_bytes_ = 0;      ///< stores and moves
   std::vector<std::uint32_t> behind_;  ///< scratch of kv_is_gone(), each node at most once
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;
+  std::vector<MediumSet> unclaimed_in_;  ///< by node: the tiers whose `unclaimed` names it
   bool draining_ = false;  ///< the durable tier keeps what is above it, too: it would be written again
 };
 

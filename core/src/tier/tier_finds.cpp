@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/tier_finds.hpp"
 
-#include "containers/ready_vector.hpp"
-
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -53,10 +51,6 @@ bool TierFinds::ask_kv(RequestId request, const PromptReach& prompt) {
 bool TierFinds::may_be_worth(const PromptReach& prompt, std::int64_t tokens, const MediumBytes& bytes) const noexcept {
   const std::optional<double> saved_s = time_saved(tokens - prompt.device_tokens, bytes);
   return !saved_s || *saved_s > prompt.saved_s;
-}
-
-void TierFinds::reserve_finds(RequestId request, std::size_t blocks) {
-  if (has(Medium::remote)) reserve_amortised(asks_[request.index()].images, blocks);
 }
 
 TierFinds::Ask& TierFinds::new_ask(RequestId request, CacheContent content) noexcept {

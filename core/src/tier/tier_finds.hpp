@@ -65,7 +65,10 @@ class TierFinds : protected TierContents {
         usable_states_(setup.states_apart ? all_media : below_device),
         grid_(setup.state_grid_tokens),
         asks_(setup.requests),
-        forgotten_finds_max_(setup.requests * std::max(most_finds(options_), setup.request_blocks)) {}
+        forgotten_finds_max_(setup.requests * std::max(most_finds(options_), setup.request_blocks)) {
+    for (Ask& ask : asks_)
+      if (has(Medium::remote)) ask.images.reserve(std::max(most_finds(options_), setup.request_blocks));
+  }
   ~TierFinds() = default;
 
   /// Where the state of a block is, if it is of use to a load of that block's KV.
@@ -78,8 +81,6 @@ class TierFinds : protected TierContents {
   }
   /// A find ended. True: it was the last one of a request that waits.
   [[nodiscard]] bool answered(const UnderWay& find, TransferStatus status);
-  /// Room for what is asked for a prompt of so many blocks.
-  void reserve_finds(RequestId request, std::size_t blocks);
   [[nodiscard]] const Ask& ask_of(RequestId request) const noexcept { return asks_[request.index()]; }
   [[nodiscard]] std::span<const Ask> asks() const noexcept { return asks_; }
   [[nodiscard]] std::size_t forgotten_finds() const noexcept { return forgotten_finds_; }

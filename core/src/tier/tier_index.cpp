@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tier/tier_index.hpp"
 
-#include "containers/ready_vector.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <numeric>
-#include <string>
 #include <utility>
 
 namespace stateport::detail {
@@ -21,46 +18,25 @@ bool is_source_lost(TransferStatus status) noexcept {
 
 }  // namespace
 
-/// An image comes to one tier at a time, so one store or copy is named for it at most, and one more for each answer;
-/// and one drop for each tier that has it.
-std::size_t TierIndex::reserve(std::size_t on_device, const TierWork& work) {
-  reserve_amortised(leaving_states_, leaving_states_.size() + on_device);
-  reserve_amortised(incomplete_, incomplete_.size() + on_device);
-  reserve_amortised(leaving_kv_, leaving_kv_.size() + on_device);
-  if (options_.write_through) reserve_amortised(fresh_, fresh_.size() + on_device);
-  auto in_tiers = static_cast<std::size_t>(std::popcount(found_.groups));
-  for (const Medium medium : tiers_) {
-    const TierUsage& usage = level(medium).usage;
-    in_tiers += static_cast<std::size_t>(usage.states) * groups_ + static_cast<std::size_t>(usage.kv_blocks);
+TierIndex::TierIndex(const Setup& setup) : TierFinds(setup), loads_(setup.requests) {
+  for (Load& load : loads_) load.nodes.reserve(setup.request_blocks + 1);
+  // A place on the device may lose its content twice in one call, once to what a load brings.
+  const std::size_t states = 2 * setup.states * groups_;
+  leaving_states_.reserve(states);
+  incomplete_.reserve(states);
+  leaving_kv_.reserve(2 * setup.device_blocks);
+  if (options_.write_through) {
+    fresh_.reserve(states);
+    to_write_.reserve(states);
   }
-  const std::size_t coming = (work.answers + work.found) * groups_;
-  const std::size_t most = on_device + 2 * (in_tiers + coming) + work.requested;
-  reserve_amortised(plan_, plan_.size() + most);
-  reserve_amortised(named_, named_.size() + most);
-  return in_tiers + 2 * coming;
-}
-
-std::size_t TierIndex::reserve_request(RequestId request, std::size_t blocks) {
-  reserve_finds(request, blocks);
-  reserve_amortised(loads_[request.index()].nodes, blocks + 1);
-  return (blocks + 1) * groups_;
-}
-
-TierWork TierIndex::work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests) {
-  TierWork work;
-  ++settles_;
-  for (const TransferResult& result : results) {
-    const auto found = under_way_.find(result.id);
-    if (found == under_way_.end() || std::exchange(found.value().settled_in, settles_) == settles_) break;
-    ++work.answers;
-    const UnderWay& part = found->second;
-    const RequestId request = part.request;
-    if (!request.valid() || (part.kind == Transfer::Kind::find && !is_awaited(part))) continue;
-    if (std::exchange(loads_[request.index()].settled_in, settles_) == settles_) continue;
-    requests.push_back(request);
-    work.found += ask_of(request).images.size();
-  }
-  return work;
+  // An image comes to one tier at a time.
+  const std::size_t coming = nodes_.capacity() * (groups_ + 1);
+  const std::size_t loaded = setup.requests * (setup.request_blocks + groups_);
+  const std::size_t asked = has(Medium::remote) ? 2 * setup.requests * std::max(most_finds(options_), setup.request_blocks)
+                                                : std::size_t{0};
+  under_way_.reserve(coming + loaded + asked);
+  const std::size_t dropped = images_max();
+  for (std::vector<Transfer>* plan : {&plan_, &taken_}) plan->reserve(coming + loaded + asked + dropped);
 }
 
 // What the device has.
@@ -249,25 +225,16 @@ void TierIndex::load(RequestId request, const TierHit& hit, std::span<const Pref
 }
 
 TransferPlan TierIndex::take_transfers() {
-  reserve_amortised(under_way_, under_way_.size() + named_.size());
-  auto named = named_.begin();
   for (const Transfer& transfer : plan_)
-    if (transfer.kind != Transfer::Kind::drop) under_way_.emplace(transfer.id, *named++);
-  named_.clear();
+    if (transfer.kind != Transfer::Kind::drop) under_way_.take(transfer.id);
   std::swap(plan_, taken_);
   plan_.clear();
   return {taken_};
 }
 
-InvalidArgument TierIndex::not_under_way(TransferId id) {
-  return {"result.id", std::to_string(id), "is not under way"};
-}
-
 std::optional<TierIndex::WaitEnd> TierIndex::settle(const TransferResult& result) {
-  const auto found = under_way_.find(result.id);
-  if (found == under_way_.end()) throw not_under_way(result.id);
-  const UnderWay part = found->second;
-  under_way_.erase(found);
+  const UnderWay part = *under_way_.find(result.id);
+  under_way_.erase(result.id);
   if (part.kind == Transfer::Kind::load) return end_part(part, result.status);
   if (part.kind == Transfer::Kind::find)
     return answered(part, result.status) ? std::optional(WaitEnd{.request = part.request, .asked = true})
@@ -448,7 +415,6 @@ void TierIndex::drop_found() {
 bool TierIndex::attach(Medium medium, const ImageKey& image) {
   Level& tier = level(medium);
   const bool is_part = image.content == CacheContent::state && groups_ > 1;
-  if (image.content == CacheContent::kv_block) reserve_amortised(tier.unclaimed, tier.unclaimed.size() + 1);
   if (!is_part || !found_.is_of(medium, image)) drop_found();
   if (tier.usage.bytes + bytes_of(image.content) > tier.capacity) return false;
   const std::uint32_t known = nodes_.find(image.prefix);
@@ -463,7 +429,11 @@ bool TierIndex::attach(Medium medium, const ImageKey& image) {
   if (node == none) return false;
   found_.groups = 0;
   enter_tier(node, image.content, medium);
-  if (image.content == CacheContent::kv_block) tier.unclaimed.push_back(node);
+  // A node that was removed and made again may be listed already.
+  if (image.content == CacheContent::kv_block && (unclaimed_in_[node] & bit(medium)) == 0) {
+    unclaimed_in_[node] |= bit(medium);
+    tier.unclaimed.push_back(node);
+  }
   return true;
 }
 
@@ -482,6 +452,7 @@ void TierIndex::reset() {
   to_write_.clear();
   fresh_.clear();
   for (const Medium medium : tiers_) level(medium).unclaimed.clear();
+  std::ranges::fill(unclaimed_in_, MediumSet{0});
   forest_.clear();
   nodes_.clear();
 }
@@ -527,8 +498,8 @@ void TierIndex::check_invariants() const {
   parts += forgotten_finds();
   for (const Ask& ask : asks()) parts += static_cast<std::size_t>(ask.left);
   check(parts == transfers_under_way(), "a transfer is lost");
-  const auto is_answered = [](const Transfer& transfer) { return transfer.kind != Transfer::Kind::drop; };
-  check(std::cmp_equal(std::ranges::count_if(plan_, is_answered), named_.size()), "a transfer has no part");
+  for (const Transfer& transfer : plan_)
+    check(transfer.kind == Transfer::Kind::drop || under_way_.is_named(transfer.id), "a transfer has no part");
   for (int m = 1; m < medium_count; ++m) {
     const auto medium = static_cast<Medium>(m);
     const auto at = static_cast<std::size_t>(medium);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
-#include "containers/flat_map.hpp"
 #include "tier/tier_finds.hpp"
 
 #include <cstdint>
@@ -42,22 +40,12 @@ struct TierHit {
 /// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
 /// thread-safe.
 ///
-/// Memory is allocated by the constructor, reserve(), reserve_request(), attach() and take_transfers() alone, and each
-/// of these before it changes anything.
+/// The constructor takes addresses for all that the options bound; nothing else allocates, as long as transfers are taken
+/// as CacheTiers says.
 class TierIndex : private TierFinds {
  public:
   using Setup = TierSetup;
-  explicit TierIndex(const Setup& setup) : TierFinds(setup), loads_(setup.requests) {}
-
-  /// Makes room for one call of the cache, for which the device has `on_device` images at most that come or go or could
-  /// be stored. Returns how many images tiers may get or lose. O(1), amortised.
-  std::size_t reserve(std::size_t on_device, const TierWork& work);
-  /// Makes room for what is asked and loaded for a prompt of so many blocks. Returns how many finds or loads one call
-  /// names for it at most.
-  std::size_t reserve_request(RequestId request, std::size_t blocks);
-  /// Adds what settle() of these results may bring, and the requests that may then wait no longer to `requests`, each
-  /// once, in the order of their first result. A number that is not under way, or comes again, ends it.
-  [[nodiscard]] TierWork work_of(std::span<const TransferResult> results, std::vector<RequestId>& requests);
+  explicit TierIndex(const Setup& setup);
 
   // What the device has.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block);
@@ -92,8 +80,9 @@ class TierIndex : private TierFinds {
     bool asked = false;  ///< to its finds; false: to its load
     bool done = false;   ///< the load brought all that it was to bring
   };
-  [[nodiscard]] static InvalidArgument not_under_way(TransferId id);
-  /// A transfer ended. Throws InvalidArgument for a number that is not under way, or was not taken.
+  /// The transfer was taken, and not settled.
+  [[nodiscard]] bool is_under_way(TransferId id) const noexcept { return under_way_.find(id) != nullptr; }
+  /// A transfer ended. Precondition: it was under way.
   std::optional<WaitEnd> settle(const TransferResult& result);
   /// Ends a call of the cache.
   void flush();
@@ -104,10 +93,12 @@ class TierIndex : private TierFinds {
   /// of one that is not whole when another image is attached or a call ends, they are dropped. False: too many.
   bool attach(Medium medium, const ImageKey& image);
 
+  /// Images that the tiers can hold, at most, each counted once in each tier.
+  [[nodiscard]] std::size_t images_max() const noexcept { return nodes_.capacity() * (groups_ + 1) * tiers_.size(); }
   [[nodiscard]] std::size_t transfers_to_take() const noexcept { return plan_.size(); }
   /// What was decided since the last call; valid until the next call of anything.
   [[nodiscard]] TransferPlan take_transfers();
-  [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size() + named_.size(); }
+  [[nodiscard]] std::size_t transfers_under_way() const noexcept { return under_way_.size(); }
   [[nodiscard]] const TierUsage& usage(Medium medium) const noexcept { return level(medium).usage; }
   using TierContents::durable_tier;
   using TierContents::has;
@@ -125,7 +116,6 @@ class TierIndex : private TierFinds {
     TierHit hit;
     std::int64_t left = 0;  ///< images; 0: nothing is loaded
     bool failed = false;
-    std::uint64_t settled_in = 0;      ///< the last call of work_of() that named the request
     std::vector<std::uint32_t> nodes;  ///< of KV, and last that of the state if it is loaded
   };
   struct Leaving {
@@ -160,9 +150,7 @@ class TierIndex : private TierFinds {
                        Visit&& visit);
 
   std::vector<Transfer> taken_;
-  FlatMap<TransferId, UnderWay> under_way_;  ///< what was taken
-  std::vector<Load> loads_;                  ///< by request
-  std::uint64_t settles_ = 0;                ///< calls of work_of()
+  std::vector<Load> loads_;  ///< by request
   Found found_;
   std::vector<std::uint32_t> leaving_states_;
   std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have

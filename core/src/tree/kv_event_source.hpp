@@ -27,14 +27,14 @@ class KvEventSource {
 
   [[nodiscard]] bool is_on() const noexcept { return hasher_.has_value(); }
 
-  /// Makes room for `arena_pages`, and for what prepare() does for up to `pages` pages with these names.
-  void reserve(std::uint32_t arena_pages, std::uint32_t pages, std::span<const Namespace> names);
-  /// Makes room for `arena_pages` and works out what stored() will tell of `tokens`, whole pages after page `parent`
-  /// of the arena, or at the start of a prompt. All that can fail.
-  void prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens, const Namespace& name_space,
-               std::uint32_t arena_pages);
-  /// The prepared pages are in the arena from `first_page` on.
-  void stored(std::uint32_t first_page, std::span<const Token> tokens, const Namespace& name_space);
+  /// Makes room for `new_pages` pages of one prompt and for an arena of `arena_pages`.
+  void reserve(std::size_t new_pages, std::size_t arena_pages);
+  /// Computes what stored() will tell of `tokens`, whole pages after page `parent` of the arena, or at the start of a
+  /// prompt. Precondition: room for them.
+  void prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens, const Namespace& name_space);
+  /// The next `pages` of the prepared pages, which have these tokens, are in the arena from `first_page` on.
+  void stored(std::uint32_t first_page, std::uint32_t pages, std::span<const Token> tokens,
+              const Namespace& name_space);
   void removed(std::uint32_t first_page, std::uint32_t pages) {
     tell_({.kind = KvEvent::Kind::removed, .blocks = std::span(digests_).subspan(first_page, pages)});
   }
@@ -45,7 +45,8 @@ class KvEventSource {
   std::optional<BlockHasher> hasher_;
   Table<BlockDigest> digests_;  ///< by page of the arena
   std::vector<BlockDigest> prepared_;
-  BlockDigest parent_;  ///< of what is prepared
+  std::size_t told_ = 0;  ///< of what is prepared
+  BlockDigest parent_;    ///< of the next prepared page
 };
 
 }  // namespace stateport::detail

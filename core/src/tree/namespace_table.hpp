@@ -3,11 +3,10 @@
 
 #include <stateport/core/tree/prefix_types.hpp>
 
-#include "containers/flat_map.hpp"
+#include "containers/hash_index.hpp"
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace stateport::detail {
@@ -15,64 +14,48 @@ namespace stateport::detail {
 /// A seed for hashes over a namespace's tokens; depends on the names and `seed` alone.
 [[nodiscard]] std::uint64_t namespace_seed(const Namespace& name_space, std::uint64_t seed) noexcept;
 
-/// Numbers namespaces. A number lives as long as there are children of the root in its namespace; the unnamed
-/// namespace has 0 for ever. find() allocates nothing.
+/// Numbers namespaces. A number lives as long as the root has children in its namespace; the unnamed namespace has 0
+/// for ever. Only reserve() allocates.
 class NamespaceTable {
  public:
   static constexpr std::uint32_t unnamed = 0;
   static constexpr std::uint32_t none = UINT32_MAX;
 
-  /// `seed`: of the hash table.
-  explicit NamespaceTable(std::uint64_t seed = 0);
+  /// `seed` is of the hash table.
+  explicit NamespaceTable(std::uint64_t seed = 0) : seed_(seed) { records_.emplace_back(); }
 
-  [[nodiscard]] std::uint32_t find(const Namespace& name_space) const;  ///< none if it has no number
-  [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space);
-  [[nodiscard]] Namespace name(std::uint32_t number) const noexcept;
+  /// Makes room for `names` named namespaces.
+  void reserve(std::size_t names);
+  [[nodiscard]] std::uint32_t find(const Namespace& name_space) const noexcept;  ///< none if it has no number
+  /// Precondition for a new namespace: there is room.
+  [[nodiscard]] std::uint32_t find_or_add(const Namespace& name_space) noexcept;
+  [[nodiscard]] const Namespace& name(std::uint32_t number) const noexcept { return records_[number].name; }
 
-  /// Adds these, and keeps them until the next call even if they have no children.
-  void reserve(std::span<const Namespace> names);
   void add_child(std::uint32_t number) noexcept { ++records_[number].children; }
   void drop_child(std::uint32_t number) noexcept;
   void clear() noexcept;
 
   [[nodiscard]] std::uint32_t children(std::uint32_t number) const noexcept { return records_[number].children; }
-  /// Has a name that nothing needs.
+  /// True for a name without children, which should have lost its number.
   [[nodiscard]] bool is_idle(std::uint32_t number) const noexcept {
-    const Record& record = records_[number];
-    return record.children == 0 && !record.reserved && (record.name.extra_key || record.name.salt);
+    return records_[number].children == 0 && records_[number].name != Namespace{};
   }
   [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
 
  private:
-  struct Name {
-    std::optional<std::string> extra_key;
-    std::optional<std::string> salt;
-    [[nodiscard]] Namespace view() const noexcept { return {extra_key, salt}; }
-  };
-  struct NameHash {
-    using is_transparent = void;
-    std::size_t operator()(const Namespace& name) const noexcept { return namespace_seed(name, seed); }
-    std::size_t operator()(const Name& name) const noexcept { return namespace_seed(name.view(), seed); }
-    std::uint64_t seed = 0;
-  };
-  struct NameEqual {
-    using is_transparent = void;
-    bool operator()(const Name& a, const Name& b) const noexcept { return a.view() == b.view(); }
-    bool operator()(const Namespace& a, const Name& b) const noexcept { return a == b.view(); }
-    bool operator()(const Name& a, const Namespace& b) const noexcept { return a.view() == b; }
-  };
   struct Record {
-    Name name;
+    Namespace name;
     std::uint32_t children = 0;
-    bool reserved = false;
   };
 
-  void erase(std::uint32_t number) noexcept;
+  [[nodiscard]] std::uint32_t hash(const Namespace& name_space) const noexcept {
+    return static_cast<std::uint32_t>(namespace_seed(name_space, seed_) >> 32);
+  }
 
-  std::vector<Record> records_;
-  std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> reserved_;
-  FlatMap<Name, std::uint32_t, NameHash, NameEqual> numbers_;
+  std::uint64_t seed_;
+  std::vector<Record> records_;      ///< by number
+  std::vector<std::uint32_t> free_;  ///< numbers
+  HashIndex numbers_{50};
 };
 
 }  // namespace stateport::detail

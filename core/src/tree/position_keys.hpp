@@ -4,6 +4,7 @@
 #include <stateport/core/evict/prompt_facts.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
+#include "containers/reserve_amortised.hpp"
 #include "containers/table.hpp"
 
 #include <xxhash.h>
@@ -32,15 +33,17 @@ class PositionKeys {
   /// Number of pages up to the end of a position. Positions are counted from 1.
   [[nodiscard]] std::uint32_t end_page(std::uint32_t position) const noexcept { return position * step_pages_; }
 
-  /// Makes room for the keys of an arena of `arena_pages` and of one prompt of `prompt_pages`. open() leaves the later
-  /// positions of longer prompts out: the tree has never held a prompt of that length, so no policy knows them.
-  void reserve(std::uint32_t arena_pages, std::uint32_t prompt_pages) {
-    if (keys_.size() < arena_pages) keys_.resize(arena_pages);
-    if (const std::size_t positions = count(prompt_pages); positions > prompt_.capacity())
-      prompt_.reserve(std::max(positions, 2 * prompt_.capacity()));
+  /// Makes room for the keys of one prompt of `prompt_pages` and of an arena of `arena_pages`. open() leaves the later
+  /// positions of longer prompts out: the tree cannot hold a prompt of that length, so no policy knows them.
+  void reserve(std::uint32_t prompt_pages, std::size_t arena_pages) {
+    reserve_amortised(prompt_, count(prompt_pages));
+    reserve_amortised(keys_, arena_pages);
   }
-  /// The key of the position that ends with this page of the arena.
-  [[nodiscard]] PositionKey& key(std::uint32_t arena_page) noexcept { return keys_[arena_page]; }
+  /// The key of the position that ends with this page of the arena. Precondition: reserve().
+  void set_key(std::uint32_t arena_page, PositionKey key) noexcept {
+    if (keys_.size() <= arena_page) keys_.resize(std::size_t{arena_page} + 1);
+    keys_[arena_page] = key;
+  }
   [[nodiscard]] PositionKey key(std::uint32_t arena_page) const noexcept { return keys_[arena_page]; }
   /// The key of a position of a prompt. `before` is the key of the position before it; for the first position it is the
   /// seed of the namespace.
@@ -55,7 +58,7 @@ class PositionKeys {
     return prompt_;
   }
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return (keys_.capacity() + prompt_.capacity()) * sizeof(PositionKey);
+    return (keys_.size() + prompt_.size()) * sizeof(PositionKey);
   }
 
  private:

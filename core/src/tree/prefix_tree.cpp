@@ -130,14 +130,6 @@ InsertResult PrefixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   return impl_->insert(prefix, freed);
 }
 
-void PrefixTree::reserve_inserts(const InsertRoom& room) {
-  const auto is_count = [](std::int64_t count) { return count >= 0 && std::cmp_less_equal(count, max_key_tokens); };
-  require(is_count(room.inserts), "room.inserts", room.inserts, "must be a number of inserts, below 2^31");
-  require(is_count(room.new_tokens), "room.new_tokens", room.new_tokens, "must be a number of tokens");
-  require(is_count(room.longest_tokens), "room.longest_tokens", room.longest_tokens, "must be a number of tokens");
-  impl_->reserve_inserts(room);
-}
-
 EvictResult PrefixTree::evict(EvictDemand demand, Freed& freed) {
   require(demand.tokens >= 0, "demand.tokens", demand.tokens, "must not be negative");
   require(demand.states >= 0, "demand.states", demand.states, "must not be negative");

@@ -12,7 +12,6 @@ PromptHistory::PromptHistory(const RadixNodes& nodes, LearningPolicy& policy, co
   if (!policy.observes_prompts()) return;
   const std::int64_t step_tokens = std::int64_t{options.position_tokens} + options.page_size - 1;
   positions_.emplace(options.page_size, static_cast<std::uint32_t>(step_tokens / options.page_size));
-  reserve(0);
 }
 
 void PromptHistory::set_time(double now_s) noexcept {
@@ -38,7 +37,7 @@ void PromptHistory::added(std::uint32_t leaf, const PrefixInsert& prefix) noexce
                                   : positions_->key(position_page(above, position));
   for (const std::uint32_t last = positions_->count(nodes_.end_page(leaf)); position < last;) {
     key = positions_->next(prefix.tokens, ++position, key);
-    positions_->key(position_page(leaf, position)) = key;
+    positions_->set_key(position_page(leaf, position), key);
   }
 }
 

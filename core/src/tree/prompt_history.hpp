@@ -5,7 +5,7 @@
 #include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 #include "tree/position_keys.hpp"
 #include "tree/radix_nodes.hpp"
 
@@ -24,11 +24,11 @@ class PromptHistory {
   /// `nodes` and `policy` must outlive this.
   PromptHistory(const RadixNodes& nodes, LearningPolicy& policy, const PrefixTreeOptions& options);
 
-  /// Makes room for the keys of a prompt of so many pages, and for those of the arena.
-  void reserve(std::uint32_t prompt_pages) {
+  /// Makes room for the keys of a prompt of `prompt_pages` and of an arena of `arena_pages`.
+  void reserve(std::uint32_t prompt_pages, std::size_t arena_pages) {
     if (!positions_) return;
-    positions_->reserve(nodes_.arena().capacity_pages(), prompt_pages);
-    reserve_amortised(forks_, prompt_pages);
+    positions_->reserve(prompt_pages, arena_pages);
+    reserve_amortised(forks_, positions_->count(prompt_pages));
   }
   void set_time(double now_s) noexcept;
   [[nodiscard]] double now_s() const noexcept { return now_s_; }

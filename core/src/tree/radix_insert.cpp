@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "containers/ready_vector.hpp"
+#include "containers/reserve_amortised.hpp"
 #include "tree/radix_tree.hpp"
 
 #include <xxhash.h>
@@ -46,23 +46,30 @@ void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_token
   }
 }
 
-std::uint32_t RadixTree::add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
-                                  const RadixWalk& found, std::uint32_t end_page) noexcept {
-  const auto page = static_cast<std::size_t>(options_.page_size);
-  const std::size_t begin = found.pages * page;
-  const std::size_t count = (end_page - found.pages) * page;
-  const auto kv = prefix.kv.subspan(begin, count);
+std::uint32_t RadixTree::add_pages(std::uint32_t parent, const PrefixInsert& prefix, const RadixWalk& found,
+                                   std::uint32_t end_page) noexcept {
+  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
   if (parent != root && nodes_.listed(parent)) victims_.drop(parent);
-  const std::uint32_t leaf = nodes_.add_leaf(parent, name_space, found, prefix.tokens.subspan(begin, count), kv);
-  RadixNode& node = nodes_[leaf];
-  node.hits = prefix.chunked ? 0 : 1;
-  node.priority = prefix.priority;
-  kv_.add(kv);
+  const auto begin = static_cast<std::size_t>(nodes_.tokens_of(found.pages));
+  const auto count = static_cast<std::size_t>(nodes_.tokens_of(end_page)) - begin;
+  std::span<const Token> tokens = prefix.tokens.subspan(begin, count);
+  std::span<const KvIndex> kv = prefix.kv.subspan(begin, count);
   sizes_.evictable_tokens += static_cast<std::int64_t>(count);
-  if (history_) history_->added(leaf, prefix);
-  node.tick = node.created = ++tick_;
-  victims_.offer_new(leaf);
-  return leaf;
+  kv_.add(kv);
+  for (std::optional<std::uint32_t> hash = found.missing_child; !tokens.empty(); hash.reset()) {
+    parent = nodes_.add_leaf(parent, name_space, hash, tokens, kv);
+    RadixNode& node = nodes_[parent];
+    const auto kept = static_cast<std::size_t>(nodes_.tokens_of(node.pages));
+    node.hits = prefix.chunked ? 0 : 1;
+    node.priority = prefix.priority;
+    if (history_) history_->added(parent, prefix);
+    node.tick = node.created = ++tick_;
+    if (events_.is_on()) events_.stored(node.first_page, node.pages, tokens.first(kept), prefix.name_space);
+    tokens = tokens.subspan(kept);
+    kv = kv.subspan(kept);
+  }
+  victims_.offer_new(parent);
+  return parent;
 }
 
 void RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
@@ -90,20 +97,12 @@ void RadixTree::cap_path(std::uint32_t tail, Freed& freed) {
   }
 }
 
-void RadixTree::reserve_inserts(const InsertRoom& room) {
-  const auto page = static_cast<std::int64_t>(options_.page_size);
-  const auto inserts = static_cast<std::size_t>(room.inserts);
-  // An insert makes two nodes, and a match before the next one a third.
-  const std::size_t nodes = nodes_.live() + spare_nodes + 3 * (inserts + 1);
+void RadixTree::make_room(std::uint32_t pages, std::uint32_t new_pages) {
+  const std::size_t nodes = std::min(nodes_.live() + spare_nodes + 3, nodes_max_);
   if (nodes > nodes_.capacity()) reserve_nodes(std::max(nodes, 2 * nodes_.capacity()));
-  // What is left of a run of twice the length is in a larger size class than the last of the inserts, so that it is
-  // found whatever runs the others took.
-  if (room.new_tokens >= page) nodes_.reserve_run(static_cast<std::uint32_t>(2 * (room.new_tokens / page)));
-  const auto longest = static_cast<std::uint32_t>(room.longest_tokens / page);
-  if (options_.max_states_per_path >= 0) reserve_amortised(path_, longest + 2);
-  if (history_) history_->reserve(longest);
-  if (events_.is_on()) events_.reserve(nodes_.arena().capacity_pages(), longest, room.names);
-  nodes_.names().reserve(room.names);
+  if (new_pages > 0) nodes_.reserve_run(new_pages);
+  if (history_) history_->reserve(pages, nodes_.arena().capacity_pages());
+  if (events_.is_on()) events_.reserve(new_pages, nodes_.arena().capacity_pages());
 }
 
 InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
@@ -114,12 +113,10 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
   check_insert(prefix, static_cast<std::uint32_t>(pages * page), found);
 
   // All that can fail comes before the first change.
-  if (nodes_.live() + spare_nodes + 3 > nodes_.capacity()) reserve_nodes(2 * nodes_.capacity());
-  if (found.pages < pages) nodes_.reserve_run(pages - found.pages);
-  if (history_) history_->reserve(pages);
-  const bool tell = events_.is_on() && found.pages < pages;
-  const std::span<const Token> new_tokens = prefix.tokens.first(pages * page).subspan(found.pages * page);
-  if (tell) events_.prepare(last_page(nodes_, found), new_tokens, prefix.name_space, nodes_.arena().capacity_pages());
+  make_room(pages, pages - found.pages);
+  if (events_.is_on() && found.pages < pages)
+    events_.prepare(last_page(nodes_, found), prefix.tokens.first(pages * page).subspan(found.pages * page),
+                    prefix.name_space);
   const std::int64_t prefix_tokens = nodes_.tokens_of(found.pages);
   const auto duplicates = prefix.kv.subspan(static_cast<std::size_t>(prefix.prev_tokens),
                                             static_cast<std::size_t>(prefix_tokens - prefix.prev_tokens));
@@ -128,7 +125,6 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     reserve_amortised(freed.slots, freed.slots.size() + found.depth + 2);
   }
   reserve_amortised(freed.kv, freed.kv.size() + duplicates.size());
-  const std::uint32_t name_space = nodes_.names().find_or_add(prefix.name_space);
   freed.kv.insert(freed.kv.end(), duplicates.begin(), duplicates.end());
 
   for (std::uint32_t at = found.node, depth = found.depth; at != root; at = nodes_[at].parent, --depth) {
@@ -145,7 +141,7 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     count_use(nodes_[end], prefix);
   }
   if (found.pages < pages)
-    end = add_leaf(end, prefix, name_space, found, pages);
+    end = add_pages(end, prefix, found, pages);
   else
     victims_.touch(end, ++tick_);
   const bool had_state = nodes_[end].slot >= 0;
@@ -159,7 +155,6 @@ InsertResult RadixTree::insert(const PrefixInsert& prefix, Freed& freed) {
     history_->kept(end, prefix, found.pages == pages);
     victims_.rank_state_again(end);
   }
-  if (tell) events_.stored(nodes_[end].first_page, new_tokens, prefix.name_space);
   return {.node = nodes_.id(end), .prefix_tokens = prefix_tokens, .state_exists = had_state};
 }
 

@@ -13,8 +13,12 @@ namespace {
 
 constexpr std::size_t max_indented_depth = 20;
 
-std::string quoted(const std::optional<std::string_view>& name) {
-  return name ? fmt::format("\"{}\"", *name) : std::string("none");
+std::string quoted(const std::optional<NameKey>& name) {
+  if (!name) return "none";
+  if (name->length() == name->text().size()) return fmt::format("\"{}\"", name->text());
+  std::string digest = fmt::format("{} bytes with SHA-256 ", name->length());
+  for (const char byte : name->text()) fmt::format_to(std::back_inserter(digest), "{:02x}", static_cast<unsigned char>(byte));
+  return digest;
 }
 
 }  // namespace

@@ -34,16 +34,17 @@ std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages, 
 
 }  // namespace
 
-RadixNodes::RadixNodes(const PrefixTreeOptions& options, bool keeps_ends)
+RadixNodes::RadixNodes(const PrefixTreeOptions& options, bool keeps_ends, std::size_t pages_max)
     : page_size_(options.page_size),
       hash_seed_(options.hash_seed),
-      arena_(options.page_size, options.reserve_tokens),
+      arena_(options.page_size, options.reserve_tokens / static_cast<std::size_t>(options.page_size), pages_max),
       names_(options.hash_seed),
       keeps_ends_(keeps_ends) {}
 
 void RadixNodes::reserve(std::size_t nodes) {
   nodes_.reserve(nodes);
   children_.reserve(nodes);
+  names_.reserve(nodes);
   if (keeps_ends_) ends_.resize(nodes, 0);
   capacity_ = nodes;
   if (!nodes_.empty()) return;
@@ -152,20 +153,23 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
   return walk;
 }
 
-std::uint32_t RadixNodes::add_leaf(std::uint32_t parent, std::uint32_t name_space, const RadixWalk& found,
-                                   std::span<const Token> tokens, std::span<const KvIndex> kv) noexcept {
+std::uint32_t RadixNodes::add_leaf(std::uint32_t parent, std::uint32_t name_space,
+                                   std::optional<std::uint32_t> hash, std::span<const Token> tokens, std::span<const KvIndex> kv) noexcept {
   const std::uint32_t leaf = take();
   RadixNode& node = nodes_[leaf];
+  const TokenArena::Run run =
+      arena_.allocate(static_cast<std::uint32_t>(tokens.size() / static_cast<std::size_t>(page_size_)));
   node.parent = parent;
-  node.pages = static_cast<std::uint32_t>(tokens.size() / static_cast<std::size_t>(page_size_));
+  node.pages = run.pages;
   node.name_space = name_space;
-  node.first_page = arena_.allocate(node.pages);
-  std::ranges::copy(tokens, arena_.tokens(node.first_page));
-  std::ranges::copy(kv, arena_.kv(node.first_page));
-  children_.insert(found.missing_child ? *found.missing_child : child_hash(leaf), leaf);
+  node.first_page = run.first_page;
+  const auto count = static_cast<std::size_t>(tokens_of(run.pages));
+  std::ranges::copy(tokens.first(count), arena_.tokens(node.first_page));
+  std::ranges::copy(kv.first(count), arena_.kv(node.first_page));
+  children_.insert(hash ? *hash : child_hash(leaf), leaf);
   ++nodes_[parent].children;
   if (parent == root) names_.add_child(name_space);
-  if (keeps_ends_) ends_[leaf] = found.pages + node.pages;
+  if (keeps_ends_) ends_[leaf] = ends_[parent] + node.pages;
   return leaf;
 }
 

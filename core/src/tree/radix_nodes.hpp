@@ -78,8 +78,8 @@ class RadixNodes {
   static constexpr std::uint32_t none = UINT32_MAX;
   static constexpr std::uint32_t unlisted = std::uint32_t{1} << 31;  ///< nodes are below
 
-  /// `keeps_ends`: end_page() is O(1), for 4 bytes a node.
-  RadixNodes(const PrefixTreeOptions& options, bool keeps_ends);
+  /// `keeps_ends`: end_page() is O(1), for 4 bytes a node. `pages_max`: see TokenArena.
+  RadixNodes(const PrefixTreeOptions& options, bool keeps_ends, std::size_t pages_max);
 
   [[nodiscard]] RadixNode& operator[](std::uint32_t node) noexcept { return nodes_[node]; }
   [[nodiscard]] const RadixNode& operator[](std::uint32_t node) const noexcept { return nodes_[node]; }
@@ -140,8 +140,9 @@ class RadixNodes {
   void reserve_run(std::uint32_t pages) { arena_.reserve_run(pages); }
   [[nodiscard]] bool node_at_hand() const noexcept { return free_head_ != none || nodes_.size() < capacity_; }
 
-  /// A leaf for the tokens that `found` did not find, with their KV indices. Precondition: room for both.
-  std::uint32_t add_leaf(std::uint32_t parent, std::uint32_t name_space, const RadixWalk& found,
+  /// A leaf for these tokens with their KV indices, or for their first pages if the arena has no run as long. `hash` is
+  /// RadixWalk::missing_child, if that is known. Precondition: room for a node and a page.
+  std::uint32_t add_leaf(std::uint32_t parent, std::uint32_t name_space, std::optional<std::uint32_t> hash,
                          std::span<const Token> tokens, std::span<const KvIndex> kv) noexcept;
   /// Cuts `node` after `pages` pages; returns the new upper part, which has its locks and no state. Precondition: a
   /// node is at hand.
@@ -157,9 +158,9 @@ class RadixNodes {
   [[nodiscard]] NamespaceTable& names() noexcept { return names_; }
   [[nodiscard]] const NamespaceTable& names() const noexcept { return names_; }
   [[nodiscard]] const TokenArena& arena() const noexcept { return arena_; }
-  /// Without tokens and KV indices.
+  /// In use, without tokens and KV indices.
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return capacity_ * sizeof(RadixNode) + children_.bytes() + ends_.size() * sizeof(std::uint32_t);
+    return nodes_.size() * sizeof(RadixNode) + children_.bytes() + ends_.size() * sizeof(std::uint32_t);
   }
   /// By node: end_page(), computed from scratch.
   [[nodiscard]] std::vector<std::uint32_t> ends() const;

@@ -14,6 +14,22 @@
 namespace stateport::detail {
 namespace {
 
+constexpr std::size_t unbounded_nodes = UINT32_MAX / 2;
+
+std::size_t pages_of(std::int64_t tokens, const PrefixTreeOptions& options) noexcept {
+  return static_cast<std::size_t>(tokens / options.page_size);
+}
+
+/// A segment lies in one run of pages, so the arena has room for runs that are free but too short for the next segment.
+/// If even that is not enough, a segment is kept in several nodes.
+std::size_t arena_pages(const PrefixTreeOptions& options) noexcept {
+  constexpr std::size_t room = 4;
+  if (options.kv_indices == 0) return 0;
+  const std::size_t pages = pages_of(options.kv_indices, options);
+  const std::size_t reserved = options.reserve_tokens / static_cast<std::size_t>(options.page_size);
+  return reserved > 0 ? std::max(pages, reserved) : room * pages;
+}
+
 PrefixTreeOptions with_policy(PrefixTreeOptions options) {
   if (!options.policy)
     options.policy = make_eviction_policy(options.eviction, options.eviction_options, options.memory);
@@ -72,17 +88,27 @@ PrefixMatch describe(const RadixNodes& nodes, const SlotPool& pool, std::int64_t
 
 RadixTree::RadixTree(PrefixTreeOptions options)
     : options_(with_policy(std::move(options))),
+      nodes_max_(options_.kv_indices > 0 ? pages_of(options_.kv_indices, options_) + 1 : unbounded_nodes),
       grid_(std::lcm(std::int64_t{options_.chunk_size}, std::int64_t{options_.page_size})),
       pool_(options_.slots, SlotPool::Order::queue),
       learning_(options_.policy->learning()),
-      nodes_(options_, learning_ != nullptr),
+      nodes_(options_, learning_ != nullptr, arena_pages(options_)),
       victims_(nodes_, pool_, *options_.policy, static_cast<std::size_t>(options_.slots)),
       kv_(options_.kv_indices),
       events_(options_.on_kv_event, {.kind = options_.kv_event_hash,
                                      .block_size_tokens = options_.page_size,
                                      .seed = options_.kv_event_hash_seed}) {
   if (learning_) history_.emplace(nodes_, *learning_, options_);
-  reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
+  if (options_.kv_indices == 0) {
+    reserve_nodes(std::max(options_.reserve_nodes, spare_nodes) + spare_nodes);
+    if (history_) history_->reserve(0, nodes_.arena().capacity_pages());
+    return;
+  }
+  const auto pages = static_cast<std::uint32_t>(nodes_max_ - 1);
+  reserve_nodes(nodes_max_);
+  if (history_) history_->reserve(pages, arena_pages(options_));
+  if (events_.is_on()) events_.reserve(pages, arena_pages(options_));
+  if (options_.max_states_per_path >= 0) path_.reserve(pages);
 }
 
 void RadixTree::reserve_nodes(std::size_t nodes) {

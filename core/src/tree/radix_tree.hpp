@@ -38,7 +38,6 @@ class RadixTree {
   /// Takes a slot for a request, if needed by evicting a state that is not `answer`'s. None if there is none.
   SlotId take_slot_beside(std::uint32_t answer, Freed& freed);
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
-  void reserve_inserts(const InsertRoom& room);
   /// Adds to `result` as it goes. If memory runs out, every victim is all in `freed` or not touched.
   void evict(EvictDemand demand, Freed& freed, EvictResult& result);
   std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
@@ -69,6 +68,9 @@ class RadixTree {
   /// Insert keeps at least so many nodes in reserve, for the splits of the lookups between two inserts.
   static constexpr std::size_t spare_nodes = 256;
 
+  /// Makes room for an insert of `pages` pages, `new_pages` of them new. Allocates nothing with
+  /// PrefixTreeOptions::kv_indices.
+  void make_room(std::uint32_t pages, std::uint32_t new_pages);
   void reserve_nodes(std::size_t nodes);
   /// Cuts `node` after `pages` pages; returns the new upper part.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
@@ -91,9 +93,9 @@ class RadixTree {
   void touch_state(std::uint32_t node) noexcept { victims_.touch_state(SlotId{nodes_[node].slot}, ++tick_); }
 
   void check_insert(const PrefixInsert& prefix, std::uint32_t cut_tokens, const RadixWalk& walk);
-  /// For the pages that were not found, up to `end_page`.
-  std::uint32_t add_leaf(std::uint32_t parent, const PrefixInsert& prefix, std::uint32_t name_space,
-                         const RadixWalk& found, std::uint32_t end_page) noexcept;
+  /// Adds the pages that were not found, up to `end_page`, below `parent`; returns their last node.
+  std::uint32_t add_pages(std::uint32_t parent, const PrefixInsert& prefix, const RadixWalk& found,
+                          std::uint32_t end_page) noexcept;
   void adopt(std::uint32_t node, SlotId slot) noexcept;
   void cap_path(std::uint32_t tail, Freed& freed);
 
@@ -111,6 +113,7 @@ class RadixTree {
   void check_states() const;
 
   PrefixTreeOptions options_;
+  std::size_t nodes_max_;  ///< with the root; of a tree that knows its KV indices
   std::int64_t grid_ = 1;
   SlotPool pool_;
   LearningPolicy* learning_;  ///< the policy, if it observes what happens

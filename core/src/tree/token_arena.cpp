@@ -15,10 +15,17 @@ std::uint32_t size_class(std::uint32_t pages) noexcept {
 
 }  // namespace
 
-TokenArena::TokenArena(std::int32_t page_size, std::size_t reserve_tokens) : page_size_(page_size) {
+TokenArena::TokenArena(std::int32_t page_size, std::size_t reserve_pages, std::size_t pages_max)
+    : page_size_(page_size), pages_max_(pages_max) {
   heads_.fill(none);
-  const std::size_t pages = reserve_tokens / static_cast<std::size_t>(page_size);
-  if (pages > 0) reserve_run(static_cast<std::uint32_t>(pages));
+  if (pages_max > 0) {
+    require(pages_max < none, "pages", static_cast<std::int64_t>(pages_max), "too many pages for one tree");
+    const std::size_t elements = pages_max * static_cast<std::size_t>(page_size);
+    tokens_.reserve(elements);
+    kv_.reserve(elements);
+    free_pages_.reserve(pages_max);
+  }
+  if (reserve_pages > 0) reserve_run(static_cast<std::uint32_t>(reserve_pages));
 }
 
 std::uint32_t TokenArena::next(std::uint32_t page) const noexcept {
@@ -76,7 +83,9 @@ void TokenArena::reserve_run(std::uint32_t pages) {
   if (find_run(pages) != none) return;
   const std::uint32_t held = capacity_pages();
   // Half as much again keeps growth amortised; the new run is long enough whatever precedes it.
-  const std::uint64_t total = std::uint64_t{held} + std::max<std::uint64_t>(pages, held / 2);
+  std::uint64_t total = std::uint64_t{held} + std::max<std::uint64_t>(pages, held / 2);
+  if (pages_max_ > 0) total = std::min<std::uint64_t>(total, pages_max_);
+  if (total == held) return;
   require(total < none, "pages", static_cast<std::int64_t>(total), "too many pages for one tree");
   const std::size_t elements = static_cast<std::size_t>(total) * static_cast<std::size_t>(page_size_);
   tokens_.reserve(elements);
@@ -87,12 +96,13 @@ void TokenArena::reserve_run(std::uint32_t pages) {
   release(held, static_cast<std::uint32_t>(total) - held);
 }
 
-std::uint32_t TokenArena::allocate(std::uint32_t pages) noexcept {
-  const std::uint32_t run = find_run(pages);
+TokenArena::Run TokenArena::allocate(std::uint32_t pages) noexcept {
+  std::uint32_t run = find_run(pages);
+  if (run == none) run = heads_[size_class(classes_with_runs_)];  // of the longest class
   const std::uint32_t length = free_pages_[run];
   unlink(run);
   if (length > pages) link(run + pages, length - pages);
-  return run;
+  return {run, std::min(length, pages)};
 }
 
 void TokenArena::release(std::uint32_t first_page, std::uint32_t pages) noexcept {

@@ -19,14 +19,25 @@ namespace stateport::detail {
 /// Free runs are merged with their neighbours and kept in lists by size class (powers of two, first fit inside the
 /// class of the request, any run of a larger class). A free run has its length in `free_pages_` at both ends and its
 /// list links in its own first page. All operations are O(1) but growth.
+///
+/// With `pages_max` the arena never has more pages, and reserve_run() allocates nothing: the constructor takes addresses
+/// for all pages, which need memory when they are used for the first time.
 class TokenArena {
  public:
-  TokenArena(std::int32_t page_size, std::size_t reserve_tokens);
+  struct Run {
+    std::uint32_t first_page = 0;
+    std::uint32_t pages = 0;
+  };
 
-  /// Makes sure that one allocate(pages) succeeds; may move the arrays.
+  /// `reserve_pages` are there from the start. pages_max 0: no limit.
+  TokenArena(std::int32_t page_size, std::size_t reserve_pages, std::size_t pages_max);
+
+  /// Makes sure that one allocate(pages) gets a run of this length, unless that takes more than pages_max. Without a
+  /// limit it may move the arrays.
   void reserve_run(std::uint32_t pages);
-  /// The first page of a run. Precondition: reserve_run(pages) since the last allocate.
-  [[nodiscard]] std::uint32_t allocate(std::uint32_t pages) noexcept;
+  /// A run of `pages` pages, or a shorter one if none is as long. Precondition: reserve_run(pages) since the last
+  /// allocate; with pages_max: a page is free.
+  [[nodiscard]] Run allocate(std::uint32_t pages) noexcept;
   void release(std::uint32_t first_page, std::uint32_t pages) noexcept;
   void clear() noexcept;
 
@@ -35,6 +46,7 @@ class TokenArena {
   [[nodiscard]] KvIndex* kv(std::uint32_t page) noexcept { return kv_.data() + offset(page); }
   [[nodiscard]] const KvIndex* kv(std::uint32_t page) const noexcept { return kv_.data() + offset(page); }
   [[nodiscard]] const void* run_mark(std::uint32_t page) const noexcept { return free_pages_.data() + page; }
+  /// Pages that there are, used or free.
   [[nodiscard]] std::uint32_t capacity_pages() const noexcept { return static_cast<std::uint32_t>(free_pages_.size()); }
 
   /// Throws std::logic_error unless free runs and lists agree and exactly `used[page]` pages are in use. O(pages).
@@ -57,6 +69,7 @@ class TokenArena {
   void unlink(std::uint32_t page) noexcept;
 
   std::int32_t page_size_;
+  std::size_t pages_max_;
   Table<Token> tokens_;
   Table<KvIndex> kv_;
   Table<std::uint32_t> free_pages_;  ///< length of the free run that begins or ends here, else 0

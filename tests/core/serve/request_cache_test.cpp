@@ -743,7 +743,7 @@ TEST_CASE("of two caches with one remote tier, too, every pass reads the state a
   }
 }
 
-TEST_CASE("a warm request cache allocates nothing for decode steps") {
+TEST_CASE("a request cache allocates nothing for decode steps, not even for the first ones") {
   constexpr std::array cases = {std::pair(CacheIndex::slots, false), std::pair(CacheIndex::slots, true),
                                 std::pair(CacheIndex::tree, false),  std::pair(CacheIndex::tree, true),
                                 std::pair(CacheIndex::align, false), std::pair(CacheIndex::align, true)};
@@ -784,9 +784,7 @@ TEST_CASE("a warm request cache allocates nothing for decode steps") {
       for (const PassRow& row : rows) cache->finish(row.request);
       return allocations;
     };
-    CHECK(run() > 0);
-    cache->reset();
-    static_cast<void>(run());
+    CHECK(run() == 0);
     cache->reset();
     CHECK(run() == 0);
   }

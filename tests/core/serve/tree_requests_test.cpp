@@ -3,13 +3,11 @@
 
 #include <stateport/core/model/error.hpp>
 
-#include "heap_counter.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -38,14 +36,10 @@ struct Pools {
 /// An engine whose states are lists of the tokens that they have seen.
 class Engine {
  public:
-  /// `short_of_memory`: each call is made with its first allocation failing, then with its second, and so on.
-  Engine(Random& random, CheckpointStyle style, std::int32_t page, bool short_of_memory = false)
+  Engine(Random& random, CheckpointStyle style, std::int32_t page)
       : random_(random),
-        short_of_memory_(short_of_memory),
         pools_(random.between32(1, 12), random.between(20, 120), page, random.between32(1, 6)),
         cache_(pools_.tree, pools_.kv, {.style = style, .track_interval = page * random.between(1, 4)}) {}
-
-  std::int64_t failures = 0;
 
   void step() {
     const std::int64_t dice = random_.between(0, 9);
@@ -91,45 +85,6 @@ class Engine {
     std::int64_t computed = 0;
   };
 
-  /// What a call may change, and where the last plans point.
-  std::vector<std::int64_t> seen() const {
-    std::vector<std::int64_t> all = {pools_.kv.available(),
-                                     pools_.tree.slots().free_slots(),
-                                     pools_.tree.sizes().protected_tokens,
-                                     pools_.tree.sizes().evictable_tokens,
-                                     cache_.dropped_checkpoints(),
-                                     std::ssize(freed_.kv),
-                                     std::ssize(freed_.slots)};
-    for (const Live& live : running_) {
-      const std::span<const Token> tokens = cache_.tokens(live.id);
-      const std::span<const KvIndex> row = cache_.kv_row(live.id);
-      all.insert(all.end(), {std::ssize(tokens), std::ssize(row), cache_.protected_tokens(live.id),
-                             cache_.live_slot(live.id).value(), std::bit_cast<std::intptr_t>(tokens.data()),
-                             std::bit_cast<std::intptr_t>(row.data())});
-      all.insert(all.end(), row.begin(), row.end());
-    }
-    return all;
-  }
-  template <class Call>
-  auto made(Call&& call) {
-    if (!short_of_memory_) return call();
-    freed_ = {};
-    const std::vector<std::int64_t> before = seen();
-    for (std::uint64_t n = 1;; ++n) {
-      test::fail_heap_allocation(n, random_.chance(50));
-      try {
-        auto answer = call();
-        test::fail_heap_allocation(0);
-        return answer;
-      } catch (const std::bad_alloc&) {
-        test::fail_heap_allocation(0);
-      }
-      ++failures;
-      REQUIRE(seen() == before);
-      check();
-    }
-  }
-
   void start() {
     Tokens prompt;
     if (!prompts_.empty() && random_.chance(60))
@@ -140,7 +95,7 @@ class Engine {
       prompt.push_back(random_.between32(0, 2));
     if (prompt.size() > 40) prompt.resize(40);
     const TreeSizes before = pools_.tree.sizes();
-    const auto started = made([&] { return cache_.start(prompt, {}, freed_); });
+    const auto started = cache_.start(prompt, {}, freed_);
     if (!started) {
       REQUIRE(pools_.tree.sizes().protected_tokens == before.protected_tokens);
       return;
@@ -159,7 +114,7 @@ class Engine {
 
   void extend(Live& live) {
     const std::int64_t upto = random_.chance(40) ? live.prompt : random_.between(live.computed + 1, live.prompt);
-    const auto plan = made([&] { return cache_.extend(live.id, upto, freed_); });
+    const auto plan = cache_.extend(live.id, upto, freed_);
     if (!plan) {
       REQUIRE(static_cast<std::int64_t>(cache_.kv_row(live.id).size()) == live.computed);
       return;
@@ -175,7 +130,7 @@ class Engine {
     live.computed = upto;
     note(plan->track, live.id);
     if (random_.chance(20)) return;
-    const auto cached = made([&] { return cache_.cache_unfinished(live.id, upto < live.prompt, freed_); });
+    const auto cached = cache_.cache_unfinished(live.id, upto < live.prompt, freed_);
     if (cached.checkpoint && cached.adopted)
       states_[SlotId{cached.checkpoint->dst_slot}] = states_.at(SlotId{cached.checkpoint->src_slot});
   }
@@ -184,17 +139,17 @@ class Engine {
   void decode(Live& live) {
     if (static_cast<std::int64_t>(cache_.tokens(live.id).size()) == live.computed) {
       const Tokens sampled = random_tokens(1);
-      REQUIRE_FALSE(made([&] { return cache_.append(live.id, sampled, freed_); }));
+      REQUIRE_FALSE(cache_.append(live.id, sampled, freed_));
       return;
     }
     const std::int64_t drafts = random_.chance(50) ? 0 : random_.between(1, 4);
-    const auto plan = made([&] { return cache_.plan_decode(live.id, drafts, freed_); });
+    const auto plan = cache_.plan_decode(live.id, drafts, freed_);
     if (!plan) REQUIRE(static_cast<std::int64_t>(cache_.kv_row(live.id).size()) == live.computed);
     if (!plan || random_.chance(5)) return;
     REQUIRE(static_cast<std::int64_t>(plan->kv.size()) == 1 + drafts);
     const std::int64_t kept = random_.between(1, 1 + drafts);
     const Tokens sampled = random_tokens(kept);
-    const bool tracked = made([&] { return cache_.append(live.id, sampled, freed_); });
+    const bool tracked = cache_.append(live.id, sampled, freed_);
     live.computed += kept;
     REQUIRE(static_cast<std::int64_t>(cache_.kv_row(live.id).size()) == live.computed);
     REQUIRE(tracked == (plan->track && plan->track->position <= live.computed));
@@ -211,16 +166,15 @@ class Engine {
   void end() {
     const Tokens so_far = prefix(running_.back().id, running_.back().computed);
     if (random_.chance(70)) {
-      made([&] { return cache_.finish(running_.back().id, freed_), 0; });
+      cache_.finish(running_.back().id, freed_);
       if (!so_far.empty()) prompts_.push_back(so_far);
     } else {
-      made([&] { return cache_.abort(running_.back().id, freed_), 0; });
+      cache_.abort(running_.back().id, freed_);
     }
     running_.pop_back();
   }
 
   Random& random_;
-  bool short_of_memory_;
   Pools pools_;
   TreeRequests cache_;
   Freed freed_;
@@ -446,19 +400,4 @@ TEST_CASE("random request lives start from right states and leak nothing") {
     }
     engine.finish();
   });
-}
-
-TEST_CASE("a call for a request of a tree that runs out of memory, at any allocation, changes nothing") {
-  std::int64_t failures = 0;
-  std::uint64_t days = 0;
-  test::for_each_seed(200, [&](Random& random, std::uint64_t seed) {
-    const bool copies = seed % 2 == 0;
-    Engine engine(random, copies ? CheckpointStyle::copy_live : CheckpointStyle::donate_tracked,
-                  copies ? 1 : random.between32(1, 4), true);
-    for (int step = 0; step < 60; ++step) engine.step();
-    engine.finish();
-    failures += engine.failures;
-    ++days;
-  });
-  if (days == 200) CHECK(failures > 2000);
 }

@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
+#include "heap_counter.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
@@ -194,16 +195,24 @@ TEST_CASE("a policy that does not observe prompts is told what is kept, without 
   tree.check_invariants();
 }
 
-TEST_CASE("the room that options ask for has keys of positions in it") {
-  constexpr std::size_t reserved = 100'000;
-  PrefixTree tree({.reserve_tokens = reserved});
-  const std::size_t before = tree.bookkeeping_bytes();
-  const std::vector<Token> tokens = {1, 2, 3};
-  const std::vector<KvIndex> kv = {0, 1, 2};
+TEST_CASE("inserts into a tree that knows its KV indices allocate nothing, for keys of positions either") {
+  constexpr std::int32_t indices = 1000;
+  PrefixTree tree({.position_tokens = 1, .kv_indices = indices});
+  std::vector<Token> tokens(indices);
+  std::iota(tokens.begin(), tokens.end(), 0);
   Freed freed;
-  tree.insert({.tokens = tokens, .kv = kv}, freed);
-  CHECK(tree.bookkeeping_bytes() == before);
-  CHECK(before >= reserved * sizeof(PositionKey));
+  freed.kv.reserve(indices);
+  const std::uint64_t before = test::heap_allocations();
+  for (int round = 0; round < 3; ++round) {
+    std::int64_t held = 0;
+    for (const std::int64_t count : {std::int64_t{10}, std::int64_t{500}, std::int64_t{indices}}) {
+      const auto prefix = std::span(tokens).first(static_cast<std::size_t>(count));
+      tree.insert({.tokens = prefix, .kv = tokens, .prev_tokens = std::exchange(held, count)}, freed);
+    }
+    CHECK(tree.evict({.tokens = indices}, freed).tokens == indices);
+    freed.clear();
+  }
+  CHECK(test::heap_allocations() == before);
 }
 
 TEST_CASE("a lookup of what a request may continue from tells how long its prompt is") {

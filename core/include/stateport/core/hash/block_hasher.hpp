@@ -2,11 +2,11 @@
 #pragma once
 
 #include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/hash/name_key.hpp>
 
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 namespace stateport {
@@ -20,7 +20,7 @@ class Sha256;
 struct ExtraKey {
   enum class Kind : std::uint8_t { tenant_salt = 1, adapter = 2, media = 3 };
   Kind kind = Kind::tenant_salt;
-  std::string_view id;
+  NameKey id;
   std::int64_t first_token = 0;  ///< where its scope begins; 0 for salts and adapters of a whole request
 };
 
@@ -43,10 +43,10 @@ struct BlockHasherOptions {
 /// same bytes:
 ///
 ///     seed u64 (sha256, if it is not 0) | parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
-///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | id
+///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | NameKey::text()
 ///
-/// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. No allocation after construction
-/// unless extra keys of one block are longer than all before. Not thread-safe: one hasher per thread.
+/// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. A block with more extra keys than
+/// all before it, and than reserve_keys() said, allocates; nothing else does. Not thread-safe: one hasher per thread.
 class BlockHasher {
  public:
   /// Throws InvalidArgument for a block size < 1.
@@ -57,8 +57,8 @@ class BlockHasher {
 
   [[nodiscard]] const BlockHasherOptions& options() const noexcept { return options_; }
 
-  /// Makes room for so many keys of one block, whose ids have so many bytes together: hashing it does not allocate.
-  void reserve_keys(std::size_t keys, std::size_t id_bytes);
+  /// Hashing a block with at most `keys` extra keys does not allocate from now on.
+  void reserve_keys(std::size_t keys);
 
   /// One block. `tokens` has block_size_tokens elements; first_token of the keys counts from the start of the block.
   /// Throws InvalidArgument for another number of tokens or a key outside the block.

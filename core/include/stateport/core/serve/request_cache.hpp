@@ -108,7 +108,7 @@ struct RequestCacheOptions {
 /// Groups of layers: align: as many as options.groups, else one.
 [[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
 
-// Sizes of an engine's stores. The four functions throw InvalidArgument as make_request_cache() does, but look at no
+// Sizes of an engine's stores and arrays. These functions throw InvalidArgument as make_request_cache() does, but look at no
 // fingerprint of a layout, which an engine knows once its stores are made. O(groups).
 
 /// Slots that the engine's store of this group must have. Every slot that a plan names is below it, but for those for
@@ -122,9 +122,8 @@ struct RequestCacheOptions {
 /// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
 [[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
 
-/// The largest number of states that a pass over `tokens` tokens of one request can save on its way, in each group.
-/// `options` are those of a RequestCache.
-[[nodiscard]] std::int64_t saves_max(const RequestCacheOptions& options, std::int64_t tokens) noexcept;
+/// The largest number of states that one pass can save on its way (RowState::saves), in all rows and groups together.
+[[nodiscard]] std::size_t saves_max(const RequestCacheOptions& options);
 
 /// What a RequestCache holds for requests to come and for those that run, and what it had to give up.
 struct CacheUsage {

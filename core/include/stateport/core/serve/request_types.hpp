@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/hash/name_key.hpp>
 #include <stateport/core/hash/prefix_hash.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/tokens.hpp>
@@ -13,7 +14,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 
 /// What goes into a RequestCache and what comes out of it. Plain data.
 namespace stateport {
@@ -21,8 +21,8 @@ namespace stateport {
 /// An image, a sound or another input that stands at a position of a prompt. Two prompts that differ in it share
 /// nothing from its block on; with the index `tree`, which knows tokens alone, they share nothing at all.
 struct MediaKey {
-  std::string_view id;           ///< of the content, for example its hash
-  std::int64_t first_token = 0;  ///< position in the prompt; ascending
+  NameKey id;                    ///< of the content, for example its hash
+  std::int64_t first_token = 0;  ///< position in the prompt; ascending, no two at one position
 };
 
 /// How far start() looks for what a prompt can reuse.

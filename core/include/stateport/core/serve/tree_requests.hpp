@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace stateport {
@@ -34,7 +33,8 @@ enum class CheckpointStyle : std::uint8_t {
 /// engine that scrubs what changes tenant uses RequestCache, see RequestCacheOptions::scrub. Bad input throws
 /// InvalidArgument and changes nothing, plan_decode() and append() too early InvalidState; a pool that is short is an
 /// answer (none), after which only evictions have happened. `freed` reports what left; it is back in its pool already.
-/// Running out of memory throws std::bad_alloc and changes nothing: the call can be made again. Not thread-safe.
+/// A call that throws std::bad_alloc may have done a part of its work: end the requests and reset the tree then. Not
+/// thread-safe.
 class TreeRequests {
  public:
   struct Options {
@@ -129,8 +129,7 @@ class TreeRequests {
     RequestId id;               ///< none: the row is free
     std::vector<Token> tokens;  ///< prompt, then output
     std::size_t prompt_tokens = 0;
-    std::optional<std::string> extra_key;
-    std::optional<std::string> salt;
+    Namespace name_space;
     std::vector<KvIndex> row;  ///< KV of all computed tokens
     std::int64_t protected_tokens = 0;
     PrefixLock lock;
@@ -145,20 +144,16 @@ class TreeRequests {
     PrefixMatch hit;
     bool live_state_pending = true;  ///< the live slot has not been restored or cleared yet
 
-    [[nodiscard]] Namespace name_space() const noexcept { return {extra_key, salt}; }
     [[nodiscard]] std::int64_t computed() const noexcept { return static_cast<std::int64_t>(row.size()); }
   };
 
   [[nodiscard]] const Request& checked(RequestId request) const;
   [[nodiscard]] Request& checked(RequestId request);
   [[nodiscard]] RequestId free_request();
-  void make_room(std::int64_t own_tokens, bool evicts, Freed& freed);
-  void make_room_to_donate(const Request& request, std::int64_t tokens);
   [[nodiscard]] bool take_slots(std::span<SlotId> out, Freed& freed);
   void release_slot(SlotId slot, Freed& freed);
   void release_kv(std::span<const KvIndex> kv, Freed& freed);
   void evict(EvictDemand demand, Freed& freed);
-  void make_room_for_row(Request& request, std::int64_t upto, std::int64_t own_tokens, bool evicts, Freed& freed);
   [[nodiscard]] bool grow_row(Request& request, std::int64_t upto, Freed& freed);
   [[nodiscard]] std::optional<Track> plan_track(const Request& request, std::int64_t upto) const;
   void note_track(Request& request, Track& track);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/block_hash.hpp>
+#include <stateport/core/hash/name_key.hpp>
 #include <stateport/core/model/tokens.hpp>
 
 #include <cstdint>

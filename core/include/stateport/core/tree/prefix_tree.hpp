@@ -64,13 +64,9 @@ class PrefixTree {
 
   /// Keeps a prefix. If its end node has no state, the node adopts the slot. `freed` gets the caller's indices
   /// kv[prev_tokens, prefix_tokens), which the tree had already, and the slots that max_states_per_path dropped.
-  /// Running out of memory changes nothing.
+  /// Allocates nothing with PrefixTreeOptions::kv_indices, but for `freed`. Running out of memory changes nothing.
   /// O(tokens), amortised.
   InsertResult insert(const PrefixInsert& prefix, Freed& freed);
-
-  /// Makes room for inserts to come: none of them runs out of memory, if `freed` has room for its part, and at most one
-  /// match comes between two of them. Up to the next call of this. O(inserts), amortised.
-  void reserve_inserts(const InsertRoom& room);
 
   /// Evicts until the demand is met, or until all that is left is locked. May free more than demanded, by up to a leaf.
   ///

@@ -31,10 +31,13 @@ struct PrefixTreeOptions {
   /// prefix that ends between two positions shares the history of the earlier one; one that is shorter than the first
   /// has none. Costs 8 bytes for each page of the room for tokens.
   std::int32_t position_tokens = 64;
-  /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused.
+  /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused. The
+  /// constructor then takes addresses for all that such a tree can hold, and no other call allocates, but for `freed`.
+  /// 0: not known. insert() allocates when the room is used up that the next two options made.
   std::int64_t kv_indices = 0;
-  /// Room that is allocated at the start. insert() allocates more when it is used up; no other call allocates.
   std::size_t reserve_nodes = 1024;
+  /// Room for tokens at the start. With kv_indices: all the room for tokens, at least kv_indices; 0: four times that. A
+  /// prefix that finds no room in one piece is kept in several nodes.
   std::size_t reserve_tokens = 0;
   /// Of the tables of nodes and names, of tags, and of the keys that a policy that learns knows positions by. A secret
   /// where tenants are not trusted: nobody can choose prompts that fall into one place of a table.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/hash/name_key.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/model/tokens.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
@@ -89,14 +90,6 @@ struct PrefixInsert {
   /// For a policy that learns: `past` (PrefixMatch::past), `hint`, and `tokens`; 0 tokens: the request ends here,
   /// unless chunked. The tree finds the rest itself.
   PromptFacts prompt;
-};
-
-/// What inserts to come need at most, for PrefixTree::reserve_inserts.
-struct InsertRoom {
-  std::int64_t inserts = 0;
-  std::int64_t new_tokens = 0;       ///< that the tree does not have yet, of all of them together
-  std::int64_t longest_tokens = 0;   ///< of one insert
-  std::span<const Namespace> names;  ///< of all of them
 };
 
 struct InsertResult {

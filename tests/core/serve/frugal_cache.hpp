@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "heap_counter.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace stateport::test {
+
+/// Makes a call in which every allocation throws std::bad_alloc.
+template <class Call>
+auto frugal(Call&& call) {
+  struct End {
+    ~End() { fail_heap_allocation(0); }
+  } end;
+  fail_heap_allocation(1, true);
+  return call();
+}
+
+/// A RequestCache in which every call that allocates throws std::bad_alloc. Its construction is tried with each of its
+/// allocations failing before.
+class FrugalCache final : public RequestCache {
+ public:
+  explicit FrugalCache(const RequestCacheOptions& options) {
+    fail_each_allocation([&](std::uint64_t) { cache_ = make_request_cache(options); }, [](std::uint64_t) {});
+    if (cache_->tiers() != nullptr) tiers_ = std::make_unique<Tiers>(*cache_->tiers());
+  }
+
+  std::optional<StartedRequest> start(const Prompt& prompt) override {
+    return frugal([&] { return cache_->start(prompt); });
+  }
+  PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override {
+    return frugal([&] { return cache_->chunk(request, budget_tokens); });
+  }
+  PassPlan plan(std::span<const PassRow> rows) override {
+    return frugal([&] { return cache_->plan(rows); });
+  }
+  void cancel(PassId pass) override {
+    frugal([&] { cache_->cancel(pass); });
+  }
+  PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) override {
+    return frugal([&] { return cache_->commit(pass, counts, sampled); });
+  }
+  CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) override {
+    return frugal([&] { return cache_->end(request, how, hint); });
+  }
+  std::span<const Token> tokens(RequestId request) const override { return cache_->tokens(request); }
+  std::int64_t computed(RequestId request) const override { return cache_->computed(request); }
+  KvRow kv(RequestId request) const override { return cache_->kv(request); }
+  RowState state(RequestId request, std::size_t group) const override { return cache_->state(request, group); }
+  std::int32_t running_requests() const noexcept override { return cache_->running_requests(); }
+  CacheTiers* tiers() noexcept override { return tiers_.get(); }
+  void reset() override {
+    frugal([&] { cache_->reset(); });
+  }
+  const RequestCacheOptions& options() const noexcept override { return cache_->options(); }
+  const CacheStats& stats() const noexcept override { return cache_->stats(); }
+  CacheUsage usage() const noexcept override { return cache_->usage(); }
+  std::size_t take_events(std::span<CacheEvent> out) override {
+    return frugal([&] { return cache_->take_events(out); });
+  }
+  void check_invariants() const override { cache_->check_invariants(); }
+
+ private:
+  class Tiers final : public CacheTiers {
+   public:
+    explicit Tiers(CacheTiers& tiers) : tiers_(tiers) {}
+    TransferPlan take_transfers() override {
+      return frugal([&] { return tiers_.take_transfers(); });
+    }
+    std::size_t transfers_to_take() const noexcept override { return tiers_.transfers_to_take(); }
+    std::int32_t settle(std::span<const TransferResult> results) override {
+      return frugal([&] { return tiers_.settle(results); });
+    }
+    bool is_loading(RequestId request) const override { return tiers_.is_loading(request); }
+    std::size_t transfers_under_way() const noexcept override { return tiers_.transfers_under_way(); }
+    void drain() override {
+      frugal([&] { tiers_.drain(); });
+    }
+    bool attach(Medium medium, const ImageKey& image) override {
+      return frugal([&] { return tiers_.attach(medium, image); });
+    }
+    void set_speeds(const TierSpeeds& speeds) override {
+      frugal([&] { tiers_.set_speeds(speeds); });
+    }
+    TierUsage usage(Medium medium) const override { return tiers_.usage(medium); }
+
+   private:
+    CacheTiers& tiers_;
+  };
+
+  std::unique_ptr<RequestCache> cache_;
+  std::unique_ptr<Tiers> tiers_;
+};
+
+}  // namespace stateport::test
