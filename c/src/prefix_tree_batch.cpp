@@ -41,8 +41,8 @@ std::vector<NodeId> read_nodes(const std::uint64_t* nodes, std::size_t count) {
   return result;
 }
 
-/// Makes room for what each of them may free. What a prefix says that the tree has (prev_tokens) needs none: if the tree
-/// lacks it the prefix is refused.
+/// Makes room for what each of them may free. What a prefix says that the tree has (prev_tokens) needs none: if the
+/// tree lacks it the prefix is refused.
 void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
   std::size_t tokens = 0;
   for (const PrefixInsert& prefix : prefixes) {

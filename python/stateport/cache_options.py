@@ -48,7 +48,8 @@ class CacheOptions:
     at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
     spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots, tree: of cached KV and
     checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
-    overlap: a pass may be planned while the one before is not committed. events: keep them for take_events.
+    overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If
+    nobody takes them the oldest are lost, and their numbers have a gap.
     cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of
     positions so many tokens apart is kept. separate_checkpoints: slots, tree: checkpoints lie in a store of their
     own. hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the

@@ -523,7 +523,7 @@ void TransferExecutor::drop_late(Lower& lower) {
 
 bool TransferExecutor::needed(const Lower& lower, const ImageKey& image, std::uint64_t before) const noexcept {
   const auto at = static_cast<std::size_t>(&lower - lower_.data());
-  const auto has_one = [&](const Queue& queue, Medium Transfer::* side) {
+  const auto has_one = [&](const Queue& queue, Medium Transfer::*side) {
     for (std::uint32_t number = queue.head; number != none; number = operations_[number].next) {
       const TransferOperation& operation = operations_[number];
       const bool is_with_it = lower_index(operation.transfer.*side) == at;

@@ -29,8 +29,8 @@ void append_tokens(std::vector<std::uint8_t>& message, std::span<const std::int3
   }
 }
 
-/// Of the seed, the digest of the parent, a length and the tokens, and a length and the keys, each a kind, a position, a
-/// length and an id.
+/// Of the seed, the digest of the parent, a length and the tokens, and a length and the keys, each a kind, a position,
+/// a length and an id.
 std::size_t message_bytes(const BlockHasherOptions& options, std::size_t keys) noexcept {
   constexpr std::size_t number = 8;
   const std::size_t token_bytes = 4 * static_cast<std::size_t>(options.block_size_tokens);

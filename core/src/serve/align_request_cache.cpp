@@ -26,8 +26,9 @@ AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : Reque
   for (std::int32_t request = 0; request < options.max_requests; ++request)
     for (const StateGroup& group : options.groups) {
       const std::int64_t columns = columns_of(AlignMode::align, group);
-      rows_.push_back({.window = ColumnTable(group.block_size_tokens, options.drafts, static_cast<std::int32_t>(columns)),
-                       .ids = {}});
+      rows_.push_back(
+          {.window = ColumnTable(group.block_size_tokens, options.drafts, static_cast<std::int32_t>(columns)),
+           .ids = {}});
       const std::int64_t ids = columns_of(options.align_mode, group);
       if (options.align_mode != AlignMode::align) rows_.back().ids.reserve(static_cast<std::size_t>(ids));
       most = std::max({most, columns, ids});

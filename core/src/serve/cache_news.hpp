@@ -42,10 +42,10 @@ class CacheNews final : private TierListener {
   }
   void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot) {
     push({.kind = CacheEvent::Kind::stored,
-                  .content = CacheContent::state,
-                  .group = group,
-                  .prefix = prefix,
-                  .tokens = tokens});
+          .content = CacheContent::state,
+          .group = group,
+          .prefix = prefix,
+          .tokens = tokens});
     if (tiers_ != nullptr) tiers_->state_stored(prefix, static_cast<std::size_t>(group), slot);
   }
   void state_removed(std::int32_t group, const PrefixHash& prefix) {
@@ -58,11 +58,11 @@ class CacheNews final : private TierListener {
  private:
   void on_tier(Medium medium, bool stored, const ImageKey& image) override {
     push({.kind = stored ? CacheEvent::Kind::stored : CacheEvent::Kind::removed,
-                  .content = image.content,
-                  .medium = medium,
-                  .group = image.group,
-                  .prefix = image.prefix,
-                  .tokens = stored ? image.tokens : 0});
+          .content = image.content,
+          .medium = medium,
+          .group = image.group,
+          .prefix = image.prefix,
+          .tokens = stored ? image.tokens : 0});
   }
 
   void push(const CacheEvent& event) noexcept {

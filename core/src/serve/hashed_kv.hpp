@@ -15,8 +15,8 @@
 
 namespace stateport::detail {
 
-/// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens. Nothing
-/// allocates after construction.
+/// KV blocks of requests, found by hash: a BlockPool, and for each request its blocks and the hashes of its tokens.
+/// Nothing allocates after construction.
 class HashedKv final : private BlockListener {
  public:
   HashedKv(const RequestCacheOptions& options, CacheNews& news);

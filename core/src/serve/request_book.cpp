@@ -20,7 +20,8 @@ std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
 /// What one call can change on the device: a place may lose one content and get another, twice.
 std::size_t device_events(const RequestCacheOptions& options) {
   std::size_t places = static_cast<std::size_t>(kv_blocks(options));
-  for (std::size_t g = 0; g < group_count(options); ++g) places += static_cast<std::size_t>(checkpoint_slots(options, g));
+  for (std::size_t g = 0; g < group_count(options); ++g)
+    places += static_cast<std::size_t>(checkpoint_slots(options, g));
   return 4 * places;
 }
 

@@ -107,10 +107,10 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> matched_;
-  std::vector<Recency> passed_over_;      ///< of one lookup
-  BlockId last_victim_;                   ///< whose state was evicted last
-  std::int64_t lost_with_blocks_ = 0;     ///< states that went with their block
-  std::vector<std::uint32_t> noted_;      ///< by block: the last commit that noted a checkpoint for it
+  std::vector<Recency> passed_over_;   ///< of one lookup
+  BlockId last_victim_;                ///< whose state was evicted last
+  std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block
+  std::vector<std::uint32_t> noted_;   ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;
   std::vector<std::uint8_t> is_loading_;  ///< by block: a state is being loaded into its slot
 };

@@ -13,8 +13,8 @@
 namespace stateport::detail {
 namespace {
 
-/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Each part of
-/// the key has a fixed length, and the next key begins with the one before.
+/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Each part
+/// of the key has a fixed length, and the next key begins with the one before.
 Namespace with_media(const PromptNames& names) {
   Namespace result = names.name_space;
   for (const MediaKey& media : names.media) {

@@ -163,7 +163,7 @@ class TierContents {
   std::uint64_t call_ = 1;
   std::int64_t tick_ = 0;
   std::vector<MediumSet> unclaimed_in_;  ///< by node: the tiers whose `unclaimed` names it
-  bool draining_ = false;  ///< the durable tier keeps what is above it, too: it would be written again
+  bool draining_ = false;                ///< the durable tier keeps what is above it, too: it would be written again
 };
 
 }  // namespace stateport::detail

@@ -32,8 +32,8 @@ TierIndex::TierIndex(const Setup& setup) : TierFinds(setup), loads_(setup.reques
   // An image comes to one tier at a time.
   const std::size_t coming = nodes_.capacity() * (groups_ + 1);
   const std::size_t loaded = setup.requests * (setup.request_blocks + groups_);
-  const std::size_t asked = has(Medium::remote) ? 2 * setup.requests * std::max(most_finds(options_), setup.request_blocks)
-                                                : std::size_t{0};
+  const std::size_t asked =
+      has(Medium::remote) ? 2 * setup.requests * std::max(most_finds(options_), setup.request_blocks) : std::size_t{0};
   under_way_.reserve(coming + loaded + asked);
   const std::size_t dropped = images_max();
   for (std::vector<Transfer>* plan : {&plan_, &taken_}) plan->reserve(coming + loaded + asked + dropped);

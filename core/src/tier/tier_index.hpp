@@ -40,8 +40,8 @@ struct TierHit {
 /// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
 /// thread-safe.
 ///
-/// The constructor takes addresses for all that the options bound; nothing else allocates, as long as transfers are taken
-/// as CacheTiers says.
+/// The constructor takes addresses for all that the options bound; nothing else allocates, as long as transfers are
+/// taken as CacheTiers says.
 class TierIndex : private TierFinds {
  public:
   using Setup = TierSetup;

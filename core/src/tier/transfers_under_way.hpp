@@ -85,7 +85,7 @@ class TransfersUnderWay {
 
   std::vector<Place> places_;
   std::vector<std::uint32_t> free_;
-  HashIndex index_{50};
+  HashIndex index_{80};
   TransferId last_ = 0;
 };
 

@@ -41,6 +41,7 @@ class NamespaceTable {
     return records_[number].children == 0 && records_[number].name != Namespace{};
   }
   [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return records_.size() * sizeof(Record) + numbers_.bytes(); }
 
  private:
   struct Record {
@@ -55,7 +56,7 @@ class NamespaceTable {
   std::uint64_t seed_;
   std::vector<Record> records_;      ///< by number
   std::vector<std::uint32_t> free_;  ///< numbers
-  HashIndex numbers_{50};
+  HashIndex numbers_{80};
 };
 
 }  // namespace stateport::detail

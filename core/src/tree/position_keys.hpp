@@ -57,9 +57,7 @@ class PositionKeys {
     prompt_.resize(std::min(static_cast<std::size_t>(count_of_tokens(tokens)), prompt_.capacity()));
     return prompt_;
   }
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return (keys_.size() + prompt_.size()) * sizeof(PositionKey);
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return (keys_.size() + prompt_.size()) * sizeof(PositionKey); }
 
  private:
   std::int32_t page_size_tokens_;

@@ -33,8 +33,8 @@ void PromptHistory::added(std::uint32_t leaf, const PrefixInsert& prefix) noexce
   if (!positions_) return;
   std::uint32_t above = nodes_[leaf].parent;
   std::uint32_t position = positions_->count(nodes_.end_page(above));
-  PositionKey key = position == 0 ? namespace_seed(prefix.name_space, hash_seed_)
-                                  : positions_->key(position_page(above, position));
+  PositionKey key =
+      position == 0 ? namespace_seed(prefix.name_space, hash_seed_) : positions_->key(position_page(above, position));
   for (const std::uint32_t last = positions_->count(nodes_.end_page(leaf)); position < last;) {
     key = positions_->next(prefix.tokens, ++position, key);
     positions_->set_key(position_page(leaf, position), key);

@@ -38,8 +38,8 @@ void RadixTree::check_insert(const PrefixInsert& prefix, std::uint32_t cut_token
   kv_.check_new(prefix.kv.subspan(prev, cut_tokens - prev));
   if (!prefix.slot.valid()) return;
   // A deeper state on this node would be a wrong state (14).
-  const TagCheck check = check_tag(pool_.tag(prefix.slot),
-                                   state_tag(prefix.tokens.first(cut_tokens), prefix.name_space, options_));
+  const TagCheck check =
+      check_tag(pool_.tag(prefix.slot), state_tag(prefix.tokens.first(cut_tokens), prefix.name_space, options_));
   if (check != TagCheck::match) {
     const std::string rule = "holds no state of these tokens' whole pages: " + std::string(stateport::name(check));
     require(false, "slot", prefix.slot, rule);

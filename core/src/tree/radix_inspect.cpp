@@ -17,7 +17,8 @@ std::string quoted(const std::optional<NameKey>& name) {
   if (!name) return "none";
   if (name->length() == name->text().size()) return fmt::format("\"{}\"", name->text());
   std::string digest = fmt::format("{} bytes with SHA-256 ", name->length());
-  for (const char byte : name->text()) fmt::format_to(std::back_inserter(digest), "{:02x}", static_cast<unsigned char>(byte));
+  for (const char byte : name->text())
+    fmt::format_to(std::back_inserter(digest), "{:02x}", static_cast<unsigned char>(byte));
   return digest;
 }
 
@@ -130,8 +131,8 @@ void RadixTree::check_states() const {
     path.resize(static_cast<std::size_t>(nodes_.tokens_of(ends[index])));
     for (std::uint32_t at = index; at != root; at = nodes_[at].parent)
       std::ranges::copy(nodes_.tokens(at), path.begin() + nodes_.tokens_of(ends[at] - nodes_[at].pages));
-    const TagCheck check = check_tag(pool_.tag(SlotId{node.slot}),
-                                     state_tag(path, nodes_.names().name(node.name_space), options_));
+    const TagCheck check =
+        check_tag(pool_.tag(SlotId{node.slot}), state_tag(path, nodes_.names().name(node.name_space), options_));
     require_invariant(check == TagCheck::match, structure, "a slot holds the state of another path");
   }
   std::size_t owned = 0;

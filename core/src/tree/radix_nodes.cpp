@@ -153,8 +153,8 @@ RadixWalk RadixNodes::walk(const Token* tokens, std::uint32_t pages, std::uint32
   return walk;
 }
 
-std::uint32_t RadixNodes::add_leaf(std::uint32_t parent, std::uint32_t name_space,
-                                   std::optional<std::uint32_t> hash, std::span<const Token> tokens, std::span<const KvIndex> kv) noexcept {
+std::uint32_t RadixNodes::add_leaf(std::uint32_t parent, std::uint32_t name_space, std::optional<std::uint32_t> hash,
+                                   std::span<const Token> tokens, std::span<const KvIndex> kv) noexcept {
   const std::uint32_t leaf = take();
   RadixNode& node = nodes_[leaf];
   const TokenArena::Run run =

@@ -160,7 +160,8 @@ class RadixNodes {
   [[nodiscard]] const TokenArena& arena() const noexcept { return arena_; }
   /// In use, without tokens and KV indices.
   [[nodiscard]] std::size_t bytes() const noexcept {
-    return nodes_.size() * sizeof(RadixNode) + children_.bytes() + ends_.size() * sizeof(std::uint32_t);
+    return nodes_.size() * sizeof(RadixNode) + children_.bytes() + names_.bytes() +
+           ends_.size() * sizeof(std::uint32_t);
   }
   /// By node: end_page(), computed from scratch.
   [[nodiscard]] std::vector<std::uint32_t> ends() const;

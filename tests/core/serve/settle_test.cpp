@@ -45,8 +45,8 @@ std::vector<TransferResult> ask(RequestCache& cache) {
 
 TEST_CASE("results with a number that means nothing settle those before it") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree, CacheIndex::align})
-    for (const TransferId unknown : std::array<TransferId, 4>{0, 1 << 30, TransferId{1} << 32 | 1,
-                                                              std::numeric_limits<TransferId>::max()}) {
+    for (const TransferId unknown :
+         std::array<TransferId, 4>{0, 1 << 30, TransferId{1} << 32 | 1, std::numeric_limits<TransferId>::max()}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(unknown);
       const auto cache = make_request_cache(remote_options(index));

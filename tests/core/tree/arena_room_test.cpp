@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree that knows its KV indices, with no more room for tokens than those need: runs of free pages are often too short
-// for a prefix, which then lies in several nodes.
+// A tree that knows its KV indices, with no more room for tokens than those need: runs of free pages are often too
+// short for a prefix, which then lies in several nodes.
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
@@ -123,8 +123,8 @@ class Owner {
       REQUIRE((event.parent == BlockDigest{} || told_.contains(event.parent.prefix().words)));
       BlockDigest before = event.parent;
       for (std::size_t i = 0; i < event.blocks.size(); ++i) {
-        before = hasher_.hash_block(before, event.tokens.subspan(i * static_cast<std::size_t>(page_),
-                                                                 static_cast<std::size_t>(page_)));
+        before = hasher_.hash_block(
+            before, event.tokens.subspan(i * static_cast<std::size_t>(page_), static_cast<std::size_t>(page_)));
         REQUIRE(before == event.blocks[i]);
         REQUIRE(told_.insert(before.prefix().words).second);
       }

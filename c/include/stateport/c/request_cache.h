@@ -77,7 +77,9 @@ typedef struct stateport_request_cache_options {
   const stateport_eviction_options* eviction;  ///< of states, and of leaves of the tree; null: LRU. align: no hix, gdsf
   int32_t fast_hash;                           ///< not 0: xxh3_128, see hash_seed; 0: sha256
   int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
-  int32_t events;                              ///< not 0: keep events for stateport_request_cache_take_events
+  /// Not 0: keep events for stateport_request_cache_take_events. If nobody takes them the oldest are lost, and their
+  /// numbers have a gap.
+  int32_t events;
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;

@@ -22,7 +22,7 @@ class NameKey {
 
   constexpr NameKey() = default;
   template <class Name>
-    requires std::convertible_to<const Name&, std::string_view>
+  requires std::convertible_to<const Name&, std::string_view>
   constexpr explicit(false) NameKey(const Name& name) : NameKey(Text{name}) {}
 
   /// Of the name, in bytes.

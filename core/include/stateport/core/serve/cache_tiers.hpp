@@ -27,7 +27,7 @@ namespace stateport {
 /// if all are given the same, answers included: a store, a load or a find is `done` for one of them only if it is for
 /// all.
 ///
-/// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing, as one of RequestCache.
+/// Memory. No call allocates, as of RequestCache, as long as transfers are taken.
 ///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {

@@ -210,7 +210,7 @@ struct CacheEvent {
   using Content = CacheContent;
   using Medium = stateport::Medium;
 
-  std::uint64_t sequence = 0;  ///< counts up by one from 1
+  std::uint64_t sequence = 0;  ///< counts up by one from 1; after a gap, events were lost that nobody took in time
   Kind kind = Kind::cleared;
   Content content = Content::kv_block;
   Medium medium = Medium::device;
