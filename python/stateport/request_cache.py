@@ -296,8 +296,8 @@ class RequestCache(CacheTiers):
                 return text.value.decode()
 
     def take_events(self, capacity: int = 4096) -> Records:
-        """Moves the oldest events, at most `capacity`: CACHE_EVENT. Sequence numbers count up by one from 1; after a gap,
-        events were lost that nobody took in time."""
+        """Moves the oldest events, at most `capacity`: CACHE_EVENT. Sequence numbers count up by one from 1; after a
+        gap, events were lost that nobody took in time."""
         out = room("capacity", capacity, CACHE_EVENT)
         out["size"] = CACHE_EVENT.itemsize
         count = ctypes.c_size_t()
