@@ -2,9 +2,10 @@
 #include <stateport/backends/buffer.hpp>
 
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/backends/failing_resource.hpp>
-#include <stateport/backends/statistics_resource.hpp>
 #include <stateport/core/model/error.hpp>
+
+#include "failing_resource.hpp"
+#include "statistics_resource.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,11 +16,11 @@
 
 using stateport::Buffer;
 using stateport::DeviceResource;
-using stateport::FailingResource;
 using stateport::InvalidArgument;
 using stateport::OutOfMemory;
-using stateport::StatisticsResource;
 using stateport::Stream;
+using stateport::test::FailingResource;
+using stateport::test::StatisticsResource;
 
 namespace {
 

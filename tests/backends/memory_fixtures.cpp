@@ -3,13 +3,13 @@
 
 #include <stateport/backends/callback_resource.hpp>
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/backends/failing_resource.hpp>
 #include <stateport/backends/host_resource.hpp>
-#include <stateport/backends/limit_resource.hpp>
 #include <stateport/backends/pinned_resource.hpp>
-#include <stateport/backends/pool_resource.hpp>
-#include <stateport/backends/statistics_resource.hpp>
 #include <stateport/backends/transfer.hpp>
+
+#include "failing_resource.hpp"
+#include "limit_resource.hpp"
+#include "statistics_resource.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -42,13 +42,6 @@ ResourceUnderTest adaptor(std::string name, std::unique_ptr<MemoryResource> upst
   return under_test;
 }
 
-ResourceUnderTest pool(std::string name, std::unique_ptr<MemoryResource> upstream) {
-  auto under_test = adaptor<PoolResource>(std::move(name), std::move(upstream),
-                                          PoolResource::Options{.slab_bytes = std::size_t{1} << 20});
-  under_test.check = [pool = static_cast<PoolResource*>(under_test.resource.get())] { pool->check_invariants(); };
-  return under_test;
-}
-
 ResourceUnderTest callback() {
   static int live = 0;
   ResourceUnderTest under_test{.name = "callback"};
@@ -65,11 +58,8 @@ std::vector<ResourceUnderTest> every_resource() {
   all.push_back({.name = "host", .resource = std::make_unique<HostResource>()});
   all.push_back({.name = "device", .resource = std::make_unique<DeviceResource>()});
   all.push_back({.name = "pinned host", .resource = std::make_unique<PinnedResource>()});
-  all.push_back(pool("pool of host memory", std::make_unique<HostResource>()));
   all.push_back({.name = "host with huge pages",
                  .resource = std::make_unique<HostResource>(HostResource::Options{.huge_pages = true})});
-  all.push_back(pool("pool of device memory", std::make_unique<DeviceResource>()));
-  all.push_back(pool("pool of pinned memory", std::make_unique<PinnedResource>()));
   all.push_back(adaptor<StatisticsResource>("statistics", std::make_unique<DeviceResource>()));
   all.push_back(adaptor<LimitResource>("limit", std::make_unique<DeviceResource>(), budget_bytes));
   all.push_back(adaptor<FailingResource>("failing", std::make_unique<HostResource>()));

@@ -3,11 +3,11 @@
 #include <stateport/backends/memory_resource.hpp>
 
 #include <stateport/backends/host_resource.hpp>
-#include <stateport/backends/statistics_resource.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "memory_fixtures.hpp"
 #include "random.hpp"
+#include "statistics_resource.hpp"
 
 #include <doctest/doctest.h>
 
@@ -229,7 +229,7 @@ TEST_CASE("builds with assertions stop at memory that goes back wrongly") {
     CHECK(aborts([&] { under_test.deallocate(memory, 100, 32, stream); }));
     CHECK(aborts([&] {
       stateport::HostResource host;
-      stateport::StatisticsResource other(host);
+      stateport::test::StatisticsResource other(host);
       other.deallocate(memory, 100, 64, stream);
     }));
     under_test.deallocate(memory, 100, 64, stream);
@@ -240,7 +240,7 @@ TEST_CASE("builds with assertions stop at memory that goes back wrongly") {
 TEST_CASE("builds with assertions stop at an adaptor that is outlived by its memory") {
   CHECK(stateport::test::aborts([] {
     stateport::HostResource host;
-    stateport::StatisticsResource counted(host);
+    stateport::test::StatisticsResource counted(host);
     static_cast<void>(counted.allocate(100, 64, Stream::default_stream()));
   }));
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/serve/tree_requests.hpp>
-
 #include "prefix_replay.hpp"
+#include "tree_requests.hpp"
 
 #include <map>
 #include <string>
@@ -11,6 +10,9 @@
 #include <vector>
 
 namespace stateport::conformance {
+
+using test::CheckpointStyle;
+using test::TreeRequests;
 
 /// Whole requests on top of PrefixReplay. What a state is worth is simulated: a slot holds the namespace and the
 /// tokens that it has seen, plans are carried out on these, and check_states compares them with the tree.

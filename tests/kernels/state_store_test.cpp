@@ -2,18 +2,20 @@
 #include <stateport/kernels/state_store.hpp>
 
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/backends/failing_resource.hpp>
-#include <stateport/backends/statistics_resource.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/models.hpp>
 
+#include "failing_resource.hpp"
 #include "launch_recorder.hpp"
+#include "statistics_resource.hpp"
 
 #include <doctest/doctest.h>
 
 #include <vector>
 
 using namespace stateport;
+using stateport::test::FailingResource;
+using stateport::test::StatisticsResource;
 
 namespace {
 const StateSpec& small_spec() {

@@ -2,10 +2,10 @@
 #include <stateport/tiers/host_tier.hpp>
 
 #include <stateport/backends/host_resource.hpp>
-#include <stateport/backends/limit_resource.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "heap_counter.hpp"
+#include "limit_resource.hpp"
 #include "random.hpp"
 #include "transfer_keys.hpp"
 

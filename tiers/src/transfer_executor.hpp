@@ -22,14 +22,14 @@ namespace stateport::tiers {
 /// What StateTiers does. An operation is a transfer that is not answered yet, or whose image is still in use. Files and
 /// the remote tier are lower tiers:
 ///
-///     store to host        copying: its copy is enqueued. At its mark the image is published, and the transfer
-///     answered store to lower tier  copying into staging, to_write, below, answered copy to files        copying: the
-///     image may be on its way yet; to_write, below, answered copy to remote       the same, and then copying once
-///     more: into staging, as objects. From a file: to_read first load from host       no operation: answered when the
-///     copy is enqueued load from below      to_read: waits for staging memory; below, then the copy is enqueued and
-///     the transfer answered;
-///                          copying, until staging memory is free again
-///     find                 below, answered
+///     store to host         copying (its copy is enqueued). At its mark the image is published, and answered
+///     store to a lower tier copying into staging, to_write, below, answered
+///     copy to files         copying (the image may be on its way yet), to_write, below, answered
+///     copy to remote        as to files, but from a file first to_read; then copying into staging, as objects
+///     load from host        no operation: answered when the copy is enqueued
+///     load from below       to_read (waits for staging memory), below; then the copy is enqueued and answered,
+///                           copying until the staging memory is free again
+///     find                  below, answered
 ///
 /// Copies gather until something needs them to be enqueued: all stores of the batch go first, then all loads, each
 /// route in one launch. A transfer for which this order would be wrong enqueues the batch before it: one whose slot of

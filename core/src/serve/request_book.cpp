@@ -17,12 +17,14 @@ std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
   return records;
 }
 
-/// What one call can change on the device: a place may lose one content and get another, twice.
+/// What one call can change on the device: a place may lose one content and get another, twice. For readers who come
+/// seldom at least `events_min`.
 std::size_t device_events(const RequestCacheOptions& options) {
+  constexpr std::size_t events_min = 65'536;
   std::size_t places = static_cast<std::size_t>(kv_blocks(options));
   for (std::size_t g = 0; g < group_count(options); ++g)
     places += static_cast<std::size_t>(checkpoint_slots(options, g));
-  return 4 * places;
+  return std::max(4 * places, events_min);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/serve/tree_requests.hpp>
+#include "tree_requests.hpp"
 
 #include <stateport/core/model/error.hpp>
 
@@ -13,7 +13,9 @@
 #include <vector>
 
 using namespace stateport;
+using stateport::test::CheckpointStyle;
 using stateport::test::Random;
+using stateport::test::TreeRequests;
 
 namespace {
 

@@ -7,7 +7,7 @@ namespace stateport {
 
 /// Memory of the build's device, straight from the vendor's runtime (cudaMalloc, hipMalloc; aligned host memory in an
 /// OpenMP build). Both calls may take milliseconds and wait for the device: meant for a few large buffers that live
-/// long, and as the upstream of a PoolResource. Neither may be called while a stream is captured into a graph. All
+/// long. Neither may be called while a stream is captured into a graph. All
 /// DeviceResources are equal.
 class DeviceResource final : public MemoryResource {
  public:

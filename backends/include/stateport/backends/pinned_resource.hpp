@@ -7,8 +7,8 @@ namespace stateport {
 
 /// Page-locked host memory that the build's device reads and writes at its own address (cudaMallocHost, hipHostMalloc;
 /// ordinary host memory in an OpenMP build): the host side of asynchronous copies. Both calls may take milliseconds
-/// and wait for the device: put a PoolResource in front of it. Neither may be called while a stream is captured into a
-/// graph. All PinnedResources are equal.
+/// and wait for the device: meant for a few large buffers that live long. Neither may be called while a stream is
+/// captured into a graph. All PinnedResources are equal.
 class PinnedResource final : public MemoryResource {
  public:
   /// Throws BackendError unless a Runtime has started the device.

@@ -92,8 +92,8 @@ struct RequestCacheOptions {
   std::uint64_t hash_seed = 0;
   /// A pass may be planned while the one before it is not committed.
   bool overlap = false;
-  /// Keep events for take_events(). As many can wait as a few calls can bring; then the oldest are lost, and
-  /// CacheEvent::sequence has a gap. None is lost if they are taken after each call.
+  /// Keep events for take_events(). At least 65,536 can wait, and as many as one call can bring; then the oldest are
+  /// lost, and CacheEvent::sequence has a gap. None is lost if they are taken after each call.
   bool events = false;
   /// Memory that changes tenant (Namespace::salt; no salt is a tenant) is cleared before a pass of the new one: plans
   /// name it in PassPlan::scrub and GroupPlan::clear. Slots for checkpoints and the destinations of loads need nothing:

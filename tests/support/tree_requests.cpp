@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers in comments are those of the rules that the golden files test.
-#include <stateport/core/serve/tree_requests.hpp>
+#include "tree_requests.hpp"
 
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 #include <utility>
 
-namespace stateport {
+namespace stateport::test {
 
 TreeRequests::TreeRequests(PrefixTree& tree, KvPagePool& kv, Options options)
     : tree_(tree), kv_(kv), options_(options) {
@@ -309,4 +309,4 @@ void TreeRequests::check_invariants() const {
   tree_.check_invariants();
 }
 
-}  // namespace stateport
+}  // namespace stateport::test

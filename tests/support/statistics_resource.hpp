@@ -3,11 +3,12 @@
 
 #include <stateport/backends/memory_resource.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 
-namespace stateport {
+namespace stateport::test {
 
 /// What went through a StatisticsResource since its construction. Zero-byte calls are not counted.
 struct MemoryStatistics {
@@ -40,4 +41,38 @@ class StatisticsResource final : public MemoryResource {
   MemoryStatistics statistics_;
 };
 
-}  // namespace stateport
+inline MemoryStatistics StatisticsResource::statistics() const {
+  const std::lock_guard lock(mutex_);
+  return statistics_;
+}
+
+inline void StatisticsResource::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  statistics_.peak_bytes = statistics_.live_bytes;
+}
+
+inline void* StatisticsResource::do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) {
+  void* memory = nullptr;
+  try {
+    memory = upstream_->allocate(bytes, alignment, stream);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    ++statistics_.failed_calls;
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  ++statistics_.allocations;
+  statistics_.live_bytes += bytes;
+  statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.live_bytes);
+  return memory;
+}
+
+inline void StatisticsResource::do_deallocate(void* memory, std::size_t bytes, std::size_t alignment,
+                                              const Stream& stream) noexcept {
+  upstream_->deallocate(memory, bytes, alignment, stream);
+  const std::lock_guard lock(mutex_);
+  ++statistics_.deallocations;
+  statistics_.live_bytes -= bytes;
+}
+
+}  // namespace stateport::test

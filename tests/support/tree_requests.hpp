@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace stateport {
+namespace stateport::test {
 
 /// How a request takes checkpoints.
 enum class CheckpointStyle : std::uint8_t {
@@ -178,4 +178,4 @@ class TreeRequests {
   std::int64_t dropped_checkpoints_ = 0;
 };
 
-}  // namespace stateport
+}  // namespace stateport::test

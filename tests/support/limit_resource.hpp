@@ -2,11 +2,12 @@
 #pragma once
 
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <atomic>
 #include <cstddef>
 
-namespace stateport {
+namespace stateport::test {
 
 /// Passes calls to an upstream resource while the bytes asked for and not given back stay within a budget.
 class LimitResource final : public MemoryResource {
@@ -29,4 +30,23 @@ class LimitResource final : public MemoryResource {
   std::atomic<std::size_t> used_bytes_{0};
 };
 
-}  // namespace stateport
+inline void* LimitResource::do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) {
+  std::size_t used = used_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > limit_bytes_ - used) throw OutOfMemory("LimitResource", bytes, limit_bytes_ - used);
+  } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  try {
+    return upstream_->allocate(bytes, alignment, stream);
+  } catch (...) {
+    used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+inline void LimitResource::do_deallocate(void* memory, std::size_t bytes, std::size_t alignment,
+                                         const Stream& stream) noexcept {
+  upstream_->deallocate(memory, bytes, alignment, stream);
+  used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+}  // namespace stateport::test

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <stateport/backends/memory_resource.hpp>
+#include <stateport/core/model/error.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 
-namespace stateport {
+namespace stateport::test {
 
 /// For tests: passes calls to an upstream resource, but fails chosen ones as if memory were exhausted. To inject a
 /// fault at each allocation in turn, run with fail_at(1), fail_at(2), … until `failures()` stays 0.
@@ -38,4 +39,45 @@ class FailingResource final : public MemoryResource {
   std::uint64_t failures_ = 0;
 };
 
-}  // namespace stateport
+inline void FailingResource::fail_at(std::uint64_t call, std::uint64_t count) {
+  require(call > 0, "call", call, "must be 1 or more: calls are counted from 1");
+  const std::lock_guard lock(mutex_);
+  first_ = call;
+  count_ = count;
+  calls_ = failures_ = 0;
+}
+
+inline void FailingResource::fail_never() noexcept {
+  const std::lock_guard lock(mutex_);
+  first_ = count_ = 0;
+  calls_ = failures_ = 0;
+}
+
+inline std::uint64_t FailingResource::calls() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+inline std::uint64_t FailingResource::failures() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return failures_;
+}
+
+inline void* FailingResource::do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+    if (calls_ >= first_ && calls_ - first_ < count_) {
+      ++failures_;
+      throw OutOfMemory("FailingResource", bytes, 0);
+    }
+  }
+  return upstream_->allocate(bytes, alignment, stream);
+}
+
+inline void FailingResource::do_deallocate(void* memory, std::size_t bytes, std::size_t alignment,
+                                           const Stream& stream) noexcept {
+  upstream_->deallocate(memory, bytes, alignment, stream);
+}
+
+}  // namespace stateport::test
