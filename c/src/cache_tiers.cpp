@@ -86,7 +86,7 @@ stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
     std::vector<TransferResult> ended;
     for (const stateport_transfer_result& result : given) ended.push_back(from_c(result));
     settled = 0;
-    std::int32_t loads = 0;  // one by one: memory may run out at each
+    std::int32_t loads = 0;  // one by one: `done` says how many were settled before a number that is refused
     if (loaded != nullptr) *loaded = 0;
     for (const TransferResult& result : ended) {
       loads += tiers.settle({&result, 1});

@@ -7,6 +7,7 @@ namespace stateport::detail {
 
 Sha256::Sha256() : md_(EVP_MD_fetch(nullptr, "SHA256", nullptr)), context_(EVP_MD_CTX_new()) {
   if (!md_ || !context_) throw BackendError("EVP_MD_fetch", "libcrypto offers no SHA-256");
+  static_cast<void>((*this)({}));  // libcrypto takes the memory of a context when that is used for the first time
 }
 
 BlockDigest Sha256::operator()(std::span<const std::uint8_t> message) {

@@ -12,7 +12,7 @@
 namespace stateport::detail {
 
 /// Events in the order of their numbers until they are taken, at most `capacity` of them: then the oldest is lost, and
-/// the numbers have a gap. Only reserve() allocates; memory is used as far as events wait.
+/// the numbers have a gap. Only reserve() allocates. Memory is touched only for places that held an event.
 class EventQueue {
  public:
   /// Precondition: the queue is empty.

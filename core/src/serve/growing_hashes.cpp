@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace stateport::detail {
 
 PromptHasher::PromptHasher(const RequestCacheOptions& options)
     : hasher_({.kind = options.hash, .block_size_tokens = options.block_size_tokens, .seed = options.hash_seed}) {
   constexpr std::size_t tenant_and_adapter = 2;
-  const std::size_t most = block_size() + tenant_and_adapter;  // no two media begin at one token
+  const std::size_t most = block_size() + tenant_and_adapter;  // a key for each token at which media begin
   keys_.reserve(most);
   hasher_.reserve_keys(most);
 }
@@ -24,7 +25,10 @@ BlockDigest PromptHasher::hash(const BlockDigest& parent, std::size_t index, std
   const auto first = static_cast<std::int64_t>(index * block_size());
   const auto begin = std::ranges::lower_bound(names.media, first, {}, &MediaKey::first_token);
   for (auto media = begin; media != names.media.end() && media->first_token < first + std::ssize(block); ++media)
-    keys_.push_back({.kind = ExtraKey::Kind::media, .id = media->id, .first_token = media->first_token - first});
+    if (media != begin && std::prev(media)->first_token == media->first_token)
+      keys_.back().id = both_names(keys_.back().id, media->id);
+    else
+      keys_.push_back({.kind = ExtraKey::Kind::media, .id = media->id, .first_token = media->first_token - first});
   return hasher_.hash_block(parent, block, keys_);
 }
 

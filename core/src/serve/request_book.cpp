@@ -57,7 +57,7 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
                    news_.listener());
     news_.set_tiers(tiers_->index());
   }
-  news_.reserve(device_events(options) + (tiers_ ? 4 * tiers_->index().images_max() : 0));
+  news_.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
 }
 
 std::optional<StartedRequest> RequestBook::start(const Prompt& prompt) {

@@ -62,7 +62,7 @@ class RequestBook : public RequestCache, protected LoadTarget {
     std::vector<StepCommit> steps;
   };
 
-  /// Construction takes addresses for all that the options bound. No hook allocates.
+  /// Construction reserves address space for all that the options allow. No hook allocates.
   explicit RequestBook(const RequestCacheOptions& options);
 
   /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing

@@ -62,14 +62,14 @@ std::int32_t scratch_slots(const RequestCacheOptions& options) {
 
 std::size_t saves_max(const RequestCacheOptions& options) {
   detail::require_sizes(options);
-  // Each save has a state block, a slot for a checkpoint or a block of KV to itself.
-  std::int64_t places = options.index == CacheIndex::tree ? options.checkpoints : kv_blocks(options);
+  // Each save of align has a block of states to itself, each of a tree a slot for a checkpoint. With slots two requests
+  // may save at the end of one block.
+  std::int64_t saves = options.max_requests * placed_max(options);
+  if (options.index == CacheIndex::tree) saves = std::min<std::int64_t>(saves, options.checkpoints);
   if (options.index == CacheIndex::align)
-    places = std::accumulate(options.groups.begin(), options.groups.end(), std::int64_t{0},
-                             [](std::int64_t sum, const StateGroup& group) { return sum + group.blocks; });
-  else
-    places = std::min(places, options.max_requests * placed_max(options));
-  return static_cast<std::size_t>(places);
+    saves = std::accumulate(options.groups.begin(), options.groups.end(), std::int64_t{0},
+                            [](std::int64_t sum, const StateGroup& group) { return sum + group.blocks; });
+  return static_cast<std::size_t>(saves);
 }
 
 std::int32_t kv_blocks(const RequestCacheOptions& options) {

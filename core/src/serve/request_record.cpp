@@ -5,7 +5,10 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <string_view>
 
 namespace stateport::detail {
 
@@ -13,9 +16,9 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   const auto length = std::ssize(prompt.tokens);
   require(length >= 1, "prompt", length, "must have at least one token");
   require(length <= tokens_max, "prompt", length, "is longer than max_request_tokens");
-  std::int64_t last = -1;
+  std::int64_t last = 0;
   for (const MediaKey& media : prompt.media) {
-    require(media.first_token > last && media.first_token < length, "media", media.first_token,
+    require(media.first_token >= last && media.first_token < length, "media", media.first_token,
             "must be ascending positions of the prompt");
     last = media.first_token;
   }
@@ -23,6 +26,18 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", prompt.now_s,
           "must be finite and not before the last one");
   require(prompt.search <= PromptSearch::device, "search", static_cast<int>(prompt.search), "is no PromptSearch");
+}
+
+NameKey both_names(const NameKey& first, const NameKey& second) noexcept {
+  std::array<char, 2 * (sizeof(std::uint64_t) + NameKey::inline_bytes_max)> both = {};
+  char* to = both.data();
+  for (const NameKey* name : {&first, &second}) {
+    const std::uint64_t length = name->length();
+    std::memcpy(to, &length, sizeof length);
+    std::ranges::copy(name->text(), to + sizeof length);
+    to += sizeof length + NameKey::inline_bytes_max;
+  }
+  return NameKey(std::string_view(both.data(), both.size()));
 }
 
 RequestRecord::RequestRecord(const RequestCacheOptions& options)
@@ -38,7 +53,12 @@ void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
   name_space = prompt.name_space;
   const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;
   const auto tail = std::ranges::lower_bound(prompt.media, full_tokens, {}, &MediaKey::first_token);
-  media.assign(tail, prompt.media.end());
+  media.clear();
+  for (auto key = tail; key != prompt.media.end(); ++key)
+    if (media.empty() || media.back().first_token != key->first_token)
+      media.push_back(*key);
+    else
+      media.back().id = both_names(media.back().id, key->id);
   hint = prompt.hint;
 }
 

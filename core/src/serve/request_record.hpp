@@ -14,6 +14,9 @@
 
 namespace stateport::detail {
 
+/// The name of two inputs that begin at one token. Both enter it with their lengths.
+[[nodiscard]] NameKey both_names(const NameKey& first, const NameKey& second) noexcept;
+
 /// What names a prompt beside its tokens.
 struct PromptNames {
   Namespace name_space;
@@ -33,7 +36,7 @@ struct alignas(64) RequestRecord {
   KvRow kv;  ///< all that memory was found for
   bool running = false;
   Namespace name_space;
-  std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full
+  std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;
 
   /// Makes room for all that a request of such a cache can have.

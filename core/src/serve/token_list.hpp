@@ -11,8 +11,8 @@
 
 namespace stateport::detail {
 
-/// The tokens of a request, at most as many as the constructor has taken addresses for. Each step appends a few to each
-/// of its requests: here that is a copy, where std::vector would first look whether it has to grow.
+/// The tokens of a request, at most as many as the constructor has reserved address space for. Each step appends a few
+/// to each of its requests: here that is a copy, where std::vector would first look whether it has to grow.
 class TokenList {
  public:
   TokenList() = default;

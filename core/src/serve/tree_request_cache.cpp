@@ -5,35 +5,21 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 namespace stateport::detail {
 namespace {
 
-/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions. Each part
-/// of the key has a fixed length, and the next key begins with the one before.
+/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions.
 Namespace with_media(const PromptNames& names) {
   Namespace result = names.name_space;
   for (const MediaKey& media : names.media) {
-    std::array<char, 2 * (sizeof(std::uint64_t) + NameKey::inline_bytes_max) + sizeof media.first_token + 1> key = {};
-    auto* to = key.data();
-    const auto add = [&to](const auto& value) {
-      std::memcpy(to, &value, sizeof value);
-      to += sizeof value;
-    };
-    const auto add_name = [&](const NameKey& name) {
-      add(name.length());
-      std::ranges::copy(name.text(), to);
-      to += NameKey::inline_bytes_max;
-    };
-    add(static_cast<char>(result.extra_key.has_value()));
-    add_name(result.extra_key.value_or(NameKey{}));
-    add(media.first_token);
-    add_name(media.id);
-    result.extra_key = NameKey(std::string_view(key.data(), key.size()));
+    const std::int64_t at = media.first_token;
+    const NameKey position(std::string_view(reinterpret_cast<const char*>(&at), sizeof at));
+    // A prompt without an adapter differs from one whose adapter has no name.
+    const NameKey before = result.extra_key ? both_names(*result.extra_key, position) : position;
+    result.extra_key = both_names(before, media.id);
   }
   return result;
 }

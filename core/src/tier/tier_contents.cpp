@@ -176,7 +176,7 @@ void TierContents::offer(std::uint32_t node) {
 
 // Transfers.
 
-void TierContents::name(const Transfer& transfer, const UnderWay& under_way) noexcept {
+void TierContents::name(const Transfer& transfer, const UnderWay& under_way) {
   plan_.push_back(transfer);
   plan_.back().id = under_way_.name(under_way);
 }

@@ -122,7 +122,7 @@ class TierContents {
   void trim();
   /// Names a store or a copy. False: the queue is full.
   bool begin(Transfer::Kind kind, std::uint32_t node, CacheContent content, Medium from, Medium to, bool stays = false);
-  void name(const Transfer& transfer, const UnderWay& under_way) noexcept;
+  void name(const Transfer& transfer, const UnderWay& under_way);
   /// All images of a store or a copy have been answered.
   void arrived(std::uint32_t node, CacheContent content, const UnderWay& transfer, bool done);
   void enter_tier(std::uint32_t node, CacheContent content, Medium medium);

@@ -10,7 +10,7 @@ namespace stateport::detail {
 bool TierFinds::ask_states(RequestId request, const PromptReach& prompt) {
   if (!may_ask()) return false;
   Ask& ask = new_ask(request, CacheContent::state);
-  const std::size_t most = most_finds(options_) / groups_;
+  const std::size_t most = static_cast<std::size_t>(std::max(options_.max_finds, 0)) / groups_;
   for (std::int64_t tokens = prompt.usable_tokens / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
     const PrefixHash& prefix = prompt.prefixes[static_cast<std::size_t>(tokens / block_size_) - 1];
     const std::uint32_t node = nodes_.find(prefix);

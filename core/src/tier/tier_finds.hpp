@@ -20,9 +20,12 @@ struct PromptReach {
   double saved_s = 0;                    ///< by the best load that is known
 };
 
-/// Images of states that a request asks for, at most.
-[[nodiscard]] inline std::size_t most_finds(const TierOptions& options) noexcept {
-  return static_cast<std::size_t>(std::max(options.max_finds, 0));
+/// Images that a request asks for in one round, at most. Short requests count for more, up to the default of max_finds:
+/// so many answers of requests that ended may be missing before nothing is asked.
+[[nodiscard]] inline std::size_t most_finds(const TierSetup& setup) noexcept {
+  const auto limit = static_cast<std::size_t>(std::max(setup.tiers.max_finds, 0));
+  constexpr std::size_t usual = TierOptions{}.max_finds;
+  return std::max(std::min(limit, std::max(usual, setup.request_blocks * setup.groups)), setup.request_blocks);
 }
 
 /// What the remote tier is asked for a request, in two rounds: which states it has beyond all that are known below the
@@ -65,9 +68,9 @@ class TierFinds : protected TierContents {
         usable_states_(setup.states_apart ? all_media : below_device),
         grid_(setup.state_grid_tokens),
         asks_(setup.requests),
-        forgotten_finds_max_(setup.requests * std::max(most_finds(options_), setup.request_blocks)) {
+        forgotten_finds_max_(setup.requests * most_finds(setup)) {
     for (Ask& ask : asks_)
-      if (has(Medium::remote)) ask.images.reserve(std::max(most_finds(options_), setup.request_blocks));
+      if (has(Medium::remote)) ask.images.reserve(setup.request_blocks);
   }
   ~TierFinds() = default;
 

@@ -29,14 +29,15 @@ TierIndex::TierIndex(const Setup& setup) : TierFinds(setup), loads_(setup.reques
     fresh_.reserve(states);
     to_write_.reserve(states);
   }
-  // An image comes to one tier at a time.
+  // An image comes to one tier at a time, and loads end in places of their own.
   const std::size_t coming = nodes_.capacity() * (groups_ + 1);
-  const std::size_t loaded = setup.requests * (setup.request_blocks + groups_);
-  const std::size_t asked =
-      has(Medium::remote) ? 2 * setup.requests * std::max(most_finds(options_), setup.request_blocks) : std::size_t{0};
+  const std::size_t loaded = setup.device_blocks + setup.requests * groups_;
+  const std::size_t asked = has(Medium::remote) ? 2 * setup.requests * most_finds(setup) : 0;
   under_way_.reserve(coming + loaded + asked);
-  const std::size_t dropped = images_max();
+  const std::size_t dropped = nodes_.capacity() * (groups_ + 1) * tiers_.size();
   for (std::vector<Transfer>* plan : {&plan_, &taken_}) plan->reserve(coming + loaded + asked + dropped);
+  // What finds find may come to the remote tier and be evicted for what others find.
+  changes_max_ = 2 * (dropped + asked);
 }
 
 // What the device has.

@@ -40,8 +40,8 @@ struct TierHit {
 /// image that they name or evict, and for each block before a state that goes, besides the costs of VictimOrder. Not
 /// thread-safe.
 ///
-/// The constructor takes addresses for all that the options bound; nothing else allocates, as long as transfers are
-/// taken as CacheTiers says.
+/// The constructor reserves address space for all that the options allow; nothing else allocates, as long as transfers
+/// are taken as CacheTiers says.
 class TierIndex : private TierFinds {
  public:
   using Setup = TierSetup;
@@ -93,8 +93,8 @@ class TierIndex : private TierFinds {
   /// of one that is not whole when another image is attached or a call ends, they are dropped. False: too many.
   bool attach(Medium medium, const ImageKey& image);
 
-  /// Images that the tiers can hold, at most, each counted once in each tier.
-  [[nodiscard]] std::size_t images_max() const noexcept { return nodes_.capacity() * (groups_ + 1) * tiers_.size(); }
+  /// Images that come to tiers and leave them in one call, at most.
+  [[nodiscard]] std::size_t changes_max() const noexcept { return changes_max_; }
   [[nodiscard]] std::size_t transfers_to_take() const noexcept { return plan_.size(); }
   /// What was decided since the last call; valid until the next call of anything.
   [[nodiscard]] TransferPlan take_transfers();
@@ -151,6 +151,7 @@ class TierIndex : private TierFinds {
 
   std::vector<Transfer> taken_;
   std::vector<Load> loads_;  ///< by request
+  std::size_t changes_max_ = 0;
   Found found_;
   std::vector<std::uint32_t> leaving_states_;
   std::vector<std::uint32_t> incomplete_;  ///< a group lost its state, which others do not have

@@ -34,7 +34,7 @@ class PositionKeys {
   [[nodiscard]] std::uint32_t end_page(std::uint32_t position) const noexcept { return position * step_pages_; }
 
   /// Makes room for the keys of one prompt of `prompt_pages` and of an arena of `arena_pages`. open() leaves the later
-  /// positions of longer prompts out: the tree cannot hold a prompt of that length, so no policy knows them.
+  /// positions of longer prompts out: the tree has never held a prompt of that length, so no policy knows them.
   void reserve(std::uint32_t prompt_pages, std::size_t arena_pages) {
     reserve_amortised(prompt_, count(prompt_pages));
     reserve_amortised(keys_, arena_pages);

@@ -158,7 +158,7 @@ class RadixNodes {
   [[nodiscard]] NamespaceTable& names() noexcept { return names_; }
   [[nodiscard]] const NamespaceTable& names() const noexcept { return names_; }
   [[nodiscard]] const TokenArena& arena() const noexcept { return arena_; }
-  /// In use, without tokens and KV indices.
+  /// Of nodes that were used, and of all tables, without tokens and KV indices.
   [[nodiscard]] std::size_t bytes() const noexcept {
     return nodes_.size() * sizeof(RadixNode) + children_.bytes() + names_.bytes() +
            ends_.size() * sizeof(std::uint32_t);

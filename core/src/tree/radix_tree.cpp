@@ -27,7 +27,7 @@ std::size_t arena_pages(const PrefixTreeOptions& options) noexcept {
   if (options.kv_indices == 0) return 0;
   const std::size_t pages = pages_of(options.kv_indices, options);
   const std::size_t reserved = options.reserve_tokens / static_cast<std::size_t>(options.page_size);
-  return reserved > 0 ? std::max(pages, reserved) : room * pages;
+  return std::min<std::size_t>(reserved > 0 ? std::max(pages, reserved) : room * pages, UINT32_MAX - 1);
 }
 
 PrefixTreeOptions with_policy(PrefixTreeOptions options) {
@@ -108,12 +108,12 @@ RadixTree::RadixTree(PrefixTreeOptions options)
   reserve_nodes(nodes_max_);
   if (history_) history_->reserve(pages, arena_pages(options_));
   if (events_.is_on()) events_.reserve(pages, arena_pages(options_));
-  if (options_.max_states_per_path >= 0) path_.reserve(pages);
+  if (options_.max_states_per_path >= 0) path_.reserve(std::size_t{pages} + 2);
 }
 
 void RadixTree::reserve_nodes(std::size_t nodes) {
   if (nodes <= nodes_.capacity()) return;
-  require(nodes < UINT32_MAX / 2, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
+  require(nodes <= unbounded_nodes, "nodes", static_cast<std::int64_t>(nodes), "too many nodes for one tree");
   victims_.reserve(nodes);
   if (learning_) learning_->reserve(nodes);
   nodes_.reserve(nodes);  // last: its capacity tells the others'

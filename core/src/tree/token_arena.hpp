@@ -20,8 +20,8 @@ namespace stateport::detail {
 /// class of the request, any run of a larger class). A free run has its length in `free_pages_` at both ends and its
 /// list links in its own first page. All operations are O(1) but growth.
 ///
-/// With `pages_max` the arena never has more pages, and reserve_run() allocates nothing: the constructor takes
-/// addresses for all pages, which need memory when they are used for the first time.
+/// With `pages_max` the arena never has more pages, and reserve_run() allocates nothing: the constructor reserves
+/// address space for all pages, which the system backs with memory on first use.
 class TokenArena {
  public:
   struct Run {

@@ -75,3 +75,33 @@ TEST_CASE("nor does an attach, whether images make a whole state or not") {
   });
   if (seeds >= 10) CHECK(drops > 0);
 }
+
+TEST_CASE("nor does a pass that saves at the end of one block for each of two requests") {
+  FrugalCache cache({.index = CacheIndex::slots,
+                     .max_requests = 2,
+                     .max_request_tokens = 4,
+                     .block_size_tokens = 1,
+                     .kv_tokens = 4,
+                     .unchecked_layout = true,
+                     .checkpoints = 1,
+                     .placement = CheckpointPlacement::every});
+  const std::array<Token, 4> prompt = {1, 2, 3, 4};
+  const auto run = [&](std::size_t requests) {
+    std::array<PassRow, 2> rows;
+    for (PassRow& row : std::span(rows).first(requests)) {
+      const auto started = cache.start({.tokens = prompt});
+      REQUIRE(started);
+      row = {.request = started->request, .tokens = static_cast<std::int32_t>(4 - started->reused_tokens)};
+    }
+    const PassPlan plan = cache.plan(std::span(rows).first(requests));
+    std::size_t saves = 0;
+    for (const RowPlan& row : plan.rows) saves += row.states[0].saves.size();
+    const std::array<std::int32_t, 2> counts = {};
+    static_cast<void>(cache.commit(plan.pass, std::span(counts).first(requests), {}));
+    for (const PassRow& row : std::span(rows).first(requests)) cache.finish(row.request);
+    return saves;
+  };
+  CHECK(run(1) == 3);
+  CHECK(run(2) == 6);
+  CHECK(saves_max(cache.options()) >= 6);
+}

@@ -238,13 +238,14 @@ void RandomEngine::start() {
   static const std::string long_name(1500, 'n');
   if (names.tenant == 1) tenant.salt = long_name;
   if (names.tenant == 2) tenant.extra_key = "two";
-  const MediaKey media{.id = "image", .first_token = names.media_at};
+  const std::array media = {MediaKey{.id = "image", .first_token = names.media_at},
+                            MediaKey{.id = "its sound", .first_token = names.media_at}};
   PromptSearch search = PromptSearch::everywhere;
   if (options_.tiers.enabled()) search = static_cast<PromptSearch>(std::max(random_.between32(-5, 2), 0));
   const CacheStats before = cache_->stats();
   const auto started = cache_->start({.tokens = prompt,
                                       .name_space = tenant,
-                                      .media = std::span(&media, names.media_at >= 0 ? 1 : 0),
+                                      .media = std::span(media).first(names.media_at >= 0 ? 2 : 0),
                                       .hint = random_hint(),
                                       .now_s = now_s_ += 1,
                                       .search = search});

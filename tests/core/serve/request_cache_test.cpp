@@ -60,6 +60,47 @@ TEST_CASE("a second request continues from the state of the first, with every in
   }
 }
 
+namespace {
+
+/// Serves the prompt alone and decodes `output` tokens. Returns how many tokens of the prompt were reused.
+std::int64_t serve_media(RequestCache& cache, const Tokens& prompt, std::span<const MediaKey> media, int output) {
+  const auto started = cache.start({.tokens = prompt, .media = media});
+  REQUIRE(started);
+  std::int64_t computed = started->reused_tokens;
+  while (computed < std::ssize(prompt) + output) {
+    const auto tokens = static_cast<std::int32_t>(cache.chunk(started->request, 64).tokens);
+    const PassRow row{.request = started->request, .tokens = computed < std::ssize(prompt) ? tokens : 1};
+    computed += row.tokens;
+    const PassPlan plan = cache.plan({&row, 1});
+    REQUIRE(plan.rows[0].room);
+    const std::int32_t count = computed >= std::ssize(prompt) ? 1 : 0;
+    const Token sampled = 7;
+    static_cast<void>(cache.commit(plan.pass, {&count, 1}, {&sampled, static_cast<std::size_t>(count)}));
+  }
+  cache.finish(started->request);
+  return started->reused_tokens;
+}
+
+}  // namespace
+
+TEST_CASE("two inputs that begin at one token are both part of what a prompt shares") {
+  for (const CacheIndex index : every_index)
+    for (const std::int64_t at : {0, 5, 49}) {
+      CAPTURE(static_cast<int>(index));
+      CAPTURE(at);
+      const auto cache = make_request_cache(small_cache(index));
+      const auto inputs = [at](const char* second) {
+        return std::array{MediaKey{.id = "image", .first_token = at}, MediaKey{.id = second, .first_token = at}};
+      };
+      Tokens prompt = counting(50);  // the last block is not full
+      CHECK(serve_media(*cache, prompt, inputs("sound"), 40) == 0);
+      prompt.resize(90, 7);
+      const std::int64_t with_other = index == CacheIndex::tree ? 0 : at / 4 * 4;
+      CHECK(serve_media(*cache, prompt, inputs("other sound"), 0) <= with_other);
+      CHECK(serve_media(*cache, prompt, inputs("sound"), 0) > 48);
+    }
+}
+
 TEST_CASE("a state is kept where a pass ends on the last full block of the prompt, or where a shared prefix ends") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

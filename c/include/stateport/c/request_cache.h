@@ -151,8 +151,7 @@ stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, 
 stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
-/// Requests end, with what is computed and committed: all, or none, unless memory of the host runs out: those before
-/// the one for which it did have ended then. how: stateport_request_end. hints: null, or [count]: about prompts that
+/// Requests end, with what is computed and committed: all, or none. how: stateport_request_end. hints: null, or [count]: about prompts that
 /// may continue them. Refused: a request that does not run, or is named twice; more than one of a tree with
 /// separate_checkpoints, unless they are aborted: each can have copies (stateport_request_cache_end_copies).
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,

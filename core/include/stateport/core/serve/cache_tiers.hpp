@@ -27,7 +27,7 @@ namespace stateport {
 /// if all are given the same, answers included: a store, a load or a find is `done` for one of them only if it is for
 /// all.
 ///
-/// Memory. No call allocates, as of RequestCache, as long as transfers are taken.
+/// Memory. No call allocates, as of RequestCache, as long as transfers are taken after each call that names some.
 ///
 /// Not thread-safe, and part of its cache: the calls of both are one sequence.
 class CacheTiers {

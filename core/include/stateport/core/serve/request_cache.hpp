@@ -164,13 +164,13 @@ struct CacheUsage {
 /// Bad input throws InvalidArgument that names it, a call at a wrong time InvalidState; both change nothing. No room is
 /// an answer. Not thread-safe.
 ///
-/// Memory. Construction takes addresses for all that the options bound, and throws std::bad_alloc if it cannot. No
-/// other call allocates, so none can run out of memory; only the texts of errors and the first name of more than 32
-/// bytes take some. The system backs an address by memory when it is used for the first time: a new cache for 10^6
-/// tokens of KV in blocks of 16, and for 256 requests of up to 131,072 tokens, takes 210 to 400 MiB of addresses and 11
-/// to 19 MiB of memory. With tiers it takes some 3 KiB of addresses and 340 bytes of memory for each image of KV that
-/// they have room for. A system that does not overcommit (Linux: vm.overcommit_memory = 2) counts all addresses as
-/// memory at once.
+/// Memory. Construction reserves address space for the largest sizes that the options allow, and throws std::bad_alloc
+/// if it cannot. The system backs it with memory on first use. No other call allocates, so none can run out of memory;
+/// only the text of an error does, and the first NameKey of a long name in a thread. A new cache for 10^6 tokens of KV
+/// in blocks of 16, and for 256 requests of up to 131,072 tokens, reserves 200 to 400 MiB and uses 11 to 19 MiB. With
+/// tiers it reserves some 2.5 KiB and uses some 250 bytes for each image of KV that they have room for. A system that
+/// does not overcommit (Linux: vm.overcommit_memory = 2) counts all of it as used; by default Linux refuses a
+/// reservation of more than all memory in one piece.
 class RequestCache {
  public:
   virtual ~RequestCache() = default;
@@ -178,7 +178,7 @@ class RequestCache {
   RequestCache& operator=(const RequestCache&) = delete;
 
   /// Looks the prompt up and takes what the request needs to run. None: no request number or no slot is free; nothing
-  /// was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not ascend or
+  /// was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not ascend or are
   /// not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 

@@ -22,7 +22,7 @@ namespace stateport {
 /// nothing from its block on; with the index `tree`, which knows tokens alone, they share nothing at all.
 struct MediaKey {
   NameKey id;                    ///< of the content, for example its hash
-  std::int64_t first_token = 0;  ///< position in the prompt; ascending, no two at one position
+  std::int64_t first_token = 0;  ///< position in the prompt; ascending
 };
 
 /// How far start() looks for what a prompt can reuse.

@@ -121,7 +121,7 @@ class PrefixTree {
   [[nodiscard]] bool contains(NodeId node) const noexcept;
   [[nodiscard]] const TreeSizes& sizes() const noexcept;
   [[nodiscard]] std::size_t node_count() const noexcept;  ///< without the root
-  /// Bytes of nodes, child table and victim order, beside tokens, KV indices and the slot pool.
+  /// Bytes of nodes, tables of children and names, and victim order, beside tokens, KV indices and the slot pool.
   [[nodiscard]] std::size_t bookkeeping_bytes() const noexcept;
   [[nodiscard]] std::int32_t page_size() const noexcept;
   [[nodiscard]] std::int64_t grid() const noexcept;        ///< lcm(chunk_size, page_size)

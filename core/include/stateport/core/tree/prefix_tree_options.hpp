@@ -32,10 +32,10 @@ struct PrefixTreeOptions {
   /// has none. Costs 8 bytes for each page of the room for tokens.
   std::int32_t position_tokens = 64;
   /// > 0: KV indices are below this, and an index that the tree already owns, or that is named twice, is refused. The
-  /// constructor then takes addresses for all that such a tree can hold, and no other call allocates, but for `freed`.
-  /// 0: not known. insert() allocates when the room is used up that the next two options made.
+  /// constructor then reserves address space for all that such a tree can hold. After it only peek_victims(), dumps and
+  /// `freed` allocate. 0: not known. Then insert() allocates, too, when the room of the next two options is used up.
   std::int64_t kv_indices = 0;
-  std::size_t reserve_nodes = 1024;
+  std::size_t reserve_nodes = 1024;  ///< room for nodes at the start; without effect with kv_indices
   /// Room for tokens at the start. With kv_indices: all the room for tokens, at least kv_indices; 0: four times that. A
   /// prefix that finds no room in one piece is kept in several nodes.
   std::size_t reserve_tokens = 0;
@@ -47,8 +47,8 @@ struct PrefixTreeOptions {
   /// the caller, who copies it and gives it back with release_slots(). A kept slot does not count as freed: evict()
   /// goes on to meet its demand. Must not throw or call the tree.
   std::function<bool(const Victim&)> on_victim;
-  /// Called for KV that came (at the end of an insert) or left (by eviction or reset), in order, so that a router
-  /// can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
+  /// Called for KV that came (during an insert, once for each node that it makes) or left (by eviction or reset), in
+  /// order, so that a router can follow. Costs a hash a new page, and 32 bytes a page. Must not throw or call the tree.
   std::function<void(const KvEvent&)> on_kv_event;
   BlockHashKind kv_event_hash = BlockHashKind::sha256;  ///< what the events name blocks by
   std::uint64_t kv_event_hash_seed = 0;                 ///< see BlockHasherOptions::seed
