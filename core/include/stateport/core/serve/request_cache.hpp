@@ -168,7 +168,7 @@ struct CacheUsage {
 /// if it cannot. The system backs it with memory on first use. No other call allocates, so none can run out of memory;
 /// only the text of an error does, and the first NameKey of a long name in a thread. A new cache for 10^6 tokens of KV
 /// in blocks of 16, and for 256 requests of up to 131,072 tokens, reserves 200 to 400 MiB and uses 11 to 19 MiB. With
-/// tiers it reserves some 2.5 KiB and uses some 250 bytes for each image of KV that they have room for. A system that
+/// tiers it reserves some 1.8 KiB and uses some 240 bytes for each image of KV that they have room for. A system that
 /// does not overcommit (Linux: vm.overcommit_memory = 2) counts all of it as used; by default Linux refuses a
 /// reservation of more than all memory in one piece.
 class RequestCache {
