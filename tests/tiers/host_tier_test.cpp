@@ -20,6 +20,7 @@
 
 using namespace stateport;
 using test::kv_image;
+using test::LimitResource;
 using test::Random;
 using test::state_image;
 using State = HostTier::State;
