@@ -105,13 +105,20 @@ BlockDigest BlockHasher::digest(const BlockDigest& parent, std::span<const std::
   message_.insert(message_.end(), parent.bytes.begin(), parent.bytes.end());
   append_u64(message_, tokens.size());
   append_tokens(message_, tokens);
-  append_u64(message_, keys.size());
-  for (const ExtraKey& key : keys) {
+  const auto continues = [&](std::size_t i) {
+    return i > 0 && keys[i].kind == keys[i - 1].kind && keys[i].first_token == keys[i - 1].first_token;
+  };
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) count += !continues(i);
+  append_u64(message_, count);
+  for (std::size_t i = 0; i < keys.size();) {
+    const ExtraKey& key = keys[i];
+    NameKey id = key.id;
+    while (++i < keys.size() && continues(i)) id = NameKey::both(id, keys[i].id);
     message_.push_back(static_cast<std::uint8_t>(key.kind));
     append_u64(message_, static_cast<std::uint64_t>(key.first_token - block_start));
-    append_u64(message_, key.id.length());
-    const std::string_view id = key.id.text();
-    message_.insert(message_.end(), id.begin(), id.end());
+    append_u64(message_, id.length());
+    message_.insert(message_.end(), id.text().begin(), id.text().end());
   }
   return sha256_ ? (*sha256_)(message_) : xxh3_128(message_, options_.seed);
 }

@@ -26,7 +26,7 @@ BlockDigest PromptHasher::hash(const BlockDigest& parent, std::size_t index, std
   const auto begin = std::ranges::lower_bound(names.media, first, {}, &MediaKey::first_token);
   for (auto media = begin; media != names.media.end() && media->first_token < first + std::ssize(block); ++media)
     if (media != begin && std::prev(media)->first_token == media->first_token)
-      keys_.back().id = both_names(keys_.back().id, media->id);
+      keys_.back().id = NameKey::both(keys_.back().id, media->id);
     else
       keys_.push_back({.kind = ExtraKey::Kind::media, .id = media->id, .first_token = media->first_token - first});
   return hasher_.hash_block(parent, block, keys_);

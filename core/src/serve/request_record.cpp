@@ -5,10 +5,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
-#include <string_view>
 
 namespace stateport::detail {
 
@@ -26,18 +23,6 @@ void check_prompt(const Prompt& prompt, std::int64_t tokens_max, double last_now
   require(std::isfinite(prompt.now_s) && prompt.now_s >= last_now_s, "now_s", prompt.now_s,
           "must be finite and not before the last one");
   require(prompt.search <= PromptSearch::device, "search", static_cast<int>(prompt.search), "is no PromptSearch");
-}
-
-NameKey both_names(const NameKey& first, const NameKey& second) noexcept {
-  std::array<char, 2 * (sizeof(std::uint64_t) + NameKey::inline_bytes_max)> both = {};
-  char* to = both.data();
-  for (const NameKey* name : {&first, &second}) {
-    const std::uint64_t length = name->length();
-    std::memcpy(to, &length, sizeof length);
-    std::ranges::copy(name->text(), to + sizeof length);
-    to += sizeof length + NameKey::inline_bytes_max;
-  }
-  return NameKey(std::string_view(both.data(), both.size()));
 }
 
 RequestRecord::RequestRecord(const RequestCacheOptions& options)
@@ -58,7 +43,7 @@ void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
     if (media.empty() || media.back().first_token != key->first_token)
       media.push_back(*key);
     else
-      media.back().id = both_names(media.back().id, key->id);
+      media.back().id = NameKey::both(media.back().id, key->id);
   hint = prompt.hint;
 }
 

@@ -14,9 +14,6 @@
 
 namespace stateport::detail {
 
-/// The name of two inputs that begin at one token. Both enter it with their lengths.
-[[nodiscard]] NameKey both_names(const NameKey& first, const NameKey& second) noexcept;
-
 /// What names a prompt beside its tokens.
 struct PromptNames {
   Namespace name_space;

@@ -43,13 +43,9 @@ void TenantMarks::reserve(Pass& pass) const {
 
 void TenantMarks::begin(RequestId request, const std::optional<NameKey>& salt) {
   // A name of no characters differs from no name.
-  std::array<std::uint8_t, 1 + sizeof(std::uint64_t) + NameKey::inline_bytes_max> name = {};
-  if (salt) {
-    const std::uint64_t bytes = salt->length();
-    name[0] = 1;
-    std::memcpy(&name[1], &bytes, sizeof bytes);
-    std::ranges::copy(salt->text(), name.begin() + 1 + sizeof bytes);
-  }
+  std::array<std::uint8_t, 1 + sizeof(NameKey)> name = {};
+  name[0] = salt ? 1 : 0;
+  if (salt) std::memcpy(&name[1], &*salt, sizeof *salt);
   tenant_[request.index()] = sha256_(name).prefix();
 }
 

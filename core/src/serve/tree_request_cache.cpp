@@ -18,8 +18,8 @@ Namespace with_media(const PromptNames& names) {
     const std::int64_t at = media.first_token;
     const NameKey position(std::string_view(reinterpret_cast<const char*>(&at), sizeof at));
     // A prompt without an adapter differs from one whose adapter has no name.
-    const NameKey before = result.extra_key ? both_names(*result.extra_key, position) : position;
-    result.extra_key = both_names(before, media.id);
+    const NameKey before = result.extra_key ? NameKey::both(*result.extra_key, position) : position;
+    result.extra_key = NameKey::both(before, media.id);
   }
   return result;
 }
@@ -64,7 +64,7 @@ TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
   freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
   for (Request& request : requests_) {
     request.row.reserve(request_blocks(options) * static_cast<std::size_t>(options.block_size_tokens));
-    if (news_.on() || options.tiers.enabled()) request.hashes = GrowingHashes(request_blocks(options));
+    if (news_.on()) request.hashes = GrowingHashes(request_blocks(options));
   }
 }
 

@@ -109,6 +109,24 @@ TEST_CASE("no two of these inputs share a hash") {
   }
 }
 
+TEST_CASE("keys of one kind at one token enter as one key, in their order") {
+  for (const BlockHashKind kind : kinds) {
+    BlockHasher hasher({.kind = kind, .block_size_tokens = 2});
+    const auto hash = [&](const std::vector<ExtraKey>& keys) { return hasher.hash_block({}, Tokens32{1, 2}, keys); };
+    const auto media = [](const NameKey& id, std::int64_t at) {
+      return ExtraKey{.kind = ExtraKey::Kind::media, .id = id, .first_token = at};
+    };
+    const NameKey both = NameKey::both("image", "sound");
+    CHECK(hash({media("image", 1), media("sound", 1)}) == hash({media(both, 1)}));
+    CHECK(hash({media("image", 1), media("sound", 1), media("text", 1)}) ==
+          hash({media(NameKey::both(both, "text"), 1)}));
+    CHECK(hash({media("image", 1), media("sound", 1)}) != hash({media("sound", 1), media("image", 1)}));
+    CHECK(hash({media("image", 0), media("sound", 1)}) != hash({media("image", 1), media("sound", 1)}));
+    CHECK(hash({media("image", 1), media("sound", 1)}) != hash({media("image", 1)}));
+    CHECK(hash({{.id = "image"}, media("sound", 0)}) != hash({media(both, 0)}));
+  }
+}
+
 TEST_CASE("a change of any token changes its block and every later one, and none before") {
   test::for_each_seed(300, [](test::Random& random, std::uint64_t) {
     BlockHasher hasher({.kind = kinds[random.between(0, 1)], .block_size_tokens = random.between32(1, 5)});

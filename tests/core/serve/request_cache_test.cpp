@@ -81,6 +81,24 @@ std::int64_t serve_media(RequestCache& cache, const Tokens& prompt, std::span<co
   return started->reused_tokens;
 }
 
+/// Events name the blocks of the prompt as BlockHasher does.
+void check_events(RequestCache& cache, const Tokens& prompt, std::span<const MediaKey> media) {
+  std::vector<ExtraKey> keys;
+  for (const MediaKey& key : media)
+    keys.push_back({.kind = ExtraKey::Kind::media, .id = key.id, .first_token = key.first_token});
+  Tokens all = prompt;
+  all.resize(52, 7);  // its last block is full once some tokens are decoded
+  PromptHashes hashes;
+  BlockHasher({.kind = cache.options().hash, .block_size_tokens = cache.options().block_size_tokens})
+      .hash_prompt(all, keys, hashes);
+  std::vector<CacheEvent> events(1000);
+  events.resize(cache.take_events(events));
+  for (const PrefixHash& block : hashes.prefixes)
+    CHECK(std::ranges::any_of(events, [&](const CacheEvent& event) {
+      return event.content == CacheContent::kv_block && event.prefix == block;
+    }));
+}
+
 }  // namespace
 
 TEST_CASE("two inputs that begin at one token are both part of what a prompt shares") {
@@ -88,12 +106,15 @@ TEST_CASE("two inputs that begin at one token are both part of what a prompt sha
     for (const std::int64_t at : {0, 5, 49}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(at);
-      const auto cache = make_request_cache(small_cache(index));
+      RequestCacheOptions options = small_cache(index);
+      options.events = true;
+      const auto cache = make_request_cache(options);
       const auto inputs = [at](const char* second) {
         return std::array{MediaKey{.id = "image", .first_token = at}, MediaKey{.id = second, .first_token = at}};
       };
       Tokens prompt = counting(50);  // the last block is not full
       CHECK(serve_media(*cache, prompt, inputs("sound"), 40) == 0);
+      if (index != CacheIndex::tree) check_events(*cache, prompt, inputs("sound"));
       prompt.resize(90, 7);
       const std::int64_t with_other = index == CacheIndex::tree ? 0 : at / 4 * 4;
       CHECK(serve_media(*cache, prompt, inputs("other sound"), 0) <= with_other);

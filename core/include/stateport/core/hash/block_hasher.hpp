@@ -45,6 +45,8 @@ struct BlockHasherOptions {
 ///     seed u64 (sha256, if it is not 0) | parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
 ///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | NameKey::text()
 ///
+/// Keys of one kind at one token, one after the other, enter as one: NameKey::both().
+///
 /// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. A block with more extra keys than
 /// all before it, and than reserve_keys() said, allocates; nothing else does. Not thread-safe: one hasher per thread.
 class BlockHasher {

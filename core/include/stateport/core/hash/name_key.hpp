@@ -31,6 +31,8 @@ class NameKey {
   [[nodiscard]] constexpr std::string_view text() const noexcept {
     return {bytes_.data(), std::min<std::size_t>(length_, inline_bytes_max)};
   }
+  /// One key for both, in this order. Nothing else but them gives it.
+  [[nodiscard]] static NameKey both(const NameKey& first, const NameKey& second);
   friend constexpr bool operator==(const NameKey&, const NameKey&) noexcept = default;
 
  private:
