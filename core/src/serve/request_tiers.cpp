@@ -14,7 +14,7 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
       .block_size_tokens = options.block_size_tokens,
       .state_grid_tokens = options.groups.empty() ? options.block_size_tokens : options.groups.back().block_size_tokens,
       .groups = group_count(options),
-      .states_apart = options.index == CacheIndex::align && options.tiers.kv_elsewhere == nullptr,
+      .states_apart = options.index == CacheIndex::align,
       .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
       .states = static_cast<std::size_t>(checkpoint_slots(options)),
       .requests = static_cast<std::size_t>(options.max_requests),

@@ -32,7 +32,7 @@ struct TierSetup {
   std::int64_t block_size_tokens = 1;
   std::int64_t state_grid_tokens = 1;  ///< all groups can have a state at multiples of it; whole blocks
   std::size_t groups = 1;
-  /// The device can keep a state without the KV before it, and tiers keep KV: a load of KV alone can make a hit.
+  /// The device can keep a state without the KV before it: a load of KV alone can make a hit.
   bool states_apart = false;
   std::size_t device_blocks = 0;   ///< of KV, at most
   std::size_t states = 0;          ///< on the device, at most

@@ -11,7 +11,7 @@ bool TierFinds::ask_states(RequestId request, const PromptReach& prompt) {
   if (!may_ask()) return false;
   Ask& ask = new_ask(request, CacheContent::state);
   const std::size_t most = static_cast<std::size_t>(std::max(options_.max_finds, 0)) / groups_;
-  for (std::int64_t tokens = prompt.usable_tokens / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
+  for (std::int64_t tokens = usable_reach(prompt) / grid_ * grid_; tokens > prompt.device_tokens; tokens -= grid_) {
     const PrefixHash& prefix = prompt.prefixes[static_cast<std::size_t>(tokens / block_size_) - 1];
     const std::uint32_t node = nodes_.find(prefix);
     if (ask.images.size() == most || (node != none && nodes_[node].state.is_below())) break;
@@ -23,6 +23,18 @@ bool TierFinds::ask_states(RequestId request, const PromptReach& prompt) {
     if (may_be_worth(prompt, tokens, bytes)) ask.images.push_back({.prefix = prefix, .tokens = tokens});
   }
   return begin_ask(request);
+}
+
+/// Behind these tokens no state is of use. KV that is kept elsewhere was asked for up to the deepest state that is
+/// known: if it does not reach that state, it reaches no deeper one.
+std::int64_t TierFinds::usable_reach(const PromptReach& prompt) const noexcept {
+  if (!states_alone()) return prompt.usable_tokens;
+  const auto walked = static_cast<std::size_t>(prompt.walked_tokens / block_size_);
+  const auto usable = static_cast<std::size_t>(prompt.usable_tokens / block_size_);
+  const auto beyond = prompt.prefixes.first(usable).subspan(std::min(walked, usable));
+  const bool is_cut =
+      std::ranges::any_of(beyond, [&](const PrefixHash& prefix) { return usable_state(nodes_.find(prefix)) != 0; });
+  return is_cut ? prompt.walked_tokens : prompt.usable_tokens;
 }
 
 bool TierFinds::ask_kv(RequestId request, const PromptReach& prompt) {

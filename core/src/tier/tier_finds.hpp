@@ -90,6 +90,7 @@ class TierFinds : protected TierContents {
 
  private:
   [[nodiscard]] bool may_ask() const noexcept;
+  [[nodiscard]] std::int64_t usable_reach(const PromptReach& prompt) const noexcept;
   [[nodiscard]] bool may_be_worth(const PromptReach& prompt, std::int64_t tokens,
                                   const MediumBytes& bytes) const noexcept;
   [[nodiscard]] Ask& new_ask(RequestId request, CacheContent content) noexcept;

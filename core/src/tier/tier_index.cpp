@@ -147,6 +147,7 @@ TierHit TierIndex::find(std::span<const PrefixHash> prefixes, std::int64_t devic
     best.gained_tokens = tokens - device_tokens;
     best.saved_s = saved_s.value_or(0);
     best.bytes = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+    best.medium = Medium::elsewhere;
     for (const Medium medium : tiers_)
       if (bytes[static_cast<std::size_t>(medium)] > 0) best.medium = medium;
   }
@@ -260,7 +261,7 @@ std::optional<TierIndex::WaitEnd> TierIndex::end_part(const UnderWay& part, Tran
     if (status != TransferStatus::no_room) lost(part.node, part.content, part.from);
   }
   if (--load.left > 0) return std::nullopt;
-  if (!load.failed) {
+  if (!load.failed && load.hit.medium != Medium::elsewhere) {
     TierUsage& usage = level(load.hit.medium).usage;
     ++usage.loads;
     usage.hit_tokens += load.hit.gained_tokens;

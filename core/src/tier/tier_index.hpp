@@ -18,7 +18,7 @@ struct TierHit {
   std::int64_t tokens = 0;         ///< 0: nothing; else the request can start behind these
   std::int64_t walked_tokens = 0;  ///< whose KV is on the device or below
   std::int64_t bytes = 0;          ///< to load
-  Medium medium = Medium::device;  ///< the slowest that something is loaded from
+  Medium medium = Medium::device;  ///< the slowest tier that something is loaded from; elsewhere: none of them
   std::int64_t gained_tokens = 0;  ///< beyond the device's own hit
   double saved_s = 0;              ///< time of computing these less that of the load; 0: not known
   bool costs_more = false;         ///< there was a hit, but computing is faster

@@ -437,6 +437,29 @@ TEST_CASE("where KV is kept elsewhere, states alone are asked for") {
   }
 }
 
+TEST_CASE("KV elsewhere that ends before the state that is known is of use to shorter ones of the remote tier") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Elsewhere elsewhere;
+    elsewhere.blocks = 5;
+    TierOptions tiers = remote;
+    tiers.kv_elsewhere = &elsewhere;
+    RequestCacheOptions options = small(index, tiers);
+    set_checkpoints(options, 9, 20);
+    if (index == CacheIndex::align)
+      options.align_mode = AlignMode::all;
+    else
+      options.placement = CheckpointPlacement::every;
+    Two two(options);
+    for (const ImageKey& image : two.one.world.keys(Medium::remote))
+      if (image.tokens == 32) CHECK(two.other.cache->tiers()->attach(Medium::remote, image));
+    two.other.world.keep_kv(two.prompt);
+    REQUIRE(two.other.serve(two.prompt).load);
+    CHECK(two.usage().asked_images == 5);
+    CHECK(two.usage().hit_tokens == 20);
+  }
+}
+
 TEST_CASE("images that others stored can be attached, as far as the cache remembers them") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

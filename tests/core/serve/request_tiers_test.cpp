@@ -150,6 +150,50 @@ TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name b
   }
 }
 
+TEST_CASE("a state on the device and its KV elsewhere make a hit") {
+  for (const bool many_groups : {false, true}) {
+    CAPTURE(many_groups);
+    Elsewhere elsewhere;
+    RequestCacheOptions options = small(CacheIndex::align, with(elsewhere));
+    options.max_requests = 1;
+    options.max_request_tokens = 16;
+    options.kv_tokens = 16;
+    options.groups[0].blocks = 64;
+    if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
+    Server server(options);
+    const Tokens prompt = prompt_of(12, 0);
+    server.serve(prompt);
+    server.serve(prompt_of(15, 100));
+    const auto host_before = server.cache->tiers()->usage(Medium::host);
+    elsewhere.blocks = 1;  // too little for the state at 8 tokens
+    const StartedRequest less = *server.cache->start({.tokens = prompt});
+    CHECK(less.reused_tokens == 0);
+    CHECK(!less.load);
+    CHECK(less.lost == LostHit::no_checkpoint);
+    server.cache->abort(less.request);
+    elsewhere.blocks = 2;
+    // The engine cannot load it: the state stays where it is.
+    const StartedRequest failed = *server.cache->start({.tokens = prompt});
+    REQUIRE(failed.load);
+    server.move(TransferStatus::failed);
+    CHECK(server.cache->computed(failed.request) == 0);
+    server.cache->abort(failed.request);
+    server.move_all();
+    server.world.keep_kv(prompt);
+    const std::size_t before = server.seen.size();
+    const StartedRequest again = server.serve(prompt);
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 8);
+    CHECK(again.load->bytes == 0);
+    CHECK(again.load->medium == Medium::elsewhere);
+    CHECK(server.cache->stats().hit_tokens == 8);
+    const auto loads = std::span(server.seen).subspan(before).first(2);
+    for (const Transfer& load : loads) CHECK(load.from == Medium::elsewhere);
+    CHECK(loads[1].image.tokens == 8);
+    CHECK(server.cache->tiers()->usage(Medium::host).loads == host_before.loads);
+  }
+}
+
 TEST_CASE("KV that is elsewhere no more costs the request its tokens, and the tier nothing") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));

@@ -45,8 +45,10 @@ typedef struct stateport_started_request {
   /// STATEPORT_MEDIUM_REMOTE, that tier is being asked what it has, which is loaded then. Until that has ended
   /// (stateport_request_cache_loading) no pass can run the request. What does not arrive is computed.
   int64_t load_tokens;
-  int64_t load_bytes;   ///< to load
-  int32_t load_medium;  ///< stateport_medium: the slowest tier that something is loaded from; device: none is
+  int64_t load_bytes;  ///< to load
+  /// stateport_medium: the slowest tier that something is loaded from; elsewhere: only KV that the engine keeps is;
+  /// device: nothing is.
+  int32_t load_medium;
 } stateport_started_request;
 
 /// The rows of a pass, one array each. A row runs tokens[i] tokens, the last drafts[i] of them proposed. While the
