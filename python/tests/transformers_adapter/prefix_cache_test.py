@@ -451,12 +451,14 @@ def test_a_layer_with_a_tensor_that_is_not_read_is_refused(monkeypatch: pytest.M
     PrefixCache(tiny_model("lfm2"), memory="1 MiB").close()
 
 
-def test_a_layer_whose_keys_are_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reshape", [lambda values: values.flatten(2), lambda values: values[..., 0]],
+                         ids=["flat tokens", "one number a token"])
+def test_a_layer_whose_keys_are_no_tokens_is_refused(monkeypatch: pytest.MonkeyPatch, reshape: Any) -> None:
     layer, real = transformers.cache_utils.DynamicLayer, transformers.cache_utils.DynamicLayer.update
 
     def update(self: Any, *arguments: Any, **options: Any) -> Any:
         keys, values = real(self, *arguments, **options)
-        self.values = self.values.flatten(2)
+        self.values = reshape(self.values)
         return keys, values
 
     monkeypatch.setattr(layer, "update", update)
