@@ -321,6 +321,7 @@ PassCommit = struct("PassCommit", groups=POINTER(GroupCommit), group_count=c_siz
                     has_next=c_int32, published_states=c_int32, dropped_states=c_int32)
 RunningRequest = struct("RunningRequest", tokens=INT32S, count=c_size_t, computed=c_int64, kv=INT32S,
                         kv_count=c_size_t, kv_tokens_per_id=c_int32)
+HitPlaces = struct("HitPlaces", tokens=c_int64, kv=INT32S, kv_count=c_size_t, kv_tokens_per_id=c_int32, state=c_int32)
 CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int32, medium=c_int32, group=c_int32,
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
 CacheStats = struct("CacheStats", requests=c_int64, requests_hit=c_int64, prompt_tokens=c_int64, hit_tokens=c_int64,

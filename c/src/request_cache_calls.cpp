@@ -95,6 +95,39 @@ class PlanRoom {
   GroupRoom<stateport_group_plan> groups_;
 };
 
+/// Where a commit goes.
+class CommitRoom {
+ public:
+  CommitRoom(stateport_pass_commit* out, const char* argument, std::size_t groups)
+      : settings_(read_settings(out, argument)),
+        to_(out, argument),
+        groups_(settings_.groups, settings_.group_count, groups) {
+    if (settings_.next != nullptr) next_.emplace(settings_.next, "next", groups);
+  }
+  [[nodiscard]] bool has_next() const noexcept { return next_.has_value(); }
+
+  void write(const PassCommit& commit, std::vector<GroupCommitArrays>& arrays, PassPlanArrays& next) const {
+    for (std::size_t group = 0; group < commit.groups.size(); ++group) arrays[group].set(commit.groups[group]);
+    groups_.write(arrays);
+    if (commit.next) {
+      next.set(*commit.next);
+      next_->write(next);
+    }
+    to_.write({.groups = settings_.groups,
+               .group_count = settings_.group_count,
+               .next = settings_.next,
+               .has_next = commit.next ? 1 : 0,
+               .published_states = commit.published_states,
+               .dropped_states = commit.dropped_states});
+  }
+
+ private:
+  stateport_pass_commit settings_;
+  Out<stateport_pass_commit> to_;
+  GroupRoom<stateport_group_commit> groups_;
+  std::optional<PlanRoom> next_;
+};
+
 void read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
   const auto given = read_struct<stateport_pass_batch>(batch, "batch");
   const auto request = array(given.request, given.rows, "request");
@@ -213,27 +246,39 @@ stateport_status stateport_request_cache_commit(stateport_request_cache* cache, 
                                                 stateport_pass_commit* out) {
   return guarded([&] {
     const HeldCache held(cache, "cache");
-    const auto settings = read_settings(out, "out");
-    const Out result(out, "out");
-    const GroupRoom groups(settings.groups, settings.group_count, held->groups);
-    require(settings.next != nullptr || !held->cache->options().overlap, "next", "null",
+    const CommitRoom room(out, "out", held->groups);
+    require(room.has_next() || !held->cache->options().overlap, "next", "null",
             "must point to room for a plan, because the cache overlaps passes");
-    std::optional<PlanRoom> next;
-    if (settings.next != nullptr) next.emplace(settings.next, "next", held->groups);
-    const PassCommit commit =
-        held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled"));
-    for (std::size_t group = 0; group < commit.groups.size(); ++group) held->commits[group].set(commit.groups[group]);
-    groups.write(held->commits);
-    if (commit.next) {
-      held->plan.set(*commit.next);
-      next->write(held->plan);
-    }
-    result.write({.groups = settings.groups,
-                  .group_count = settings.group_count,
-                  .next = settings.next,
-                  .has_next = commit.next ? 1 : 0,
-                  .published_states = commit.published_states,
-                  .dropped_states = commit.dropped_states});
+    room.write(held->cache->commit(pass, array(counts, rows, "counts"), array(sampled, sampled_count, "sampled")),
+               held->commits, held->plan);
+  });
+}
+
+stateport_status stateport_request_cache_places(stateport_request_cache* cache, int64_t request, size_t group,
+                                                stateport_hit_places* out) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const Out result(out, "out");
+    const HitPlaces places = held->cache->places(RequestId{request}, group);
+    result.write({.tokens = places.tokens,
+                  .kv = places.kv.ids.data(),
+                  .kv_count = places.kv.ids.size(),
+                  .kv_tokens_per_id = places.kv.tokens_per_id,
+                  .state = places.state.value()});
+  });
+}
+
+stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
+                                                stateport_pass_plan* plan, stateport_pass_commit* commit) {
+  return guarded([&] {
+    const HeldCache held(cache, "cache");
+    const PlanRoom before(plan, "plan", held->groups);
+    const CommitRoom after(commit, "commit", held->groups);
+    const auto inserted = held->cache->insert(RequestId{request}, tokens);
+    if (!inserted) throw NoCapacity("blocks of KV or states", 1, 0);
+    held->plan.set(inserted->plan);
+    before.write(held->plan);
+    after.write(inserted->commit, held->commits, held->plan);
   });
 }
 

@@ -36,7 +36,7 @@ from stateport.handover import HANDOVER_RANGE, Handover, HandoverEnd, plan_hando
 from stateport.hashing import Hasher, MediaKey, Namespace, hash_blocks
 from stateport.model_layout import ModelLayout, Shard, SplitBand, TensorSplit
 from stateport.mooncake_store import MooncakeStore
-from stateport.passes import GroupCommit, GroupPlan, PassCommit, PassPlan
+from stateport.passes import GroupCommit, GroupPlan, HitPlaces, PassCommit, PassPlan
 from stateport.prefix_tree import Inserted, Lock, Match, PrefixTree, TreeSizes, Victim
 from stateport.remote_store import REMOTE_COMPLETION, InProcessObjects, InProcessStore, RemoteStore, ValkeyStore
 from stateport.request_cache import RequestCache
@@ -87,6 +87,7 @@ __all__ = [
     "Handover",
     "HandoverEnd",
     "Hasher",
+    "HitPlaces",
     "ImageLayout",
     "InProcessObjects",
     "InProcessStore",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,16 @@ def _array(plan: PassPlan | GroupPlan, member: str, count: int, dtype: Any) -> A
     with plan._turn:  # of the cache: another thread's call would change what is read
         plan._check()
         return copied(getattr(plan._struct, member), count, dtype)
+
+
+class HitPlaces(NamedTuple):
+    """Where a hit lies. tokens: of the hit; 0: there is none, and the rest has no meaning. kv: id k holds the tokens
+    [k, k + 1) * kv_tokens_per_id, at least those of the hit. state: the slot of the checkpoint after these tokens."""
+
+    tokens: int
+    kv: Int32s
+    kv_tokens_per_id: int
+    state: int
 
 
 class GroupPlan:

@@ -30,7 +30,7 @@ from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
 from stateport.hashing import MediaKey, Namespace, media_rows
-from stateport.passes import PassCommit, PassPlan
+from stateport.passes import HitPlaces, PassCommit, PassPlan
 
 _create = _library.function("request_cache_create", POINTER, POINTER)
 _destroy = _library.function("request_cache_destroy", HANDLE)
@@ -42,6 +42,8 @@ _chunk = _library.function("request_cache_chunk", HANDLE, POINTER, POINTER, SIZE
 _plan = _library.function("request_cache_plan", HANDLE, POINTER, POINTER)
 _cancel = _library.function("request_cache_cancel", HANDLE, UINT64)
 _commit = _library.function("request_cache_commit", HANDLE, UINT64, POINTER, SIZE, POINTER, SIZE, POINTER)
+_places = _library.function("request_cache_places", HANDLE, INT64, SIZE, POINTER)
+_insert = _library.function("request_cache_insert", HANDLE, INT64, INT64, POINTER, POINTER)
 _end = _library.function("request_cache_end", HANDLE, POINTER, SIZE, INT32, POINTER)
 _end_copies = _library.function("request_cache_end_copies", HANDLE, POINTER, POINTER)
 _request = _library.function("request_cache_request", HANDLE, INT64, POINTER)
@@ -187,10 +189,7 @@ class RequestCache(CacheTiers):
         pass that is not the oldest outstanding one."""
         self._require_own(plan)
         numbers, tokens = int32s("counts", counts), int32s("sampled", sampled)
-        groups = (_c.GroupCommit * self.groups)()
-        for group in groups:
-            group.__init__()
-        out = _c.PassCommit(groups=groups, group_count=self.groups)
+        groups, out = self._commit_room()
         upcoming = PassPlan(self, self.groups, self._turn) if self.options.overlap else None
         if upcoming is not None:
             out.next = ctypes.cast(upcoming.address, ctypes.POINTER(_c.PassPlan))
@@ -201,6 +200,42 @@ class RequestCache(CacheTiers):
             if upcoming is not None:
                 self._plans.append(upcoming)
             return PassCommit(out, groups, upcoming)
+
+    def _commit_room(self) -> tuple[Any, Any]:
+        groups = (_c.GroupCommit * self.groups)()
+        for group in groups:
+            group.__init__()
+        return groups, _c.PassCommit(groups=groups, group_count=self.groups)
+
+    def places(self, request: int, group: int = 0) -> HitPlaces:
+        """Where the hit of a request lies, in one group of layers, for an engine that copies it into memory of its own.
+        It stays there until the first commit of the request or its end. Raises InvalidState after the first commit, and
+        while the request waits for a tier."""
+        out = _c.HitPlaces()
+        with self._turn:
+            _places(self.handle, request, group, ctypes.byref(out))
+            return HitPlaces(int(out.tokens), copied(out.kv, out.kv_count, np.int32), int(out.kv_tokens_per_id),
+                             int(out.state))
+
+    def insert(self, request: int, tokens: int) -> tuple[PassPlan, PassCommit] | None:
+        """Inserts the KV and the state of the first `tokens` tokens of a prompt, which the engine has in memory of its
+        own: they were computed there, or came from another node. The engine enqueues what the plan says comes before a
+        pass; then its own copies, KV of [start[0], tokens) to kv(0) and the state after them to write_slot[0] of each
+        group; then what the commit says. From then on the tokens are computed. If they are whole blocks (align: of
+        every group), the state is a checkpoint. With tiers, transfers are taken after this call, and enqueued first.
+        None: there is no room for the tokens. Raises InvalidArgument for tokens that are computed already or beyond the
+        prompt, and for a request that waits for a tier; InvalidState while a pass is outstanding."""
+        plan = PassPlan(self, self.groups, self._turn)
+        groups, out = self._commit_room()
+        with self._turn:
+            try:
+                _insert(self.handle, request, tokens, plan.address, ctypes.byref(out))
+            except NoCapacity:
+                self._forget_plans()
+                return None
+            self._forget_plans()
+            self._plans.append(plan)
+            return plan, PassCommit(out, groups, None)
 
     def finish(self, requests: Any, hints: Sequence[ReuseHint] | None = None) -> Records:
         """Requests are complete: what is computed is kept where there is a state for it. Answers copies (SLOT_COPY,

@@ -39,8 +39,41 @@ class Engine:
         if started is not None:
             self.running[started.request] = len(prompt) + answer
             assert 0 <= started.reused_tokens < len(prompt)
+            self._check_places(started, prompt)
             assert started.lost in sp.cache_options.LOST_REASONS
         return started
+
+    def _check_places(self, started: sp.StartedRequest, prompt: list[int]) -> None:
+        for group, states in enumerate(self.states):
+            places = self.cache.places(started.request, group)
+            assert places.tokens == started.reused_tokens
+            if places.tokens:
+                assert states[places.state] == after(0, prompt[:places.tokens])
+            for position, token in enumerate(prompt[:places.tokens]):
+                unit = places.kv_tokens_per_id
+                assert self.kv[int(places.kv[position // unit]), position % unit] == token
+
+    def insert(self) -> int:
+        """Another engine has computed a part of a prompt. Answers how many tokens."""
+        request = self.draw.choice(list(self.running))
+        if not self._in_prompt(request):
+            return 0
+        tokens, first = self.cache.tokens(request), self.cache.computed(request)
+        wanted = self.draw.randint(first + 1, len(tokens) - 1)
+        inserted = self.cache.insert(request, wanted)
+        if inserted is None:
+            assert self.cache.computed(request) == first
+            return 0
+        plan, commit = inserted
+        self._before(plan)
+        ids, unit = plan.kv(0), plan.kv_tokens_per_id
+        for position in range(int(plan.start[0]), wanted):
+            self.kv[int(ids[position // unit]), position % unit] = int(tokens[position])
+        for states, group in zip(self.states, plan.groups, strict=True):
+            states[int(group.write_slot[0])] = after(0, tokens[:wanted])
+        self._after(commit)
+        assert self.cache.computed(request) == wanted
+        return wanted - first
 
     def step(self) -> None:
         requests = list(self.running)
@@ -57,13 +90,23 @@ class Engine:
     def _in_prompt(self, request: int) -> bool:
         return self.cache.computed(request) < len(self.cache.tokens(request)) - 1
 
-    def _run(self, plan: sp.PassPlan, rows: list[tuple[int, int]]) -> None:
+    def _before(self, plan: sp.PassPlan) -> None:
         for states, group in zip(self.states, plan.groups, strict=True):
             for slot in group.clear:
                 states[int(slot)] = 0
             before = dict(states)
             for copy in group.copies:
                 states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+
+    def _after(self, commit: sp.PassCommit) -> None:
+        for states, group in zip(self.states, commit.groups, strict=True):
+            assert not len(group.steps) and not len(group.from_scratch)
+            before = dict(states)
+            for copy in group.copies:
+                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+
+    def _run(self, plan: sp.PassPlan, rows: list[tuple[int, int]]) -> None:
+        self._before(plan)
         counts, sampled = [], []
         for row, (request, count) in enumerate(rows):
             if not plan.room[row]:
@@ -75,12 +118,7 @@ class Engine:
             counts.append(int(ends))
             if ends:
                 sampled.append(self.draw.randint(0, 3))
-        commit = self.cache.commit(plan, counts, sampled)
-        for states, group in zip(self.states, commit.groups, strict=True):
-            assert not len(group.steps) and not len(group.from_scratch)
-            before = dict(states)
-            for copy in group.copies:
-                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+        self._after(self.cache.commit(plan, counts, sampled))
         for row, (request, _) in enumerate(rows):
             if plan_room(plan, row) and len(self.cache.tokens(request)) >= self.running[request]:
                 self.end(request)
@@ -136,7 +174,7 @@ def prompt_of(draw: random.Random, earlier: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("index", ["slots", "tree", "align"])
 def test_random_requests_never_read_a_wrong_state(index: str) -> None:
-    hits = 0
+    hits = inserted = 0
     for seed in seeds(25):
         print("index", index, "seed", seed)
         draw = random.Random(seed)
@@ -149,6 +187,9 @@ def test_random_requests_never_read_a_wrong_state(index: str) -> None:
                 for _ in range(draw.randint(0, 4)):
                     engine.step()
                     cache.check_invariants()
+                if engine.running and draw.random() < 0.2:
+                    inserted += engine.insert()
+                    cache.check_invariants()
             for request in list(engine.running):
                 engine.end(request)
             cache.check_invariants()
@@ -159,6 +200,7 @@ def test_random_requests_never_read_a_wrong_state(index: str) -> None:
             assert list(events["sequence"]) == list(range(1, len(events) + 1))
             assert sum(stats.lost_tokens.values()) + stats.hit_tokens == stats.prompt_tokens
     assert hits > 1000, "the prompts share too little to prove anything"
+    assert inserted > 1000
 
 
 def make(index: str = "tree", **options: Any) -> sp.RequestCache:
@@ -193,6 +235,8 @@ def test_bad_calls_are_refused_and_change_nothing() -> None:
         (lambda: cache.chunk([99], [1]), "99"), (lambda: cache.plan([request], [4]), "4"),
         (lambda: cache.plan([request, request], [1, 1]), str(request)), (lambda: cache.plan([request], [1, 2]), "2"),
         (lambda: cache.finish([request, request]), str(request)), (lambda: cache.tokens(17), "17"),
+        (lambda: cache.places(17), "17"), (lambda: cache.places(request, 1), "group = 1"),
+        (lambda: cache.insert(request, 4), "tokens = 4"), (lambda: cache.insert(17, 1), "17"),
         (lambda: cache.finish(request, hints=[]), "hints has 0 elements"),
         (lambda: cache.finish(request, hints=[sp.ReuseHint(factor=-1.0)]), "factor"),
     ]:

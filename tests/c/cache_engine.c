@@ -358,9 +358,9 @@ bool engine_start(engine* self, int index, const int32_t* prompt, int32_t count,
   const bool asks = started.load_tokens == 0 && started.load_medium == STATEPORT_MEDIUM_REMOTE;
   request->loading = asks || started.load_tokens > 0;
   CHECK(!asks || (self->tiers != NULL && self->tiers->options.remote_bytes > 0 && started.load_bytes == 0));
-  CHECK(started.load_tokens == 0 ||
-        (self->tiers != NULL && started.load_tokens > started.reused_tokens && started.load_tokens < count &&
-         started.load_bytes > 0 && started.load_medium > STATEPORT_MEDIUM_DEVICE));
+  CHECK(started.load_tokens == 0 || (self->tiers != NULL && started.load_tokens > started.reused_tokens &&
+                                     started.load_tokens < count && started.load_medium > STATEPORT_MEDIUM_DEVICE &&
+                                     (started.load_bytes > 0) == (started.load_medium < STATEPORT_MEDIUM_ELSEWHERE)));
   CHECK((started.lost == STATEPORT_LOST_NOTHING || started.lost == STATEPORT_LOST_NEVER_STORED) ==
         (started.lost_tokens == 0));
   self->lost_tokens[started.lost] += started.lost_tokens;

@@ -41,6 +41,7 @@ int main(void) {
   test_align_planner_refusals();
   test_request_caches();
   test_decode_checkpoints();
+  test_inserted_prefixes();
   test_request_hints();
   test_request_placement();
   test_request_names();

@@ -212,6 +212,21 @@ static void refuse_ends(stateport_request_cache* cache) {
   CHECK_REFUSED(stateport_request_cache_state(cache, both[0], 0, &state), STATEPORT_INVALID_ARGUMENT, "request");
   CHECK_REFUSED(stateport_request_cache_state(cache, both[1], 1, &state), STATEPORT_INVALID_ARGUMENT, "group = 1");
   CHECK_REFUSED(stateport_request_cache_request(cache, both[1], NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  stateport_hit_places places = {.size = sizeof places};
+  stateport_pass_plan plan = {.size = sizeof plan};
+  stateport_pass_commit commit = {.size = sizeof commit};
+  CHECK_REFUSED(stateport_request_cache_places(cache, both[0], 0, &places), STATEPORT_INVALID_ARGUMENT, "request");
+  CHECK_REFUSED(stateport_request_cache_places(cache, both[1], 1, &places), STATEPORT_INVALID_ARGUMENT, "group = 1");
+  CHECK_REFUSED(stateport_request_cache_places(cache, both[1], 0, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  CHECK_REFUSED(stateport_request_cache_insert(cache, both[0], 1, &plan, &commit), STATEPORT_INVALID_ARGUMENT,
+                "request");
+  CHECK_REFUSED(stateport_request_cache_insert(cache, both[1], 0, &plan, &commit), STATEPORT_INVALID_ARGUMENT,
+                "tokens = 0");
+  CHECK_REFUSED(stateport_request_cache_insert(cache, both[1], 1, NULL, &commit), STATEPORT_INVALID_ARGUMENT,
+                "plan = null");
+  CHECK_REFUSED(stateport_request_cache_insert(cache, both[1], 1, &plan, NULL), STATEPORT_INVALID_ARGUMENT,
+                "commit = null");
+  CHECK(computed(cache, both[1]) == before[1]);
   CHECK_OK(stateport_request_cache_end(cache, both + 1, 1, STATEPORT_FINISHED, NULL));
   CHECK_OK(stateport_request_cache_reset(cache));
   // Another request has the row of one of them.

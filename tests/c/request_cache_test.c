@@ -106,6 +106,49 @@ void test_request_caches(void) {
   }
 }
 
+/// What another engine has computed is found, and lies where it was copied to.
+void test_inserted_prefixes(void) {
+  enum { count = 3 * engine_prompt_max, whole = 24 };
+  int32_t tokens[count];
+  for (int32_t i = 0; i < count; ++i) tokens[i] = i;
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+    const stateport_request_cache_options options = options_for(index, 0, false);
+    stateport_request_cache* cache = NULL;
+    CHECK_OK(stateport_request_cache_create(&options, &cache));
+    const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = whole + 3};
+    stateport_started_request started = {.size = sizeof started};
+    size_t done = 0;
+    CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
+    stateport_hit_places places = {.size = sizeof places};
+    CHECK_OK(stateport_request_cache_places(cache, started.request, 0, &places));
+    CHECK(places.tokens == 0);
+    stateport_group_plan groups[engine_groups_max];
+    stateport_group_commit commits[engine_groups_max];
+    const size_t group_count = index == STATEPORT_INDEX_ALIGN ? options.group_count : 1;
+    for (size_t g = 0; g < group_count; ++g) {
+      groups[g].size = sizeof groups[g];
+      commits[g].size = sizeof commits[g];
+    }
+    stateport_pass_plan plan = {.size = sizeof plan, .groups = groups, .group_count = group_count};
+    stateport_pass_commit commit = {.size = sizeof commit, .groups = commits, .group_count = group_count};
+    CHECK_OK(stateport_request_cache_insert(cache, started.request, whole, &plan, &commit));
+    CHECK(plan.rows == 1 && plan.room[0] == 1 && plan.start[0] == 0);
+    CHECK(plan.kv_count[0] * plan.kv_tokens_per_id >= whole);
+    CHECK(index == STATEPORT_INDEX_ALIGN || (commit.published_states == 1 && commits[0].copy_count == 1));
+    const int32_t kv = plan.kv[0][whole / plan.kv_tokens_per_id - 1];
+    const int32_t slot = index == STATEPORT_INDEX_ALIGN ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
+    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
+    CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
+    CHECK(started.reused_tokens == whole);
+    CHECK_OK(stateport_request_cache_places(cache, started.request, 0, &places));
+    CHECK(places.tokens == whole && places.state == slot);
+    CHECK(places.kv[whole / places.kv_tokens_per_id - 1] == kv);
+    CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
+    CHECK_OK(stateport_request_cache_check(cache));
+    CHECK_OK(stateport_request_cache_destroy(cache));
+  }
+}
+
 /// A request that gives way inside a block starts again from the checkpoint that decoding left.
 void test_decode_checkpoints(void) {
   static engine self;

@@ -306,6 +306,30 @@ void request(World& world) {
   world.judge(status);
 }
 
+void places(World& world) {
+  auto* const cache = pick_cache(world);
+  auto* const out = world.result<stateport_hit_places>();
+  const auto group = static_cast<std::size_t>(world.input.chance(16) ? world.wide_number() : 0);
+  const stateport_status status = stateport_request_cache_places(cache, world.wide_number(), group, out);
+  if (status == STATEPORT_OK && out->size == sizeof *out) world.read(out->kv, out->kv_count);
+  world.judge(status);
+}
+
+void insert(World& world) {
+  auto* const cache = pick_cache(world);
+  const std::size_t groups = groups_of(world, cache);
+  auto* const plan = room_for_plan(world, groups);
+  auto* const commit = room_for_commit(world, groups);
+  const std::int64_t request = world.wide_number();
+  const std::int64_t tokens = world.input.chance(16) ? world.wide_number() : 1 + world.input.below(32);
+  const stateport_status status = stateport_request_cache_insert(cache, request, tokens, plan, commit);
+  if (status == STATEPORT_OK) {
+    read_plan(world, plan);
+    read_commit(world, commit);
+  }
+  world.judge(status);
+}
+
 void reset(World& world) {
   world.judge(stateport_request_cache_reset(pick_cache(world)));
 }
@@ -393,10 +417,11 @@ void set_speeds(World& world) {
                                                                                   .remote_latency_s = world.real()})));
 }
 
-constexpr Call calls[] = {
-    cache_create, cache_destroy, describe, start,          start,    start,  chunk,   plan,       plan,    cancel,
-    commit,       commit,        run_pass, run_pass,       run_pass, end,    end,     end_copies, request, reset,
-    prometheus,   take_events,   check,    take_transfers, settle,   settle, loading, drain,      attach,  set_speeds};
+constexpr Call calls[] = {cache_create, cache_destroy, describe,   start,       start,     start,          chunk,
+                          plan,         plan,          cancel,     commit,      commit,    run_pass,       run_pass,
+                          run_pass,     end,           end,        end_copies,  request,   places,         insert,
+                          insert,       reset,         prometheus, take_events, check,     take_transfers, settle,
+                          settle,       loading,       drain,      attach,      set_speeds};
 
 }  // namespace
 

@@ -205,7 +205,7 @@ void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t 
   if (step.copy) {
     const auto count = static_cast<std::int32_t>(ids.size());
     const SlotCopy moved = resolve_column_copy(ids.data(), count, step.src_column, step.column, step.bias).copy;
-    if (moved.dst_slot > null_block) pass.copies[group].push_back(moved);
+    if (moved.dst_slot > null_block && !pass.inserts) pass.copies[group].push_back(moved);
   }
   pass.columns[index * groups_ + group] = step.column;
   pass.states[index * groups_ + group] = {.slots = ids,
@@ -228,7 +228,8 @@ void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t gro
                                           .read_column = row.start > 0 ? before.column : -1,
                                           .read_bias = before.bias,
                                           .write_column = row.drafts > 0 ? window : seed_column(end, size)};
-  for (std::int64_t at = floor_to(row.start, size) + size; row.drafts == 0 && at < end; at += size)
+  const bool saves = row.drafts == 0 && !pass.inserts;
+  for (std::int64_t at = floor_to(row.start, size) + size; saves && at < end; at += size)
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
                           .slot = SlotId{ids[static_cast<std::size_t>(at / size) - 1]}});
 }

@@ -39,6 +39,9 @@ class AlignRequestCache final : public RequestBook {
   [[nodiscard]] PromptChunk split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
+  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t group) const override {
+    return states_.of(request)[group].conv_source();
+  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
     return static_cast<std::int64_t>(kv_.cached_blocks(request)) * options_.block_size_tokens;

@@ -51,6 +51,7 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.without_room = 0;
   pass.dropped = 0;
   pass.ready = false;
+  pass.inserts = false;
   pass.quiet = true;
   for (auto& clear : pass.clear) clear.clear();
   for (auto& copies : pass.copies) copies.clear();

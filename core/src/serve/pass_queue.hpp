@@ -25,6 +25,7 @@ using SaveRange = std::array<std::size_t, 2>;
 struct Pass {
   PassId id = 0;
   bool ready = false;
+  bool inserts = false;        ///< see RequestCache::insert
   bool quiet = false;          ///< if placed: its commit will do nothing but count tokens and register KV
   std::vector<RowPlan> rows;   ///< start and states: once the pass is placed
   std::vector<RowPart> parts;  ///< by row

@@ -47,6 +47,8 @@ RequestBook::RequestBook(const RequestCacheOptions& options)
     after.steps.reserve(records_.size());
   }
   end_copies_.reserve(1);
+  inserted_kv_.reserve(request_blocks(options) *
+                       static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1));
   free_requests_.reserve(records_.size());
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
   stats_.cost = options.cost;
@@ -146,14 +148,44 @@ PassPlan RequestBook::plan(std::span<const PassRow> rows) {
   }
   const std::size_t ahead = std::min(passes_.size(), limit - 1);
   if (passes_.size() == limit) drop_newest();
+  return plan_rows(rows, ahead, false).view();
+}
+
+Pass& RequestBook::plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts) {
   Pass& pass = passes_.next(rows.size());
   pass.id = ++last_pass_;
+  pass.inserts = inserts;
   pass.ready = ahead == 0 || passes_.at(0).quiet;
   for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
   passes_.push();
   if (pass.ready) place_busy_rows(pass);
   if (tiers_) tiers_->end_call(true);
-  return pass.view();
+  return pass;
+}
+
+/// A pass that nobody runs: it takes memory, saves nothing on its way, and its end is a checkpoint.
+std::optional<InsertedPrefix> RequestBook::insert(RequestId request, std::int64_t tokens) {
+  const Record& record = checked(request);
+  require_state(passes_.size() == 0, "insert", "outstanding passes", passes_.size(), "must be 0");
+  if (tiers_) {
+    tiers_->check_taken("insert");
+    require(!tiers_->waits(request), "request", request, "waits for a load");
+  }
+  require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
+          "must be more than are computed, and not more than the prompt has");
+  const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
+  Pass& pass = plan_rows({&row, 1}, 0, true);
+  if (pass.without_room > 0) {
+    drop_newest();
+    return std::nullopt;
+  }
+  KvRow& kv = pass.rows[0].kv;
+  inserted_kv_.assign(kv.ids.begin(), kv.ids.end());
+  kv.ids = inserted_kv_;
+  InsertedPrefix inserted{.plan = pass.view(), .commit = {}};
+  constexpr std::int32_t sampled = 0;
+  inserted.commit = settle_oldest({&sampled, 1}, {});
+  return inserted;
 }
 
 /// The index may have given the request more memory, or other.
@@ -203,8 +235,9 @@ void RequestBook::cancel(PassId pass) {
 
 /// The index has its part in the row.
 void RequestBook::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
-  settle(pass, index, sampled);
   Record& record = records_[pass.rows[index].request.index()];
+  record.begun = true;
+  settle(pass, index, sampled);
   const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
   const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
   const std::int64_t most = std::min(room, options_.max_request_tokens) + 1;
@@ -219,8 +252,12 @@ PassCommit RequestBook::commit(PassId id, std::span<const std::int32_t> counts, 
   require_state(passes_.size() > 0 && passes_.at(0).id == id, "commit", "pass", id,
                 "is not the oldest outstanding pass");
   if (tiers_) tiers_->check_taken("commit");
-  Pass& pass = passes_.at(0);
   check_.check_counts(counts, std::ssize(sampled));
+  return settle_oldest(counts, sampled);
+}
+
+PassCommit RequestBook::settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+  Pass& pass = passes_.at(0);
   published_ = 0;
   dropped_ = pass.dropped;
   for (After& after : after_) {
@@ -292,6 +329,15 @@ CopyPlan RequestBook::end(RequestId request, RequestEnd how, const ReuseHint& hi
   --running_;
   if (tiers_) tiers_->end_call(!end_copies_.empty());
   return end_copies_;
+}
+
+HitPlaces RequestBook::places(RequestId request, std::size_t group) const {
+  const Record& record = checked(request);
+  require(group < groups_, "group", group, "is out of range");
+  require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
+  require_state(!tiers_ || !tiers_->waits(request), "places", "request", request.value(), "waits for a load");
+  if (record.computed == 0) return {};
+  return {.tokens = record.computed, .kv = kv_of(request), .state = hit_slot(request, group)};
 }
 
 KvRow RequestBook::kv(RequestId request) const {

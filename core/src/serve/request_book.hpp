@@ -41,6 +41,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
   CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) final;
   [[nodiscard]] std::span<const Token> tokens(RequestId request) const final { return checked(request).tokens.all(); }
   [[nodiscard]] std::int64_t computed(RequestId request) const final { return checked(request).computed; }
+  [[nodiscard]] HitPlaces places(RequestId request, std::size_t group) const final;
+  [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) final;
   [[nodiscard]] KvRow kv(RequestId request) const final;
   [[nodiscard]] RowState state(RequestId request, std::size_t group) const final;
   [[nodiscard]] std::int32_t running_requests() const noexcept final { return running_; }
@@ -89,6 +91,9 @@ class RequestBook : public RequestCache, protected LoadTarget {
   [[nodiscard]] virtual PromptChunk split(const Record& record, std::int64_t start, std::int64_t tokens) const;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
+  /// The checkpoint of one group from which the request continues. Only of a request with a hit, before its first
+  /// commit.
+  [[nodiscard]] virtual SlotId hit_slot(RequestId request, std::size_t group) const = 0;
   virtual void check_index() const = 0;
 
   [[nodiscard]] const Record& record(RequestId request) const noexcept { return records_[request.index()]; }
@@ -114,6 +119,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
     require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return records_[request.index()];
   }
+  Pass& plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts);
+  [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
   void drop_newest();
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
   [[nodiscard]] RowPart reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto);
@@ -126,7 +133,8 @@ class RequestBook : public RequestCache, protected LoadTarget {
   PassId last_pass_ = 0;
   std::int32_t running_ = 0;
   std::vector<GroupCommit> group_commits_;
-  std::optional<TenantMarks> marks_;  ///< with options.scrub
+  std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
+  std::optional<TenantMarks> marks_;       ///< with options.scrub
   std::optional<RequestTiers> tiers_;
   RequestClock clock_;
 };

@@ -32,6 +32,7 @@ struct alignas(64) RequestRecord {
   std::int64_t prompt_tokens = 0;
   KvRow kv;  ///< all that memory was found for
   bool running = false;
+  bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in the hit's checkpoint
   Namespace name_space;
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;

@@ -110,16 +110,17 @@ PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
 void SlotsRequestCache::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
-  if (!request.begun) {
-    if (request.pinned.valid())
+  if (!record(row.request).begun) {
+    if (request.pinned.valid() && !pass.inserts)
       pass.copies[0].push_back(SlotCopy::whole(request.pinned.value(), request.live));
     else
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (row.start < record(row.request).prompt_tokens && scan_step(options_) > 0) plan_saves(pass, row);
+  const bool saves = row.start < record(row.request).prompt_tokens && scan_step(options_) > 0;
+  if (saves && !pass.inserts) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(row);
+  pass.quiet &= !ends_on_checkpoint(pass, row);
 }
 
 void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
@@ -152,9 +153,10 @@ void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   }
 }
 
-bool SlotsRequestCache::ends_on_checkpoint(const RowPlan& row) const {
+bool SlotsRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
   const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
+  if (pass.inserts) return true;
   const std::int64_t prompt = record(row.request).prompt_tokens;
   if (end > prompt) return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
   if (end == prompt || options_.placement != CheckpointPlacement::passes)
@@ -168,7 +170,6 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
-  request.begun = true;
   states_.of(row.request)[0].read_column = 0;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
@@ -182,7 +183,8 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
-  if (ends_on_checkpoint(row)) note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
+  if (ends_on_checkpoint(pass, row))
+    note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
 /// Whatever a request does inside a block concerns nobody else.

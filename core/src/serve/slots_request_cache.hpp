@@ -37,6 +37,9 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
+  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t) const override {
+    return requests_[request.index()].pinned;
+  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
@@ -55,7 +58,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
     std::int64_t hit_tokens = 0;
     std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
     std::int64_t known_tokens = 0;   ///< of the deepest state that was there when it began
-    bool begun = false;              ///< a pass was committed: the live slot holds its state
     bool told = false;               ///< the eviction policy knows of it, or will after this commit
     PromptPast past;                 ///< what it knew then
   };
@@ -82,7 +84,7 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
   void save(Pass& pass, const RowPlan& row, std::int64_t at) const;
-  [[nodiscard]] bool ends_on_checkpoint(const RowPlan& row) const;
+  [[nodiscard]] bool ends_on_checkpoint(const Pass& pass, const RowPlan& row) const;
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);

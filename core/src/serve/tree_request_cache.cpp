@@ -145,7 +145,6 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, const Pr
   request.live = live.value();
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.protected_tokens = request.hit.tokens;
-  request.begun = false;
   request.made_tokens = 0;
   request.decoded.reset();
   request.hashes.clear();
@@ -186,21 +185,22 @@ bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
 void TreeRequestCache::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
-  if (!request.begun) {
-    if (request.hit.slot.valid())
+  if (!record(row.request).begun) {
+    if (request.hit.slot.valid() && !pass.inserts)
       pass.copies[0].push_back(request.hit.restore_into(SlotId{request.live}));
     else
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (row.start < record(row.request).prompt_tokens && scan_step(options_) > 0) plan_saves(pass, row);
+  const bool saves = row.start < record(row.request).prompt_tokens && scan_step(options_) > 0;
+  if (saves && !pass.inserts) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);
     if (options_.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
   }
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(row);
+  pass.quiet &= !ends_on_checkpoint(pass, row);
 }
 
 void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
@@ -229,7 +229,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   const PromptCheckpoints placement = placement_of(row.request);
   const std::int64_t page = options_.block_size_tokens;
   const std::int64_t end = row.start + row.tokens;
-  const std::int32_t spare = ends_on_checkpoint(row) ? 1 : 0;
+  const std::int32_t spare = ends_on_checkpoint(pass, row) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
   bool is_deepest = true;
   for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
@@ -263,15 +263,16 @@ void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;
   std::int64_t last = floor_to(end - 1, page);
   while (last > row.start && (last - row.start) % step != 0) last -= page;
-  if (ends_on_checkpoint(row) || (branches && last <= branching)) last = row.start;  // a longer one
+  if (ends_on_checkpoint(pass, row) || (branches && last <= branching)) last = row.start;  // a longer one
   if (last > row.start && is_made(row.request, last)) return;
   if (branches) save(pass, row, branching);
   if (last > row.start) save(pass, row, last);
 }
 
-bool TreeRequestCache::ends_on_checkpoint(const RowPlan& row) const {
+bool TreeRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
   const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
+  if (pass.inserts) return true;
   if (end <= record(row.request).prompt_tokens) return placement_of(row.request).wants_end(row.start, end);
   return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
@@ -286,7 +287,6 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
-  request.begun = true;
   states_.of(row.request)[0].read_column = 0;
   if (row.drafts > 0) return settle_steps(row);
   const auto [first, end] = pass.save_ranges[index];
@@ -303,7 +303,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
     }
   }
   if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
-  if (!ends_on_checkpoint(row)) return;
+  if (!ends_on_checkpoint(pass, row)) return;
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
   if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
@@ -479,7 +479,7 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   const SlotId live{request.live};
   std::int64_t kept = request.protected_tokens;
   bool live_donated = false;
-  if (how != RequestEnd::aborted && request.begun) {
+  if (how != RequestEnd::aborted && record(id).begun) {
     // A pass that is under way may have changed the live state already.
     const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id);
     if (ends_page && !options_.separate_checkpoints) {

@@ -39,6 +39,9 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
+  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t) const override {
+    return requests_[request.index()].hit.slot;
+  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override;
   void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override;
@@ -55,7 +58,6 @@ class TreeRequestCache final : public RequestBook {
     PrefixLock lock;
     PrefixMatch hit;
     std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
-    bool begun = false;              ///< a pass was committed: the live slot holds its state
     std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
     std::optional<NodeId> decoded;   ///< the last checkpoint of its decoding
     Namespace name_space;            ///< with the media
@@ -79,7 +81,7 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
   void save_per_pass(Pass& pass, const RowPlan& row);
-  [[nodiscard]] bool ends_on_checkpoint(const RowPlan& row) const;
+  [[nodiscard]] bool ends_on_checkpoint(const Pass& pass, const RowPlan& row) const;
   void settle_steps(const RowPlan& row);
   [[nodiscard]] SlotId publish_state(RequestId request, std::int64_t tokens);
   struct Donation {

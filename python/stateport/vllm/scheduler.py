@@ -235,26 +235,15 @@ class SchedulerSide:
         return None
 
     def _find_places(self, held: Held) -> None:
-        """Where the reused KV and state lie: a pass of one token says it, which is not run. Without room for that token
-        nothing is reused."""
+        """Where the reused KV and state lie."""
         held.known = True
-        held.reused = self.cache.computed(held.number)
+        places = self.cache.places(held.number)
+        held.reused = places.tokens
+        held.kv, held.slot = places.kv[:held.reused // self._block], places.state
         if held.load is not None and held.load.tokens == held.reused:
             held.medium = held.load.medium
         elif held.load is not None and held.load.tokens > held.reused:
             held.lost, held.branch = "tier_failed", max(held.branch, held.load.tokens)
-        if held.reused == 0:
-            return
-        plan = self.cache.plan([held.number], [1])
-        room = bool(plan.room[0])
-        if room:
-            held.slot = int(plan.groups[0].copies["src"][0])
-            held.kv = plan.kv(0)[:held.reused // self._block]
-        self._take_transfers()
-        self.cache.cancel(plan)
-        self._take_transfers()
-        if not room:
-            held.reused, held.lost = 0, "locked_pool"
 
     def admit(self, request: Any, block_ids: Sequence[Sequence[int]], external_tokens: int) -> None:
         """vLLM has blocks for the prompt, and takes so many tokens from here. Called again, without any, when they are
@@ -399,18 +388,15 @@ class SchedulerSide:
         """The request has computed these tokens. KV that is new to the request is copied, and the state unless the
         cache has it or has no room."""
         first = self.cache.computed(number) // self._block
-        plan = self.cache.plan([number], [tokens - first * self._block])
-        if not plan.room[0]:
-            self._take_transfers()
-            self.cache.cancel(plan)
+        inserted = self.cache.insert(number, tokens)
+        if inserted is None:
             self._take_transfers()
             self.counters.add("unsaved", 1, "pool_in_use")
             return
+        plan, commit = inserted
         places, strange = plan.kv(0, first)[:tokens // self._block - first], plan.scrub_kv
         self._take_transfers()
         self._step.clear(strange)
-        commit = self.cache.commit(plan, [0], [])
-        self._take_transfers()
         for group in self.layout.kv_groups:
             self._step.save(group, tables[group][first:tokens // self._block], places)
         for copy in commit.groups[0].copies:

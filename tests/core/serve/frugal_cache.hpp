@@ -47,6 +47,12 @@ class FrugalCache final : public RequestCache {
   PassCommit commit(PassId pass, std::span<const std::int32_t> counts, std::span<const Token> sampled) override {
     return frugal([&] { return cache_->commit(pass, counts, sampled); });
   }
+  HitPlaces places(RequestId request, std::size_t group) const override {
+    return frugal([&] { return cache_->places(request, group); });
+  }
+  std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override {
+    return frugal([&] { return cache_->insert(request, tokens); });
+  }
   CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) override {
     return frugal([&] { return cache_->end(request, how, hint); });
   }

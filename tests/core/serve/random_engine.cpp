@@ -107,6 +107,7 @@ void RandomEngine::step() {
   const std::int64_t dice = random_.between(0, 19);
   if (dice < 4) start();
   if (dice >= 4 && dice < 7 && !running_.empty()) end(pick());
+  if ((dice == 11 || dice == 12) && !pass_ && !planned_ && !running_.empty()) insert();
   plan();
   if (dice == 7 && planned_ && !second_) cancel();
   if (!pass_ || (planned_ && planned_->ready && random_.chance(50))) run();
@@ -263,6 +264,40 @@ void RandomEngine::start() {
                                 .prompt = std::ssize(prompt),
                                 .loading_tokens = started->load ? std::optional(started->load->tokens) : std::nullopt,
                                 .reused_tokens = started->reused_tokens};
+  if (!started->load && started->reused_tokens > 0) check_places(started->request);
+}
+
+/// Of a request that has not run yet.
+void RandomEngine::check_places(RequestId id) {
+  const Tokens hit = seen(running_.at(id), 0, cache_->computed(id));
+  for (std::size_t g = 0; g < group_count(options_); ++g) world_.check(cache_->places(id, g), hit, g);
+}
+
+/// Another engine has computed some of a prompt.
+void RandomEngine::insert() {
+  const RequestId id = pick();
+  const Live& live = running_.at(id);
+  const std::int64_t first = cache_->computed(id);
+  if (live.loading_tokens || first >= live.prompt) return;
+  std::int64_t tokens = random_.between(first + 1, live.prompt);
+  const std::int64_t whole = tokens / options_.block_size_tokens * options_.block_size_tokens;
+  if (whole > first && random_.chance(70)) tokens = whole;
+  take_transfers();
+  const std::optional<InsertedPrefix> inserted = cache_->insert(id, tokens);
+  take_transfers();
+  REQUIRE(cache_->computed(id) == (inserted ? tokens : first));
+  if (!inserted) return;
+  ++inserts;
+  const RowPlan& row = inserted->plan.rows[0];
+  world_.before(inserted->plan);
+  if (marked_ != nullptr) marked_->before(inserted->plan);
+  world_.insert(row, seen(live, 0, tokens));
+  if (marked_ != nullptr) marked_->run(0, row, tenant_of(live.names));
+  world_.after(inserted->commit);
+  if (marked_ != nullptr) marked_->after(inserted->commit);
+  for (std::size_t g = 0; g < group_count(options_); ++g)
+    REQUIRE(world_.read(cache_->state(id, g), g) == seen(live, 0, tokens));
+  if (tokens == live.prompt) end(id);  // it has no token to sample from
 }
 
 void RandomEngine::end(RequestId id) {

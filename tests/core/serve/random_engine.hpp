@@ -56,6 +56,7 @@ class RandomEngine {
   std::int64_t ran_ahead = 0;
   std::int64_t ahead = 0;
   std::int64_t end_copies = 0;
+  std::int64_t inserts = 0;
   std::int64_t loads = 0;         ///< that ended well
   std::int64_t failed_loads = 0;  ///< that did not
   std::int64_t found_loads = 0;   ///< that ended well, of what the remote tier was asked for
@@ -106,6 +107,8 @@ class RandomEngine {
   [[nodiscard]] static Tokens seen(const Live& live, std::int64_t first, std::int64_t end);
   [[nodiscard]] static Tokens seen(const Names& names, std::int64_t first, Tokens tokens);
   void end(RequestId id);
+  void check_places(RequestId id);
+  void insert();
   void plan();
   void take(const PassPlan& plan);
   void cancel();

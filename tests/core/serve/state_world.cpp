@@ -65,15 +65,42 @@ std::optional<StateWorld::Tokens> StateWorld::read(const RowState& state, std::s
   return recurrent;
 }
 
+void StateWorld::check_kv(const KvRow& row, const Tokens& tokens) const {
+  for (std::size_t at = 0; at < tokens.size(); ++at) {
+    const auto& kv = kv_[static_cast<std::size_t>(row.at(static_cast<std::int64_t>(at)))];
+    REQUIRE(kv);
+    REQUIRE(std::equal(kv->begin(), kv->end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(at) + 1));
+  }
+}
+
+void StateWorld::check(const HitPlaces& places, const Tokens& tokens, std::size_t group) {
+  REQUIRE(places.tokens == std::ssize(tokens));
+  check_kv(places.kv, tokens);
+  const Slot& state = checkpoints(group)[places.state.index()];
+  REQUIRE(state.recurrent == tokens);
+  REQUIRE(state.inputs);
+  REQUIRE(state.base == std::ssize(tokens));
+  REQUIRE(state.inputs->size() >= tokens.size());
+  REQUIRE(std::equal(tokens.begin(), tokens.end(), state.inputs->begin()));
+}
+
+void StateWorld::insert(const RowPlan& row, const Tokens& tokens) {
+  REQUIRE(row.room);
+  REQUIRE(row.start + row.tokens == std::ssize(tokens));
+  check_kv(row.kv, joined({}, tokens, static_cast<std::size_t>(row.start)));
+  for (std::int64_t at = row.start; at < std::ssize(tokens); ++at)
+    kv_[static_cast<std::size_t>(row.kv.at(at))] = joined({}, tokens, static_cast<std::size_t>(at) + 1);
+  for (std::size_t g = 0; g < slots_.size(); ++g) {
+    REQUIRE(row.states[g].saves.empty());
+    slots_[g][row.states[g].target().index()] = whole(tokens);
+  }
+}
+
 void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed) {
   REQUIRE(row.room);
   REQUIRE(row.start == std::ssize(known));
   REQUIRE(std::cmp_equal(fed.size(), row.tokens));
-  for (std::size_t at = 0; at < known.size(); ++at) {
-    const auto& kv = kv_[static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))];
-    REQUIRE(kv);
-    REQUIRE(std::equal(kv->begin(), kv->end(), known.begin(), known.begin() + static_cast<std::ptrdiff_t>(at) + 1));
-  }
+  check_kv(row.kv, known);
   for (std::size_t i = 0; i < fed.size(); ++i) {
     kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = joined(known, fed, i + 1);
     if (options_.index != CacheIndex::align && row.drafts > 0)

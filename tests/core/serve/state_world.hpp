@@ -32,6 +32,11 @@ class StateWorld final : public KvDirectory {
   /// Runs one row over `fed`, its tokens with the drafts. Checks with doctest that the states and the KV that the pass
   /// reads are those of `known`, the tokens before it.
   void run(std::size_t index, const RowPlan& row, const Tokens& known, const Tokens& fed);
+  /// Checks that these places hold the KV and the state of `tokens`.
+  void check(const HitPlaces& places, const Tokens& tokens, std::size_t group);
+  /// Writes what the engine copies for an insert of `tokens`, instead of run(). Checks that the KV before them is
+  /// right.
+  void insert(const RowPlan& row, const Tokens& tokens);
   /// What comes after it.
   void after(const PassCommit& commit);
   /// What comes after the end of a request.
@@ -81,6 +86,7 @@ class StateWorld final : public KvDirectory {
   };
   [[nodiscard]] static Slot whole(const Tokens& tokens) { return {tokens, std::ssize(tokens), tokens}; }
   using Slots = std::vector<Slot>;
+  void check_kv(const KvRow& kv, const Tokens& tokens) const;
   static void copy(CopyPlan plan, const Slots& from, Slots& to);
   static void check_targets(const GroupCommit& group);
   [[nodiscard]] Slots& checkpoints(std::size_t group) {

@@ -165,6 +165,16 @@ typedef struct stateport_running_request {
   int32_t kv_tokens_per_id;
 } stateport_running_request;
 
+/// Where the hit of a request lies, in one group of layers, for an engine that copies it into memory of its own.
+typedef struct stateport_hit_places {
+  size_t size;
+  int64_t tokens;     ///< of the hit; 0: there is none, and the rest has no meaning
+  const int32_t* kv;  ///< kv[k] holds the tokens [k, k + 1) * kv_tokens_per_id, at least those of the hit
+  size_t kv_count;
+  int32_t kv_tokens_per_id;
+  int32_t state;  ///< the slot of the checkpoint after these tokens
+} stateport_hit_places;
+
 /// Why a request ends.
 typedef enum stateport_request_end {
   STATEPORT_FINISHED = 0,  ///< complete: what is computed is kept where there is a state for it

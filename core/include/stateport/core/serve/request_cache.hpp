@@ -206,6 +206,22 @@ class RequestCache {
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
 
+  /// Where the hit of a request lies, for an engine that copies it into memory of its own. It stays there until the
+  /// first commit of the request or its end. Throws InvalidArgument for a request that does not run and a group that
+  /// does not exist, InvalidState after the first commit and while the request waits for a tier. O(1).
+  [[nodiscard]] virtual HitPlaces places(RequestId request, std::size_t group = 0) const = 0;
+
+  /// Inserts the KV and the state of the first `tokens` tokens of the request's prompt, which the engine has in memory
+  /// of its own: they were computed there, or came from another node. The engine enqueues what the plan says comes
+  /// before a pass, then its own copies instead of the forward, then what the commit says. From then on the tokens are
+  /// computed. If they are whole blocks of KV (align: of every group), the state is a checkpoint, wherever placements
+  /// put theirs; without room for it PassCommit::dropped_states is 1. The answer is valid as that of plan(). With
+  /// tiers, transfers are taken after it, and enqueued first. Some of the KV may turn out to be cached already: the
+  /// request reads that, and what is copied here is not read. None: there is no room for the tokens.
+  /// Throws InvalidArgument for a request that does not run or waits for a tier, and for tokens that are computed
+  /// already or beyond the prompt; InvalidState while a pass is outstanding. O(blocks).
+  [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
+
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
   /// the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a request that
   /// left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the other orders.

@@ -47,7 +47,7 @@ struct Prompt {
 struct TierLoad {
   std::int64_t tokens = 0;       ///< the first pass begins behind these; 0: not known yet, nor are the bytes
   std::int64_t bytes = 0;        ///< to load from tiers: what the engine has elsewhere is not counted
-  Medium medium = Medium::host;  ///< the slowest tier that something is loaded from
+  Medium medium = Medium::host;  ///< the slowest tier that something is loaded from; elsewhere: none of them
 };
 
 struct StartedRequest {
@@ -166,6 +166,13 @@ struct PassPlan {
   ScrubPlan scrub;
 };
 
+/// Where the hit of a request lies, for an engine that copies it into memory of its own.
+struct HitPlaces {
+  std::int64_t tokens = 0;  ///< of the hit; 0: there is none, and the rest has no meaning
+  KvRow kv;                 ///< of these tokens, at least
+  SlotId state;             ///< the checkpoint after these tokens
+};
+
 /// For a row with drafts (slots, tree): states in the engine's scratch memory that become the live state and a
 /// checkpoint. A step counts the tokens of the row from 0; a negative step means that there is none. As StepCommitter
 /// takes them.
@@ -190,6 +197,13 @@ struct PassCommit {
   std::int32_t dropped_states = 0;      ///< checkpoints for which there was no room
   /// The plan of the pass that was planned ahead and was not ready. It is now.
   std::optional<PassPlan> next;
+};
+
+/// Memory for a prefix that the engine has computed by other means, and the copies that make it a checkpoint.
+struct InsertedPrefix {
+  PassPlan plan;      ///< of one row: KV of [start, start + tokens) goes to its `kv`, and the state of each group after
+                      ///< them to states[g].target()
+  PassCommit commit;  ///< what follows, as after a pass
 };
 
 /// Why a request ends.
