@@ -3,10 +3,11 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/align_request_cache.hpp"
+#include "serve/hash_columns.hpp"
+#include "serve/hash_slots.hpp"
+#include "serve/radix_slots.hpp"
+#include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
-#include "serve/slots_request_cache.hpp"
-#include "serve/tree_request_cache.hpp"
 
 namespace stateport {
 namespace detail {
@@ -94,6 +95,17 @@ void require_align(const RequestCacheOptions& options) {
 
 }  // namespace
 
+std::unique_ptr<RequestIndex> make_request_index(RequestBook& book) {
+  switch (book.options.index) {
+    case CacheIndex::slots:
+      return std::make_unique<HashSlots>(book);
+    case CacheIndex::tree:
+      return std::make_unique<RadixSlots>(book);
+    default:
+      return std::make_unique<HashColumns>(book);
+  }
+}
+
 void require_sizes(const RequestCacheOptions& options) {
   require_counts(options);
   if (options.index == CacheIndex::align) return require_align(options);
@@ -120,14 +132,7 @@ void check_options(const RequestCacheOptions& options) {
 
 std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options) {
   check_options(options);
-  switch (options.index) {
-    case CacheIndex::slots:
-      return std::make_unique<detail::SlotsRequestCache>(options);
-    case CacheIndex::tree:
-      return std::make_unique<detail::TreeRequestCache>(options);
-    default:
-      return std::make_unique<detail::AlignRequestCache>(options);
-  }
+  return std::make_unique<detail::RequestLife>(options);
 }
 
 }  // namespace stateport

@@ -30,7 +30,8 @@ struct alignas(64) RequestRecord {
   std::uint64_t named = 0;  ///< the last batch that named the request
 
   std::int64_t prompt_tokens = 0;
-  KvRow kv;  ///< all that memory was found for
+  KvRow kv;    ///< all that memory was found for
+  SlotId hit;  ///< see OpenedPrompt
   bool running = false;
   bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in the hit's checkpoint
   Namespace name_space;

@@ -33,18 +33,17 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 
 }  // namespace
 
-RequestTiers::RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-                           TenantMarks* marks, TierListener* listener)
+RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& target, TenantMarks* marks)
     : cache_(cache),
       target_(target),
-      records_(records),
-      stats_(stats),
+      records_(book.records),
+      stats_(book.stats),
       marks_(marks),
-      block_size_(cache.options().block_size_tokens),
-      index_(setup_of(cache.options(), listener)),
-      requests_(records.size()),
-      load_slots_(group_count(cache.options())) {
-  load_blocks_.reserve(static_cast<std::size_t>(cache.options().max_request_tokens / block_size_));
+      block_size_(book.options.block_size_tokens),
+      index_(setup_of(book.options, book.news.listener())),
+      requests_(records_.size()),
+      load_slots_(book.groups) {
+  load_blocks_.reserve(static_cast<std::size_t>(book.options.max_request_tokens / block_size_));
 }
 
 void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& opened, StartedRequest& started) {
@@ -138,7 +137,8 @@ bool RequestTiers::look_again(RequestId id) {
 
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
-  target_.end_load(id, request.hit.tokens, done);
+  const SlotId hit = target_.end_load(id, request.hit.tokens, done);
+  if (done) records_[id.index()].hit = hit;
   target_.note_memory(id);
   if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
   if (done)

@@ -3,7 +3,8 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
-#include "serve/growing_hashes.hpp"
+#include "serve/request_book.hpp"
+#include "serve/request_index.hpp"
 #include "serve/request_record.hpp"
 #include "serve/tenant_marks.hpp"
 #include "tier/tier_index.hpp"
@@ -15,45 +16,11 @@
 
 namespace stateport::detail {
 
-/// What an index found for a prompt.
-struct OpenedPrompt {
-  std::int64_t reused_tokens = 0;
-  std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens
-  std::optional<LostHit> lost;
-};
-
-/// What the tiers ask of the index of the device.
-class LoadTarget {
- public:
-  /// The hashes of the whole blocks of the request's first `tokens` tokens, or of more.
-  [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
-  /// How many leading tokens of the prompt have KV on the device that the request holds, or could hold now: others may
-  /// have stored and evicted some since it was opened. What reserve_load() takes as `cached_tokens`.
-  [[nodiscard]] virtual std::int64_t cached_now(RequestId request) = 0;
-  /// So much of the prompt is cached, on the device or below: where it leaves that is a branch point.
-  virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
-  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
-  /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
-  /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was
-  /// taken but KV, which stays with the request.
-  [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
-                                          std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
-  /// `done`: KV and state are there, and can be found; the request continues from them as from any hit. Else what was
-  /// taken goes back.
-  virtual void end_load(RequestId request, std::int64_t tokens, bool done) = 0;
-  /// The index may have given the request more memory, or other.
-  virtual void note_memory(RequestId request) = 0;
-
- protected:
-  ~LoadTarget() = default;
-};
-
 /// The part of a RequestCache that deals with tiers: what requests load, and what a TierIndex is told of them.
 class RequestTiers final : public CacheTiers {
  public:
-  /// What is named here must outlive it. `options` are checked, but for the tiers. `marks`, `listener`: null, or told.
-  RequestTiers(RequestCache& cache, LoadTarget& target, std::span<RequestRecord> records, CacheStats& stats,
-               TenantMarks* marks, TierListener* listener);
+  /// What is named here must outlive it. The options are checked, but for the tiers. `marks`: null, or told.
+  RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& target, TenantMarks* marks);
 
   [[nodiscard]] TransferPlan take_transfers() override;
   [[nodiscard]] std::size_t transfers_to_take() const noexcept override { return index_.transfers_to_take(); }
@@ -113,7 +80,7 @@ class RequestTiers final : public CacheTiers {
   void count(RequestId request) noexcept;
 
   RequestCache& cache_;
-  LoadTarget& target_;
+  RequestIndex& target_;
   std::span<RequestRecord> records_;
   CacheStats& stats_;
   TenantMarks* marks_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serve/align_request_cache.hpp"
+#include "serve/hash_columns.hpp"
 
 #include <stateport/core/align/chunk_split.hpp>
 #include <stateport/core/align/state_hit.hpp>
@@ -11,32 +11,32 @@
 
 namespace stateport::detail {
 
-AlignRequestCache::AlignRequestCache(const RequestCacheOptions& options) : RequestBook(options), kv_(options, news_) {
-  loading_.assign(static_cast<std::size_t>(options.max_requests) * groups_, BlockId{null_block});
+HashColumns::HashColumns(RequestBook& book) : RequestIndex(book), kv_(options_, book.news) {
+  loading_.assign(static_cast<std::size_t>(options_.max_requests) * book_.groups, BlockId{null_block});
   std::int32_t index = 0;
-  for (const StateGroup& group : options.groups) {
+  for (const StateGroup& group : options_.groups) {
     std::shared_ptr<EvictionPolicy> eviction;
-    if (options.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options.eviction);
-    blocks_.emplace_back(group, index++, news_, std::move(eviction));
+    if (options_.eviction != EvictionOrder::lru) eviction = make_eviction_policy(options_.eviction);
+    blocks_.emplace_back(group, index++, book_.news, std::move(eviction));
   }
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
-    return table_columns(mode, options.max_request_tokens, group.block_size_tokens, options.drafts);
+    return table_columns(mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts);
   };
   std::int64_t most = 0;
-  for (std::int32_t request = 0; request < options.max_requests; ++request)
-    for (const StateGroup& group : options.groups) {
+  for (std::int32_t request = 0; request < options_.max_requests; ++request)
+    for (const StateGroup& group : options_.groups) {
       const std::int64_t columns = columns_of(AlignMode::align, group);
       rows_.push_back(
-          {.window = ColumnTable(group.block_size_tokens, options.drafts, static_cast<std::int32_t>(columns)),
+          {.window = ColumnTable(group.block_size_tokens, options_.drafts, static_cast<std::int32_t>(columns)),
            .ids = {}});
-      const std::int64_t ids = columns_of(options.align_mode, group);
-      if (options.align_mode != AlignMode::align) rows_.back().ids.reserve(static_cast<std::size_t>(ids));
+      const std::int64_t ids = columns_of(options_.align_mode, group);
+      if (options_.align_mode != AlignMode::align) rows_.back().ids.reserve(static_cast<std::size_t>(ids));
       most = std::max({most, columns, ids});
     }
   scratch_.reserve(static_cast<std::size_t>(most) + 1);
 }
 
-CacheUsage AlignRequestCache::usage() const noexcept {
+CacheUsage HashColumns::usage() const noexcept {
   CacheUsage usage{.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
                    .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens};
   for (const StateBlocks& blocks : blocks_) {
@@ -46,25 +46,25 @@ CacheUsage AlignRequestCache::usage() const noexcept {
   return usage;
 }
 
-std::span<const std::int32_t> AlignRequestCache::slots_of(RequestId request, std::size_t group) const {
+std::span<const std::int32_t> HashColumns::slots_of(RequestId request, std::size_t group) const {
   const Row& row = row_of(request, group);
   return options_.align_mode == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
 }
 
 /// The block with the state after `tokens` tokens of the prompt; none if there is none.
-BlockId AlignRequestCache::find_state(RequestId request, const StateBlocks& blocks, std::int64_t tokens) const {
+BlockId HashColumns::find_state(RequestId request, const StateBlocks& blocks, std::int64_t tokens) const {
   const GrowingHashes& hashes = kv_.hashes(request);
   const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   return blocks.find(hashes.keys()[at], hashes.prefixes()[at], tokens);
 }
 
 /// Every group has the state after `tokens` tokens of the prompt.
-bool AlignRequestCache::has_states(RequestId request, std::int64_t tokens) const {
+bool HashColumns::has_states(RequestId request, std::int64_t tokens) const {
   return std::ranges::all_of(blocks_,
                              [&](const StateBlocks& blocks) { return find_state(request, blocks, tokens).valid(); });
 }
 
-std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto) const {
+std::int64_t HashColumns::longest_hit(RequestId request, std::int64_t upto) const {
   if (options_.align_mode == AlignMode::none) return 0;
   const std::int64_t grid = blocks_.back().block_size();  // a multiple of every group's
   return longest_state_hit(upto, grid, grid,
@@ -72,9 +72,9 @@ std::int64_t AlignRequestCache::longest_hit(RequestId request, std::int64_t upto
       .tokens;
 }
 
-std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, const PromptNames& names) {
+std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& names) {
   const std::span<const BlockId> cached = kv_.match(id, record(id).tokens.all(), names);
-  Opened opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
+  OpenedPrompt opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   opened.reused_tokens = longest_hit(id, std::min(record(id).prompt_tokens - 1, opened.cached_tokens));
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
   begin(id, opened.reused_tokens);
@@ -83,7 +83,7 @@ std::optional<RequestBook::Opened> AlignRequestCache::open(RequestId id, const P
 }
 
 /// A state that was there and could not be used says more than one that has gone.
-LostHit AlignRequestCache::why_lost(RequestId id, std::int64_t reused_tokens, std::span<const BlockId> cached) const {
+LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::span<const BlockId> cached) const {
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t grid = blocks_.back().block_size();
   const std::int64_t boundary = floor_to(std::ssize(cached) * block, grid);
@@ -96,12 +96,12 @@ LostHit AlignRequestCache::why_lost(RequestId id, std::int64_t reused_tokens, st
 }
 
 /// The row of each group begins with the block of the hit.
-void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
+void HashColumns::begin(RequestId id, std::int64_t tokens) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Row& row = row_of(id, g);
     const std::int64_t size = blocks_[g].block_size();
     const std::int32_t column = seed_column(tokens, size);
-    states_.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
+    book_.states.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
     if (tokens == 0) continue;
     const BlockId block = find_state(id, blocks_[g], tokens);
     blocks_[g].retain(block);
@@ -114,7 +114,7 @@ void AlignRequestCache::begin(RequestId id, std::int64_t tokens) {
   }
 }
 
-bool AlignRequestCache::reserve(RequestId request, std::int64_t upto) {
+bool HashColumns::reserve(RequestId request, std::int64_t upto) {
   if (!kv_.reserve(request, upto)) return false;
   const bool window = options_.align_mode == AlignMode::align;
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
@@ -126,20 +126,20 @@ bool AlignRequestCache::reserve(RequestId request, std::int64_t upto) {
 }
 
 /// A window that was made for a longer pass has no columns for a shorter one.
-void AlignRequestCache::unplace(Pass& pass) {
+void HashColumns::unplace(Pass& pass) {
   if (options_.align_mode != AlignMode::align) return;
   for (std::size_t i = 0; i < pass.rows.size(); ++i)
     for (std::size_t g = 0; g < blocks_.size() && pass.is_busy(i); ++g) shrink_window(pass.rows[i].request, g);
 }
 
-void AlignRequestCache::shrink_window(RequestId request, std::size_t group) {
+void HashColumns::shrink_window(RequestId request, std::size_t group) {
   scratch_.clear();
   row_of(request, group).window.undo_grow(scratch_);
   blocks_[group].release(scratch_);
 }
 
 /// What lies below the committed state is released: an outstanding pass may still read that state itself.
-bool AlignRequestCache::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
+bool HashColumns::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
   ColumnTable& window = row_of(request, group).window;
   scratch_.clear();
   window.release(record(request).computed, scratch_);
@@ -150,7 +150,7 @@ bool AlignRequestCache::grow_window(RequestId request, std::size_t group, std::i
   return true;
 }
 
-bool AlignRequestCache::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
+bool HashColumns::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
   std::vector<std::int32_t>& ids = row_of(request, group).ids;
   const auto needed =
       static_cast<std::size_t>(table_columns(options_.align_mode, upto, blocks_[group].block_size(), options_.drafts));
@@ -161,7 +161,7 @@ bool AlignRequestCache::grow_row(RequestId request, std::size_t group, std::int6
   return true;
 }
 
-void AlignRequestCache::place(Pass& pass, std::size_t index) {
+void HashColumns::place(Pass& pass, std::size_t index) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     const std::size_t first = pass.saves.size();
     if (options_.align_mode == AlignMode::align)
@@ -170,33 +170,32 @@ void AlignRequestCache::place(Pass& pass, std::size_t index) {
       place_all(pass, index, g);
     else
       place_none(pass, index, g);
-    pass.save_ranges[index * groups_ + g] = {first, pass.saves.size()};
+    pass.save_ranges[index * book_.groups + g] = {first, pass.saves.size()};
   }
 }
 
 /// A pass is placed behind another one only if that is quiet: it keeps one token of each row.
-AlignRequestCache::Running AlignRequestCache::running_before(const Pass& pass, const RowPlan& row,
-                                                             std::size_t group) const {
-  const Pass* earlier = passes_.earlier(pass, row.request);
+HashColumns::Running HashColumns::running_before(const Pass& pass, const RowPlan& row, std::size_t group) const {
+  const Pass* earlier = book_.passes.earlier(pass, row.request);
   if (earlier != nullptr) {
     const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
     if (earlier->is_busy(at)) return running_after(*earlier, at, group, 1);
   }
-  const RowState& state = states_.of(row.request)[group];
+  const RowState& state = book_.states.of(row.request)[group];
   return {.column = state.read_column, .bias = state.read_bias};
 }
 
 /// Modes none and all. What all mode does not remember is found where a pass without drafts leaves it.
-AlignRequestCache::Running AlignRequestCache::running_after(const Pass& pass, std::size_t index, std::size_t group,
-                                                            std::int32_t sampled) const {
+HashColumns::Running HashColumns::running_after(const Pass& pass, std::size_t index, std::size_t group,
+                                                std::int32_t sampled) const {
   const RowPlan& row = pass.rows[index];
-  const std::int32_t column = pass.columns[index * groups_ + group];
+  const std::int32_t column = pass.columns[index * book_.groups + group];
   const std::int32_t bias = accepted_bias(accepted_after_sampling(sampled));
   if (column >= 0) return {.column = column, .bias = bias};
   return {.column = all_mode_fallback_column(row.start + row.tokens, blocks_[group].block_size())};
 }
 
-void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t group) {
+void HashColumns::place_window(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
@@ -207,43 +206,43 @@ void AlignRequestCache::place_window(Pass& pass, std::size_t index, std::size_t 
     const SlotCopy moved = resolve_column_copy(ids.data(), count, step.src_column, step.column, step.bias).copy;
     if (moved.dst_slot > null_block && !pass.inserts) pass.copies[group].push_back(moved);
   }
-  pass.columns[index * groups_ + group] = step.column;
-  pass.states[index * groups_ + group] = {.slots = ids,
-                                          .read_column = row.start > 0 ? step.column : -1,
-                                          .read_bias = accepted_bias(step.accepted),
-                                          .write_column = step.column};
+  pass.columns[index * book_.groups + group] = step.column;
+  pass.states[index * book_.groups + group] = {.slots = ids,
+                                               .read_column = row.start > 0 ? step.column : -1,
+                                               .read_bias = accepted_bias(step.accepted),
+                                               .write_column = step.column};
   const std::int64_t end = row.start + row.tokens;
   pass.quiet &= !align_post_step_running(end, neutral_accepted, step.column, size).moves_bytes;
 }
 
-void AlignRequestCache::place_all(Pass& pass, std::size_t index, std::size_t group) {
+void HashColumns::place_all(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
   const std::int64_t size = blocks_[group].block_size();
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   const Running before = running_before(pass, row, group);
   const std::int64_t end = row.start + row.tokens;
   const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
-  pass.columns[index * groups_ + group] = window;
-  pass.states[index * groups_ + group] = {.slots = ids,
-                                          .read_column = row.start > 0 ? before.column : -1,
-                                          .read_bias = before.bias,
-                                          .write_column = row.drafts > 0 ? window : seed_column(end, size)};
+  pass.columns[index * book_.groups + group] = window;
+  pass.states[index * book_.groups + group] = {.slots = ids,
+                                               .read_column = row.start > 0 ? before.column : -1,
+                                               .read_bias = before.bias,
+                                               .write_column = row.drafts > 0 ? window : seed_column(end, size)};
   const bool saves = row.drafts == 0 && !pass.inserts;
   for (std::int64_t at = floor_to(row.start, size) + size; saves && at < end; at += size)
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
                           .slot = SlotId{ids[static_cast<std::size_t>(at / size) - 1]}});
 }
 
-void AlignRequestCache::place_none(Pass& pass, std::size_t index, std::size_t group) {
+void HashColumns::place_none(Pass& pass, std::size_t index, std::size_t group) {
   const RowPlan& row = pass.rows[index];
-  pass.columns[index * groups_ + group] = 0;
-  pass.states[index * groups_ + group] = {.slots = slots_of(row.request, group),
-                                          .read_column = row.start > 0 ? 0 : -1,
-                                          .read_bias = running_before(pass, row, group).bias,
-                                          .write_column = 0};
+  pass.columns[index * book_.groups + group] = 0;
+  pass.states[index * book_.groups + group] = {.slots = slots_of(row.request, group),
+                                               .read_column = row.start > 0 ? 0 : -1,
+                                               .read_bias = running_before(pass, row, group).bias,
+                                               .write_column = 0};
 }
 
-void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
+void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
   const std::int64_t computed = record(row.request).computed;
   const bool full = kv_.fills_block(row.request, computed);
@@ -254,7 +253,7 @@ void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
       running = settle_window(pass, index, g, sampled);
     else if (options_.align_mode == AlignMode::all)
       settle_all(pass, index, g, sampled);
-    RowState& state = states_.of(row.request)[g];
+    RowState& state = book_.states.of(row.request)[g];
     state.read_column = state.write_column = running.column;
     state.read_bias = running.bias;
     if (full && options_.align_mode != AlignMode::none) publish_states(row, g);
@@ -262,21 +261,21 @@ void AlignRequestCache::settle(Pass& pass, std::size_t index, std::int32_t sampl
 }
 
 /// The running state stays in its column until a token goes into the next one. Before that, a block of KV becomes full.
-std::int64_t AlignRequestCache::quiet_until(RequestId request) const {
+std::int64_t HashColumns::quiet_until(RequestId request) const {
   if (options_.align_mode != AlignMode::align) return 0;
   const std::int64_t computed = record(request).computed;
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
-    const std::int32_t column = states_.of(request)[g].read_column;
+    const std::int32_t column = book_.states.of(request)[g].read_column;
     const bool stays = column == floor_div(computed, blocks_[g].block_size());
     if (!stays || row_of(request, g).window.released_columns() < column) return 0;
   }
   return floor_to(computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
 
-AlignRequestCache::Running AlignRequestCache::settle_window(const Pass& pass, std::size_t index, std::size_t group,
-                                                            std::int32_t sampled) {
+HashColumns::Running HashColumns::settle_window(const Pass& pass, std::size_t index, std::size_t group,
+                                                std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
-  const std::int32_t column = pass.columns[index * groups_ + group];
+  const std::int32_t column = pass.columns[index * book_.groups + group];
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   PublicationCheck& publication = blocks_[group].publication();
   const std::int32_t accepted = accepted_after_sampling(sampled);
@@ -291,16 +290,16 @@ AlignRequestCache::Running AlignRequestCache::settle_window(const Pass& pass, st
                                               step.dst_column, step.bias)
                               .copy;
     if (kept.dst_slot > null_block) {
-      after_[group].copies.push_back(kept);
+      book_.after[group].copies.push_back(kept);
       publication.copied(kept);
     }
   }
   return {.column = column, .bias = accepted_bias(step.accepted)};
 }
 
-void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
+void HashColumns::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
   const RowPlan& row = pass.rows[index];
-  const std::size_t at = index * groups_ + group;
+  const std::size_t at = index * book_.groups + group;
   const std::span<const std::int32_t> ids = slots_of(row.request, group);
   PublicationCheck& publication = blocks_[group].publication();
   const auto column = static_cast<std::size_t>(pass.states[at].write_column);
@@ -315,7 +314,7 @@ void AlignRequestCache::settle_all(const Pass& pass, std::size_t index, std::siz
 }
 
 /// The boundaries that the row passed, if their blocks hold what they must.
-void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
+void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
   StateBlocks& blocks = blocks_[group];
   const std::int64_t size = blocks.block_size();
   const std::int64_t computed = record(row.request).computed;
@@ -326,17 +325,17 @@ void AlignRequestCache::publish_states(const RowPlan& row, std::size_t group) {
     if (block.value() == null_block) continue;
     const auto at = static_cast<std::size_t>(boundary / options_.block_size_tokens) - 1;
     if (!blocks.publish(block, hashes.keys()[at], hashes.prefixes()[at], boundary)) continue;
-    ++published_;
+    ++book_.published;
     kv_.note_state(row.request, at);
   }
 }
 
-bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
-                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+bool HashColumns::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                               std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   kv_.hold_cached(id, static_cast<std::size_t>(std::min(cached_tokens, tokens) / options_.block_size_tokens));
   if (!kv_.reserve(id, tokens)) return false;
-  const std::span loading = std::span(loading_).subspan(id.index() * groups_, groups_);
-  for (std::size_t g = 0; g < groups_; ++g) {
+  const std::span loading = std::span(loading_).subspan(id.index() * book_.groups, book_.groups);
+  for (std::size_t g = 0; g < book_.groups; ++g) {
     if (slots.empty() ? hold_state(id, g, tokens) : blocks_[g].take(loading.subspan(g, 1))) continue;
     while (g-- > 0) release_loading(id, g);
     return false;
@@ -349,27 +348,27 @@ bool AlignRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
 }
 
 /// The state after `tokens` tokens is on the device, and stays until the load of its KV has ended.
-bool AlignRequestCache::hold_state(RequestId id, std::size_t group, std::int64_t tokens) {
+bool HashColumns::hold_state(RequestId id, std::size_t group, std::int64_t tokens) {
   const BlockId block = find_state(id, blocks_[group], tokens);
   if (!block.valid()) return false;
   blocks_[group].retain(block);
-  loading_[id.index() * groups_ + group] = block;
+  loading_[id.index() * book_.groups + group] = block;
   return true;
 }
 
-void AlignRequestCache::release_loading(RequestId id, std::size_t group) {
-  BlockId& block = loading_[id.index() * groups_ + group];
+void HashColumns::release_loading(RequestId id, std::size_t group) {
+  BlockId& block = loading_[id.index() * book_.groups + group];
   blocks_[group].release({&block, 1});
   block = BlockId{null_block};
 }
 
-void AlignRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
   if (done) {
     kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
     const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
     const GrowingHashes& hashes = kv_.hashes(id);
-    for (std::size_t g = 0; g < groups_; ++g) {
-      const BlockId block = loading_[id.index() * groups_ + g];
+    for (std::size_t g = 0; g < book_.groups; ++g) {
+      const BlockId block = loading_[id.index() * book_.groups + g];
       blocks_[g].publication().wrote(block, tokens);
       static_cast<void>(blocks_[g].publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens));
       kv_.note_state(id, at);
@@ -377,15 +376,16 @@ void AlignRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
     release_rows(id);
     begin(id, tokens);
   }
-  for (std::size_t g = 0; g < groups_; ++g) release_loading(id, g);
+  for (std::size_t g = 0; g < book_.groups; ++g) release_loading(id, g);
+  return SlotId{};
 }
 
-void AlignRequestCache::close(RequestId id, RequestEnd, const ReuseHint&) {
+void HashColumns::close(RequestId id, RequestEnd, const ReuseHint&) {
   release_rows(id);
   kv_.end(id);
 }
 
-void AlignRequestCache::release_rows(RequestId id) {
+void HashColumns::release_rows(RequestId id) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     Row& row = row_of(id, g);
     scratch_.clear();
@@ -397,27 +397,27 @@ void AlignRequestCache::release_rows(RequestId id) {
   }
 }
 
-void AlignRequestCache::forget_all() {
+void HashColumns::forget_all() {
   kv_.reset();
   for (StateBlocks& blocks : blocks_) blocks.reset();
 }
 
-PromptChunk AlignRequestCache::split(const Record& record, std::int64_t start, std::int64_t tokens) const {
-  if (options_.align_mode != AlignMode::align) return RequestBook::split(record, start, tokens);
+PromptChunk HashColumns::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
+  if (options_.align_mode != AlignMode::align) return RequestIndex::split(record, start, tokens);
   const ChunkRequest wanted{
       .start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
   const std::int64_t block = blocks_.back().block_size();
   return {.tokens = split_chunk(wanted, block), .least_budget = least_chunk(wanted, block)};
 }
 
-void AlignRequestCache::check_index() const {
+void HashColumns::check() const {
   kv_.pool().check_invariants();
   for (const StateBlocks& blocks : blocks_) blocks.check_invariants();
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     rows_[i].window.check_invariants();
-    const RequestId request{static_cast<std::int32_t>(i / groups_)};
-    const RowState& state = states_.of(request)[i % groups_];
-    require_invariant(state.read_bias >= 0 && state.read_bias <= options_.drafts, "AlignRequestCache",
+    const RequestId request{static_cast<std::int32_t>(i / book_.groups)};
+    const RowState& state = book_.states.of(request)[i % book_.groups];
+    require_invariant(state.read_bias >= 0 && state.read_bias <= options_.drafts, "HashColumns",
                       "a bias is not in [0, drafts]");
   }
 }

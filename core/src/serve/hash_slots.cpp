@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serve/slots_request_cache.hpp"
+#include "serve/hash_slots.hpp"
 
 #include <stateport/core/model/error.hpp>
 
@@ -17,7 +17,7 @@ StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestC
 
 }  // namespace
 
-SlotAllocatorOptions SlotsRequestCache::allocator_options() {
+SlotAllocatorOptions HashSlots::allocator_options() {
   SlotAllocatorOptions allocator{.kv_follows = options_.budget_bytes > 0};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
@@ -28,39 +28,39 @@ SlotAllocatorOptions SlotsRequestCache::allocator_options() {
   return allocator;
 }
 
-SlotsRequestCache::SlotsRequestCache(const RequestCacheOptions& options)
-    : RequestBook(options),
-      kv_(options, news_),
-      slots_(checkpoint_slots(options)),
+HashSlots::HashSlots(RequestBook& book)
+    : RequestIndex(book),
+      kv_(options_, book.news),
+      slots_(checkpoint_slots(options_)),
       allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
-               {.block_size_tokens = options.block_size_tokens, .layout_fingerprint = options.layout_fingerprint}),
-      requests_(static_cast<std::size_t>(options.max_requests)),
+               {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = options_.layout_fingerprint}),
+      requests_(static_cast<std::size_t>(options_.max_requests)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
-      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
+      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
       noted_(static_cast<std::size_t>(kv_.pool().block_count()), 0),
       is_loading_(noted_.size(), 0) {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
-    if (!options.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
+    if (!options_.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].live = live.value();
   }
-  const std::size_t most = saves_max(options) + requests_.size();
+  const std::size_t most = saves_max(options_) + requests_.size();
   checkpoints_.reserve(most);
   blocks_.reserve(most);
   given_.reserve(most);
   to_tell_.reserve(requests_.size());
-  matched_.reserve(request_blocks(options));
-  passed_over_.reserve(request_blocks(options));
+  matched_.reserve(request_blocks(options_));
+  passed_over_.reserve(request_blocks(options_));
   kv_.pool().add_listener(*this);
 }
 
-SlotsRequestCache::~SlotsRequestCache() {
+HashSlots::~HashSlots() {
   kv_.pool().remove_listener(*this);
 }
 
-std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, const PromptNames& names) {
-  const Record& prompt = record(id);
+std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& names) {
+  const RequestRecord& prompt = record(id);
   const std::span<const BlockId> cached = kv_.match(id, prompt.tokens.all(), names);
   const GrowingHashes& hashes = kv_.hashes(id);
   matched_.resize(cached.size());
@@ -75,15 +75,18 @@ std::optional<RequestBook::Opened> SlotsRequestCache::open(RequestId id, const P
              .hit_tokens = match.skip_tokens,
              .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
              .known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens};
-  if (request.pinned.valid()) ages_.reused(request.pinned, now_s_);
-  states_.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
-  return Opened{.reused_tokens = match.skip_tokens, .cached_tokens = request.cached_tokens, .lost = match.lost};
+  if (request.pinned.valid()) book_.ages.reused(request.pinned, book_.now_s);
+  book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
+  return OpenedPrompt{.reused_tokens = match.skip_tokens,
+                      .cached_tokens = request.cached_tokens,
+                      .lost = match.lost,
+                      .hit = request.pinned};
 }
 
 /// A request that holds blocks makes them the most recent, and their states with them. A state is only as recent as the
 /// request that last continued from it, so those that this one passes over keep their place. So does the block where
 /// the prompt merely continues a cached one: a state made there is superseded at once by the one at the end.
-void SlotsRequestCache::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
+void HashSlots::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
   BlockPool& pool = kv_.pool();
   const auto blocks = std::span(matched_).first(static_cast<std::size_t>(matched));
   passed_over_.clear();
@@ -97,7 +100,7 @@ void SlotsRequestCache::begin(RequestId id, std::int32_t matched, std::int32_t h
   for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
 }
 
-PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
+PromptCheckpoints HashSlots::placement_of(RequestId id) const {
   const Request& request = requests_[id.index()];
   return {.placement = options_.placement,
           .block = options_.block_size_tokens,
@@ -107,7 +110,7 @@ PromptCheckpoints SlotsRequestCache::placement_of(RequestId id) const {
           .scan_step = scan_step(options_)};
 }
 
-void SlotsRequestCache::place(Pass& pass, std::size_t index) {
+void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
   if (!record(row.request).begun) {
@@ -123,7 +126,7 @@ void SlotsRequestCache::place(Pass& pass, std::size_t index) {
   pass.quiet &= !ends_on_checkpoint(pass, row);
 }
 
-void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
+void HashSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
   if ((at - row.start) % scan_step(options_) != 0) return;
   pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
                         .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
@@ -132,7 +135,7 @@ void SlotsRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) co
 
 /// By default: where the request leaves the shared prefix, the last full block of the prompt, and the start of the last
 /// block that the pass touches.
-void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
+void HashSlots::plan_saves(Pass& pass, const RowPlan& row) {
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t end = row.start + row.tokens;
   if (options_.placement != CheckpointPlacement::passes) {
@@ -153,7 +156,7 @@ void SlotsRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
   }
 }
 
-bool SlotsRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
+bool HashSlots::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
   const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
   if (pass.inserts) return true;
@@ -166,11 +169,11 @@ bool SlotsRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row)
          end == requests_[row.request.index()].cached_tokens || scan_step(options_) == 0;
 }
 
-void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
+void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
-  states_.of(row.request)[0].read_column = 0;
+  book_.states.of(row.request)[0].read_column = 0;
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
@@ -188,24 +191,24 @@ void SlotsRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
 }
 
 /// Whatever a request does inside a block concerns nobody else.
-std::int64_t SlotsRequestCache::quiet_until(RequestId request) const {
+std::int64_t HashSlots::quiet_until(RequestId request) const {
   return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
 
 /// One of the states that the steps passed may be a checkpoint.
-void SlotsRequestCache::settle_decode(const RowPlan& row) {
+void HashSlots::settle_decode(const RowPlan& row) {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   if (every == 0) return;
   const std::int64_t at = floor_to(record(row.request).computed, every);
   if (at <= row.start) return;
   note(row.request, at,
        {.source = Source::step,
-        .row = static_cast<std::int32_t>(after_[0].steps.size()) - 1,
+        .row = static_cast<std::int32_t>(book_.after[0].steps.size()) - 1,
         .step = static_cast<std::int32_t>(at - row.start) - 1});
 }
 
 /// `checkpoint` is the state of the request after `tokens` tokens, whole blocks.
-void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
+void HashSlots::note(RequestId request, std::int64_t tokens, Checkpoint checkpoint) {
   const auto index = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
   checkpoint.block = kv_.blocks(request)[index];
   checkpoint.tag = tag_of(kv_.hashes(request), tokens, options_);
@@ -217,7 +220,7 @@ void SlotsRequestCache::note(RequestId request, std::int64_t tokens, Checkpoint 
   blocks_.push_back(checkpoint.block);
 }
 
-void SlotsRequestCache::publish(Pass&) {
+void HashSlots::publish(Pass&) {
   if (!checkpoints_.empty()) {
     const std::size_t wanted = checkpoints_.size();
     given_.resize(wanted);
@@ -227,8 +230,8 @@ void SlotsRequestCache::publish(Pass&) {
       given_.resize(blocks_.size());
       allocator_.allocate(blocks_, given_);
     }
-    dropped_ += static_cast<std::int32_t>(wanted - blocks_.size());
-    published_ = static_cast<std::int32_t>(blocks_.size());
+    book_.dropped += static_cast<std::int32_t>(wanted - blocks_.size());
+    book_.published = static_cast<std::int32_t>(blocks_.size());
     for (std::size_t i = 0; i < checkpoints_.size(); ++i) store(checkpoints_[i], given_[i]);
     checkpoints_.clear();
     blocks_.clear();
@@ -239,7 +242,7 @@ void SlotsRequestCache::publish(Pass&) {
 }
 
 /// The last ones, of a row the deepest; those whose block has a slot need none.
-void SlotsRequestCache::keep_what_fits(std::int64_t available) {
+void HashSlots::keep_what_fits(std::int64_t available) {
   std::size_t first = checkpoints_.size();
   for (std::size_t i = checkpoints_.size(); i-- > 0;)
     if (allocator_.has_state(checkpoints_[i].block) || available-- > 0) checkpoints_[--first] = checkpoints_[i];
@@ -248,8 +251,8 @@ void SlotsRequestCache::keep_what_fits(std::int64_t available) {
   for (const Checkpoint& checkpoint : checkpoints_) blocks_.push_back(checkpoint.block);
 }
 
-void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
-  After& copies = after_[0];
+void HashSlots::store(const Checkpoint& checkpoint, SlotId slot) {
+  RequestBook::After& copies = book_.after[0];
   switch (checkpoint.source) {
     case Source::scratch:
       copies.from_scratch.push_back(SlotCopy::whole(checkpoint.from, slot));
@@ -268,11 +271,11 @@ void SlotsRequestCache::store(const Checkpoint& checkpoint, SlotId slot) {
 }
 
 /// The state of this block lies in its slot.
-void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
+void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   const BlockHash hash = kv_.pool().hash(block);
   // The state of another prefix with the same key cannot be found any more.
   if (const BlockId before = allocator_.find(hash); before.valid() && published_slot_[before.index()].valid()) {
-    news_.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
+    book_.news.state_removed(0, state_prefix_[published_slot_[before.index()].index()]);
     published_slot_[before.index()] = {};
   }
   allocator_.withdraw(block);
@@ -280,16 +283,16 @@ void SlotsRequestCache::make_findable(BlockId block, const StateTag& tag, SlotId
   allocator_.register_hashes({&block, 1}, {&hash, 1});
   published_slot_[block.index()] = slot;
   state_prefix_[slot.index()] = tag.prefix;
-  ages_.made(slot, now_s_);
-  news_.state_stored(0, tag.prefix, tag.token_count, slot);
+  book_.ages.made(slot, book_.now_s);
+  book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
 
-void SlotsRequestCache::note_cached(RequestId id, std::int64_t tokens) {
+void HashSlots::note_cached(RequestId id, std::int64_t tokens) {
   requests_[id.index()].cached_tokens = tokens;
 }
 
-bool SlotsRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
-                                     std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                             std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   if (!kv_.reserve(id, tokens)) return false;
   const auto blocks = kv_.blocks(id);
   const auto first = static_cast<std::size_t>(cached_tokens / options_.block_size_tokens);
@@ -303,7 +306,7 @@ bool SlotsRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int
   return true;
 }
 
-void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   Request& request = requests_[id.index()];
   const SlotId slot = std::exchange(request.loading, SlotId{});
   const auto last = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
@@ -311,7 +314,8 @@ void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   is_loading_[block.index()] = 0;
   if (!done) {
     allocator_.unpin(slot);
-    return allocator_.invalidate(block);
+    allocator_.invalidate(block);
+    return SlotId{};
   }
   // Another request may have stored the block meanwhile. If that has a state, or is to get one, the slot is this
   // request's alone, and free when the request has begun.
@@ -326,19 +330,20 @@ void SlotsRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   request.hit_tokens = tokens;
   request.known_tokens = std::max(request.known_tokens, tokens);
   if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
-  states_.of(id)[0].read_column = 0;
+  book_.states.of(id)[0].read_column = 0;
+  return slot;
 }
 
 /// The state that was published in the slot of this block is gone.
-void SlotsRequestCache::lose_state(BlockId block) {
+void HashSlots::lose_state(BlockId block) {
   const SlotId slot = published_slot_[block.index()];
   if (!slot.valid()) return;
-  news_.state_removed(0, state_prefix_[slot.index()]);
-  ages_.lost(slot, now_s_);
+  book_.news.state_removed(0, state_prefix_[slot.index()]);
+  book_.ages.lost(slot, book_.now_s);
   published_slot_[block.index()] = {};
 }
 
-void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
+void HashSlots::on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash>) {
   for (const BlockId block : blocks) {
     lost_with_blocks_ += published_slot_[block.index()].valid();
     lose_state(block);
@@ -346,7 +351,7 @@ void SlotsRequestCache::on_blocks_deregistered(std::span<const BlockId> blocks, 
 }
 
 /// The request runs on behind its prompt.
-void SlotsRequestCache::tell_prompt(RequestId id) {
+void HashSlots::tell_prompt(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t prompt = record(id).prompt_tokens;
@@ -356,11 +361,11 @@ void SlotsRequestCache::tell_prompt(RequestId id) {
                                          .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
                                          .tokens = prompt + 1,
                                          .hint = record(id).hint},
-                                        now_s_);
+                                        book_.now_s);
 }
 
 /// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
-void SlotsRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
+void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
   const auto hashes = kv_.hashes(id).keys().first(full);
@@ -372,10 +377,10 @@ void SlotsRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
       {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / options_.block_size_tokens),
        .past = request.past,
        .hint = hint},
-      now_s_);
+      book_.now_s);
 }
 
-void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
+void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
@@ -394,7 +399,7 @@ void SlotsRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hin
 
 /// Gives the states that the request made or continued from ticks of their own, the deepest first, so that their order
 /// never depends on block ids.
-void SlotsRequestCache::order_uses(RequestId id) {
+void HashSlots::order_uses(RequestId id) {
   BlockPool& pool = kv_.pool();
   const Request& request = requests_[id.index()];
   const std::span<const BlockId> blocks = kv_.blocks(id);
@@ -410,7 +415,7 @@ void SlotsRequestCache::order_uses(RequestId id) {
 }
 
 /// The states are what is chosen from: KV goes as soon as no state needs it, since no request can continue from it.
-void SlotsRequestCache::keep_to_budget() {
+void HashSlots::keep_to_budget() {
   const auto used_bytes = [this] {
     const CacheUsage now = usage();
     return options_.memory.of(now.kv_tokens, now.states);
@@ -424,7 +429,7 @@ void SlotsRequestCache::keep_to_budget() {
 }
 
 /// If no state and no request needs this block it goes, and those before it, up to one that is needed.
-void SlotsRequestCache::drop_useless(BlockId block) {
+void HashSlots::drop_useless(BlockId block) {
   BlockPool& pool = kv_.pool();
   const auto useless = [&] {
     return block.valid() && pool.ref_count(block) == 0 && !pool.is_free(block) && pool.child_count(block) == 0 &&
@@ -434,12 +439,12 @@ void SlotsRequestCache::drop_useless(BlockId block) {
     const BlockId before = pool.parent(block);
     pool.set_last_use({&block, 1}, 0);  // no block that a request used has this tick, so that this one goes first
     const bool gone = pool.evict(1);
-    require_invariant(gone && pool.is_free(block), "SlotsRequestCache", "another block went than the useless one");
+    require_invariant(gone && pool.is_free(block), "HashSlots", "another block went than the useless one");
     block = before;
   }
 }
 
-CacheUsage SlotsRequestCache::usage() const noexcept {
+CacheUsage HashSlots::usage() const noexcept {
   return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
           .states = slots_.capacity_slots() - slots_.free_slots() -
                     (options_.separate_checkpoints ? 0 : options_.max_requests),
@@ -447,13 +452,13 @@ CacheUsage SlotsRequestCache::usage() const noexcept {
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }
 
-void SlotsRequestCache::forget_all() {
+void HashSlots::forget_all() {
   std::ranges::fill(published_slot_, SlotId{});
   allocator_.reset();
   kv_.reset();
 }
 
-void SlotsRequestCache::check_index() const {
+void HashSlots::check() const {
   kv_.pool().check_invariants();
   slots_.check_invariants();
   allocator_.check_invariants();
@@ -461,14 +466,14 @@ void SlotsRequestCache::check_index() const {
   for (std::int32_t slot = 0; slot < slots_.capacity_slots(); ++slot)
     if (!slots_.is_free(SlotId{slot})) pins += slots_.lock_count(SlotId{slot});
   for (const Request& request : requests_) pins -= request.pinned.valid() + request.loading.valid();
-  require_invariant(pins == 0, "SlotsRequestCache", "a slot is pinned by no request");
+  require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
     require_invariant(options_.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
-                      "SlotsRequestCache", "a live slot has another owner");
+                      "HashSlots", "a live slot has another owner");
     if (!record(id).running) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;
-    require_invariant(held >= record(id).computed, "SlotsRequestCache", "a request computed more than it holds");
+    require_invariant(held >= record(id).computed, "HashSlots", "a request computed more than it holds");
   }
 }
 

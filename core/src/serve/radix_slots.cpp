@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serve/tree_request_cache.hpp"
+#include "serve/radix_slots.hpp"
 
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
@@ -29,6 +29,11 @@ bool has_state(const PrefixTree& tree, std::span<const Token> tokens, const Name
   return tree.peek(tokens, name_space).tokens == std::ssize(tokens);
 }
 
+/// Somebody hears what the tree holds.
+bool tells(const RequestCacheOptions& options) {
+  return options.events || options.tiers.enabled();
+}
+
 /// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
 bool spares_last_request(EvictionOrder order) {
   return order != EvictionOrder::hix;
@@ -36,57 +41,56 @@ bool spares_last_request(EvictionOrder order) {
 
 }  // namespace
 
-TreeRequestCache::TreeRequestCache(const RequestCacheOptions& options)
-    : RequestBook(options),
-      hasher_(options),
+RadixSlots::RadixSlots(RequestBook& book)
+    : RequestIndex(book),
+      hasher_(options_),
       tree_([&] {
-        PrefixTree::Options tree{.page_size = options.block_size_tokens,
-                                 .slots = checkpoint_slots(options),
-                                 .chunk_size = std::max(options.scan_alignment_tokens, 1),
-                                 .layout_fingerprint = options.layout_fingerprint,
-                                 .eviction = options.eviction,
-                                 .eviction_options = options.eviction_options,
-                                 .memory = options.memory,
-                                 .position_tokens = options.position_tokens,
-                                 .kv_indices = options.kv_tokens + options.block_size_tokens,
-                                 .hash_seed = options.hash_seed,
-                                 .kv_event_hash = options.hash,
-                                 .kv_event_hash_seed = options.hash_seed};
-        if (options.events || options.tiers.enabled())
-          tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
+        PrefixTree::Options tree{.page_size = options_.block_size_tokens,
+                                 .slots = checkpoint_slots(options_),
+                                 .chunk_size = std::max(options_.scan_alignment_tokens, 1),
+                                 .layout_fingerprint = options_.layout_fingerprint,
+                                 .eviction = options_.eviction,
+                                 .eviction_options = options_.eviction_options,
+                                 .memory = options_.memory,
+                                 .position_tokens = options_.position_tokens,
+                                 .kv_indices = options_.kv_tokens + options_.block_size_tokens,
+                                 .hash_seed = options_.hash_seed,
+                                 .kv_event_hash = options_.hash,
+                                 .kv_event_hash_seed = options_.hash_seed};
+        if (tells(options_)) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
         return tree;
       }()),
-      kv_(options.kv_tokens, options.block_size_tokens),
-      requests_(static_cast<std::size_t>(options.max_requests)),
-      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options))),
+      kv_(options_.kv_tokens, options_.block_size_tokens),
+      requests_(static_cast<std::size_t>(options_.max_requests)),
+      state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
       told_(state_prefix_.size(), 0) {
   freed_.slots.reserve(state_prefix_.size());
   freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
   for (Request& request : requests_) {
-    request.row.reserve(request_blocks(options) * static_cast<std::size_t>(options.block_size_tokens));
-    if (news_.on()) request.hashes = GrowingHashes(request_blocks(options));
+    request.row.reserve(request_blocks(options_) * static_cast<std::size_t>(options_.block_size_tokens));
+    if (tells(options_)) request.hashes = GrowingHashes(request_blocks(options_));
   }
 }
 
 /// What left the tree is free again.
-void TreeRequestCache::take_back(const Freed& freed) {
+void RadixSlots::take_back(const Freed& freed) {
   kv_.release(freed.kv);
   for (const SlotId slot : freed.slots) {
     ++evicted_states_;
-    ages_.lost(slot, now_s_);
+    book_.ages.lost(slot, book_.now_s);
     if (!told_[slot.index()]) continue;
     told_[slot.index()] = 0;
-    news_.state_removed(0, state_prefix_[slot.index()]);
+    book_.news.state_removed(0, state_prefix_[slot.index()]);
   }
 }
 
-void TreeRequestCache::evict(EvictDemand demand) {
+void RadixSlots::evict(EvictDemand demand) {
   freed_.clear();
   evicted_kv_tokens_ += tree_.evict(demand, freed_).tokens;
   take_back(freed_);
 }
 
-SlotId TreeRequestCache::take_slot() {
+SlotId RadixSlots::take_slot() {
   SlotId slot;
   if (checkpoint_slots_ >= options_.checkpoints) return slot;
   if (!tree_.allocate_slots({&slot, 1})) {
@@ -99,7 +103,7 @@ SlotId TreeRequestCache::take_slot() {
 
 /// Another request has made the state after `tokens` tokens, the deepest that the pass would save, and a slot for it
 /// would cost another state. The pass saves none then: one look at the tree decides for all of its checkpoints.
-bool TreeRequestCache::is_made(RequestId id, std::int64_t tokens) {
+bool RadixSlots::is_made(RequestId id, std::int64_t tokens) {
   if (tree_.slots().free_slots() > 0 || !has_state(tree_, record(id).tokens.first(tokens), name_space(id)))
     return false;
   requests_[id.index()].made_tokens = tokens;
@@ -107,23 +111,23 @@ bool TreeRequestCache::is_made(RequestId id, std::int64_t tokens) {
 }
 
 /// If the tree has the state after `tokens` tokens, the request reads the tree's KV up to there, and its own is free.
-void TreeRequestCache::share_kv(RequestId id, std::int64_t tokens) {
+void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
   if (tokens <= requests_[id.index()].protected_tokens ||
       !has_state(tree_, record(id).tokens.first(tokens), name_space(id)))
     return;
   static_cast<void>(donate(id, {}, tokens, {}));
 }
 
-void TreeRequestCache::return_slot(SlotId slot) {
+void RadixSlots::return_slot(SlotId slot) {
   tree_.release_slots({&slot, 1});
   --checkpoint_slots_;
 }
 
-std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, const PromptNames& names) {
+std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
   Request& request = requests_[id.index()];
-  const Record& prompt = record(id);
+  const RequestRecord& prompt = record(id);
   request.name_space = with_media(names);
-  tree_.set_time(now_s_);
+  tree_.set_time(book_.now_s);
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
@@ -148,15 +152,18 @@ std::optional<RequestBook::Opened> TreeRequestCache::open(RequestId id, const Pr
   request.made_tokens = 0;
   request.decoded.reset();
   request.hashes.clear();
-  states_.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
-  if (request.hit.slot.valid()) ages_.reused(request.hit.slot, now_s_);
+  book_.states.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
+  if (request.hit.slot.valid()) book_.ages.reused(request.hit.slot, book_.now_s);
   const std::optional<LostHit> lost = look_further(id);
-  return Opened{.reused_tokens = request.hit.tokens, .cached_tokens = request.cached_tokens, .lost = lost};
+  return OpenedPrompt{.reused_tokens = request.hit.tokens,
+                      .cached_tokens = request.cached_tokens,
+                      .lost = lost,
+                      .hit = request.hit.slot};
 }
 
 /// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
 /// same. Returns why not all is used.
-std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
+std::optional<LostHit> RadixSlots::look_further(RequestId id) {
   Request& request = requests_[id.index()];
   const PrefixMatch& hit = request.hit;
   request.cached_tokens = hit.walked_tokens;
@@ -168,7 +175,7 @@ std::optional<LostHit> TreeRequestCache::look_further(RequestId id) {
   return all.tokens > hit.tokens ? LostHit::too_few_tokens : all.lost;
 }
 
-bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
+bool RadixSlots::reserve(RequestId id, std::int64_t upto) {
   std::vector<KvIndex>& row = requests_[id.index()].row;
   if (upto <= std::ssize(row)) return true;
   const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
@@ -182,7 +189,7 @@ bool TreeRequestCache::reserve(RequestId id, std::int64_t upto) {
   return false;
 }
 
-void TreeRequestCache::place(Pass& pass, std::size_t index) {
+void RadixSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
   if (!record(row.request).begun) {
@@ -203,7 +210,7 @@ void TreeRequestCache::place(Pass& pass, std::size_t index) {
   pass.quiet &= !ends_on_checkpoint(pass, row);
 }
 
-void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
+void RadixSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) {
   const SlotId slot = take_slot();
   if (slot.valid())
     pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start), .slot = slot});
@@ -211,7 +218,7 @@ void TreeRequestCache::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
-PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
+PromptCheckpoints RadixSlots::placement_of(RequestId id) const {
   const Request& request = requests_[id.index()];
   return {.placement = options_.placement,
           .block = options_.block_size_tokens,
@@ -224,7 +231,7 @@ PromptCheckpoints TreeRequestCache::placement_of(RequestId id) const {
 
 /// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
 /// slot when the pass settles.
-void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
+void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
   if (options_.placement == CheckpointPlacement::passes) return save_per_pass(pass, row);
   const PromptCheckpoints placement = placement_of(row.request);
   const std::int64_t page = options_.block_size_tokens;
@@ -255,7 +262,7 @@ void TreeRequestCache::plan_saves(Pass& pass, const RowPlan& row) {
 }
 
 /// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
-void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
+void RadixSlots::save_per_pass(Pass& pass, const RowPlan& row) {
   const std::int64_t page = options_.block_size_tokens;
   const std::int64_t step = scan_step(options_);
   const std::int64_t end = row.start + row.tokens;
@@ -269,7 +276,7 @@ void TreeRequestCache::save_per_pass(Pass& pass, const RowPlan& row) {
   if (last > row.start) save(pass, row, last);
 }
 
-bool TreeRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
+bool RadixSlots::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
   const std::int64_t end = row.start + row.tokens;
   if (floor_to(end, options_.block_size_tokens) != end) return false;
   if (pass.inserts) return true;
@@ -277,17 +284,17 @@ bool TreeRequestCache::ends_on_checkpoint(const Pass& pass, const RowPlan& row) 
   return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
 
-void TreeRequestCache::unplace(Pass& pass) {
+void RadixSlots::unplace(Pass& pass) {
   for (const SlotId slot : pass.save_slots) return_slot(slot);
   pass.saves.clear();
   pass.save_slots.clear();
 }
 
-void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
+void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const RowPlan& row = pass.rows[index];
   Request& request = requests_[row.request.index()];
   const std::int64_t computed = record(row.request).computed;
-  states_.of(row.request)[0].read_column = 0;
+  book_.states.of(row.request)[0].read_column = 0;
   if (row.drafts > 0) return settle_steps(row);
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i) {
@@ -297,7 +304,7 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
     const bool spare = options_.spare_checkpoint_tokens > 0 && placement_of(row.request).wants_if_spare(at);
     if (donate(row.request, slot, at, {.spare = spare})) {
       --checkpoint_slots_;
-      if (save.in_scratch) after_[0].from_scratch.push_back(SlotCopy::whole(save.slot, slot));
+      if (save.in_scratch) book_.after[0].from_scratch.push_back(SlotCopy::whole(save.slot, slot));
     } else {
       return_slot(slot);
     }
@@ -307,12 +314,12 @@ void TreeRequestCache::settle(Pass& pass, std::size_t index, std::int32_t) {
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
   if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
-    after_[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
+    book_.after[0].copies.push_back(SlotCopy::whole(request.live, slot.value()));
 }
 
 /// Takes a slot for the state after `tokens` tokens and gives it to the tree. None: there is no room, or the tree has
 /// this state already; then nothing is to be copied.
-SlotId TreeRequestCache::publish_state(RequestId id, std::int64_t tokens) {
+SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   // Where room is short, the checkpoint that decoding left before this one goes first, if no other request holds it.
   if (request.decoded && tree_.slots().free_slots() == 0 && checkpoint_slots_ < options_.checkpoints &&
@@ -324,7 +331,7 @@ SlotId TreeRequestCache::publish_state(RequestId id, std::int64_t tokens) {
   }
   const SlotId slot = take_slot();
   if (!slot.valid()) {
-    ++dropped_;
+    ++book_.dropped;
     return slot;
   }
   const bool taken = donate(id, slot, tokens, {});
@@ -338,32 +345,32 @@ SlotId TreeRequestCache::publish_state(RequestId id, std::int64_t tokens) {
 }
 
 /// One of the states that the steps passed may be a checkpoint.
-void TreeRequestCache::settle_steps(const RowPlan& row) {
+void RadixSlots::settle_steps(const RowPlan& row) {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
   if (at <= row.start) return;
   const SlotId slot = publish_state(row.request, at);
   if (!slot.valid()) return;
-  StepCommit& step = after_[0].steps.back();
+  StepCommit& step = book_.after[0].steps.back();
   step.kept_step = static_cast<std::int32_t>(at - row.start) - 1;
   step.kept_slot = slot;
 }
 
 /// Decoding does nothing for the tree between two checkpoints.
-std::int64_t TreeRequestCache::quiet_until(RequestId request) const {
+std::int64_t RadixSlots::quiet_until(RequestId request) const {
   const std::int64_t every = options_.decode_checkpoint_tokens;
   return every > 0 ? floor_to(record(request).computed, every) + every : INT64_MAX;
 }
 
 /// The slots of rows whose request ended while the pass ran are free again. A state that this commit made may have been
 /// given up for a later one of it: no slot takes two copies.
-void TreeRequestCache::publish(Pass& pass) {
+void RadixSlots::publish(Pass& pass) {
   for (std::size_t i = 0; i < pass.rows.size() && !pass.saves.empty(); ++i) {
     if (pass.runs(i)) continue;
     const auto [first, end] = pass.save_ranges[i];
     for (std::size_t s = first; s < end; ++s) return_slot(pass.save_slots[s]);
   }
-  After& after = after_[0];
+  RequestBook::After& after = book_.after[0];
   std::erase_if(after.from_scratch, [&](const SlotCopy& saved) {
     const auto is_target = [&](SlotId slot) { return slot.value() == saved.dst_slot; };
     return std::ranges::any_of(after.copies, is_target, [](const SlotCopy& copy) { return SlotId{copy.dst_slot}; }) ||
@@ -373,7 +380,7 @@ void TreeRequestCache::publish(Pass& pass) {
 
 /// The state after `tokens` tokens, whole pages, is (or will be, in order of the stream) in `slot`; none: the tree has
 /// it. KV that the tree has too is free. True if the tree took the slot.
-bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, const Donation& donation) {
+bool RadixSlots::donate(RequestId id, SlotId slot, std::int64_t tokens, const Donation& donation) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
   const auto key = record(id).tokens.first(tokens);
@@ -400,36 +407,36 @@ bool TreeRequestCache::donate(RequestId id, SlotId slot, std::int64_t tokens, co
     request.protected_tokens = tokens;
   }
   if (inserted.state_exists || !slot.valid()) return false;
-  ++published_;
-  ages_.made(slot, now_s_);
-  if (!news_.on()) return true;
+  ++book_.published;
+  book_.ages.made(slot, book_.now_s);
+  if (!book_.news.on()) return true;
   const GrowingHashes& hashes = hashes_of(id, tokens);
   state_prefix_[slot.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
   told_[slot.index()] = 1;
-  news_.state_stored(0, state_prefix_[slot.index()], tokens, slot);
+  book_.news.state_stored(0, state_prefix_[slot.index()], tokens, slot);
   return true;
 }
 
-const GrowingHashes& TreeRequestCache::hashes_of(RequestId id, std::int64_t tokens) {
+const GrowingHashes& RadixSlots::hashes_of(RequestId id, std::int64_t tokens) {
   GrowingHashes& hashes = requests_[id.index()].hashes;
   hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}});
   return hashes;
 }
 
-void TreeRequestCache::note_cached(RequestId id, std::int64_t tokens) {
+void RadixSlots::note_cached(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   request.cached_tokens = tokens;
   const std::int64_t branching = floor_to(tokens, tree_.grid());
   if (branching > request.hit.tokens) request.hit.branching_position = branching;
 }
 
-std::int64_t TreeRequestCache::cached_now(RequestId id) {
+std::int64_t RadixSlots::cached_now(RequestId id) {
   return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), name_space(id)).walked_tokens;
 }
 
 /// The pages that the tree has, but not for the state of the hit, are taken twice until the load has ended.
-bool TreeRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
-                                    std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+bool RadixSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                              std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   Request& request = requests_[id.index()];
   // Since the lookup the tree may have given up what the hit does not need.
   const std::int64_t cached = std::min(cached_tokens, tokens);
@@ -448,7 +455,7 @@ bool TreeRequestCache::reserve_load(RequestId id, std::int64_t tokens, std::int6
   return true;
 }
 
-void TreeRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
+SlotId RadixSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   Request& request = requests_[id.index()];
   const SlotId slot = std::exchange(request.loading, SlotId{});
   if (done && donate(id, slot, tokens, {}))
@@ -456,15 +463,16 @@ void TreeRequestCache::end_load(RequestId id, std::int64_t tokens, bool done) {
   else
     return_slot(slot);
   request.cached.release();
-  if (!done) return;
+  if (!done) return SlotId{};
   const PromptPast past = request.hit.past;
   request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
   request.hit.past = past;
-  states_.of(id)[0].read_column = 0;
+  book_.states.of(id)[0].read_column = 0;
+  return request.hit.slot;
 }
 
 /// The request reads the tree's KV for its first `tokens` tokens from now on, and holds that path.
-void TreeRequestCache::hold_path(RequestId id, std::int64_t tokens) {
+void RadixSlots::hold_path(RequestId id, std::int64_t tokens) {
   Request& request = requests_[id.index()];
   const auto count = static_cast<std::size_t>(tokens);
   const PrefixMatch kept =
@@ -473,7 +481,7 @@ void TreeRequestCache::hold_path(RequestId id, std::int64_t tokens) {
   request.protected_tokens = kept.tokens;
 }
 
-void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
+void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   const std::int64_t computed = record(id).computed;
   const SlotId live{request.live};
@@ -481,7 +489,7 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
   bool live_donated = false;
   if (how != RequestEnd::aborted && record(id).begun) {
     // A pass that is under way may have changed the live state already.
-    const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !passes_.in_flight(id);
+    const bool ends_page = computed > 0 && computed % options_.block_size_tokens == 0 && !book_.passes.in_flight(id);
     if (ends_page && !options_.separate_checkpoints) {
       live_donated = donate(id, live, computed, {.ends = true, .hint = hint});
       kept = std::max(kept, computed);
@@ -506,12 +514,12 @@ void TreeRequestCache::close(RequestId id, RequestEnd how, const ReuseHint& hint
 }
 
 /// Donates a copy of the live state, which the request ends with. False: there is no slot.
-bool TreeRequestCache::keep_copy(RequestId id, const ReuseHint& hint) {
+bool RadixSlots::keep_copy(RequestId id, const ReuseHint& hint) {
   const SlotId slot = take_slot();
   if (!slot.valid()) return false;
   if (donate(id, slot, record(id).computed, {.ends = true, .hint = hint})) {
     --checkpoint_slots_;
-    end_copies_.push_back(SlotCopy::whole(requests_[id.index()].live, slot.value()));
+    book_.end_copies.push_back(SlotCopy::whole(requests_[id.index()].live, slot.value()));
   } else {
     return_slot(slot);
   }
@@ -520,7 +528,7 @@ bool TreeRequestCache::keep_copy(RequestId id, const ReuseHint& hint) {
 
 /// Nothing more is donated: the request ends at the last state that it left. A policy that learns is told, and the last
 /// checkpoint of decoding is as recent as the end.
-void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
+void RadixSlots::tell_end(RequestId id, const ReuseHint& hint) {
   if (options_.eviction != EvictionOrder::hix && !requests_[id.index()].decoded) return;
   const Request& request = requests_[id.index()];
   freed_.clear();
@@ -533,14 +541,14 @@ void TreeRequestCache::tell_end(RequestId id, const ReuseHint& hint) {
                freed_);
 }
 
-void TreeRequestCache::keep_to_budget() {
+void RadixSlots::keep_to_budget() {
   if (options_.budget_bytes == 0) return;
   const CacheUsage now = usage();
   const std::int64_t used_bytes = options_.memory.of(now.kv_tokens, now.states);
   if (used_bytes > options_.budget_bytes) evict({.bytes = used_bytes - options_.budget_bytes});
 }
 
-CacheUsage TreeRequestCache::usage() const noexcept {
+CacheUsage RadixSlots::usage() const noexcept {
   return {.kv_tokens = kv_.capacity() - kv_.available(),
           .states = tree_.sizes().total_states() + checkpoint_slots_,
           .evicted_kv_tokens = evicted_kv_tokens_,
@@ -548,10 +556,10 @@ CacheUsage TreeRequestCache::usage() const noexcept {
           .metadata_bytes = tree_.bookkeeping_bytes()};
 }
 
-void TreeRequestCache::on_kv_event(const KvEvent& event) {
+void RadixSlots::on_kv_event(const KvEvent& event) {
   if (event.kind == KvEvent::Kind::cleared) return;
   if (event.kind == KvEvent::Kind::removed) {
-    for (const BlockDigest& block : event.blocks) news_.kv_removed(block.prefix());
+    for (const BlockDigest& block : event.blocks) book_.news.kv_removed(block.prefix());
     return;
   }
   BlockDigest parent = event.parent;
@@ -560,12 +568,12 @@ void TreeRequestCache::on_kv_event(const KvEvent& event) {
   for (const BlockDigest& block : event.blocks) {
     const KvIndex kv = inserted_kv_[static_cast<std::size_t>(tokens)];
     tokens += page;
-    news_.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
+    book_.news.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
     parent = block;
   }
 }
 
-void TreeRequestCache::forget_all() {
+void RadixSlots::forget_all() {
   freed_.clear();
   tree_.reset(freed_);
   kv_.release(freed_.kv);
@@ -573,12 +581,12 @@ void TreeRequestCache::forget_all() {
   std::ranges::fill(told_, std::uint8_t{0});
 }
 
-KvRow TreeRequestCache::kv_of(RequestId request) const {
+KvRow RadixSlots::kv_of(RequestId request) const {
   return {.ids = requests_[request.index()].row, .tokens_per_id = 1};
 }
 
-void TreeRequestCache::check_index() const {
-  constexpr const char* structure = "TreeRequestCache";
+void RadixSlots::check() const {
+  constexpr const char* structure = "RadixSlots";
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const Request& request = requests_[i];
@@ -593,12 +601,12 @@ void TreeRequestCache::check_index() const {
   }
   std::size_t checkpoints = 0;
   for (const Request& request : requests_) checkpoints += std::size_t{request.loading.valid()};
-  for (std::size_t p = 0; p < passes_.size(); ++p) checkpoints += passes_.at(p).save_slots.size();
+  for (std::size_t p = 0; p < book_.passes.size(); ++p) checkpoints += book_.passes.at(p).save_slots.size();
   require_invariant(std::cmp_equal(checkpoints, checkpoint_slots_), structure, "a slot for a checkpoint is lost");
   const std::int64_t held = rows + tree_.sizes().total_tokens();
   require_invariant(kv_.available() + held == kv_.capacity(), structure, "KV is lost");
   const std::int64_t slots =
-      tree_.sizes().total_states() + checkpoint_slots_ + (options_.separate_checkpoints ? 0 : running_requests());
+      tree_.sizes().total_states() + checkpoint_slots_ + (options_.separate_checkpoints ? 0 : book_.running);
   require_invariant(tree_.slots().free_slots() + slots == tree_.slots().capacity_slots(), structure, "a slot is lost");
   kv_.check_invariants();
   tree_.check_invariants();

@@ -4,7 +4,7 @@
 #include <stateport/core/align/column_table.hpp>
 
 #include "serve/hashed_kv.hpp"
-#include "serve/request_book.hpp"
+#include "serve/request_index.hpp"
 #include "serve/state_blocks.hpp"
 
 #include <cstdint>
@@ -20,14 +20,13 @@ namespace stateport::detail {
 ///     align   a row is the running window and what lies below it until it is released; the state at each boundary that
 ///             a pass ends on or crosses gets a block of its own
 ///     all     a row has all blocks, and the pass itself writes the state at each boundary
-class AlignRequestCache final : public RequestBook {
+class HashColumns final : public RequestIndex {
  public:
-  explicit AlignRequestCache(const RequestCacheOptions& options);
+  explicit HashColumns(RequestBook& book);
 
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
- protected:
-  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
@@ -36,20 +35,17 @@ class AlignRequestCache final : public RequestBook {
   void publish(Pass&) override {}
   void close(RequestId request, RequestEnd how, const ReuseHint& hint) override;
   void forget_all() override;
-  [[nodiscard]] PromptChunk split(const Record& record, std::int64_t start, std::int64_t tokens) const override;
+  [[nodiscard]] PromptChunk split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const override;
   [[nodiscard]] KvRow kv_of(RequestId request) const override { return kv_.row(request); }
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const override;
-  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t group) const override {
-    return states_.of(request)[group].conv_source();
-  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
     return static_cast<std::int64_t>(kv_.cached_blocks(request)) * options_.block_size_tokens;
   }
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
-  void end_load(RequestId request, std::int64_t tokens, bool done) override;
-  void check_index() const override;
+  SlotId end_load(RequestId request, std::int64_t tokens, bool done) override;
+  void check() const override;
 
  private:
   /// Where a running state lies: `bias` tokens past the one of `column`.

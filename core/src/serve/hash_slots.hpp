@@ -7,7 +7,7 @@
 
 #include "serve/checkpoint_placement.hpp"
 #include "serve/hashed_kv.hpp"
-#include "serve/request_book.hpp"
+#include "serve/request_index.hpp"
 
 #include <array>
 #include <cstdint>
@@ -16,15 +16,14 @@
 namespace stateport::detail {
 
 /// RequestCache by block hash: requests run in live slots of their own; a KV block may have a checkpoint in another.
-class SlotsRequestCache final : public RequestBook, private BlockListener {
+class HashSlots final : public RequestIndex, private BlockListener {
  public:
-  explicit SlotsRequestCache(const RequestCacheOptions& options);
-  ~SlotsRequestCache() override;
+  explicit HashSlots(RequestBook& book);
+  ~HashSlots() override;
 
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
- protected:
-  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override { return kv_.reserve(request, upto); }
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass&) override {}
@@ -37,9 +36,6 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
-  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t) const override {
-    return requests_[request.index()].pinned;
-  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
   void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
@@ -47,8 +43,8 @@ class SlotsRequestCache final : public RequestBook, private BlockListener {
   }
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
-  void end_load(RequestId request, std::int64_t tokens, bool done) override;
-  void check_index() const override;
+  SlotId end_load(RequestId request, std::int64_t tokens, bool done) override;
+  void check() const override;
 
  private:
   struct Request {

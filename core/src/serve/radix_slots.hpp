@@ -6,7 +6,7 @@
 
 #include "serve/checkpoint_placement.hpp"
 #include "serve/hashed_kv.hpp"
-#include "serve/request_book.hpp"
+#include "serve/request_index.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -19,14 +19,13 @@ namespace stateport::detail {
 /// restores is evicted. Slots for checkpoints are taken when a pass is placed, or when it settles, at most
 /// options.checkpoints at a time, and donated to the tree when it settles. The live slot is donated at the end, if the
 /// request ends with a page: with separate_checkpoints a copy of it.
-class TreeRequestCache final : public RequestBook {
+class RadixSlots final : public RequestIndex {
  public:
-  explicit TreeRequestCache(const RequestCacheOptions& options);
+  explicit RadixSlots(RequestBook& book);
 
   [[nodiscard]] CacheUsage usage() const noexcept override;
 
- protected:
-  std::optional<Opened> open(RequestId request, const PromptNames& names) override;
+  std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) override;
   bool reserve(RequestId request, std::int64_t upto) override;
   void place(Pass& pass, std::size_t index) override;
   void unplace(Pass& pass) override;
@@ -39,16 +38,13 @@ class TreeRequestCache final : public RequestBook {
   [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t) const override {
     return {&requests_[request.index()].live, 1};
   }
-  [[nodiscard]] SlotId hit_slot(RequestId request, std::size_t) const override {
-    return requests_[request.index()].hit.slot;
-  }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override;
   void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override;
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
-  void end_load(RequestId request, std::int64_t tokens, bool done) override;
-  void check_index() const override;
+  SlotId end_load(RequestId request, std::int64_t tokens, bool done) override;
+  void check() const override;
 
  private:
   struct Request {

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/request_life.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+
+namespace stateport::detail {
+
+namespace {
+
+std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
+  std::vector<RequestRecord> records;
+  records.reserve(static_cast<std::size_t>(options.max_requests));
+  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
+  return records;
+}
+
+/// What one call can change on the device: a place may lose one content and get another, twice. For readers who come
+/// seldom at least `events_min`.
+std::size_t device_events(const RequestCacheOptions& options) {
+  constexpr std::size_t events_min = 65'536;
+  std::size_t places = static_cast<std::size_t>(kv_blocks(options));
+  for (std::size_t g = 0; g < group_count(options); ++g)
+    places += static_cast<std::size_t>(checkpoint_slots(options, g));
+  return std::max(4 * places, events_min);
+}
+
+}  // namespace
+
+RequestBook::RequestBook(const RequestCacheOptions& given)
+    : options(given),
+      groups(group_count(options)),
+      in_columns(options.index == CacheIndex::align),
+      news(options.events),
+      passes(options),
+      records(make_records(options)),
+      states(records.size(), groups),
+      after(groups),
+      ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
+  for (After& copies : after) {
+    copies.from_scratch.reserve(in_columns ? 0 : saves_max(options));
+    copies.copies.reserve(records.size());
+    copies.steps.reserve(records.size());
+  }
+  end_copies.reserve(1);
+  stats.cost = options.cost;
+}
+
+RequestLife::RequestLife(const RequestCacheOptions& options)
+    : book_(options),
+      index_(make_request_index(book_)),
+      check_(book_.options, book_.records, book_.passes),
+      group_commits_(book_.groups) {
+  const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
+  inserted_kv_.reserve(request_blocks(options) * ids_of_block);
+  free_requests_.reserve(book_.records.size());
+  for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});
+  if (options.scrub) marks_.emplace(book_.options, book_.states);
+  for (std::size_t i = 0; marks_ && i < PassQueue::capacity; ++i) marks_->reserve(book_.passes.at(i));
+  if (options.tiers.enabled()) {
+    tiers_.emplace(*this, book_, *index_, marks_ ? &*marks_ : nullptr);
+    book_.news.set_tiers(tiers_->index());
+  }
+  book_.news.reserve(device_events(options) + (tiers_ ? tiers_->index().changes_max() : 0));
+}
+
+std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
+  check_prompt(prompt, book_.options.max_request_tokens, clock_.least_s());
+  if (tiers_) tiers_->check_taken("start");
+  if (free_requests_.empty()) {
+    book_.now_s = clock_.at(prompt.now_s);
+    return std::nullopt;
+  }
+  const RequestId id = free_requests_.back();
+  RequestRecord& record = book_.records[id.index()];
+  record.id = id;
+  record.fill(prompt, book_.options.block_size_tokens);
+  if (marks_) marks_->begin(id, prompt.name_space.salt);
+  book_.now_s = clock_.at(prompt.now_s);
+  const std::optional<OpenedPrompt> opened = index_->open(id, {.name_space = prompt.name_space, .media = prompt.media});
+  if (!opened) {
+    if (tiers_) tiers_->end_call(false);
+    return std::nullopt;
+  }
+  free_requests_.pop_back();
+  ++book_.running;
+  record.running = true;
+  record.computed = opened->reused_tokens;
+  record.hit = opened->hit;
+  StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
+  if (tiers_) {
+    tiers_->start(id, prompt.search, *opened, started);
+  } else {
+    if (opened->lost) started.lost_tokens = opened->cached_tokens - opened->reused_tokens;
+    book_.stats.count_lookup(record.prompt_tokens, opened->reused_tokens, opened->cached_tokens, opened->lost);
+  }
+  const std::int64_t usable_tokens = floor_to(record.prompt_tokens - 1, std::int64_t{book_.options.block_size_tokens});
+  if (!started.lost && !started.load && started.reused_tokens < usable_tokens) started.lost = LostHit::never_stored;
+  index_->note_memory(id);
+  return started;
+}
+
+PromptChunk RequestLife::chunk(RequestId request, std::int64_t budget_tokens) const {
+  const RequestRecord& record = checked(request);
+  require(budget_tokens >= 0, "budget_tokens", budget_tokens, "must not be negative");
+  if (tiers_ && tiers_->waits(request)) return {};
+  const std::int64_t start = book_.passes.bounds(request, record.computed, book_.passes.size()).low;
+  if (start >= record.prompt_tokens) return {.tokens = budget_tokens, .least_budget = 1};
+  return index_->split(record, start, std::min(budget_tokens, record.prompt_tokens - start));
+}
+
+inline void RequestLife::add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead) {
+  const RequestRecord& record = book_.records[row.request.index()];
+  const PassQueue::Bounds start = book_.passes.bounds(row.request, record.computed, ahead);
+  const std::int64_t upto = start.high + row.tokens;
+  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, index, row.request, upto);
+  pass.parts[index] = part;
+  RowPlan& plan = pass.rows[index];
+  plan.request = row.request;
+  plan.tokens = row.tokens;
+  plan.drafts = row.drafts;
+  plan.start = 0;
+  plan.room = part != RowPart::none;
+  plan.kv = plan.room ? record.kv : KvRow{};
+  plan.states = {};
+  if (!plan.room) return;
+  pass.row_of[row.request.index()] = static_cast<std::int32_t>(index);
+  if (pass.ready) pass.place(index, start.low, book_.states.of(row.request), book_.in_columns);
+}
+
+RowPart RequestLife::reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto) {
+  const bool room = index_->reserve(request, upto);
+  index_->note_memory(request);
+  ++(room ? pass.busy_rows : pass.without_room);
+  if (!room && marks_) book_.records[request.index()].quiet_until = 0;  // it may have new KV
+  if (room) pass.busy.push_back(static_cast<std::uint32_t>(index));
+  return room ? RowPart::busy : RowPart::none;
+}
+
+PassPlan RequestLife::plan(std::span<const PassRow> rows) {
+  const std::size_t limit = book_.options.overlap ? PassQueue::capacity : 1;
+  check_.check_rows(rows, std::min(book_.passes.size(), limit - 1));
+  if (tiers_) {
+    tiers_->check_taken("plan");
+    for (const PassRow& row : rows)
+      require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
+  }
+  const std::size_t ahead = std::min(book_.passes.size(), limit - 1);
+  if (book_.passes.size() == limit) drop_newest();
+  return plan_rows(rows, ahead, false).view();
+}
+
+Pass& RequestLife::plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts) {
+  Pass& pass = book_.passes.next(rows.size());
+  pass.id = ++last_pass_;
+  pass.inserts = inserts;
+  pass.ready = ahead == 0 || book_.passes.at(0).quiet;
+  for (std::size_t i = 0; i < rows.size(); ++i) add_row(pass, i, rows[i], ahead);
+  book_.passes.push();
+  if (pass.ready) place_busy_rows(pass);
+  if (tiers_) tiers_->end_call(true);
+  return pass;
+}
+
+/// A pass that nobody runs: it takes memory, saves nothing on its way, and its end is a checkpoint.
+std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
+  const RequestRecord& record = checked(request);
+  require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
+  if (tiers_) {
+    tiers_->check_taken("insert");
+    require(!tiers_->waits(request), "request", request, "waits for a load");
+  }
+  require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
+          "must be more than are computed, and not more than the prompt has");
+  const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
+  Pass& pass = plan_rows({&row, 1}, 0, true);
+  if (pass.without_room > 0) {
+    drop_newest();
+    return std::nullopt;
+  }
+  KvRow& kv = pass.rows[0].kv;
+  inserted_kv_.assign(kv.ids.begin(), kv.ids.end());
+  kv.ids = inserted_kv_;
+  InsertedPrefix inserted{.plan = pass.view(), .commit = {}};
+  constexpr std::int32_t sampled = 0;
+  inserted.commit = settle_oldest({&sampled, 1}, {});
+  return inserted;
+}
+
+/// The index has its part in placing a row: it may change the state that the row finds, in a copy.
+void RequestLife::place_busy_rows(Pass& pass) {
+  if (marks_) marks_->place_drafts(pass);
+  if (pass.busy_rows == 0) return;
+  pass.save_ranges.assign(pass.rows.size() * book_.groups, SaveRange{});
+  pass.states.resize(pass.rows.size() * book_.groups);
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    if (!pass.is_busy(i)) continue;
+    const std::span states = std::span(pass.states).subspan(i * book_.groups, book_.groups);
+    std::ranges::copy(pass.rows[i].states, states.begin());
+    pass.rows[i].states = states;
+    index_->place(pass, i);
+    if (marks_) marks_->place(pass, i);
+  }
+  for (std::size_t g = 0; g < book_.groups; ++g) pass.quiet &= pass.clear[g].empty() && pass.copies[g].empty();
+  pass.quiet &= pass.saves.empty();
+}
+
+void RequestLife::drop_newest() {
+  Pass& pass = book_.passes.newest();
+  if (marks_) marks_->forget(pass);
+  index_->unplace(pass);
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    if (!pass.is_busy(i)) continue;
+    index_->note_memory(pass.rows[i].request);
+    if (marks_)
+      book_.records[pass.rows[i].request.index()].quiet_until = 0;  // what the pass was to clear is to be named
+  }
+  book_.passes.pop_newest();
+}
+
+void RequestLife::cancel(PassId pass) {
+  require_state(book_.passes.size() > 0 && book_.passes.newest().id == pass, "cancel", "pass", pass,
+                "is not the newest outstanding pass");
+  if (tiers_) tiers_->check_taken("cancel");
+  drop_newest();
+  if (tiers_) tiers_->end_call(false);
+}
+
+/// The index has its part in the row.
+void RequestLife::settle_row(Pass& pass, std::size_t index, std::int32_t sampled) {
+  RequestRecord& record = book_.records[pass.rows[index].request.index()];
+  record.begun = true;
+  index_->settle(pass, index, sampled);
+  const bool decodes = record.computed >= record.prompt_tokens && record.computed < std::ssize(record.tokens.all());
+  const std::int64_t room = std::ssize(record.kv.ids) * record.kv.tokens_per_id;
+  const std::int64_t most = std::min(room, book_.options.max_request_tokens) + 1;
+  if (marks_ && !marks_->owns_rest(pass.rows[index].request, record.kv, record.computed)) {
+    record.quiet_until = 0;
+    return;
+  }
+  record.quiet_until = decodes ? std::min(index_->quiet_until(pass.rows[index].request), most) : 0;
+}
+
+PassCommit RequestLife::commit(PassId id, std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+  require_state(book_.passes.size() > 0 && book_.passes.at(0).id == id, "commit", "pass", id,
+                "is not the oldest outstanding pass");
+  if (tiers_) tiers_->check_taken("commit");
+  check_.check_counts(counts, std::ssize(sampled));
+  return settle_oldest(counts, sampled);
+}
+
+PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled) {
+  Pass& pass = book_.passes.at(0);
+  book_.published = 0;
+  book_.dropped = pass.dropped;
+  for (RequestBook::After& after : book_.after) {
+    after.from_scratch.clear();
+    after.copies.clear();
+    after.steps.clear();
+  }
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < pass.rows.size(); ++i) {
+    if (!pass.runs(i)) continue;
+    const RowPlan& row = pass.rows[i];
+    const std::int32_t count = counts[i];
+    book_.records[row.request.index()].count(row, sampled.subspan(first, static_cast<std::size_t>(count)));
+    first += static_cast<std::size_t>(count);
+    if (row.drafts > 0 && !book_.in_columns)
+      book_.after[0].steps.push_back(
+          {.row = static_cast<std::int32_t>(i), .live_step = count - 1, .live_slot = row.states[0].target()});
+    if (pass.is_busy(i))
+      settle_row(pass, i, count);
+    else if (book_.in_columns)
+      for (RowState& state : book_.states.of(row.request)) state.read_bias = accepted_bias(count);
+  }
+  index_->publish(pass);
+  for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
+    if (const RequestId id = pass.rows[i].request;
+        pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
+      tiers_->tell_prompt(id, book_.now_s);
+  book_.passes.pop_oldest();
+  const PassCommit commit = take_commit();
+  if (tiers_) tiers_->end_call(true);
+  return commit;
+}
+
+PassCommit RequestLife::take_commit() {
+  for (std::size_t g = 0; g < book_.groups; ++g)
+    group_commits_[g] = {
+        .from_scratch = book_.after[g].from_scratch, .copies = book_.after[g].copies, .steps = book_.after[g].steps};
+  for (std::size_t g = 0; marks_ && g < book_.groups; ++g) marks_->copied(g, group_commits_[g]);
+  PassCommit result{.groups = group_commits_,
+                    .published_states = book_.published,
+                    .dropped_states = book_.dropped,
+                    .next = std::nullopt};
+  if (book_.passes.size() > 0 && !book_.passes.at(0).ready) {
+    Pass& next = book_.passes.at(0);  // it waited for this commit
+    next.ready = true;
+    for (std::size_t i = 0; i < next.rows.size(); ++i)
+      if (const RequestId id = next.rows[i].request; next.runs(i))
+        next.place(i, book_.record(id).computed, book_.states.of(id), book_.in_columns);
+    place_busy_rows(next);
+    result.next = next.view();
+  }
+  return result;
+}
+
+CopyPlan RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hint) {
+  static_cast<void>(checked(request));
+  require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
+  check_hint(hint);
+  if (tiers_) tiers_->check_taken("end");
+  if (tiers_ && tiers_->end_later(request)) {  // what is being loaded has to stay
+    book_.end_copies.clear();
+    return {};
+  }
+  if (tiers_) tiers_->stop_asking(request);
+  book_.end_copies.clear();
+  const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
+  index_->close(request, how, known);
+  if (tiers_ && how != RequestEnd::aborted) tiers_->tell_end(request, known, book_.now_s);
+  book_.passes.end_request(request);
+  book_.records[request.index()].running = false;
+  book_.records[request.index()].quiet_until = 0;
+  free_requests_.push_back(request.next());
+  --book_.running;
+  if (tiers_) tiers_->end_call(!book_.end_copies.empty());
+  return book_.end_copies;
+}
+
+HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
+  const RequestRecord& record = checked(request);
+  require(group < book_.groups, "group", group, "is out of range");
+  require_state(!record.begun, "places", "request", request.value(), "has committed a pass: state() says where it is");
+  require_state(!tiers_ || !tiers_->waits(request), "places", "request", request.value(), "waits for a load");
+  if (record.computed == 0) return {};
+  return {.tokens = record.computed,
+          .kv = index_->kv_of(request),
+          .state = book_.in_columns ? book_.states.of(request)[group].conv_source() : record.hit};
+}
+
+KvRow RequestLife::kv(RequestId request) const {
+  static_cast<void>(checked(request));
+  return index_->kv_of(request);
+}
+
+RowState RequestLife::state(RequestId request, std::size_t group) const {
+  static_cast<void>(checked(request));
+  require(group < book_.groups, "group", group, "is out of range");
+  return book_.states.of(request)[group];
+}
+
+void RequestLife::reset() {
+  require_state(book_.running == 0, "reset", "running_requests", book_.running, "must be 0");
+  if (tiers_) tiers_->check_reset();
+  while (book_.passes.size() > 0) drop_newest();
+  index_->forget_all();
+  if (tiers_) tiers_->index().reset();
+  book_.news.cleared();
+  clock_.restart();
+}
+
+std::size_t RequestLife::take_events(std::span<CacheEvent> out) {
+  require_state(book_.news.has_events(), "take_events", "the option events is off");
+  return book_.news.take(out);
+}
+
+void RequestLife::check_invariants() const {
+  constexpr const char* structure = "RequestCache";
+  std::int32_t running = 0;
+  for (std::size_t i = 0; i < book_.records.size(); ++i) {
+    const RequestRecord& record = book_.records[i];
+    running += record.running;
+    require_invariant(record.running || record.quiet_until == 0, structure, "a request that ended is quiet");
+    if (!record.running) continue;
+    require_invariant(record.computed <= std::ssize(record.tokens.all()), structure, "more is computed than known");
+    require_invariant(record.prompt_tokens <= std::ssize(record.tokens.all()), structure, "a prompt lost tokens");
+    require_invariant(record.quiet_until == 0 || record.computed < std::ssize(record.tokens.all()), structure,
+                      "a quiet request has no token to feed");
+    const RequestId id = record.id;
+    require_invariant(id.valid() && id.index() == i, structure, "a request has the number of another row");
+    const auto same = [](const auto& a, const auto& b) { return a.data() == b.data() && a.size() == b.size(); };
+    require_invariant(same(record.kv.ids, index_->kv_of(id).ids), structure, "the KV of a request is out of date");
+    for (std::size_t g = 0; g < book_.groups; ++g)
+      require_invariant(same(book_.states.of(id)[g].slots, index_->slots_of(id, g)), structure,
+                        "the slots of a state are out of date");
+  }
+  require_invariant(running == book_.running, structure, "the number of running requests is wrong");
+  require_invariant(free_requests_.size() + static_cast<std::size_t>(running) == book_.records.size(), structure,
+                    "a request number is lost");
+  for (std::size_t p = 0; p < book_.passes.size(); ++p)
+    for (std::size_t i = 0; i < book_.passes.at(p).rows.size(); ++i)
+      require_invariant(!book_.passes.at(p).runs(i) || book_.record(book_.passes.at(p).rows[i].request).running,
+                        structure, "a row outlives its request");
+  index_->check();
+  if (tiers_) tiers_->check_invariants();
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/serve/request_cache.hpp>
+
+#include "serve/batch_check.hpp"
+#include "serve/request_book.hpp"
+#include "serve/request_clock.hpp"
+#include "serve/request_index.hpp"
+#include "serve/request_tiers.hpp"
+#include "serve/tenant_marks.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace stateport::detail {
+
+/// The life of requests, whatever the index: their numbers and tokens, outstanding passes, the checks of everything
+/// that comes in, statistics. Rows that are quiet (RequestIndex) are counted here alone.
+class RequestLife final : public RequestCache {
+ public:
+  explicit RequestLife(const RequestCacheOptions& options);
+
+  [[nodiscard]] std::optional<StartedRequest> start(const Prompt& prompt) override;
+  [[nodiscard]] PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const override;
+  [[nodiscard]] PassPlan plan(std::span<const PassRow> rows) override;
+  void cancel(PassId pass) override;
+  [[nodiscard]] PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
+                                  std::span<const Token> sampled) override;
+  [[nodiscard]] HitPlaces places(RequestId request, std::size_t group) const override;
+  [[nodiscard]] std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) override;
+  CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint) override;
+  [[nodiscard]] std::span<const Token> tokens(RequestId request) const override {
+    return checked(request).tokens.all();
+  }
+  [[nodiscard]] std::int64_t computed(RequestId request) const override { return checked(request).computed; }
+  [[nodiscard]] KvRow kv(RequestId request) const override;
+  [[nodiscard]] RowState state(RequestId request, std::size_t group) const override;
+  [[nodiscard]] std::int32_t running_requests() const noexcept override { return book_.running; }
+  [[nodiscard]] CacheTiers* tiers() noexcept override { return tiers_ ? &*tiers_ : nullptr; }
+  void reset() override;
+  [[nodiscard]] const RequestCacheOptions& options() const noexcept override { return book_.options; }
+  [[nodiscard]] const CacheStats& stats() const noexcept override { return book_.stats; }
+  [[nodiscard]] CacheUsage usage() const noexcept override { return index_->usage(); }
+  [[nodiscard]] std::size_t take_events(std::span<CacheEvent> out) override;
+  void check_invariants() const override;
+
+ private:
+  [[nodiscard]] const RequestRecord& checked(RequestId request) const {
+    check_running(book_.records, request);
+    require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
+    return book_.record(request);
+  }
+  Pass& plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts);
+  void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
+  [[nodiscard]] RowPart reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto);
+  void place_busy_rows(Pass& pass);
+  void drop_newest();
+  [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);
+  void settle_row(Pass& pass, std::size_t index, std::int32_t sampled);
+  [[nodiscard]] PassCommit take_commit();
+
+  RequestBook book_;
+  std::unique_ptr<RequestIndex> index_;
+  BatchCheck check_;
+  std::vector<RequestId> free_requests_;
+  PassId last_pass_ = 0;
+  std::vector<GroupCommit> group_commits_;
+  std::vector<std::int32_t> inserted_kv_;  ///< of the last insert(): its commit may replace some in the request
+  std::optional<TenantMarks> marks_;       ///< with options.scrub
+  std::optional<RequestTiers> tiers_;
+  RequestClock clock_;
+};
+
+}  // namespace stateport::detail
