@@ -99,6 +99,29 @@ class Sizes(unittest.TestCase):
         self.assertEqual(found_in({POOL: owner(most)}), [])
         self.assertEqual(len(found_in({POOL: owner(most + 1)})), 1)
 
+    def test_a_class_with_its_bases(self):
+        def owner(base, methods):
+            own = "".join(f"  void method{i}();\n" for i in range(methods))
+            return (f"class First {{\n  void first();\n}};\nclass Second : First {{\n  void second();\n}};\n"
+                    f"class Owner final : public {base} {{\n{own}}};\n")
+        most = check_structure.CLASS_METHODS_MAX
+        self.assertEqual(found_in({POOL: owner("stranger::Other", most)}), [])
+        self.assertEqual(found_in({POOL: owner("Second", most - 2)}), [])
+        self.assertEqual(len(found_in({POOL: owner("Second", most - 1)})), 1)
+        # In whatever file; what overrides counts once.
+        base = "class Second {\n  virtual void method0() = 0;\n  void second();\n};\n"
+        own = owner("Second", most - 1)
+        own = own[own.index("class Owner"):]
+        self.assertEqual(found_in({TREE: base, POOL: own}), [])
+        self.assertEqual(len(found_in({TREE: base.replace("method0", "other"), POOL: own})), 1)
+
+    def test_known_classes_do_not_grow(self):
+        name, most = next(iter(check_structure.CLASS_METHODS_KNOWN.items()))
+        def owner(methods):
+            return f"class {name} {{\n" + "".join(f"  void method{i}();\n" for i in range(methods)) + "};\n"
+        self.assertEqual(found_in({POOL: owner(most)}), [])
+        self.assertEqual(len(found_in({POOL: owner(most + 1)})), 1)
+
 
 class Shapes(unittest.TestCase):
     def test_methods(self):
@@ -119,7 +142,8 @@ class Shapes(unittest.TestCase):
           int a_ = f(2);
           Index b_{3};
         };"""
-        self.assertEqual([(name, methods) for name, _, methods in classes_of(text)], [("Inner", 2), ("Owner", 5)])
+        self.assertEqual([(name, len(methods), bases) for name, _, methods, bases in classes_of(text)],
+                         [("Inner", 2, []), ("Owner", 5, ["Base"])])
 
     def test_functions(self):
         text = """namespace a::b {

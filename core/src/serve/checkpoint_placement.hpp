@@ -1,31 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "serve/request_book.hpp"
+
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 namespace stateport::detail {
 
-/// A pass over a prompt can save its state every so many tokens from its start; 0: only at its end.
-[[nodiscard]] inline std::int64_t scan_step(const RequestCacheOptions& options) noexcept {
-  return options.scan_alignment_tokens < 0 ? 0 : std::max(options.scan_alignment_tokens, 1);
-}
-
-/// The placement of checkpoints in one prompt, in tokens.
+/// Where one request leaves checkpoints, in tokens. See CheckpointPlacement.
 struct PromptCheckpoints {
   CheckpointPlacement placement = CheckpointPlacement::last;
-  std::int64_t block = 1;   ///< tokens
-  std::int64_t reused = 0;  ///< p
-  std::int64_t cached = 0;  ///< j, whole blocks
+  bool by_block = false;    ///< index slots: placement passes saves at the starts of blocks
+  std::int64_t block = 1;   ///< tokens of a block
+  std::int64_t reused = 0;  ///< p, in tokens
+  std::int64_t cached = 0;  ///< j, in tokens; whole blocks
   std::int64_t prompt = 0;
-  std::int64_t spare = 0;      ///< RequestCacheOptions::spare_checkpoint_tokens
-  std::int64_t scan_step = 1;  ///< see scan_step()
+  std::int64_t spare = 0;         ///< RequestCacheOptions::spare_checkpoint_tokens
+  std::int64_t decode_every = 0;  ///< RequestCacheOptions::decode_checkpoint_tokens
+  std::int64_t scan_step = 1;     ///< a pass can save its state every so many tokens; 0: only at its end
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }
+
   /// Whether the placement wants the state after `at` tokens, whole blocks. `passes` is not decided here.
   [[nodiscard]] constexpr bool wants(std::int64_t at) const noexcept {
     if (at <= reused || at > prompt) return false;
@@ -54,6 +58,61 @@ struct PromptCheckpoints {
   [[nodiscard]] constexpr bool wants_if_spare(std::int64_t at) const noexcept {
     return spare > 0 && at % spare == 0 && at > cached && at <= prompt && !wants(at);
   }
+
+  /// Whether the state at the end of a pass, of the prompt or behind it, is a checkpoint.
+  [[nodiscard]] constexpr bool ends_on_checkpoint(std::int64_t start, std::int64_t end) const noexcept {
+    if (end % block != 0) return false;
+    if (end > prompt) return decode_every > 0 && end % decode_every == 0;
+    if (placement != CheckpointPlacement::passes || !by_block || end == prompt) return wants_end(start, end);
+    return end == prompt / block * block || end == cached || scan_step == 0;
+  }
+  /// Whether a pass that starts at `start` can save the state after `at` tokens.
+  [[nodiscard]] constexpr bool can_save(std::int64_t start, std::int64_t at) const noexcept {
+    return at > start && scan_step > 0 && (at - start) % scan_step == 0;
+  }
+  /// The positions at which a pass over the prompt saves its state on its way, ascending.
+  void saves(std::int64_t start, std::int64_t end, std::vector<std::int64_t>& positions) const {
+    positions.clear();
+    if (start >= prompt || scan_step == 0) return;
+    const auto add = [&](std::int64_t at) {
+      if (at < end && can_save(start, at) && (positions.empty() || at > positions.back())) positions.push_back(at);
+    };
+    if (placement != CheckpointPlacement::passes) {
+      for (std::int64_t at = floor_to(start, block) + block; at < end; at += block)
+        if (wants(at)) add(at);
+    } else if (by_block) {
+      std::array candidates = {cached, floor_to(prompt, block), floor_to(end - 1, block)};
+      std::ranges::sort(candidates);
+      std::ranges::for_each(candidates, add);
+    } else {
+      const std::int64_t branch = floor_to(cached, std::lcm(scan_step, block));
+      if (branch > reused) add(branch);
+      std::int64_t last = floor_to(end - 1, block);
+      while (last > start && !can_save(start, last)) last -= block;
+      if (!ends_on_checkpoint(start, end)) add(last);
+    }
+  }
 };
+
+[[nodiscard]] inline PromptCheckpoints checkpoints_of(const RequestBook& book, RequestId request) {
+  const RequestCacheOptions& options = book.options;
+  const RequestRecord& record = book.record(request);
+  return {.placement = options.placement,
+          .by_block = options.index == CacheIndex::slots,
+          .block = options.block_size_tokens,
+          .reused = record.reused_tokens,
+          .cached = record.cached_tokens,
+          .prompt = record.prompt_tokens,
+          .spare = options.spare_checkpoint_tokens,
+          .decode_every = options.decode_checkpoint_tokens,
+          .scan_step = options.scan_alignment_tokens < 0 ? 0 : std::max(options.scan_alignment_tokens, 1)};
+}
+
+/// Whether the state at the end of the row is a checkpoint: one that is inserted always is, if it is whole blocks.
+[[nodiscard]] inline bool ends_on_checkpoint(const RequestBook& book, const Pass& pass, const RowPlan& row) {
+  const std::int64_t end = row.start + row.tokens;
+  if (pass.inserts) return end % book.options.block_size_tokens == 0;
+  return checkpoints_of(book, row.request).ends_on_checkpoint(row.start, end);
+}
 
 }  // namespace stateport::detail

@@ -47,7 +47,7 @@ CacheUsage HashColumns::usage() const noexcept {
 }
 
 std::span<const std::int32_t> HashColumns::slots_of(RequestId request, std::size_t group) const {
-  const Row& row = row_of(request, group);
+  const Row& row = rows_[row_at(request, group)];
   return options_.align_mode == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
 }
 
@@ -64,18 +64,15 @@ bool HashColumns::has_states(RequestId request, std::int64_t tokens) const {
                              [&](const StateBlocks& blocks) { return find_state(request, blocks, tokens).valid(); });
 }
 
-std::int64_t HashColumns::longest_hit(RequestId request, std::int64_t upto) const {
-  if (options_.align_mode == AlignMode::none) return 0;
-  const std::int64_t grid = blocks_.back().block_size();  // a multiple of every group's
-  return longest_state_hit(upto, grid, grid,
-                           [&](std::int32_t column) { return has_states(request, (column + 1) * grid); })
-      .tokens;
-}
-
 std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& names) {
   const std::span<const BlockId> cached = kv_.match(id, record(id).tokens.all(), names);
   OpenedPrompt opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
-  opened.reused_tokens = longest_hit(id, std::min(record(id).prompt_tokens - 1, opened.cached_tokens));
+  const std::int64_t grid = blocks_.back().block_size();  // a multiple of every group's
+  const std::int64_t upto = std::min(record(id).prompt_tokens - 1, opened.cached_tokens);
+  if (options_.align_mode != AlignMode::none)
+    opened.reused_tokens = longest_state_hit(upto, grid, grid, [&](std::int32_t column) {
+                             return has_states(id, (column + 1) * grid);
+                           }).tokens;
   kv_.begin(id, cached.first(static_cast<std::size_t>(opened.reused_tokens / options_.block_size_tokens)));
   begin(id, opened.reused_tokens);
   if (opened.cached_tokens > opened.reused_tokens) opened.lost = why_lost(id, opened.reused_tokens, cached);
@@ -98,7 +95,7 @@ LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::spa
 /// The row of each group begins with the block of the hit.
 void HashColumns::begin(RequestId id, std::int64_t tokens) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
-    Row& row = row_of(id, g);
+    Row& row = rows_[row_at(id, g)];
     const std::int64_t size = blocks_[g].block_size();
     const std::int32_t column = seed_column(tokens, size);
     book_.states.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
@@ -134,13 +131,13 @@ void HashColumns::unplace(Pass& pass) {
 
 void HashColumns::shrink_window(RequestId request, std::size_t group) {
   scratch_.clear();
-  row_of(request, group).window.undo_grow(scratch_);
+  rows_[row_at(request, group)].window.undo_grow(scratch_);
   blocks_[group].release(scratch_);
 }
 
 /// What lies below the committed state is released: an outstanding pass may still read that state itself.
 bool HashColumns::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
-  ColumnTable& window = row_of(request, group).window;
+  ColumnTable& window = rows_[row_at(request, group)].window;
   scratch_.clear();
   window.release(record(request).computed, scratch_);
   if (!scratch_.empty()) blocks_[group].release(scratch_);
@@ -151,7 +148,7 @@ bool HashColumns::grow_window(RequestId request, std::size_t group, std::int64_t
 }
 
 bool HashColumns::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
-  std::vector<std::int32_t>& ids = row_of(request, group).ids;
+  std::vector<std::int32_t>& ids = rows_[row_at(request, group)].ids;
   const auto needed =
       static_cast<std::size_t>(table_columns(options_.align_mode, upto, blocks_[group].block_size(), options_.drafts));
   if (needed <= ids.size()) return true;
@@ -267,7 +264,7 @@ std::int64_t HashColumns::quiet_until(RequestId request) const {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
     const std::int32_t column = book_.states.of(request)[g].read_column;
     const bool stays = column == floor_div(computed, blocks_[g].block_size());
-    if (!stays || row_of(request, g).window.released_columns() < column) return 0;
+    if (!stays || rows_[row_at(request, g)].window.released_columns() < column) return 0;
   }
   return floor_to(computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
@@ -352,12 +349,12 @@ bool HashColumns::hold_state(RequestId id, std::size_t group, std::int64_t token
   const BlockId block = find_state(id, blocks_[group], tokens);
   if (!block.valid()) return false;
   blocks_[group].retain(block);
-  loading_[id.index() * book_.groups + group] = block;
+  loading_[row_at(id, group)] = block;
   return true;
 }
 
 void HashColumns::release_loading(RequestId id, std::size_t group) {
-  BlockId& block = loading_[id.index() * book_.groups + group];
+  BlockId& block = loading_[row_at(id, group)];
   blocks_[group].release({&block, 1});
   block = BlockId{null_block};
 }
@@ -368,7 +365,7 @@ SlotId HashColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
     const auto at = static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1;
     const GrowingHashes& hashes = kv_.hashes(id);
     for (std::size_t g = 0; g < book_.groups; ++g) {
-      const BlockId block = loading_[id.index() * book_.groups + g];
+      const BlockId block = loading_[row_at(id, g)];
       blocks_[g].publication().wrote(block, tokens);
       static_cast<void>(blocks_[g].publish(block, hashes.keys()[at], hashes.prefixes()[at], tokens));
       kv_.note_state(id, at);
@@ -387,7 +384,7 @@ void HashColumns::close(RequestId id, RequestEnd, const ReuseHint&) {
 
 void HashColumns::release_rows(RequestId id) {
   for (std::size_t g = 0; g < blocks_.size(); ++g) {
-    Row& row = row_of(id, g);
+    Row& row = rows_[row_at(id, g)];
     scratch_.clear();
     row.window.clear(scratch_);
     for (const std::int32_t block : row.ids)

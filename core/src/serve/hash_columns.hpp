@@ -59,10 +59,10 @@ class HashColumns final : public RequestIndex {
     std::vector<std::int32_t> ids;  ///< none, all
   };
 
-  [[nodiscard]] Row& row_of(RequestId request, std::size_t group) noexcept {
-    return rows_[request.index() * blocks_.size() + group];
+  /// Of a request in a group, in arrays of both.
+  [[nodiscard]] std::size_t row_at(RequestId request, std::size_t group) const noexcept {
+    return request.index() * blocks_.size() + group;
   }
-  [[nodiscard]] std::int64_t longest_hit(RequestId request, std::int64_t upto) const;
   [[nodiscard]] BlockId find_state(RequestId request, const StateBlocks& blocks, std::int64_t tokens) const;
   [[nodiscard]] bool has_states(RequestId request, std::int64_t tokens) const;
   [[nodiscard]] LostHit why_lost(RequestId request, std::int64_t reused_tokens, std::span<const BlockId> cached) const;
@@ -73,9 +73,6 @@ class HashColumns final : public RequestIndex {
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);
   [[nodiscard]] bool grow_row(RequestId request, std::size_t group, std::int64_t upto);
-  [[nodiscard]] const Row& row_of(RequestId request, std::size_t group) const noexcept {
-    return rows_[request.index() * blocks_.size() + group];
-  }
   [[nodiscard]] Running running_before(const Pass& pass, const RowPlan& row, std::size_t group) const;
   [[nodiscard]] Running running_after(const Pass& pass, std::size_t index, std::size_t group,
                                       std::int32_t sampled) const;

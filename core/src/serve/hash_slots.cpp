@@ -52,6 +52,7 @@ HashSlots::HashSlots(RequestBook& book)
   to_tell_.reserve(requests_.size());
   matched_.reserve(request_blocks(options_));
   passed_over_.reserve(request_blocks(options_));
+  positions_.reserve(request_blocks(options_));
   kv_.pool().add_listener(*this);
 }
 
@@ -72,13 +73,11 @@ std::optional<OpenedPrompt> HashSlots::open(RequestId id, const PromptNames& nam
   Request& request = requests_[id.index()];
   request = {.live = request.live,
              .pinned = match.state ? allocator_.pin(match.state->block) : SlotId{},
-             .hit_tokens = match.skip_tokens,
-             .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
              .known_tokens = std::int64_t{match.state_blocks} * options_.block_size_tokens};
   if (request.pinned.valid()) book_.ages.reused(request.pinned, book_.now_s);
   book_.states.of(id)[0] = {.read_column = match.skip_tokens > 0 ? 0 : -1};
   return OpenedPrompt{.reused_tokens = match.skip_tokens,
-                      .cached_tokens = request.cached_tokens,
+                      .cached_tokens = std::int64_t{match.matched_blocks} * options_.block_size_tokens,
                       .lost = match.lost,
                       .hit = request.pinned};
 }
@@ -100,16 +99,6 @@ void HashSlots::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
   for (const Recency& kept : passed_over_) pool.set_last_use({&kept.block, 1}, kept.tick);
 }
 
-PromptCheckpoints HashSlots::placement_of(RequestId id) const {
-  const Request& request = requests_[id.index()];
-  return {.placement = options_.placement,
-          .block = options_.block_size_tokens,
-          .reused = request.hit_tokens,
-          .cached = request.cached_tokens,
-          .prompt = record(id).prompt_tokens,
-          .scan_step = scan_step(options_)};
-}
-
 void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
   const Request& request = requests_[row.request.index()];
@@ -120,53 +109,17 @@ void HashSlots::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  const bool saves = row.start < record(row.request).prompt_tokens && scan_step(options_) > 0;
-  if (saves && !pass.inserts) plan_saves(pass, row);
+  if (!pass.inserts) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(pass, row);
+  pass.quiet &= !ends_on_checkpoint(book_, pass, row);
 }
 
-void HashSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) const {
-  if ((at - row.start) % scan_step(options_) != 0) return;
-  pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
-                        .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
-                        .in_scratch = true});
-}
-
-/// By default: where the request leaves the shared prefix, the last full block of the prompt, and the start of the last
-/// block that the pass touches.
 void HashSlots::plan_saves(Pass& pass, const RowPlan& row) {
-  const std::int64_t block = options_.block_size_tokens;
-  const std::int64_t end = row.start + row.tokens;
-  if (options_.placement != CheckpointPlacement::passes) {
-    const PromptCheckpoints placement = placement_of(row.request);
-    for (std::int64_t at = floor_to(row.start, block) + block; at < end; at += block)
-      if (placement.wants(at)) save(pass, row, at);
-    return;
-  }
-  std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {requests_[row.request.index()].cached_tokens,
-                                                                    floor_to(record(row.request).prompt_tokens, block),
-                                                                    floor_to(end - 1, block)};
-  std::ranges::sort(candidates);
-  std::int64_t previous = row.start;
-  for (const std::int64_t at : candidates) {
-    if (at <= previous || at >= end) continue;
-    previous = at;
-    save(pass, row, at);
-  }
-}
-
-bool HashSlots::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
-  const std::int64_t end = row.start + row.tokens;
-  if (floor_to(end, options_.block_size_tokens) != end) return false;
-  if (pass.inserts) return true;
-  const std::int64_t prompt = record(row.request).prompt_tokens;
-  if (end > prompt) return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
-  if (end == prompt || options_.placement != CheckpointPlacement::passes)
-    return placement_of(row.request).wants_end(row.start, end);
-  // A pass may end where plan_saves() would save: the live state is there already.
-  return end == floor_to(prompt, std::int64_t{options_.block_size_tokens}) ||
-         end == requests_[row.request.index()].cached_tokens || scan_step(options_) == 0;
+  checkpoints_of(book_, row.request).saves(row.start, row.start + row.tokens, positions_);
+  for (const std::int64_t at : positions_)
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                          .slot = SlotId{static_cast<std::int32_t>(pass.saves.size())},
+                          .in_scratch = true});
 }
 
 void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
@@ -186,7 +139,7 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   const auto [first, end] = pass.save_ranges[index];
   for (std::size_t i = first; i < end; ++i)
     note(row.request, row.start + pass.saves[i].offset, {.source = Source::scratch, .from = pass.saves[i].slot});
-  if (ends_on_checkpoint(pass, row))
+  if (ends_on_checkpoint(book_, pass, row))
     note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
@@ -287,10 +240,6 @@ void HashSlots::make_findable(BlockId block, const StateTag& tag, SlotId slot) {
   book_.news.state_stored(0, tag.prefix, tag.token_count, slot);
 }
 
-void HashSlots::note_cached(RequestId id, std::int64_t tokens) {
-  requests_[id.index()].cached_tokens = tokens;
-}
-
 bool HashSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                              std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   if (!kv_.reserve(id, tokens)) return false;
@@ -327,7 +276,6 @@ SlotId HashSlots::end_load(RequestId id, std::int64_t tokens, bool done) {
   kv_.register_full(id, record(id).tokens.first(tokens), record(id).names());
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   request.pinned = slot;
-  request.hit_tokens = tokens;
   request.known_tokens = std::max(request.known_tokens, tokens);
   if (allocator_.slot_of(block) == slot) make_findable(block, tag_of(kv_.hashes(id), tokens, options_), slot);
   book_.states.of(id)[0].read_column = 0;
@@ -357,8 +305,8 @@ void HashSlots::tell_prompt(RequestId id) {
   const std::int64_t prompt = record(id).prompt_tokens;
   request.past = allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
                                         {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
-                                         .matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block),
-                                         .hit_blocks = static_cast<std::int32_t>(request.hit_tokens / block),
+                                         .matched_blocks = static_cast<std::int32_t>(record(id).cached_tokens / block),
+                                         .hit_blocks = static_cast<std::int32_t>(record(id).reused_tokens / block),
                                          .tokens = prompt + 1,
                                          .hint = record(id).hint},
                                         book_.now_s);
@@ -370,11 +318,12 @@ void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
   const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
   const auto hashes = kv_.hashes(id).keys().first(full);
   const std::optional<FoundState> last = allocator_.find_longest_state(hashes);
-  if (!last || static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= request.hit_tokens) return;
+  if (!last || static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= record(id).reused_tokens)
+    return;
   if (!request.told) tell_prompt(id);
   allocator_.note_served(
       hashes.first(last->index + 1),
-      {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / options_.block_size_tokens),
+      {.matched_blocks = static_cast<std::int32_t>(record(id).cached_tokens / options_.block_size_tokens),
        .past = request.past,
        .hint = hint},
       book_.now_s);
@@ -407,11 +356,12 @@ void HashSlots::order_uses(RequestId id) {
     pool.advance_tick();
     pool.set_last_use({&block, 1}, pool.tick());
   };
-  const auto known = static_cast<std::size_t>(std::max(request.known_tokens, request.hit_tokens));
+  const std::int64_t reused = record(id).reused_tokens;
+  const auto known = static_cast<std::size_t>(std::max(request.known_tokens, reused));
   const auto block_size = static_cast<std::size_t>(options_.block_size_tokens);
   for (std::size_t depth = blocks.size(); depth > known / block_size; --depth)
     if (allocator_.has_state(blocks[depth - 1])) use(blocks[depth - 1]);
-  if (request.hit_tokens > 0) use(blocks[static_cast<std::size_t>(request.hit_tokens) / block_size - 1]);
+  if (reused > 0) use(blocks[static_cast<std::size_t>(reused) / block_size - 1]);
 }
 
 /// The states are what is chosen from: KV goes as soon as no state needs it, since no request can continue from it.

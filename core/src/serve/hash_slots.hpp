@@ -37,7 +37,6 @@ class HashSlots final : public RequestIndex, private BlockListener {
     return {&requests_[request.index()].live, 1};
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t) override { return kv_.hashes(request); }
-  void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override {
     return std::ssize(kv_.blocks(request)) * options_.block_size_tokens;
   }
@@ -48,14 +47,12 @@ class HashSlots final : public RequestIndex, private BlockListener {
 
  private:
   struct Request {
-    std::int32_t live = -1;  ///< its slot, as the one column of its row
-    SlotId pinned;           ///< the checkpoint that the first pass restores
-    SlotId loading;          ///< where a checkpoint is loaded to, pinned
-    std::int64_t hit_tokens = 0;
-    std::int64_t cached_tokens = 0;  ///< where it leaves the shared prefix
-    std::int64_t known_tokens = 0;   ///< of the deepest state that was there when it began
-    bool told = false;               ///< the eviction policy knows of it, or will after this commit
-    PromptPast past;                 ///< what it knew then
+    std::int32_t live = -1;         ///< its slot, as the one column of its row
+    SlotId pinned;                  ///< the checkpoint that the first pass restores
+    SlotId loading;                 ///< where a checkpoint is loaded to, pinned
+    std::int64_t known_tokens = 0;  ///< of the deepest state that was there when it began
+    bool told = false;              ///< the eviction policy knows of it, or will after this commit
+    PromptPast past;                ///< what it knew then
   };
   struct Recency {
     BlockId block;
@@ -77,10 +74,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
 
   [[nodiscard]] SlotAllocatorOptions allocator_options();
   void begin(RequestId request, std::int32_t matched, std::int32_t hit);
-  [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
-  void save(Pass& pass, const RowPlan& row, std::int64_t at) const;
-  [[nodiscard]] bool ends_on_checkpoint(const Pass& pass, const RowPlan& row) const;
   void note(RequestId request, std::int64_t tokens, Checkpoint checkpoint);
   void settle_decode(const RowPlan& row);
   void keep_what_fits(std::int64_t available);
@@ -105,10 +99,11 @@ class HashSlots final : public RequestIndex, private BlockListener {
   std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> matched_;
-  std::vector<Recency> passed_over_;   ///< of one lookup
-  BlockId last_victim_;                ///< whose state was evicted last
-  std::int64_t lost_with_blocks_ = 0;  ///< states that went with their block
-  std::vector<std::uint32_t> noted_;   ///< by block: the last commit that noted a checkpoint for it
+  std::vector<std::int64_t> positions_;  ///< of the saves of one row
+  std::vector<Recency> passed_over_;     ///< of one lookup
+  BlockId last_victim_;                  ///< whose state was evicted last
+  std::int64_t lost_with_blocks_ = 0;    ///< states that went with their block
+  std::vector<std::uint32_t> noted_;     ///< by block: the last commit that noted a checkpoint for it
   std::uint32_t commit_ = 1;
   std::vector<std::uint8_t> is_loading_;  ///< by block: a state is being loaded into its slot
 };

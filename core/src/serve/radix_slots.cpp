@@ -65,6 +65,7 @@ RadixSlots::RadixSlots(RequestBook& book)
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
       told_(state_prefix_.size(), 0) {
   freed_.slots.reserve(state_prefix_.size());
+  positions_.reserve(request_blocks(options_));
   freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
   for (Request& request : requests_) {
     request.row.reserve(request_blocks(options_) * static_cast<std::size_t>(options_.block_size_tokens));
@@ -154,25 +155,23 @@ std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& na
   request.hashes.clear();
   book_.states.of(id)[0] = {.read_column = request.hit.tokens > 0 ? 0 : -1};
   if (request.hit.slot.valid()) book_.ages.reused(request.hit.slot, book_.now_s);
-  const std::optional<LostHit> lost = look_further(id);
-  return OpenedPrompt{.reused_tokens = request.hit.tokens,
-                      .cached_tokens = request.cached_tokens,
-                      .lost = lost,
+  OpenedPrompt opened{.reused_tokens = request.hit.tokens,
+                      .cached_tokens = request.hit.walked_tokens,
+                      .lost = request.hit.lost,
                       .hit = request.hit.slot};
+  look_further(id, opened);
+  return opened;
 }
 
 /// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
-/// same. Returns why not all is used.
-std::optional<LostHit> RadixSlots::look_further(RequestId id) {
-  Request& request = requests_[id.index()];
-  const PrefixMatch& hit = request.hit;
-  request.cached_tokens = hit.walked_tokens;
+/// same.
+void RadixSlots::look_further(RequestId id, OpenedPrompt& opened) const {
   const std::int64_t prompt = record(id).prompt_tokens;
-  if (hit.walked_tokens + options_.block_size_tokens != prompt || hit.lost == LostHit::locked_pool) return hit.lost;
+  if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return;
   const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
-  if (all.walked_tokens == hit.walked_tokens) return hit.lost;
-  request.cached_tokens = all.walked_tokens;
-  return all.tokens > hit.tokens ? LostHit::too_few_tokens : all.lost;
+  if (all.walked_tokens == opened.cached_tokens) return;
+  opened.cached_tokens = all.walked_tokens;
+  opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
 }
 
 bool RadixSlots::reserve(RequestId id, std::int64_t upto) {
@@ -199,15 +198,14 @@ void RadixSlots::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  const bool saves = row.start < record(row.request).prompt_tokens && scan_step(options_) > 0;
-  if (saves && !pass.inserts) plan_saves(pass, row);
+  if (!pass.inserts) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);
     if (options_.separate_checkpoints) save = {save.offset, SlotId{static_cast<std::int32_t>(i)}, true};
   }
   pass.save_ranges[index] = {first, pass.saves.size()};
-  pass.quiet &= !ends_on_checkpoint(pass, row);
+  pass.quiet &= !ends_on_checkpoint(book_, pass, row);
 }
 
 void RadixSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) {
@@ -218,70 +216,36 @@ void RadixSlots::save(Pass& pass, const RowPlan& row, std::int64_t at) {
     ++pass.dropped;
 }
 
-PromptCheckpoints RadixSlots::placement_of(RequestId id) const {
-  const Request& request = requests_[id.index()];
-  return {.placement = options_.placement,
-          .block = options_.block_size_tokens,
-          .reused = request.hit.tokens,
-          .cached = request.cached_tokens,
-          .prompt = record(id).prompt_tokens,
-          .spare = options_.spare_checkpoint_tokens,
-          .scan_step = scan_step(options_)};
-}
-
-/// If room is short the deepest states get it: they serve the prompts that continue this one. That of the end takes its
-/// slot when the pass settles.
+/// If room is short, the deepest states that are placed get it: they serve the prompts that continue this one. That of
+/// the end takes its slot when the pass settles.
 void RadixSlots::plan_saves(Pass& pass, const RowPlan& row) {
-  if (options_.placement == CheckpointPlacement::passes) return save_per_pass(pass, row);
-  const PromptCheckpoints placement = placement_of(row.request);
-  const std::int64_t page = options_.block_size_tokens;
+  const PromptCheckpoints placement = checkpoints_of(book_, row.request);
   const std::int64_t end = row.start + row.tokens;
-  const std::int32_t spare = ends_on_checkpoint(pass, row) ? 1 : 0;
+  const bool by_pass = placement.placement == CheckpointPlacement::passes;
+  const std::int32_t of_end = !by_pass && ends_on_checkpoint(book_, pass, row) ? 1 : 0;
   const auto first = static_cast<std::ptrdiff_t>(pass.saves.size());
-  bool is_deepest = true;
-  for (std::int64_t at = floor_to(end - 1, page); at > row.start; at -= page) {
-    if (!placement.wants(at) || (at - row.start) % scan_step(options_) != 0) continue;
-    if (std::exchange(is_deepest, false) && is_made(row.request, at)) return;
-    if (checkpoint_slots_ + spare < options_.checkpoints)
+  placement.saves(row.start, end, positions_);
+  if (!positions_.empty() && is_made(row.request, positions_.back())) return;
+  if (!by_pass) std::ranges::reverse(positions_);
+  for (const std::int64_t at : positions_) {
+    if (checkpoint_slots_ + of_end < options_.checkpoints)
       save(pass, row, at);
     else
       ++pass.dropped;
   }
-  if (placement.spare == 0) return std::reverse(pass.saves.begin() + first, pass.saves.end());
-  // For one more state than those that are planned, without an eviction.
-  const auto has_room = [&] {
-    if (checkpoint_slots_ + spare >= options_.checkpoints || tree_.slots().free_slots() <= spare) return false;
-    const CacheUsage now = usage();
-    return options_.budget_bytes == 0 ||
-           options_.memory.of(now.kv_tokens, now.states + spare + 1) <= options_.budget_bytes;
-  };
-  for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
-    if (placement.wants_if_spare(at) && (at - row.start) % scan_step(options_) == 0 && has_room()) save(pass, row, at);
+  if (placement.spare > 0) {
+    // For one more state than those that are planned, without an eviction.
+    const auto has_room = [&] {
+      if (checkpoint_slots_ + of_end >= options_.checkpoints || tree_.slots().free_slots() <= of_end) return false;
+      const CacheUsage now = usage();
+      return options_.budget_bytes == 0 ||
+             options_.memory.of(now.kv_tokens, now.states + of_end + 1) <= options_.budget_bytes;
+    };
+    for (std::int64_t at = floor_to(row.start, placement.spare) + placement.spare; at < end; at += placement.spare)
+      if (placement.wants_if_spare(at) && placement.can_save(row.start, at) && has_room()) save(pass, row, at);
+  }
   std::sort(pass.saves.begin() + first, pass.saves.end(),
             [](const StateSave& a, const StateSave& b) { return a.offset < b.offset; });
-}
-
-/// Inside the pass: where an earlier prompt diverged, and the last page that the scan can stop at.
-void RadixSlots::save_per_pass(Pass& pass, const RowPlan& row) {
-  const std::int64_t page = options_.block_size_tokens;
-  const std::int64_t step = scan_step(options_);
-  const std::int64_t end = row.start + row.tokens;
-  const std::int64_t branching = requests_[row.request.index()].hit.branching_position.value_or(-1);
-  const bool branches = branching > row.start && branching < end && (branching - row.start) % step == 0;
-  std::int64_t last = floor_to(end - 1, page);
-  while (last > row.start && (last - row.start) % step != 0) last -= page;
-  if (ends_on_checkpoint(pass, row) || (branches && last <= branching)) last = row.start;  // a longer one
-  if (last > row.start && is_made(row.request, last)) return;
-  if (branches) save(pass, row, branching);
-  if (last > row.start) save(pass, row, last);
-}
-
-bool RadixSlots::ends_on_checkpoint(const Pass& pass, const RowPlan& row) const {
-  const std::int64_t end = row.start + row.tokens;
-  if (floor_to(end, options_.block_size_tokens) != end) return false;
-  if (pass.inserts) return true;
-  if (end <= record(row.request).prompt_tokens) return placement_of(row.request).wants_end(row.start, end);
-  return options_.decode_checkpoint_tokens > 0 && end % options_.decode_checkpoint_tokens == 0;
 }
 
 void RadixSlots::unplace(Pass& pass) {
@@ -301,7 +265,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     const StateSave& save = pass.saves[i];
     const SlotId slot = pass.save_slots[i];
     const std::int64_t at = row.start + save.offset;
-    const bool spare = options_.spare_checkpoint_tokens > 0 && placement_of(row.request).wants_if_spare(at);
+    const bool spare = options_.spare_checkpoint_tokens > 0 && checkpoints_of(book_, row.request).wants_if_spare(at);
     if (donate(row.request, slot, at, {.spare = spare})) {
       --checkpoint_slots_;
       if (save.in_scratch) book_.after[0].from_scratch.push_back(SlotCopy::whole(save.slot, slot));
@@ -310,7 +274,7 @@ void RadixSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     }
   }
   if (request.made_tokens <= computed) share_kv(row.request, std::exchange(request.made_tokens, 0));
-  if (!ends_on_checkpoint(pass, row)) return;
+  if (!ends_on_checkpoint(book_, pass, row)) return;
   const bool in_prompt = computed <= record(row.request).prompt_tokens;
   if (in_prompt && is_made(row.request, computed)) return share_kv(row.request, std::exchange(request.made_tokens, 0));
   if (const SlotId slot = publish_state(row.request, computed); slot.valid())
@@ -421,13 +385,6 @@ const GrowingHashes& RadixSlots::hashes_of(RequestId id, std::int64_t tokens) {
   GrowingHashes& hashes = requests_[id.index()].hashes;
   hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}});
   return hashes;
-}
-
-void RadixSlots::note_cached(RequestId id, std::int64_t tokens) {
-  Request& request = requests_[id.index()];
-  request.cached_tokens = tokens;
-  const std::int64_t branching = floor_to(tokens, tree_.grid());
-  if (branching > request.hit.tokens) request.hit.branching_position = branching;
 }
 
 std::int64_t RadixSlots::cached_now(RequestId id) {

@@ -39,7 +39,6 @@ class RadixSlots final : public RequestIndex {
     return {&requests_[request.index()].live, 1};
   }
   [[nodiscard]] const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) override;
-  void note_cached(RequestId request, std::int64_t tokens) override;
   [[nodiscard]] std::int64_t cached_now(RequestId request) override;
   [[nodiscard]] bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                   std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) override;
@@ -53,19 +52,18 @@ class RadixSlots final : public RequestIndex {
     std::int64_t protected_tokens = 0;  ///< of the row, that are the tree's
     PrefixLock lock;
     PrefixMatch hit;
-    std::int64_t cached_tokens = 0;  ///< whose KV was in the tree when it began
-    std::int64_t made_tokens = 0;    ///< > 0: the planned pass saves no state here, because the tree has it
-    std::optional<NodeId> decoded;   ///< the last checkpoint of its decoding
-    Namespace name_space;            ///< with the media
-    GrowingHashes hashes;            ///< with events or tiers: of the pages of its tokens
-    PrefixLock cached;               ///< while something is loaded: all that the tree has of the prompt
-    SlotId loading;                  ///< where a checkpoint is loaded to
+    std::int64_t made_tokens = 0;   ///< > 0: the planned pass saves no state here, because the tree has it
+    std::optional<NodeId> decoded;  ///< the last checkpoint of its decoding
+    Namespace name_space;           ///< with the media
+    GrowingHashes hashes;           ///< with events or tiers: of the pages of its tokens
+    PrefixLock cached;              ///< while something is loaded: all that the tree has of the prompt
+    SlotId loading;                 ///< where a checkpoint is loaded to
   };
 
   [[nodiscard]] const Namespace& name_space(RequestId request) const noexcept {
     return requests_[request.index()].name_space;
   }
-  [[nodiscard]] std::optional<LostHit> look_further(RequestId request);
+  void look_further(RequestId request, OpenedPrompt& opened) const;
   void evict(EvictDemand demand);
   void take_back(const Freed& freed);
   /// A slot for a checkpoint; none if there are too many, or all are locked. It is the caller's.
@@ -74,10 +72,7 @@ class RadixSlots final : public RequestIndex {
   void share_kv(RequestId request, std::int64_t tokens);
   void return_slot(SlotId slot);
   void save(Pass& pass, const RowPlan& row, std::int64_t at);
-  [[nodiscard]] PromptCheckpoints placement_of(RequestId request) const;
   void plan_saves(Pass& pass, const RowPlan& row);
-  void save_per_pass(Pass& pass, const RowPlan& row);
-  [[nodiscard]] bool ends_on_checkpoint(const Pass& pass, const RowPlan& row) const;
   void settle_steps(const RowPlan& row);
   [[nodiscard]] SlotId publish_state(RequestId request, std::int64_t tokens);
   struct Donation {
@@ -97,6 +92,7 @@ class RadixSlots final : public RequestIndex {
   KvPagePool kv_;
   std::vector<Request> requests_;
   Freed freed_;
+  std::vector<std::int64_t> positions_;  ///< of the saves of one row
   std::int64_t evicted_states_ = 0;
   std::int64_t evicted_kv_tokens_ = 0;
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones

@@ -81,8 +81,6 @@ class RequestIndex {
   /// How many leading tokens of the prompt have KV on the device that the request holds, or could hold now: others may
   /// have stored and evicted some since it was opened. What reserve_load() takes as `cached_tokens`.
   [[nodiscard]] virtual std::int64_t cached_now(RequestId request) = 0;
-  /// So much of the prompt is cached, on the device or below: where it leaves that is a branch point.
-  virtual void note_cached(RequestId /*request*/, std::int64_t /*tokens*/) {}
   /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
   /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
   /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was

@@ -88,6 +88,8 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   ++book_.running;
   record.running = true;
   record.computed = opened->reused_tokens;
+  record.reused_tokens = opened->reused_tokens;
+  record.cached_tokens = opened->cached_tokens;
   record.hit = opened->hit;
   StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
   if (tiers_) {

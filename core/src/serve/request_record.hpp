@@ -30,8 +30,10 @@ struct alignas(64) RequestRecord {
   std::uint64_t named = 0;  ///< the last batch that named the request
 
   std::int64_t prompt_tokens = 0;
-  KvRow kv;    ///< all that memory was found for
-  SlotId hit;  ///< see OpenedPrompt
+  KvRow kv;                        ///< all that memory was found for
+  std::int64_t reused_tokens = 0;  ///< of the hit
+  std::int64_t cached_tokens = 0;  ///< whose KV is cached, on the device or below: a prompt branches off there
+  SlotId hit;                      ///< see OpenedPrompt
   bool running = false;
   bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in the hit's checkpoint
   Namespace name_space;

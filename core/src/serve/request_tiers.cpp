@@ -85,7 +85,7 @@ void RequestTiers::look(RequestId id, std::int64_t cached) {
     request.wait = Wait::answers;
     return end_call(false);
   }
-  if (request.cached_tokens > request.opened_tokens) target_.note_cached(id, request.cached_tokens);
+  if (request.cached_tokens > request.opened_tokens) records_[id.index()].cached_tokens = request.cached_tokens;
   if (begin_load(id, cached)) request.wait = Wait::load;
 }
 
@@ -139,6 +139,7 @@ void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
   const SlotId hit = target_.end_load(id, request.hit.tokens, done);
   if (done) records_[id.index()].hit = hit;
+  if (done) records_[id.index()].reused_tokens = request.hit.tokens;
   target_.note_memory(id);
   if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
   if (done)
