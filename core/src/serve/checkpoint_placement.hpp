@@ -73,7 +73,7 @@ struct PromptCheckpoints {
   /// The positions at which a pass over the prompt saves its state on its way, ascending.
   void saves(std::int64_t start, std::int64_t end, std::vector<std::int64_t>& positions) const {
     positions.clear();
-    if (start >= prompt || scan_step == 0) return;
+    if (scan_step == 0) return;
     const auto add = [&](std::int64_t at) {
       if (at < end && can_save(start, at) && (positions.empty() || at > positions.back())) positions.push_back(at);
     };
@@ -100,8 +100,8 @@ struct PromptCheckpoints {
   return {.placement = options.placement,
           .by_block = options.index == CacheIndex::slots,
           .block = options.block_size_tokens,
-          .reused = record.reused_tokens,
-          .cached = record.cached_tokens,
+          .reused = book.opened_of(request).reused_tokens,
+          .cached = book.opened_of(request).cached_tokens,
           .prompt = record.prompt_tokens,
           .spare = options.spare_checkpoint_tokens,
           .decode_every = options.decode_checkpoint_tokens,
@@ -111,8 +111,8 @@ struct PromptCheckpoints {
 /// Whether the state at the end of the row is a checkpoint: one that is inserted always is, if it is whole blocks.
 [[nodiscard]] inline bool ends_on_checkpoint(const RequestBook& book, const Pass& pass, const RowPlan& row) {
   const std::int64_t end = row.start + row.tokens;
-  if (pass.inserts) return end % book.options.block_size_tokens == 0;
-  return checkpoints_of(book, row.request).ends_on_checkpoint(row.start, end);
+  if (end % book.options.block_size_tokens != 0) return false;
+  return pass.inserts || checkpoints_of(book, row.request).ends_on_checkpoint(row.start, end);
 }
 
 }  // namespace stateport::detail

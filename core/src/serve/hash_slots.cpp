@@ -109,7 +109,7 @@ void HashSlots::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (!pass.inserts) plan_saves(pass, row);
+  if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
   pass.quiet &= !ends_on_checkpoint(book_, pass, row);
 }
@@ -303,13 +303,14 @@ void HashSlots::tell_prompt(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t prompt = record(id).prompt_tokens;
-  request.past = allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
-                                        {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
-                                         .matched_blocks = static_cast<std::int32_t>(record(id).cached_tokens / block),
-                                         .hit_blocks = static_cast<std::int32_t>(record(id).reused_tokens / block),
-                                         .tokens = prompt + 1,
-                                         .hint = record(id).hint},
-                                        book_.now_s);
+  request.past =
+      allocator_.note_served(kv_.hashes(id).keys().first(static_cast<std::size_t>(prompt / block)),
+                             {.usable_blocks = static_cast<std::int32_t>((prompt - 1) / block),
+                              .matched_blocks = static_cast<std::int32_t>(book_.opened_of(id).cached_tokens / block),
+                              .hit_blocks = static_cast<std::int32_t>(book_.opened_of(id).reused_tokens / block),
+                              .tokens = prompt + 1,
+                              .hint = record(id).hint},
+                             book_.now_s);
 }
 
 /// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
@@ -318,12 +319,13 @@ void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
   const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
   const auto hashes = kv_.hashes(id).keys().first(full);
   const std::optional<FoundState> last = allocator_.find_longest_state(hashes);
-  if (!last || static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= record(id).reused_tokens)
+  if (!last ||
+      static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= book_.opened_of(id).reused_tokens)
     return;
   if (!request.told) tell_prompt(id);
   allocator_.note_served(
       hashes.first(last->index + 1),
-      {.matched_blocks = static_cast<std::int32_t>(record(id).cached_tokens / options_.block_size_tokens),
+      {.matched_blocks = static_cast<std::int32_t>(book_.opened_of(id).cached_tokens / options_.block_size_tokens),
        .past = request.past,
        .hint = hint},
       book_.now_s);
@@ -356,7 +358,7 @@ void HashSlots::order_uses(RequestId id) {
     pool.advance_tick();
     pool.set_last_use({&block, 1}, pool.tick());
   };
-  const std::int64_t reused = record(id).reused_tokens;
+  const std::int64_t reused = book_.opened_of(id).reused_tokens;
   const auto known = static_cast<std::size_t>(std::max(request.known_tokens, reused));
   const auto block_size = static_cast<std::size_t>(options_.block_size_tokens);
   for (std::size_t depth = blocks.size(); depth > known / block_size; --depth)

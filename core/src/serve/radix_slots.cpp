@@ -198,7 +198,7 @@ void RadixSlots::place(Pass& pass, std::size_t index) {
       pass.clear[0].push_back(SlotId{request.live});
   }
   const std::size_t first = pass.saves.size();
-  if (!pass.inserts) plan_saves(pass, row);
+  if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
     StateSave& save = pass.saves[i];
     pass.save_slots.push_back(save.slot);

@@ -29,6 +29,7 @@ struct RequestBook {
   explicit RequestBook(const RequestCacheOptions& options);
 
   [[nodiscard]] const RequestRecord& record(RequestId request) const noexcept { return records[request.index()]; }
+  [[nodiscard]] const OpenedPrompt& opened_of(RequestId request) const noexcept { return opened[request.index()]; }
 
   const RequestCacheOptions options;
   const std::size_t groups;
@@ -36,6 +37,7 @@ struct RequestBook {
   CacheNews news;
   PassQueue passes;
   std::vector<RequestRecord> records;  ///< by request
+  std::vector<OpenedPrompt> opened;    ///< by request
   StateTable states;  ///< after the computed tokens. open() says where a state begins, the index fills in the slots.
   std::vector<After> after;  ///< by group, of this commit
   std::vector<SlotCopy> end_copies;

@@ -16,14 +16,6 @@
 
 namespace stateport::detail {
 
-/// What an index found for a prompt.
-struct OpenedPrompt {
-  std::int64_t reused_tokens = 0;
-  std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens
-  std::optional<LostHit> lost;
-  SlotId hit;  ///< the checkpoint after reused_tokens. None: there is no hit, or it lies in columns.
-};
-
 /// Where the KV and the states of requests lie, and how both are found again. RequestLife calls it with checked
 /// arguments only:
 ///

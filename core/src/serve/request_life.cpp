@@ -36,6 +36,7 @@ RequestBook::RequestBook(const RequestCacheOptions& given)
       news(options.events),
       passes(options),
       records(make_records(options)),
+      opened(records.size()),
       states(records.size(), groups),
       after(groups),
       ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
@@ -88,9 +89,7 @@ std::optional<StartedRequest> RequestLife::start(const Prompt& prompt) {
   ++book_.running;
   record.running = true;
   record.computed = opened->reused_tokens;
-  record.reused_tokens = opened->reused_tokens;
-  record.cached_tokens = opened->cached_tokens;
-  record.hit = opened->hit;
+  book_.opened[id.index()] = *opened;
   StartedRequest started{.request = id, .reused_tokens = opened->reused_tokens, .lost = opened->lost};
   if (tiers_) {
     tiers_->start(id, prompt.search, *opened, started);
@@ -340,7 +339,7 @@ HitPlaces RequestLife::places(RequestId request, std::size_t group) const {
   if (record.computed == 0) return {};
   return {.tokens = record.computed,
           .kv = index_->kv_of(request),
-          .state = book_.in_columns ? book_.states.of(request)[group].conv_source() : record.hit};
+          .state = book_.in_columns ? book_.states.of(request)[group].conv_source() : book_.opened_of(request).hit};
 }
 
 KvRow RequestLife::kv(RequestId request) const {

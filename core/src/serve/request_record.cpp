@@ -35,7 +35,6 @@ void RequestRecord::fill(const Prompt& prompt, std::int64_t block_size_tokens) {
   prompt_tokens = std::ssize(prompt.tokens);
   computed = 0;
   begun = false;
-  hit = {};
   quiet_until = 0;
   name_space = prompt.name_space;
   const std::int64_t full_tokens = prompt_tokens / block_size_tokens * block_size_tokens;

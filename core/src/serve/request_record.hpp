@@ -9,6 +9,7 @@
 #include "serve/token_list.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,14 @@ namespace stateport::detail {
 struct PromptNames {
   Namespace name_space;
   std::span<const MediaKey> media;
+};
+
+/// What an index found for a prompt; later with what tiers have of it, and what was loaded.
+struct OpenedPrompt {
+  std::int64_t reused_tokens = 0;
+  std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens: the prompt branches off there
+  std::optional<LostHit> lost;
+  SlotId hit;  ///< the checkpoint after reused_tokens. None: there is no hit, or it lies in columns.
 };
 
 /// What is known of a request whatever the index. The first cache line is what a step without
@@ -30,12 +39,9 @@ struct alignas(64) RequestRecord {
   std::uint64_t named = 0;  ///< the last batch that named the request
 
   std::int64_t prompt_tokens = 0;
-  KvRow kv;                        ///< all that memory was found for
-  std::int64_t reused_tokens = 0;  ///< of the hit
-  std::int64_t cached_tokens = 0;  ///< whose KV is cached, on the device or below: a prompt branches off there
-  SlotId hit;                      ///< see OpenedPrompt
+  KvRow kv;  ///< all that memory was found for
   bool running = false;
-  bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in the hit's checkpoint
+  bool begun = false;  ///< a pass was committed: the state is where StateTable says, no longer in its hit
   Namespace name_space;
   std::vector<MediaKey> media;  ///< of the last block of the prompt, if that is not full; one for each position
   ReuseHint hint;

@@ -37,6 +37,7 @@ RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex&
     : cache_(cache),
       target_(target),
       records_(book.records),
+      opened_(book.opened),
       stats_(book.stats),
       marks_(marks),
       block_size_(book.options.block_size_tokens),
@@ -85,7 +86,7 @@ void RequestTiers::look(RequestId id, std::int64_t cached) {
     request.wait = Wait::answers;
     return end_call(false);
   }
-  if (request.cached_tokens > request.opened_tokens) records_[id.index()].cached_tokens = request.cached_tokens;
+  if (request.cached_tokens > request.opened_tokens) opened_[id.index()].cached_tokens = request.cached_tokens;
   if (begin_load(id, cached)) request.wait = Wait::load;
 }
 
@@ -138,8 +139,8 @@ bool RequestTiers::look_again(RequestId id) {
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
   const SlotId hit = target_.end_load(id, request.hit.tokens, done);
-  if (done) records_[id.index()].hit = hit;
-  if (done) records_[id.index()].reused_tokens = request.hit.tokens;
+  if (done) opened_[id.index()].hit = hit;
+  if (done) opened_[id.index()].reused_tokens = request.hit.tokens;
   target_.note_memory(id);
   if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
   if (done)

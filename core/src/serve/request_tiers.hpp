@@ -82,6 +82,7 @@ class RequestTiers final : public CacheTiers {
   RequestCache& cache_;
   RequestIndex& target_;
   std::span<RequestRecord> records_;
+  std::span<OpenedPrompt> opened_;
   CacheStats& stats_;
   TenantMarks* marks_;
   std::int64_t block_size_;
