@@ -179,6 +179,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   Pass& pass = plan_rows({&row, 1}, 0, true);
   if (pass.without_room > 0) {
     drop_newest();
+    if (tiers_) tiers_->end_call(false);
     return std::nullopt;
   }
   KvRow& kv = pass.rows[0].kv;

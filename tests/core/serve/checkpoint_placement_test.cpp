@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/checkpoint_placement.hpp"
+
+#include "random.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+using namespace stateport;
+using detail::PromptCheckpoints;
+
+namespace {
+
+using Positions = std::vector<std::int64_t>;
+
+Positions saves_of(const PromptCheckpoints& checkpoints, std::int64_t start, std::int64_t end) {
+  Positions positions;
+  checkpoints.saves(start, end, positions);
+  return positions;
+}
+
+/// The rule as CheckpointPlacement and RequestCacheOptions say it, position by position.
+Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t end) {
+  std::set<std::int64_t> wanted;
+  const std::int64_t n = (at.prompt - 1) / at.block * at.block;
+  std::int64_t deepest = 0;  // behind the start, where the scan can stop, before the end
+  for (std::int64_t p = at.block; p < end; p += at.block)
+    if (p > start && at.scan_step > 0 && (p - start) % at.scan_step == 0) deepest = p;
+  for (std::int64_t p = at.block; p < end; p += at.block) {
+    const bool beyond = p > at.reused && p <= at.prompt;
+    const std::int64_t left = (n - p) / at.block;
+    switch (at.placement) {
+      case CheckpointPlacement::every:
+        if (beyond) wanted.insert(p);
+        break;
+      case CheckpointPlacement::rungs:
+        if (beyond && p > at.cached && (left == 1 || left == 2 || left == 4)) wanted.insert(p);
+        [[fallthrough]];
+      case CheckpointPlacement::branch:
+        if (beyond && p == at.cached && p <= n) wanted.insert(p);
+        [[fallthrough]];
+      case CheckpointPlacement::last:
+        if (beyond && p == n) wanted.insert(p);
+        break;
+      case CheckpointPlacement::passes:
+        if (at.by_block &&
+            (p == at.cached || p == at.prompt / at.block * at.block || p == (end - 1) / at.block * at.block))
+          wanted.insert(p);
+        if (!at.by_block && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
+        // Where it leaves what is cached, if the scan of a pass from the start of the prompt can stop there; else the
+        // last such position before it.
+        if (!at.by_block && p > at.reused && p <= at.cached && p % at.scan_step == 0) {
+          bool last = true;
+          for (std::int64_t more = p + at.block; more <= at.cached; more += at.block) last &= more % at.scan_step != 0;
+          if (last) wanted.insert(p);
+        }
+    }
+  }
+  Positions positions;
+  for (const std::int64_t p : wanted)
+    if (p > start && (p - start) % at.scan_step == 0) positions.push_back(p);
+  return positions;
+}
+
+}  // namespace
+
+TEST_CASE("a pass saves its state at the positions that the placement names, and where the scan can stop") {
+  test::for_each_seed(20'000, [](test::Random& random, std::uint64_t) {
+    PromptCheckpoints at;
+    at.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+    at.by_block = random.chance(50);
+    at.block = random.between(1, 5);
+    at.scan_step = random.chance(70) ? random.between(1, 6) : 1;
+    at.prompt = random.between(1, 60);
+    const std::int64_t usable = (at.prompt - 1) / at.block;
+    at.reused = random.between(0, usable) * at.block;
+    at.cached = random.between(at.reused / at.block, at.prompt / at.block) * at.block;
+    const std::int64_t start = random.chance(50) ? at.reused : random.between(at.reused, at.prompt - 1);
+    const std::int64_t end = random.between(start + 1, at.prompt);
+    CAPTURE(static_cast<int>(at.placement));
+    CAPTURE(start);
+    CAPTURE(end);
+    REQUIRE(saves_of(at, start, end) == model(at, start, end));
+  });
+}
+
+TEST_CASE("a pass whose scan stops at its end alone saves nothing on its way") {
+  for (const auto placement : {CheckpointPlacement::passes, CheckpointPlacement::every}) {
+    const PromptCheckpoints at{.placement = placement, .block = 4, .cached = 8, .prompt = 40, .scan_step = 0};
+    CHECK(saves_of(at, 0, 40).empty());
+    CHECK(at.ends_on_checkpoint(0, 8));
+  }
+}
+
+TEST_CASE("where a prompt leaves what is cached off the grid of the scan, the state before it is saved") {
+  const PromptCheckpoints at{
+      .placement = CheckpointPlacement::passes, .block = 4, .cached = 12, .prompt = 30, .scan_step = 8};
+  CHECK(saves_of(at, 0, 30) == Positions{8, 24});
+}
