@@ -441,6 +441,25 @@ TEST_CASE("what the host has no room for yet goes to files at once") {
   }
 }
 
+TEST_CASE("KV whose last state gave way to it, and which was not written then, is kept nowhere") {
+  const auto cache =
+      make_request_cache(small(CacheIndex::slots, {.host_bytes = 4000, .file_bytes = 204, .queue_bytes = 3}));
+  CacheTiers& tiers = *cache->tiers();
+  const auto image = [](std::uint64_t prefix, CacheContent content) {
+    return ImageKey{.prefix = {{prefix, prefix}}, .tokens = 4, .content = content};
+  };
+  REQUIRE(tiers.attach(Medium::file, image(1, CacheContent::state)));
+  REQUIRE(tiers.attach(Medium::file, image(2, CacheContent::state)));
+  REQUIRE(tiers.attach(Medium::file, image(2, CacheContent::kv_block)));
+  REQUIRE(tiers.attach(Medium::host, image(1, CacheContent::kv_block)));
+  REQUIRE(tiers.usage(Medium::file).bytes == 204);
+  // The files have no room for the KV but that of its own state, the older one, and the queue has none at all.
+  tiers.drain();
+  CHECK(tiers.usage(Medium::file).states == 1);
+  CHECK(tiers.usage(Medium::host).kv_blocks == 0);
+  cache->check_invariants();
+}
+
 TEST_CASE("draining writes what is on the device and on the host, piece by piece, and takes nothing away") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
