@@ -3,6 +3,7 @@
 
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include "serve/request_book.hpp"
 
@@ -81,11 +82,12 @@ struct PromptCheckpoints {
       for (std::int64_t at = floor_to(start, block) + block; at < end; at += block)
         if (wants(at)) add(at);
     } else if (by_block) {
-      std::array candidates = {cached, floor_to(prompt, block), floor_to(end - 1, block)};
+      std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {cached, floor_to(prompt, block),
+                                                                        floor_to(end - 1, block)};
       std::ranges::sort(candidates);
       std::ranges::for_each(candidates, add);
     } else {
-      const std::int64_t branch = floor_to(cached, std::lcm(scan_step, block));
+      const std::int64_t branch = floor_to(std::min(cached, usable()), std::lcm(scan_step, block));
       if (branch > reused) add(branch);
       std::int64_t last = floor_to(end - 1, block);
       while (last > start && !can_save(start, last)) last -= block;
@@ -113,6 +115,25 @@ struct PromptCheckpoints {
   const std::int64_t end = row.start + row.tokens;
   if (end % book.options.block_size_tokens != 0) return false;
   return pass.inserts || checkpoints_of(book, row.request).ends_on_checkpoint(row.start, end);
+}
+
+/// The position of the state that the steps of a decoding row passed and that becomes a checkpoint; 0: there is none.
+[[nodiscard]] inline std::int64_t checkpoint_of_steps(const RequestBook& book, const RowPlan& row) {
+  const std::int64_t every = book.options.decode_checkpoint_tokens;
+  const std::int64_t at = every > 0 ? floor_to(book.record(row.request).computed, every) : 0;
+  return at > row.start ? at : 0;
+}
+
+/// Before the first pass of a request, its live slot gets the state of the hit, or begins with the empty one. An insert
+/// brings the state itself.
+inline void begin_live_slot(const RequestBook& book, Pass& pass, RequestId request) {
+  if (book.record(request).begun) return;
+  const SlotId live = book.states.of(request)[0].target();
+  const SlotId hit = book.opened_of(request).hit;
+  if (hit.valid() && !pass.inserts)
+    pass.copies[0].push_back(SlotCopy::whole(hit, live));
+  else
+    pass.clear[0].push_back(live);
 }
 
 }  // namespace stateport::detail

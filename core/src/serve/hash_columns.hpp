@@ -13,8 +13,9 @@
 
 namespace stateport::detail {
 
-/// RequestCache by block table: every group of layers has blocks of states, which are found by hash like blocks of KV,
-/// and a request has a row of them in each group. By the rules of align_rules.hpp:
+/// The index by block hash with states in the columns of block tables: every group of layers has blocks of states,
+/// which are found by hash like blocks of KV, and a request has a row of them in each group. By the rules of
+/// align_rules.hpp:
 ///
 ///     none    a row is the running window alone; nothing is found again
 ///     align   a row is the running window and what lies below it until it is released; the state at each boundary that

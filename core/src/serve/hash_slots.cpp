@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "serve/checkpoint_placement.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -101,13 +103,7 @@ void HashSlots::begin(RequestId id, std::int32_t matched, std::int32_t hit) {
 
 void HashSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
-  const Request& request = requests_[row.request.index()];
-  if (!record(row.request).begun) {
-    if (request.pinned.valid() && !pass.inserts)
-      pass.copies[0].push_back(SlotCopy::whole(request.pinned.value(), request.live));
-    else
-      pass.clear[0].push_back(SlotId{request.live});
-  }
+  begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
   if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
   pass.save_ranges[index] = {first, pass.saves.size()};
@@ -148,12 +144,9 @@ std::int64_t HashSlots::quiet_until(RequestId request) const {
   return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
 
-/// One of the states that the steps passed may be a checkpoint.
 void HashSlots::settle_decode(const RowPlan& row) {
-  const std::int64_t every = options_.decode_checkpoint_tokens;
-  if (every == 0) return;
-  const std::int64_t at = floor_to(record(row.request).computed, every);
-  if (at <= row.start) return;
+  const std::int64_t at = checkpoint_of_steps(book_, row);
+  if (at == 0) return;
   note(row.request, at,
        {.source = Source::step,
         .row = static_cast<std::int32_t>(book_.after[0].steps.size()) - 1,

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/slots/checkpoint_budget.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 
-#include "serve/checkpoint_placement.hpp"
 #include "serve/hashed_kv.hpp"
 #include "serve/request_index.hpp"
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
 namespace stateport::detail {
 
-/// RequestCache by block hash: requests run in live slots of their own; a KV block may have a checkpoint in another.
+/// The index by block hash with states in slots: requests run in live slots of their own; a KV block may have a
+/// checkpoint in another.
 class HashSlots final : public RequestIndex, private BlockListener {
  public:
   explicit HashSlots(RequestBook& book);

@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "serve/checkpoint_placement.hpp"
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -29,7 +31,7 @@ bool has_state(const PrefixTree& tree, std::span<const Token> tokens, const Name
   return tree.peek(tokens, name_space).tokens == std::ssize(tokens);
 }
 
-/// Somebody hears what the tree holds.
+/// The tree has to report its contents.
 bool tells(const RequestCacheOptions& options) {
   return options.events || options.tiers.enabled();
 }
@@ -190,13 +192,7 @@ bool RadixSlots::reserve(RequestId id, std::int64_t upto) {
 
 void RadixSlots::place(Pass& pass, std::size_t index) {
   const RowPlan& row = pass.rows[index];
-  const Request& request = requests_[row.request.index()];
-  if (!record(row.request).begun) {
-    if (request.hit.slot.valid() && !pass.inserts)
-      pass.copies[0].push_back(request.hit.restore_into(SlotId{request.live}));
-    else
-      pass.clear[0].push_back(SlotId{request.live});
-  }
+  begin_live_slot(book_, pass, row.request);
   const std::size_t first = pass.saves.size();
   if (!pass.inserts && row.start < record(row.request).prompt_tokens) plan_saves(pass, row);
   for (std::size_t i = first; i < pass.saves.size(); ++i) {
@@ -308,11 +304,9 @@ SlotId RadixSlots::publish_state(RequestId id, std::int64_t tokens) {
   return taken ? slot : SlotId{};
 }
 
-/// One of the states that the steps passed may be a checkpoint.
 void RadixSlots::settle_steps(const RowPlan& row) {
-  const std::int64_t every = options_.decode_checkpoint_tokens;
-  const std::int64_t at = every > 0 ? floor_to(record(row.request).computed, every) : 0;
-  if (at <= row.start) return;
+  const std::int64_t at = checkpoint_of_steps(book_, row);
+  if (at == 0) return;
   const SlotId slot = publish_state(row.request, at);
   if (!slot.valid()) return;
   StepCommit& step = book_.after[0].steps.back();

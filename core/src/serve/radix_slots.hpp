@@ -4,8 +4,7 @@
 #include <stateport/core/pool/kv_page_pool.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
-#include "serve/checkpoint_placement.hpp"
-#include "serve/hashed_kv.hpp"
+#include "serve/growing_hashes.hpp"
 #include "serve/request_index.hpp"
 
 #include <cstdint>
@@ -13,7 +12,8 @@
 
 namespace stateport::detail {
 
-/// RequestCache by tokens: requests run in live slots and own the KV of what the prefix tree does not hold yet.
+/// The index by tokens with states in slots: requests run in live slots and own the KV of what the prefix tree does not
+/// hold yet.
 ///
 /// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
 /// restores is evicted. Slots for checkpoints are taken when a pass is placed, or when it settles, at most
@@ -96,7 +96,7 @@ class RadixSlots final : public RequestIndex {
   std::int64_t evicted_states_ = 0;
   std::int64_t evicted_kv_tokens_ = 0;
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
-  std::span<const Token> inserted_;       ///< the tokens of the insert that runs
+  std::span<const Token> inserted_;       ///< the tokens of the tree's insert that runs
   std::span<const KvIndex> inserted_kv_;  ///< and their KV
   std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it
   std::vector<std::uint8_t> told_;        ///< by slot: a state was told as stored

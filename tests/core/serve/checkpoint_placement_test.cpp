@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -26,6 +27,7 @@ Positions saves_of(const PromptCheckpoints& checkpoints, std::int64_t start, std
 Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t end) {
   std::set<std::int64_t> wanted;
   const std::int64_t n = (at.prompt - 1) / at.block * at.block;
+  const std::int64_t branch = std::min(at.cached, n);
   std::int64_t deepest = 0;  // behind the start, where the scan can stop, before the end
   for (std::int64_t p = at.block; p < end; p += at.block)
     if (p > start && at.scan_step > 0 && (p - start) % at.scan_step == 0) deepest = p;
@@ -52,9 +54,9 @@ Positions model(const PromptCheckpoints& at, std::int64_t start, std::int64_t en
         if (!at.by_block && p == deepest && !at.ends_on_checkpoint(start, end)) wanted.insert(p);
         // Where it leaves what is cached, if the scan of a pass from the start of the prompt can stop there; else the
         // last such position before it.
-        if (!at.by_block && p > at.reused && p <= at.cached && p % at.scan_step == 0) {
+        if (!at.by_block && p > at.reused && p <= branch && p % at.scan_step == 0) {
           bool last = true;
-          for (std::int64_t more = p + at.block; more <= at.cached; more += at.block) last &= more % at.scan_step != 0;
+          for (std::int64_t more = p + at.block; more <= branch; more += at.block) last &= more % at.scan_step != 0;
           if (last) wanted.insert(p);
         }
     }
@@ -93,6 +95,12 @@ TEST_CASE("a pass whose scan stops at its end alone saves nothing on its way") {
     CHECK(saves_of(at, 0, 40).empty());
     CHECK(at.ends_on_checkpoint(0, 8));
   }
+}
+
+TEST_CASE("a prompt that is cached to its end branches off where the same prompt can continue") {
+  const PromptCheckpoints at{
+      .placement = CheckpointPlacement::passes, .block = 16, .cached = 128, .prompt = 128, .scan_step = 64};
+  CHECK(saves_of(at, 0, 128) == Positions{64});
 }
 
 TEST_CASE("where a prompt leaves what is cached off the grid of the scan, the state before it is saved") {

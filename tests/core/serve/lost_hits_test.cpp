@@ -132,6 +132,17 @@ TEST_CASE("the same prompt hits from the second time on, whatever its length and
       }
 }
 
+TEST_CASE("a prompt of whole pages hits from the third time on, where the scan stops seldomer than pages end") {
+  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
+  options.scan_alignment_tokens = 16;
+  const auto cache = make_request_cache(options);
+  StateWorld world(options);
+  // The first pass cannot stop at 28 tokens, and the state after 32 is of no use to the same prompt.
+  CHECK(serve_alone(*cache, world, counting(32), 1).reused_tokens == 0);
+  CHECK(serve_alone(*cache, world, counting(32), 1).reused_tokens == 0);
+  CHECK(serve_alone(*cache, world, counting(32), 1).reused_tokens == 16);
+}
+
 TEST_CASE("a prompt whose KV was evicted is said not to be stored, by the request and by the statistics") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
