@@ -3,10 +3,12 @@
 
 #include "hash/sha256.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <span>
-#include <type_traits>
+#include <string_view>
 
 namespace stateport {
 
@@ -18,9 +20,16 @@ void NameKey::digest(std::string_view name) {
 }
 
 NameKey NameKey::both(const NameKey& first, const NameKey& second) {
-  static_assert(std::has_unique_object_representations_v<NameKey>, "a key has no byte beside its length and its text");
-  const std::array<NameKey, 2> keys = {first, second};
-  return NameKey(std::string_view(reinterpret_cast<const char*>(keys.data()), sizeof keys));
+  std::array<char, 2 * (sizeof length_ + inline_bytes_max)> message;
+  char* at = message.data();
+  for (const NameKey* const key : {&first, &second}) {
+    for (unsigned byte = 0; byte < sizeof length_; ++byte) *at++ = static_cast<char>(key->length_ >> (8 * byte));
+    at = std::copy(key->bytes_.begin(), key->bytes_.end(), at);
+  }
+  NameKey both(std::string_view(message.data(), message.size()));
+  constexpr std::uint64_t folded = std::uint64_t{1} << 63;  // no string is so long
+  both.length_ |= folded;
+  return both;
 }
 
 }  // namespace stateport

@@ -51,3 +51,21 @@ TEST_CASE("namespaces that differ have different seeds") {
   }
   CHECK(seeds.size() == static_cast<std::size_t>(names));
 }
+
+TEST_CASE("a key for two names is that of no name, and knows their order") {
+  const NameKey a("a");
+  const NameKey b("b");
+  const NameKey both = NameKey::both(a, b);
+  CHECK(both == NameKey::both(a, b));
+  CHECK(both != NameKey::both(b, a));
+  CHECK(NameKey::both(both, a) != NameKey::both(a, both));
+  // The message of its digest, as a name.
+  std::string message(80, '\0');
+  message[0] = 1;
+  message[8] = 'a';
+  message[40] = 1;
+  message[48] = 'b';
+  const NameKey forged(message);
+  CHECK(forged.text() == both.text());
+  CHECK(forged != both);
+}

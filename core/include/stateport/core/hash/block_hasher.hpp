@@ -40,12 +40,10 @@ struct BlockHasherOptions {
 /// Chained hashes of the blocks of a prompt: H(parent || framed tokens || framed extra keys).
 ///
 /// The message of one block, integers little-endian; every part has its length before it, so no two inputs give the
-/// same bytes:
+/// same bytes, but for keys of one kind at one token, which enter as one (NameKey::both):
 ///
 ///     seed u64 (sha256, if it is not 0) | parent digest [32] | token count u64 | tokens i32 … | extra keys u64 |
 ///         per extra key: kind u8 | offset of its first token in the block u64 | length u64 | NameKey::text()
-///
-/// Keys of one kind at one token, one after the other, enter as one: NameKey::both().
 ///
 /// xxh3_128 takes the seed as its own. The parent of a first block is BlockDigest{}. A block with more extra keys than
 /// all before it, and than reserve_keys() said, allocates; nothing else does. Not thread-safe: one hasher per thread.

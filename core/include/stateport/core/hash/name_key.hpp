@@ -25,13 +25,13 @@ class NameKey {
   requires std::convertible_to<const Name&, std::string_view>
   constexpr explicit(false) NameKey(const Name& name) : NameKey(Text{name}) {}
 
-  /// Of the name, in bytes.
+  /// Of the name, in bytes; of both(), 2^63 + 80.
   [[nodiscard]] constexpr std::uint64_t length() const noexcept { return length_; }
-  /// The name itself, or the SHA-256 of a longer one. Valid as long as the key.
+  /// The name itself, or the SHA-256 of a longer one or of both(). Valid as long as the key.
   [[nodiscard]] constexpr std::string_view text() const noexcept {
     return {bytes_.data(), std::min<std::size_t>(length_, inline_bytes_max)};
   }
-  /// One key for both, in this order. Nothing else but them gives it.
+  /// One key for both, in this order: the SHA-256 of their lengths (little-endian) and bytes. No name has the same key.
   [[nodiscard]] static NameKey both(const NameKey& first, const NameKey& second);
   friend constexpr bool operator==(const NameKey&, const NameKey&) noexcept = default;
 
