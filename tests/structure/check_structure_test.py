@@ -115,6 +115,19 @@ class Sizes(unittest.TestCase):
         self.assertEqual(found_in({TREE: base, POOL: own}), [])
         self.assertEqual(len(found_in({TREE: base.replace("method0", "other"), POOL: own})), 1)
 
+    def test_a_base_whose_name_others_have_too(self):
+        def base(methods):
+            return "class Base {\n" + "".join(f"  void base{i}();\n" for i in range(methods)) + "};\n"
+        own = "class Owner : public Base {\n  void own();\n};\n"
+        most = check_structure.CLASS_METHODS_MAX
+        near = '#include "stateport/core/tree/prefix_tree.hpp"\n'.replace('"', "<", 1).replace('"', ">")
+        # One that it includes comes before a larger one.
+        self.assertEqual(found_in({TREE: base(1), POOL: base(most), "perf/a.cpp": near + own}), [])
+        self.assertEqual(len(found_in({TREE: base(most), POOL: base(1), "perf/a.cpp": near + own})), 1)
+        # Without an include it is the largest.
+        self.assertEqual(len(found_in({TREE: base(1), POOL: base(most), "perf/a.cpp": own})), 1)
+        self.assertEqual(found_in({"perf/a.cpp": "class Owner : public other::Owner {\n  void own();\n};\n"}), [])
+
     def test_known_classes_do_not_grow(self):
         name, most = next(iter(check_structure.CLASS_METHODS_KNOWN.items()))
         def owner(methods):
