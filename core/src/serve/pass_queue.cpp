@@ -24,7 +24,6 @@ PassQueue::PassQueue(const RequestCacheOptions& options) {
     pass.save_slots.reserve(saves);
     pass.rows.reserve(requests);
     pass.parts.reserve(requests);
-    pass.busy.reserve(requests);
     pass.row_of.resize(requests, -1);
     pass.states.reserve(requests * groups);
     pass.columns.resize(requests * groups);
@@ -42,7 +41,6 @@ Pass& PassQueue::next(std::size_t rows) {
   pass.rows.resize(rows);
   pass.parts.resize(rows);
   pass.busy_rows = 0;
-  pass.busy.clear();
   pass.saves.clear();
   pass.save_slots.clear();
   pass.scrub_kv.clear();

@@ -30,7 +30,6 @@ struct Pass {
   std::vector<RowPlan> rows;   ///< start and states: once the pass is placed
   std::vector<RowPart> parts;  ///< by row
   std::int32_t busy_rows = 0;
-  std::vector<std::uint32_t> busy;   ///< rows that were busy when the pass was planned
   std::vector<std::int32_t> row_of;  ///< by request: its row while that runs; else -1
   std::vector<RowState> states;      ///< [rows, groups] of busy rows
   std::vector<StateSave> saves;

@@ -16,8 +16,8 @@
 
 namespace stateport::detail {
 
-/// What RequestLife and its index both write: the requests, their passes, and what the current call answers.
-/// Construction reserves address space for all that the options allow.
+/// The data that RequestLife, its index and its tiers share: the requests, their passes, and the answer of the current
+/// call. Construction reserves address space for all that the options allow.
 struct RequestBook {
   /// The copies of one commit, for one group.
   struct After {
@@ -38,7 +38,9 @@ struct RequestBook {
   PassQueue passes;
   std::vector<RequestRecord> records;  ///< by request
   std::vector<OpenedPrompt> opened;    ///< by request
-  StateTable states;  ///< after the computed tokens. open() says where a state begins, the index fills in the slots.
+  /// After the computed tokens. The index says in open() where a state begins, RequestIndex::note_memory() fills in the
+  /// slots.
+  StateTable states;
   std::vector<After> after;  ///< by group, of this commit
   std::vector<SlotCopy> end_copies;
   std::int32_t published = 0;  ///< checkpoints of this commit

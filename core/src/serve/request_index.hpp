@@ -38,49 +38,53 @@ class RequestIndex {
   RequestIndex(const RequestIndex&) = delete;
   RequestIndex& operator=(const RequestIndex&) = delete;
 
-  /// Finds what is cached of the prompt and takes what the request needs from its start on. None: no room, nothing
-  /// taken. The record holds the prompt already; `names` has all of its media.
+  /// Finds the cached beginning of the prompt and takes the memory that the request needs from its start on. The record
+  /// holds the prompt already; `names` has all of its media. None: there is no room, and nothing was taken.
   [[nodiscard]] virtual std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names) = 0;
-  /// How many of `tokens` tokens of the prompt from `start` on to run in one pass, and how many are enough for one.
+  /// How much of the prompt the next pass runs, which begins at `start` and has a budget of `tokens` tokens.
   [[nodiscard]] virtual PromptChunk split(const RequestRecord& /*record*/, std::int64_t /*start*/,
                                           std::int64_t tokens) const {
     return {.tokens = tokens, .least_budget = 1};
   }
-  /// Memory for `upto` tokens, in every group. False: too little. KV that is taken stays with the request.
+  /// Takes memory for `upto` tokens, in every group. False: there is too little. KV that was taken stays with the
+  /// request.
   [[nodiscard]] virtual bool reserve(RequestId request, std::int64_t upto) = 0;
-  /// What must move before the pass, and where row `index` reads and writes states if that is not where its state
-  /// lies. Clears pass.quiet if its commit will move, publish or change anything but counts.
+  /// Plans the copies before the pass, its saves, and where row `index` reads and writes states if that is not where
+  /// its state lies. Clears pass.quiet if the commit of the row will move, publish or change anything but counts.
   virtual void place(Pass& pass, std::size_t index) = 0;
-  /// The pass, placed or not, will not run: what reserve() and place() took for its busy rows goes back, but for KV.
+  /// The pass, placed or not, will not run: takes back the memory that reserve() and place() took for its busy rows,
+  /// but for KV.
   virtual void unplace(Pass& pass) = 0;
-  /// The row ran and kept `sampled` tokens; the record has them, and the new count of computed tokens. Where the state
-  /// lies from now on goes to book_.states. Indexes with steps find that of the row in book_.after[0].steps.back().
+  /// The row ran and kept `sampled` tokens. The record has them, and the new count of computed tokens. Writes the place
+  /// of the state to book_.states. Indexes with steps find the step of the row in book_.after[0].steps.back().
   virtual void settle(Pass& pass, std::size_t index, std::int32_t sampled) = 0;
-  /// After settle() of a row that decodes: rows of the request that end before so many tokens, and within the KV that
-  /// it has, need no part of the index.
+  /// After settle() of a row that decodes: a later row of the request is quiet if it ends before this token and within
+  /// the KV that the request has.
   [[nodiscard]] virtual std::int64_t quiet_until(RequestId request) const = 0;
-  /// After settle() of all rows.
+  /// Publishes the checkpoints of the commit, after settle() of all rows.
   virtual void publish(Pass& pass) = 0;
+  /// The request ends: takes its memory back, but for the prefix that stays cached.
   virtual void close(RequestId request, RequestEnd how, const ReuseHint& hint) = 0;
   virtual void forget_all() = 0;
   [[nodiscard]] virtual CacheUsage usage() const noexcept = 0;
   [[nodiscard]] virtual KvRow kv_of(RequestId request) const = 0;
   [[nodiscard]] virtual std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const = 0;
+  /// Throws std::logic_error naming the first broken invariant. O(all).
   virtual void check() const = 0;
 
-  /// The hashes of the whole blocks of the request's first `tokens` tokens, or of more.
+  /// The hashes of the whole blocks of the request's first `tokens` tokens, and perhaps of more.
   [[nodiscard]] virtual const GrowingHashes& hashes_of(RequestId request, std::int64_t tokens) = 0;
-  /// How many leading tokens of the prompt have KV on the device that the request holds, or could hold now: others may
-  /// have stored and evicted some since it was opened. What reserve_load() takes as `cached_tokens`.
+  /// The number of leading tokens of the prompt whose KV is on the device, and which the request holds or could hold
+  /// now: others may have stored and evicted some since open(). reserve_load() takes it as `cached_tokens`.
   [[nodiscard]] virtual std::int64_t cached_now(RequestId request) = 0;
-  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device, and a slot in each group for
-  /// the state after them, and keeps what the device has of them. The blocks of KV behind the cached ones go to
-  /// `kv_blocks`. Without `slots` the state is on the device already, and is kept there. False: no room; nothing was
-  /// taken but KV, which stays with the request.
+  /// Takes KV for the first `tokens` tokens, of which `cached_tokens` are on the device and stay there, and a slot in
+  /// each group for the state after them. Appends the blocks of KV behind the cached ones to `kv_blocks`. Without
+  /// `slots` the state is on the device already, and stays there. False: there is no room; only KV was taken, and stays
+  /// with the request.
   [[nodiscard]] virtual bool reserve_load(RequestId request, std::int64_t tokens, std::int64_t cached_tokens,
                                           std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) = 0;
-  /// `done`: KV and state are there, and can be found; the request continues from them as from any hit, whose
-  /// checkpoint is answered (OpenedPrompt::hit). Else what was taken goes back.
+  /// `done`: the KV and the state arrived and can be found. The request continues from them as from any hit; answers
+  /// its checkpoint (OpenedPrompt::hit). Not `done`: takes the memory of the load back.
   virtual SlotId end_load(RequestId request, std::int64_t tokens, bool done) = 0;
 
   /// The index may have given the request more memory, or other.

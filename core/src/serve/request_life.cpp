@@ -10,13 +10,6 @@ namespace stateport::detail {
 
 namespace {
 
-std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
-  std::vector<RequestRecord> records;
-  records.reserve(static_cast<std::size_t>(options.max_requests));
-  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
-  return records;
-}
-
 /// What one call can change on the device: a place may lose one content and get another, twice. For readers who come
 /// seldom at least `events_min`.
 std::size_t device_events(const RequestCacheOptions& options) {
@@ -28,26 +21,6 @@ std::size_t device_events(const RequestCacheOptions& options) {
 }
 
 }  // namespace
-
-RequestBook::RequestBook(const RequestCacheOptions& given)
-    : options(given),
-      groups(group_count(options)),
-      in_columns(options.index == CacheIndex::align),
-      news(options.events),
-      passes(options),
-      records(make_records(options)),
-      opened(records.size()),
-      states(records.size(), groups),
-      after(groups),
-      ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
-  for (After& copies : after) {
-    copies.from_scratch.reserve(in_columns ? 0 : saves_max(options));
-    copies.copies.reserve(records.size());
-    copies.steps.reserve(records.size());
-  }
-  end_copies.reserve(1);
-  stats.cost = options.cost;
-}
 
 RequestLife::RequestLife(const RequestCacheOptions& options)
     : book_(options),
@@ -116,7 +89,7 @@ inline void RequestLife::add_row(Pass& pass, std::size_t index, const PassRow& r
   const RequestRecord& record = book_.records[row.request.index()];
   const PassQueue::Bounds start = book_.passes.bounds(row.request, record.computed, ahead);
   const std::int64_t upto = start.high + row.tokens;
-  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, index, row.request, upto);
+  const RowPart part = upto < record.quiet_until ? RowPart::quiet : reserve_row(pass, row.request, upto);
   pass.parts[index] = part;
   RowPlan& plan = pass.rows[index];
   plan.request = row.request;
@@ -131,12 +104,11 @@ inline void RequestLife::add_row(Pass& pass, std::size_t index, const PassRow& r
   if (pass.ready) pass.place(index, start.low, book_.states.of(row.request), book_.in_columns);
 }
 
-RowPart RequestLife::reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto) {
+RowPart RequestLife::reserve_row(Pass& pass, RequestId request, std::int64_t upto) {
   const bool room = index_->reserve(request, upto);
   index_->note_memory(request);
   ++(room ? pass.busy_rows : pass.without_room);
   if (!room && marks_) book_.records[request.index()].quiet_until = 0;  // it may have new KV
-  if (room) pass.busy.push_back(static_cast<std::uint32_t>(index));
   return room ? RowPart::busy : RowPart::none;
 }
 
@@ -216,8 +188,8 @@ void RequestLife::drop_newest() {
   for (std::size_t i = 0; i < pass.rows.size(); ++i) {
     if (!pass.is_busy(i)) continue;
     index_->note_memory(pass.rows[i].request);
-    if (marks_)
-      book_.records[pass.rows[i].request.index()].quiet_until = 0;  // what the pass was to clear is to be named
+    // The next plan has to name the memory that this one was to clear.
+    if (marks_) book_.records[pass.rows[i].request.index()].quiet_until = 0;
   }
   book_.passes.pop_newest();
 }

@@ -57,7 +57,7 @@ class RequestLife final : public RequestCache {
   }
   Pass& plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts);
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
-  [[nodiscard]] RowPart reserve_row(Pass& pass, std::size_t index, RequestId request, std::int64_t upto);
+  [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
   void place_busy_rows(Pass& pass);
   void drop_newest();
   [[nodiscard]] PassCommit settle_oldest(std::span<const std::int32_t> counts, std::span<const Token> sampled);

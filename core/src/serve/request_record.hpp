@@ -21,7 +21,7 @@ struct PromptNames {
   std::span<const MediaKey> media;
 };
 
-/// What an index found for a prompt; later with what tiers have of it, and what was loaded.
+/// The cached beginning of a prompt: as the index found it, later as tiers know it and have loaded it.
 struct OpenedPrompt {
   std::int64_t reused_tokens = 0;
   std::int64_t cached_tokens = 0;  ///< whose KV is cached, >= reused_tokens: the prompt branches off there

@@ -33,9 +33,9 @@ TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
 
 }  // namespace
 
-RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& target, TenantMarks* marks)
+RequestTiers::RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks)
     : cache_(cache),
-      target_(target),
+      device_(device),
       records_(book.records),
       opened_(book.opened),
       stats_(book.stats),
@@ -73,7 +73,7 @@ void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& 
 void RequestTiers::look(RequestId id, std::int64_t cached) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = records_[id.index()].prompt_tokens;
-  const auto prefixes = target_.hashes_of(id, prompt).prefixes();
+  const auto prefixes = device_.hashes_of(id, prompt).prefixes();
   request.hit = index_.find(prefixes, request.device_tokens, cached, prompt - 1);
   request.cached_tokens = std::max(cached, request.hit.walked_tokens);
   const PromptReach reach{.prefixes = prefixes,
@@ -111,11 +111,11 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
     end_call(false);
     return false;
   }
-  const auto& prefixes = target_.hashes_of(id, hit.tokens).prefixes();
+  const auto& prefixes = device_.hashes_of(id, hit.tokens).prefixes();
   index_.pin(hit, prefixes, cached);
   load_blocks_.clear();
   const auto slots = std::span(load_slots_).first(hit.device_state ? 0 : load_slots_.size());
-  if (!target_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
+  if (!device_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
     index_.unpin_hit(hit, prefixes, cached);
     request.lost = LostHit::locked_pool;
     end_call(false);
@@ -129,8 +129,8 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
 
 /// The request has its answers. False: it waits for more.
 bool RequestTiers::look_again(RequestId id) {
-  look(id, target_.cached_now(id));
-  target_.note_memory(id);
+  look(id, device_.cached_now(id));
+  device_.note_memory(id);
   if (waits(id)) return false;
   go_on(id);
   return true;
@@ -138,10 +138,10 @@ bool RequestTiers::look_again(RequestId id) {
 
 void RequestTiers::finish_load(RequestId id, bool done) {
   Request& request = requests_[id.index()];
-  const SlotId hit = target_.end_load(id, request.hit.tokens, done);
+  const SlotId hit = device_.end_load(id, request.hit.tokens, done);
   if (done) opened_[id.index()].hit = hit;
   if (done) opened_[id.index()].reused_tokens = request.hit.tokens;
-  target_.note_memory(id);
+  device_.note_memory(id);
   if (done && marks_ != nullptr) marks_->loaded(id, records_[id.index()].kv, request.hit.tokens);
   if (done)
     request.device_tokens = records_[id.index()].computed = request.hit.tokens;
@@ -181,7 +181,7 @@ void RequestTiers::tell_prompt(RequestId id, double now_s) {
   if (std::exchange(request.told, true)) return;
   const std::int64_t prompt = records_[id.index()].prompt_tokens;
   const auto blocks = [&](std::int64_t tokens) { return static_cast<std::int32_t>(tokens / block_size_); };
-  const GrowingHashes& hashes = target_.hashes_of(id, prompt);
+  const GrowingHashes& hashes = device_.hashes_of(id, prompt);
   const auto all = static_cast<std::size_t>(blocks(prompt));
   request.past = index_.served(hashes.keys().first(all), hashes.prefixes().first(all),
                                {.usable_blocks = blocks(prompt - 1),
@@ -198,7 +198,7 @@ void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
   if (computed < records_[id.index()].prompt_tokens) return;
   tell_prompt(id, now_s);
   const Request& request = requests_[id.index()];
-  const GrowingHashes& hashes = target_.hashes_of(id, computed);
+  const GrowingHashes& hashes = device_.hashes_of(id, computed);
   const auto full = std::min(hashes.size(), static_cast<std::size_t>(computed / block_size_));
   const std::size_t last = index_.deepest_state(hashes.prefixes().first(full));
   if (static_cast<std::int64_t>(last) * block_size_ <= request.device_tokens) return;
@@ -210,7 +210,7 @@ void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
 }
 
 void RequestTiers::check_taken(const char* call) const {
-  require_state(!untaken_, call, "the transfers of the last plan, commit or end were not taken");
+  require_state(!untaken_, call, "the transfers of the last plan, insert, commit or end were not taken");
 }
 
 void RequestTiers::end_call(bool planned) {

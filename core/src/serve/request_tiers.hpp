@@ -20,7 +20,7 @@ namespace stateport::detail {
 class RequestTiers final : public CacheTiers {
  public:
   /// What is named here must outlive it. The options are checked, but for the tiers. `marks`: null, or told.
-  RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& target, TenantMarks* marks);
+  RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks);
 
   [[nodiscard]] TransferPlan take_transfers() override;
   [[nodiscard]] std::size_t transfers_to_take() const noexcept override { return index_.transfers_to_take(); }
@@ -33,7 +33,7 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] TierUsage usage(Medium medium) const override;
 
   [[nodiscard]] TierIndex& index() noexcept { return index_; }
-  /// Throws InvalidState unless the transfers of the last plan or commit were taken.
+  /// Throws InvalidState unless the transfers of the last plan, insert or commit were taken.
   void check_taken(const char* call) const;
   /// A request was opened. If the remote tier may have more of its prompt, it is asked; if more is known to be below
   /// the device, and worth it, a load for it begins. Both as far as `search` goes. Fills in `started`, and counts the
@@ -80,7 +80,7 @@ class RequestTiers final : public CacheTiers {
   void count(RequestId request) noexcept;
 
   RequestCache& cache_;
-  RequestIndex& target_;
+  RequestIndex& device_;
   std::span<RequestRecord> records_;
   std::span<OpenedPrompt> opened_;
   CacheStats& stats_;
@@ -88,7 +88,7 @@ class RequestTiers final : public CacheTiers {
   std::int64_t block_size_;
   TierIndex index_;
   std::vector<Request> requests_;
-  bool untaken_ = false;  ///< transfers of a plan or a commit
+  bool untaken_ = false;  ///< transfers of a plan, an insert or a commit
   std::vector<std::int32_t> load_blocks_;
   std::vector<SlotId> load_slots_;
 };

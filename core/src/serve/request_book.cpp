@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/request_book.hpp"
+
+namespace stateport::detail {
+namespace {
+
+std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
+  std::vector<RequestRecord> records;
+  records.reserve(static_cast<std::size_t>(options.max_requests));
+  for (std::int32_t id = 0; id < options.max_requests; ++id) records.emplace_back(options);
+  return records;
+}
+
+}  // namespace
+
+RequestBook::RequestBook(const RequestCacheOptions& given)
+    : options(given),
+      groups(group_count(options)),
+      in_columns(options.index == CacheIndex::align),
+      news(options.events),
+      passes(options),
+      records(make_records(options)),
+      opened(records.size()),
+      states(records.size(), groups),
+      after(groups),
+      ages(static_cast<std::size_t>(checkpoint_slots(options)), stats) {
+  for (After& copies : after) {
+    copies.from_scratch.reserve(in_columns ? 0 : saves_max(options));
+    copies.copies.reserve(records.size());
+    copies.steps.reserve(records.size());
+  }
+  end_copies.reserve(1);
+  stats.cost = options.cost;
+}
+
+}  // namespace stateport::detail
