@@ -426,9 +426,7 @@ TEST_CASE("where KV is kept elsewhere, states alone are asked for") {
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     elsewhere.blocks = 8;
-    TierOptions tiers = remote;
-    tiers.kv_elsewhere = &elsewhere;
-    Two two(small(index, tiers));
+    Two two(small(index, with(elsewhere, remote)));
     two.other.world.keep_kv(two.prompt);
     REQUIRE(two.other.serve(two.prompt).load);
     CHECK(of(two.other.seen, Transfer::Kind::find, CacheContent::kv_block).empty());
@@ -442,9 +440,7 @@ TEST_CASE("KV elsewhere that ends before the state that is known is of use to sh
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     elsewhere.blocks = 5;
-    TierOptions tiers = remote;
-    tiers.kv_elsewhere = &elsewhere;
-    RequestCacheOptions options = small(index, tiers);
+    RequestCacheOptions options = small(index, with(elsewhere, remote));
     set_checkpoints(options, 9, 20);
     if (index == CacheIndex::align)
       options.align_mode = AlignMode::all;

@@ -765,9 +765,9 @@ RandomRuns run_random_pairs(std::uint64_t seeds, CacheIndex index, Below below) 
 TEST_CASE("whatever an engine does, every pass reads the state and the KV of its own tokens") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    const RandomRuns runs = run_random_engines(250, index, Below::nothing);
-    if (runs.seeds < 250) continue;
-    CHECK(runs.hits > 400);
+    const RandomRuns runs = run_random_engines(300, index, Below::nothing);
+    if (runs.seeds < 300) continue;
+    CHECK(runs.hits > 500);
     CHECK(runs.ahead > 2000);
     CHECK(runs.ran_ahead > 100);
     CHECK(runs.inserts > 150);

@@ -76,6 +76,21 @@ TEST_CASE("two requests that load states of one prefix leave both to others, whi
     }
 }
 
+namespace {
+
+/// Room for the KV of one request and for the states of many.
+RequestCacheOptions states_outlive_kv(const TierOptions& tiers, bool many_groups) {
+  RequestCacheOptions options = small(CacheIndex::align, tiers);
+  options.max_requests = 1;
+  options.max_request_tokens = 16;
+  options.kv_tokens = 16;
+  options.groups[0].blocks = 64;
+  if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
+  return options;
+}
+
+}  // namespace
+
 TEST_CASE("a state on the device and its KV below it make a hit") {
   const std::array tiers = {TierOptions{.host_bytes = 1 << 18}, TierOptions{.file_bytes = 1 << 18},
                             TierOptions{.remote_bytes = 1 << 18},
@@ -85,13 +100,7 @@ TEST_CASE("a state on the device and its KV below it make a hit") {
       CAPTURE(below.host_bytes);
       CAPTURE(below.file_bytes);
       CAPTURE(many_groups);
-      RequestCacheOptions options = small(CacheIndex::align, below);
-      options.max_requests = 1;
-      options.max_request_tokens = 16;
-      options.kv_tokens = 16;
-      options.groups[0].blocks = 64;
-      if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
-      Server server(options);
+      Server server(states_outlive_kv(below, many_groups));
       const Tokens prompt = prompt_of(12, 0);
       server.serve(prompt);
       server.serve(prompt_of(15, 100));
@@ -154,13 +163,7 @@ TEST_CASE("a state on the device and its KV elsewhere make a hit") {
   for (const bool many_groups : {false, true}) {
     CAPTURE(many_groups);
     Elsewhere elsewhere;
-    RequestCacheOptions options = small(CacheIndex::align, with(elsewhere));
-    options.max_requests = 1;
-    options.max_request_tokens = 16;
-    options.kv_tokens = 16;
-    options.groups[0].blocks = 64;
-    if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
-    Server server(options);
+    Server server(states_outlive_kv(with(elsewhere), many_groups));
     const Tokens prompt = prompt_of(12, 0);
     server.serve(prompt);
     server.serve(prompt_of(15, 100));

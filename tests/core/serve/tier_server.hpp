@@ -132,8 +132,7 @@ struct Elsewhere final : KvDirectory {
   std::size_t asked = 0;  ///< the last time
 };
 
-inline TierOptions with(Elsewhere& elsewhere) {
-  TierOptions tiers = host;
+inline TierOptions with(Elsewhere& elsewhere, TierOptions tiers = host) {
   tiers.kv_elsewhere = &elsewhere;
   return tiers;
 }
