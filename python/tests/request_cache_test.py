@@ -256,6 +256,21 @@ def test_no_room_takes_nothing() -> None:
     assert cache.running_requests == 0
 
 
+def test_an_insert_without_room_and_calls_at_a_wrong_time_change_nothing() -> None:
+    cache = make("slots", kv_tokens=256)
+    one, two = (cache.start([first, *range(200)]).request for first in (1, 2))  # type: ignore[union-attr]
+    assert cache.insert(one, 192) is not None
+    assert cache.insert(two, 96) is None
+    assert cache.computed(two) == 0
+    with pytest.raises(sp.InvalidState, match="has committed a pass"):
+        cache.places(one)
+    cache.plan([one], [1])
+    with pytest.raises(sp.InvalidState, match="outstanding passes"):
+        cache.insert(one, 195)
+    assert cache.computed(one) == 192
+    cache.check_invariants()
+
+
 def test_a_request_is_aborted_when_its_statement_raises() -> None:
     cache = make()
     with pytest.raises(KeyError), cache.serving([1, 2, 3]):

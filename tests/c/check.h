@@ -91,6 +91,7 @@ void test_align_planner_refusals(void);
 void test_request_caches(void);
 void test_decode_checkpoints(void);
 void test_inserted_prefixes(void);
+void test_insert_without_room(void);
 void test_request_hints(void);
 void test_request_placement(void);
 void test_request_names(void);

@@ -42,6 +42,7 @@ int main(void) {
   test_request_caches();
   test_decode_checkpoints();
   test_inserted_prefixes();
+  test_insert_without_room();
   test_request_hints();
   test_request_placement();
   test_request_names();

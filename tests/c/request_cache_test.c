@@ -143,10 +143,51 @@ void test_inserted_prefixes(void) {
     CHECK_OK(stateport_request_cache_places(cache, started.request, 0, &places));
     CHECK(places.tokens == whole && places.state == slot);
     CHECK(places.kv[whole / places.kv_tokens_per_id - 1] == kv);
+    // Behind the hit; then its places are no longer those of a hit.
+    CHECK_OK(stateport_request_cache_insert(cache, started.request, whole + 1, &plan, &commit));
+    CHECK(plan.start[0] == whole && groups[0].copy_count == 0);
+    CHECK_REFUSED(stateport_request_cache_places(cache, started.request, 0, &places), STATEPORT_INVALID_STATE,
+                  "has committed a pass");
+    const int64_t planned = started.request;
+    const int32_t one = 1;
+    const stateport_pass_batch batch = {.size = sizeof batch, .request = &planned, .tokens = &one, .rows = 1};
+    CHECK_OK(stateport_request_cache_plan(cache, &batch, &plan));
+    CHECK_REFUSED(stateport_request_cache_insert(cache, started.request, whole + 2, &plan, &commit),
+                  STATEPORT_INVALID_STATE, "outstanding passes");
     CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
     CHECK_OK(stateport_request_cache_check(cache));
     CHECK_OK(stateport_request_cache_destroy(cache));
   }
+}
+
+/// Requests that fill the KV leave no room for an insert, which changes nothing.
+void test_insert_without_room(void) {
+  int32_t tokens[engine_tokens_max];
+  for (int32_t i = 0; i < engine_tokens_max; ++i) tokens[i] = i;
+  stateport_request_cache_options options = options_for(STATEPORT_INDEX_SLOTS, 0, false);
+  options.kv_tokens = engine_tokens_max;
+  stateport_request_cache* cache = NULL;
+  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  int64_t requests[2];
+  for (int i = 0; i < 2; ++i) {
+    tokens[0] = i;
+    const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = engine_tokens_max - 2};
+    stateport_started_request started = {.size = sizeof started};
+    size_t done = 0;
+    CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
+    requests[i] = started.request;
+  }
+  stateport_pass_plan plan = {.size = sizeof plan};
+  stateport_pass_commit commit = {.size = sizeof commit};
+  CHECK_OK(stateport_request_cache_insert(cache, requests[0], engine_tokens_max - 4, &plan, &commit));
+  CHECK_REFUSED(stateport_request_cache_insert(cache, requests[1], 8, &plan, &commit), STATEPORT_NO_CAPACITY,
+                "blocks of KV or states");
+  stateport_running_request running = {.size = sizeof running};
+  CHECK_OK(stateport_request_cache_request(cache, requests[1], &running));
+  CHECK(running.computed == 0);
+  CHECK_OK(stateport_request_cache_check(cache));
+  CHECK_OK(stateport_request_cache_end(cache, requests, 2, STATEPORT_ABORTED, NULL));
+  CHECK_OK(stateport_request_cache_destroy(cache));
 }
 
 /// A request that gives way inside a block starts again from the checkpoint that decoding left.

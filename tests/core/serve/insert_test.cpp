@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 using namespace stateport;
@@ -54,9 +55,15 @@ struct Engine {
 }  // namespace
 
 TEST_CASE("what is inserted is found, lies at its places, and is read by passes") {
-  for (const CacheIndex index : every_index) {
+  for (const auto& [index, mode] : {std::pair(CacheIndex::slots, AlignMode::align),
+                                    {CacheIndex::tree, AlignMode::align},
+                                    {CacheIndex::align, AlignMode::align},
+                                    {CacheIndex::align, AlignMode::all}}) {
     CAPTURE(static_cast<int>(index));
-    Engine engine(small_cache(index));
+    CAPTURE(static_cast<int>(mode));
+    RequestCacheOptions options = small_cache(index);
+    options.align_mode = mode;
+    Engine engine(options);
     const Tokens prompt = counting(60);
     const RequestId first = engine.start(prompt);
     CHECK(engine.cache->places(first).tokens == 0);
@@ -133,6 +140,60 @@ TEST_CASE("what two requests insert is cached once, and the rest of the second o
     engine.cache->finish(two);
     CHECK(engine.cache->usage().kv_tokens == 48);
     CHECK(serve_alone(*engine.cache, engine.world, prompt, 2).reused_tokens == 48);
+  }
+}
+
+TEST_CASE("KV that is cached behind the hit is named again by slots, and read by the request with the other indexes") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small_cache(index);
+    options.placement = index == CacheIndex::align ? CheckpointPlacement::passes : CheckpointPlacement::last;
+    Engine engine(options);
+    const Tokens prompt = counting(60);
+    const RequestId one = engine.start(prompt);
+    CHECK(engine.insert(one, first_of(prompt, 48)) == 0);
+    // Shares 24 tokens of KV with it, and no state.
+    Tokens other = first_of(prompt, 24);
+    for (Token token = 900; token < 930; ++token) other.push_back(token);
+    const RequestId two = engine.start(other);
+    CHECK(engine.cache->computed(two) == 0);
+    CHECK(engine.insert(two, first_of(other, 48)) == 0);
+    const std::vector<KvIndex> named = engine.kv;
+    for (std::int64_t at = 0; at < 24; ++at) {
+      CHECK(engine.cache->kv(two).at(at) == engine.cache->kv(one).at(at));
+      CHECK((named[static_cast<std::size_t>(at)] == engine.cache->kv(one).at(at)) == (index == CacheIndex::slots));
+    }
+    CHECK(engine.cache->usage().kv_tokens == 48 + 24);
+    engine.cache->finish(one);
+    engine.cache->finish(two);
+    CHECK(serve_alone(*engine.cache, engine.world, other, 2).reused_tokens == 48);
+  }
+}
+
+TEST_CASE("block tables that keep no state take inserts, and find none of them again") {
+  RequestCacheOptions options = small_cache(CacheIndex::align);
+  options.align_mode = AlignMode::none;
+  Engine engine(options);
+  const Tokens prompt = counting(60);
+  const RequestId request = engine.start(prompt);
+  CHECK(engine.insert(request, first_of(prompt, 24)) == 0);
+  CHECK(engine.cache->computed(request) == 24);
+  engine.cache->finish(request);
+  CHECK(serve_alone(*engine.cache, engine.world, prompt, 2).reused_tokens == 0);
+}
+
+TEST_CASE("a request whose whole prompt was inserted has no token to feed, and ends") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    Engine engine(small_cache(index));
+    const Tokens prompt = counting(48);
+    const RequestId request = engine.start(prompt);
+    CHECK(engine.insert(request, prompt) == 0);
+    const PassRow row{.request = request, .tokens = 1};
+    CHECK_THROWS_WITH_AS(static_cast<void>(engine.cache->plan({&row, 1})), doctest::Contains("has no token to feed"),
+                         InvalidState);
+    engine.cache->finish(request);
+    CHECK(serve_alone(*engine.cache, engine.world, counting(60), 2).reused_tokens == 48);
   }
 }
 
