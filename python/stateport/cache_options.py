@@ -119,7 +119,8 @@ class StartedRequest:
     more is reused, one of LOST_REASONS; without lost_tokens "never_stored". "nothing": all whole blocks before the
     last token of the prompt are reused, or the request waits for a tier. load_tokens: > 0: more is on its way from
     a tier (load_bytes, from load_medium), and the first pass begins behind so many tokens; until then `chunk` says
-    0. 0 tokens from "remote": that tier is being asked first. Until then `loading` of the request is true."""
+    0. load_medium "elsewhere": only KV that the engine keeps is loaded, and load_bytes is 0. 0 tokens from "remote":
+    that tier is being asked first. Until then `loading` of the request is true."""
 
     request: int
     reused_tokens: int

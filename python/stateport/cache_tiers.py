@@ -40,7 +40,7 @@ class CacheTiers(_library.Object):
     """The part of RequestCache that speaks of tiers. The order of calls is in stateport/c/cache_tiers.h."""
 
     def take_transfers(self) -> Records:
-        """What to move between the device and the tiers: TRANSFER [n]. After every plan and commit, before what they
+        """What to move between the device and the tiers: TRANSFER [n]. After every plan, insert and commit, before what they
         answered is enqueued."""
         out = _c.TransferPlan()
         with self._turn:

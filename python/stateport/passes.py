@@ -27,8 +27,9 @@ def _array(plan: PassPlan | GroupPlan, member: str, count: int, dtype: Any) -> A
 
 
 class HitPlaces(NamedTuple):
-    """Where a hit lies. tokens: of the hit; 0: there is none, and the rest has no meaning. kv: id k holds the tokens
-    [k, k + 1) * kv_tokens_per_id, at least those of the hit. state: the slot of the checkpoint after these tokens."""
+    """The places of a hit in the memory of the cache. tokens: the length of the hit; 0: there is none, and the other
+    members have no meaning. kv: id k holds the tokens [k, k + 1) * kv_tokens_per_id, at least those of the hit. state:
+    holds the state after these tokens: a slot for checkpoints; align: a block of states."""
 
     tokens: int
     kv: Int32s

@@ -208,9 +208,9 @@ class RequestCache(CacheTiers):
         return groups, _c.PassCommit(groups=groups, group_count=self.groups)
 
     def places(self, request: int, group: int = 0) -> HitPlaces:
-        """Where the hit of a request lies, in one group of layers, for an engine that copies it into memory of its own.
-        It stays there until the first commit of the request or its end. Raises InvalidState after the first commit, and
-        while the request waits for a tier."""
+        """The KV and, in one group of layers, the checkpoint of a request's hit, for an engine that copies them into
+        memory of its own. Both stay in place until the first commit or insert of the request or its end. Raises
+        InvalidState after the first commit or insert, and while the request waits for a tier."""
         out = _c.HitPlaces()
         with self._turn:
             _places(self.handle, request, group, ctypes.byref(out))
@@ -218,13 +218,17 @@ class RequestCache(CacheTiers):
                              int(out.state))
 
     def insert(self, request: int, tokens: int) -> tuple[PassPlan, PassCommit] | None:
-        """Inserts the KV and the state of the first `tokens` tokens of a prompt, which the engine has in memory of its
-        own: they were computed there, or came from another node. The engine enqueues what the plan says comes before a
-        pass; then its own copies, KV of [start[0], tokens) to kv(0) and the state after them to write_slot[0] of each
-        group; then what the commit says. From then on the tokens are computed. If they are whole blocks (align: of
-        every group), the state is a checkpoint. With tiers, transfers are taken after this call, and enqueued first.
-        None: there is no room for the tokens. Raises InvalidArgument for tokens that are computed already or beyond the
-        prompt, and for a request that waits for a tier; InvalidState while a pass is outstanding."""
+        """Inserts the KV and the state of the first `tokens` tokens of a prompt. The engine has both in memory of its
+        own: it computed them there, or another node sent them. The engine takes and enqueues the transfers (with
+        tiers), scrubs and clears as the plan names it, copies the KV of [start[0], tokens) to kv(0) and the state after
+        them to write_slot[0] of each group, and enqueues the copies of the commit: all before any later call. The plan
+        itself has no copies. The tokens count as computed from then on. The state becomes a checkpoint if the tokens
+        are whole blocks (align: of every group, and not in mode none), whatever the placement; dropped_states is 1 if
+        it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached already.
+        Slots: its blocks are named again, and must get the same content. Tree, align: the request reads the cached KV,
+        and nobody reads the engine's copy. None: the tokens find no room; with tiers, transfers are taken all the same.
+        Raises InvalidArgument for a request that does not run or waits for a tier, and for tokens that are computed
+        already or beyond the prompt; InvalidState while a pass is outstanding."""
         plan = PassPlan(self, self.groups, self._turn)
         groups, out = self._commit_room()
         with self._turn:

@@ -143,7 +143,7 @@ class StateTiers(_library.Object):
 
     Under a request cache:
 
-        plan or commit, or an end that answers copies → begin_transfers → enqueue what was answered
+        plan, insert or commit, or an end that answers copies → begin_transfers → enqueue what was answered
         once a step, and while requests load → end_transfers
 
     Without one: put, get, find, lookup, remove, poll."""
@@ -173,7 +173,7 @@ class StateTiers(_library.Object):
     # --- Under a request cache ---------------------------------------------------------------------------------------
 
     def begin_transfers(self, cache: RequestCache, stream: Any = None) -> int:
-        """Takes the cache's transfers and begins them: after every plan and commit, before what they answered is
+        """Takes the cache's transfers and begins them: after every plan, insert and commit, before what they answered is
         enqueued on this stream. Answers how many."""
         begun = ctypes.c_size_t()
         served = _library.handle_of("cache", cache, RequestCache)

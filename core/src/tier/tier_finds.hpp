@@ -28,9 +28,10 @@ struct PromptReach {
   return std::max(std::min(limit, std::max(usual, setup.request_blocks * setup.groups)), setup.request_blocks);
 }
 
-/// What the remote tier is asked for a request, in two rounds: which states it has beyond all that are known below the
-/// device, and then which KV up to the deepest one. The second round names no more finds than the load would name
-/// loads. What could not be worth a load by the speeds that are known is not asked for.
+/// Asks the remote tier for a request, in two rounds: for states beyond all that are known below the device, and then
+/// for KV up to the deepest state. Where the engine keeps KV, no state is asked for behind the KV that it has. The
+/// second round names no more finds than the load would name loads. What could not be worth a load by the speeds that
+/// are known is not asked for.
 ///
 /// What is found is remembered when the last answer of a round is there, states from the shortest prefix on, KV as far
 /// as it is there without a gap. A state behind a gap is forgotten: the next request asks again.

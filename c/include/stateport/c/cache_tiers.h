@@ -8,14 +8,14 @@
 
 /// What a request cache keeps below the device: stateport::CacheTiers. The conventions are in stateport/c/core.h.
 ///
-///     plan or commit → take_transfers → carry out → enqueue what plan or commit answered
+///     plan, insert or commit → take_transfers → carry out → enqueue the answer of plan, insert or commit
 ///     whenever some have ended, and all that was answered is enqueued → settle → take_transfers …
 ///
 /// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
-/// answered before may read or write. So transfers are taken after every plan and commit, whether there are any or not,
-/// and enqueued before what that call answered. What a commit answered is enqueued before any later call but
-/// take_transfers (an end that answers copies is as a commit); what a plan answered (or a commit, as its `next`) before
-/// the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
+/// answered before may read or write. So transfers are taken after every plan, insert and commit, whether there are any
+/// or not, and enqueued before the answer of that call. The answer of a commit or an insert is enqueued before any
+/// later call but take_transfers (an end that answers copies is as a commit); what a plan answered (or a commit, as its
+/// `next`) before the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
 ///
 /// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
 /// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with
@@ -24,9 +24,9 @@
 extern "C" {
 #endif
 
-/// What to move between the device and the tiers. To be called after every plan and commit, and after an end that
-/// answers copies: until then start, plan,
-/// cancel, commit, end, settle and drain of this cache are refused with STATEPORT_INVALID_STATE. start, end and settle
+/// The transfers between the device and the tiers. To be called after every plan, insert and commit, and after an end
+/// that answers copies: until then start, plan, insert, cancel, commit, end, settle and drain of this cache are refused
+/// with STATEPORT_INVALID_STATE. start, end and settle
 /// add to it; where nothing runs, it is called after these, too. The transfers are the cache's until the next call.
 stateport_status stateport_request_cache_take_transfers(stateport_request_cache* cache, stateport_transfer_plan* out);
 /// These transfers ended, in any order. A load that is STATEPORT_TRANSFER_DONE was written, or is enqueued before all

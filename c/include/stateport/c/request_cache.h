@@ -151,21 +151,26 @@ stateport_status stateport_request_cache_cancel(stateport_request_cache* cache, 
 stateport_status stateport_request_cache_commit(stateport_request_cache* cache, uint64_t pass, const int32_t* counts,
                                                 size_t rows, const int32_t* sampled, size_t sampled_count,
                                                 stateport_pass_commit* out);
-/// Where the hit of a request lies, in one group of layers. It stays there until the first commit of the request or its
-/// end. STATEPORT_INVALID_STATE after the first commit, and while the request waits for a tier.
+/// Names the KV and, in one group of layers, the checkpoint of a request's hit. Both stay in place until the first
+/// commit of the request or its end. STATEPORT_INVALID_STATE after the first commit, and while the request waits for a
+/// tier.
 stateport_status stateport_request_cache_places(stateport_request_cache* cache, int64_t request, size_t group,
                                                 stateport_hit_places* out);
-/// Inserts the KV and the state of the first `tokens` tokens of a prompt, which the engine has in memory of its own:
-/// they were computed there, or came from another node. The engine enqueues what `plan` says comes before a pass; then
-/// its own copies, KV of [start, tokens) to kv[0] and the state after them to write_slot[0] of each group; then what
-/// `commit` says. From then on the tokens are computed. If they are whole blocks (align: of every group), the state is
-/// a checkpoint. With tiers, transfers are taken after this call, and enqueued first. STATEPORT_NO_CAPACITY: there is
-/// no room for the tokens. Refused: tokens that are computed already or beyond the prompt, a request that waits for a
-/// tier, and with STATEPORT_INVALID_STATE a call while a pass is outstanding.
+/// Inserts the KV and the state of the first `tokens` tokens of a prompt. The engine has both in memory of its own: it
+/// computed them there, or another node sent them. The engine takes and enqueues the transfers (with tiers), scrubs and
+/// clears as `plan` names it, copies the KV of [start[0], tokens) to kv[0] and the state after them to write_slot[0] of
+/// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
+/// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (align: of
+/// every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
+/// all tokens of the prompt the request can only end. Some of the KV may be cached already. Slots: its blocks are named
+/// again, and must get the same content. Tree, align: the request reads the cached KV, and nobody reads the engine's
+/// copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the same. Refused: tokens
+/// that are computed already or beyond the prompt, a request that waits for a tier, and with STATEPORT_INVALID_STATE a
+/// call while a pass is outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 
-/// Requests end, with what is computed and committed: all, or none. how: stateport_request_end. hints: null, or
+/// Ends requests, with their computed and committed tokens: all, or none. how: stateport_request_end. hints: null, or
 /// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; more than
 /// one of a tree with separate_checkpoints, unless they are aborted: each can have copies
 /// (stateport_request_cache_end_copies).

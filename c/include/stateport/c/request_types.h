@@ -45,7 +45,7 @@ typedef struct stateport_started_request {
   /// STATEPORT_MEDIUM_REMOTE, that tier is being asked what it has, which is loaded then. Until that has ended
   /// (stateport_request_cache_loading) no pass can run the request. What does not arrive is computed.
   int64_t load_tokens;
-  int64_t load_bytes;  ///< to load
+  int64_t load_bytes;  ///< to load from tiers: KV that the engine keeps is not counted
   /// stateport_medium: the slowest tier that something is loaded from; elsewhere: only KV that the engine keeps is;
   /// device: nothing is.
   int32_t load_medium;
@@ -165,14 +165,14 @@ typedef struct stateport_running_request {
   int32_t kv_tokens_per_id;
 } stateport_running_request;
 
-/// Where the hit of a request lies, in one group of layers, for an engine that copies it into memory of its own.
+/// The places of a request's hit in the memory of the cache, in one group of layers.
 typedef struct stateport_hit_places {
   size_t size;
-  int64_t tokens;     ///< of the hit; 0: there is none, and the rest has no meaning
+  int64_t tokens;     ///< the length of the hit; 0: there is none, and the other members have no meaning
   const int32_t* kv;  ///< kv[k] holds the tokens [k, k + 1) * kv_tokens_per_id, at least those of the hit
   size_t kv_count;
   int32_t kv_tokens_per_id;
-  int32_t state;  ///< the slot of the checkpoint after these tokens
+  int32_t state;  ///< holds the state after these tokens: a slot for checkpoints; align: a block of states
 } stateport_hit_places;
 
 /// Why a request ends.

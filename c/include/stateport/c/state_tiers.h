@@ -22,7 +22,7 @@ extern "C" {
 ///
 /// Under a request cache, one at a time:
 ///
-///     plan or commit, or an end that answers copies → begin_transfers → enqueue what was answered
+///     plan, insert or commit, or an end that answers copies → begin_transfers → enqueue what was answered
 ///     once a step, and while requests load → end_transfers
 ///
 /// Without one: put, get, lookup, remove, poll.
@@ -148,8 +148,8 @@ stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
-/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. After every plan and
-/// commit, before what they answered is enqueued on this stream; after start and end where nothing runs. begun: how
+/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. After every plan, insert
+/// and commit, before what they answered is enqueued on this stream; after start and end where nothing runs. begun: how
 /// many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have are refused; these
 /// transfers, and what the cache names on their answers, have failed then.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
@@ -157,7 +157,7 @@ stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* ti
 /// Tells the cache which transfers have ended, and begins what it names then. Once a step, before the next chunk, when
 /// all is enqueued that plans and commits answered; also while requests wait for loads. What was loaded is enqueued on
 /// this stream. loaded: how many requests need not wait any more; null: not wanted. STATEPORT_INVALID_STATE after a
-/// plan or commit without begin_transfers.
+/// plan, insert or commit without begin_transfers.
 stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
                                                      stateport_request_cache* cache, int32_t* loaded);
 

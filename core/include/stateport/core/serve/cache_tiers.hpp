@@ -14,14 +14,15 @@ namespace stateport {
 /// What a RequestCache keeps below the device, as whoever moves the bytes sees it: the cache decides and names
 /// transfers; they are carried out, and answered when they have ended.
 ///
-///     plan or commit ─► take_transfers ─► execute ─► enqueue what plan or commit answered
+///     plan, insert or commit ─► take_transfers ─► execute ─► enqueue the answer of plan, insert or commit
 ///     whenever some have ended ─► settle ─► take_transfers …
 ///
 /// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
-/// answered before may read or write. So transfers are taken after every plan() and commit(), whether there are any or
-/// not, and enqueued before what that call answered. What a commit answered is enqueued before any later call; what a
-/// plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled. An end() that answers
-/// copies is as a commit(). A settle() that ends the last find of a request is as a start(): it may begin a load.
+/// answered before may read or write. So transfers are taken after every plan(), insert() and commit(), whether there
+/// are any or not, and enqueued before the answer of that call. The answer of a commit or an insert is enqueued before
+/// any later call; what a plan answered (or a commit, as its `next`) before the next start(), unless it is cancelled.
+/// An end() that answers copies is as a commit(). A settle() that ends the last find of a request is as a start(): it
+/// may begin a load.
 ///
 /// Ranks. Everything is decided from what is given to these calls. The caches of a tensor-parallel group decide alike
 /// if all are given the same, answers included: a store, a load or a find is `done` for one of them only if it is for
@@ -36,9 +37,10 @@ class CacheTiers {
   CacheTiers(const CacheTiers&) = delete;
   CacheTiers& operator=(const CacheTiers&) = delete;
 
-  /// What to move between the device and the tiers. To be called after every plan() and commit() of the cache: until
-  /// then start(), plan(), cancel(), commit(), end(), settle() and drain() throw InvalidState. start(), end() and
-  /// settle() add to it; where nothing runs, it is called after these, too. Valid until the next call of anything.
+  /// The transfers between the device and the tiers. To be called after every plan(), insert() and commit() of the
+  /// cache: until then start(), plan(), insert(), cancel(), commit(), end(), settle() and drain() throw InvalidState.
+  /// start(), end() and settle() add to it; where nothing runs, it is called after these, too. Valid until the next
+  /// call of anything.
   [[nodiscard]] virtual TransferPlan take_transfers() = 0;
   /// How many transfers take_transfers() would answer now. O(1).
   [[nodiscard]] virtual std::size_t transfers_to_take() const noexcept = 0;

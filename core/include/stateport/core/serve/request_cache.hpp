@@ -188,11 +188,11 @@ class RequestCache {
   /// With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
-  /// Plans one pass for the batch. What it points to is valid until the next plan(), cancel(), commit() or reset(), and
-  /// for a row until its request ends. Throws for more rows than
-  /// max_requests, a request that does not run or is named twice, tokens < 1 or beyond the prompt or
-  /// max_request_tokens, drafts < 0 or > K or in a pass over the prompt, and a row that decodes with tokens other than
-  /// 1 + drafts; InvalidState for a row that decodes without a token to feed. O(rows), and O(blocks) that are new.
+  /// Plans one pass for the batch. What it points to is valid until the next plan(), insert(), cancel(), commit() or
+  /// reset(), and for a row until its request ends. Throws for more rows than max_requests, a request that does not run
+  /// or is named twice, tokens < 1 or beyond the prompt or max_request_tokens, drafts < 0 or > K or in a pass over the
+  /// prompt, and a row that decodes with tokens other than 1 + drafts; InvalidState for a row that decodes without a
+  /// token to feed. O(rows), and O(blocks) that are new.
   [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
 
   /// The newest outstanding pass did not run. Throws InvalidState for another one.
@@ -206,20 +206,26 @@ class RequestCache {
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
 
-  /// Where the hit of a request lies, for an engine that copies it into memory of its own. It stays there until the
-  /// first commit of the request or its end. Throws InvalidArgument for a request that does not run and a group that
-  /// does not exist, InvalidState after the first commit and while the request waits for a tier. O(1).
+  /// Names the KV and the checkpoint of a request's hit, for an engine that copies them into memory of its own. Both
+  /// stay in place, and the answer valid, until the first commit or insert of the request or its end. Throws
+  /// InvalidArgument for a request that does not run and a group that does not exist, InvalidState after the first
+  /// commit or insert, and while the request waits for a tier. O(1).
   [[nodiscard]] virtual HitPlaces places(RequestId request, std::size_t group = 0) const = 0;
 
-  /// Inserts the KV and the state of the first `tokens` tokens of the request's prompt, which the engine has in memory
-  /// of its own: they were computed there, or came from another node. The engine enqueues what the plan says comes
-  /// before a pass, then its own copies instead of the forward, then what the commit says. From then on the tokens are
-  /// computed. If they are whole blocks of KV (align: of every group), the state is a checkpoint, wherever placements
-  /// put theirs; without room for it PassCommit::dropped_states is 1. The answer is valid as that of plan(). With
-  /// tiers, transfers are taken after it, and enqueued first. Some of the KV may turn out to be cached already: the
-  /// request reads that, and what is copied here is not read. None: there is no room for the tokens.
-  /// Throws InvalidArgument for a request that does not run or waits for a tier, and for tokens that are computed
-  /// already or beyond the prompt; InvalidState while a pass is outstanding. O(blocks).
+  /// Inserts the KV and the state of the first `tokens` tokens of the request's prompt. The engine has both in memory
+  /// of its own: it computed them there, or another node sent them.
+  ///
+  ///     insert ─► (with tiers: transfers) ─► [before] ─► the engine's copies ─► [after]
+  ///
+  /// All of this is enqueued before any later call but take_transfers(). The tokens count as computed from then on. The
+  /// state becomes a checkpoint if the tokens are whole blocks of KV (align: of every group, and not in mode none),
+  /// whatever the placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the
+  /// request can only end: to decode, start it with the sampled token as part of the prompt.
+  /// Some of the KV may be cached already. Slots: its blocks are named again, and must get the same content. Tree,
+  /// align: the request reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room; with
+  /// tiers, transfers are taken all the same. Throws InvalidArgument for a request that does not run or waits for a
+  /// tier, and for tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding.
+  /// O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values

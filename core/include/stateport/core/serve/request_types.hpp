@@ -166,11 +166,11 @@ struct PassPlan {
   ScrubPlan scrub;
 };
 
-/// Where the hit of a request lies, for an engine that copies it into memory of its own.
+/// The places of a request's hit in the memory of the cache.
 struct HitPlaces {
-  std::int64_t tokens = 0;  ///< of the hit; 0: there is none, and the rest has no meaning
-  KvRow kv;                 ///< of these tokens, at least
-  SlotId state;             ///< the checkpoint after these tokens
+  std::int64_t tokens = 0;  ///< the length of the hit; 0: there is none, and the other members have no meaning
+  KvRow kv;                 ///< names the KV of these tokens, and perhaps of more
+  SlotId state;             ///< holds the state after these tokens: a slot for checkpoints; align: a block of states
 };
 
 /// For a row with drafts (slots, tree): states in the engine's scratch memory that become the live state and a
@@ -201,9 +201,10 @@ struct PassCommit {
 
 /// Memory for a prefix that the engine has computed by other means, and the copies that make it a checkpoint.
 struct InsertedPrefix {
-  PassPlan plan;      ///< of one row: KV of [start, start + tokens) goes to its `kv`, and the state of each group after
-                      ///< them to states[g].target()
-  PassCommit commit;  ///< what follows, as after a pass
+  /// Has one row. The engine copies the KV of the tokens [start, start + tokens) to its `kv`, and the state of each
+  /// group after them to states[g].target(). groups[g].copies are empty.
+  PassPlan plan;
+  PassCommit commit;  ///< to be enqueued after the engine's copies
 };
 
 /// Why a request ends.

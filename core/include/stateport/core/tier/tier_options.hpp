@@ -66,7 +66,8 @@ struct TierOptions {
   double remote_latency_s = 0;
 
   /// If set, the engine keeps the KV that leaves the device by its own means, and tiers hold states alone: start() asks
-  /// for KV where a state is below the device, and the request loads it with Medium::elsewhere. Must outlive the cache.
+  /// for the KV before a state below the device (index align: or on it), and the request loads that KV with
+  /// Medium::elsewhere. Must outlive the cache.
   KvDirectory* kv_elsewhere = nullptr;
 
   [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0 || remote_bytes > 0; }
