@@ -40,8 +40,8 @@ class CacheTiers(_library.Object):
     """The part of RequestCache that speaks of tiers. The order of calls is in stateport/c/cache_tiers.h."""
 
     def take_transfers(self) -> Records:
-        """What to move between the device and the tiers: TRANSFER [n]. After every plan, insert and commit, before what they
-        answered is enqueued."""
+        """What to move between the device and the tiers: TRANSFER [n]. Call it after every plan, insert and commit,
+        before their answers are enqueued."""
         out = _c.TransferPlan()
         with self._turn:
             _take_transfers(self.handle, ctypes.byref(out))

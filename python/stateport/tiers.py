@@ -173,8 +173,8 @@ class StateTiers(_library.Object):
     # --- Under a request cache ---------------------------------------------------------------------------------------
 
     def begin_transfers(self, cache: RequestCache, stream: Any = None) -> int:
-        """Takes the cache's transfers and begins them: after every plan, insert and commit, before what they answered is
-        enqueued on this stream. Answers how many."""
+        """Takes the cache's transfers, begins them and answers how many. Call it after every plan, insert and commit,
+        before their answers are enqueued on this stream."""
         begun = ctypes.c_size_t()
         served = _library.handle_of("cache", cache, RequestCache)
         _begin(self.handle, stream_handle(stream), served, ctypes.byref(begun))
