@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants one fault at a time in a copy of the project and asks the tests to notice it.
 
-    plant.py [--only NAME…] [--files FILE] [--check] [--jobs N] [--minutes N] [--results FILE] [--folder FOLDER]
-             [--python PROGRAM] [--configure ARGUMENT…]
+    plant.py [--only NAME…] [--files FILE] [--check] [--programs] [--jobs N] [--minutes N] [--results FILE]
+             [--folder FOLDER] [--python PROGRAM] [--configure ARGUMENT…]
 
 mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and what must notice:
 
@@ -13,17 +13,21 @@ mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly
              that the file belongs to); of `python`, the files in python/tests that must notice, separated by blanks
 
 Each is planted alone. Of programs with doctest those tests are built and run alone, then all; of core at first with few
-seeds. A fault that no test notices is a survivor, and a missing test. --check only looks whether every `old` is there
-exactly once.
+seeds. A fault that no test notices is a survivor, and a missing test. Tests that fail notice a fault only if they pass
+without it: they run once without it when they first fail. Nothing is built before a fault needs it.
+
+--check only looks whether every `old` is there exactly once; --programs prints which programs the faults need.
 
 --files: only faults in the files that this file lists, one a line. --jobs: the number of faults at a time, each in a copy
 of its own. --minutes: none is planted after this time. --results: a line of JSON for every fault; those that this
 file says were noticed, of the same entry in the same file, are left out, so that a run can be ended and go on later.
 --python: for tests of Python, one that has numpy, torch and pytest (and transformers, for its adapter).
 
-Exit code 0; 1 with a line for every survivor and every entry that does not fit the code; 75 if the time was up before
-all were planted. Standard library only."""
+Exit code 0; 1 with a line for every survivor and every entry that does not fit the code, or if tests fail without a
+fault; 75 if the time was up before all were planted. Standard library only."""
 import argparse
+import concurrent.futures
+import dataclasses
 import fnmatch
 import hashlib
 import json
@@ -102,7 +106,34 @@ def first_tests(mutant):
     return mutant.get("tests", f"*/core/{wing}/*" if program_of(mutant) == CORE_PROGRAM else None)
 
 
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """Tests of one program that may notice a fault."""
+    program: str
+    first: str | None = None  # a filter of source files; None: all tests of the program
+    files: tuple = ()         # of `python`: in python/tests
+    few_seeds: bool = False
+
+
+def checks_of(mutant):
+    """The quickest first."""
+    program = program_of(mutant)
+    if program == PYTHON:
+        return [Check(program, files=tuple(mutant.get("tests", "").split()))]
+    in_core = program == CORE_PROGRAM
+    checks = [Check(program)]
+    if in_core:
+        checks.insert(0, Check(program, few_seeds=True))
+    if program not in WITHOUT_FILTER and first_tests(mutant):
+        checks.insert(0, Check(program, first=first_tests(mutant), few_seeds=in_core))
+    return checks
+
+
 class DoesNotCompile(Exception):
+    pass
+
+
+class FailsWithoutFault(Exception):
     pass
 
 
@@ -166,22 +197,18 @@ class Bench:
             raise DoesNotCompile(done.stdout[-2000:])
         return done.stdout
 
-    def build(self, *programs):
-        """The last one's path."""
-        self.ninja(*(LIBRARY if program == PYTHON else program for program in programs))
-        return self.build_folder / "bin" / programs[-1]
+    def build(self, program):
+        self.ninja(LIBRARY if program == PYTHON else program)
+        return self.build_folder / "bin" / program
 
-    def build_first(self, mutant):
-        """A program of nothing but the first tests and what all tests share, without which nothing is compiled; None:
-        there are no first tests."""
-        program = program_of(mutant)
-        if program in WITHOUT_FILTER or not first_tests(mutant):
-            return None
+    def build_first(self, program, pattern):
+        """A program of nothing but the tests in these sources and what all tests share, without which nothing is
+        compiled; None: there are none."""
         link = shlex.split(self.ninja("-t", "commands", "-s", f"bin/{program}"))
         link = [word for word in link if word not in (":", "&&") and not word.startswith("-Wl,--dependency-file")]
         tests = [word for word in link if word.endswith("_test.cpp.o")]
         source = re.compile(r"CMakeFiles/[^/]*\.dir/|\.o$")
-        first = [test for test in tests if fnmatch.fnmatch(source.sub("", test), first_tests(mutant))]
+        first = [test for test in tests if fnmatch.fnmatch(source.sub("", test), pattern)]
         if not first:
             return None
         link = [word for word in link if word not in tests or word in first]
@@ -193,29 +220,44 @@ class Bench:
             raise DoesNotCompile(linked.stderr[-2000:])
         return path
 
-    def passes(self, path, few_seeds=False):
-        """Whether the tests of a program notice nothing."""
-        command = [path] if path.name in WITHOUT_FILTER else [path, "--abort-after=1"]
-        return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if few_seeds else CPU_LIMIT_S, FEW_SEEDS if few_seeds else {},
-                    self.build_folder)
+    def passes(self, check):
+        """Builds the tests and runs them."""
+        if check.program == PYTHON:
+            self.build(PYTHON)
+            return self.passes_python(check.files)
+        path = self.build_first(check.program, check.first) if check.first else self.build(check.program)
+        if path is None:
+            return True
+        command = [path] if check.program in WITHOUT_FILTER else [path, "--abort-after=1"]
+        return runs(command, CPU_LIMIT_OF_FEW_SEEDS_S if check.few_seeds else CPU_LIMIT_S,
+                    FEW_SEEDS if check.few_seeds else {}, self.build_folder)
 
     def passes_python(self, tests):
         folders = [str(self.tree / "python"), str(self.tree / "python" / "tests")]
         # -B: of a file that was written twice within a second, old code would be taken.
-        return runs([self.python, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests], CPU_LIMIT_S,
+        return runs([self.python, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
+                     *(self.tree / "python" / "tests" / test for test in tests)], CPU_LIMIT_S,
                     {"PYTHONPATH": os.pathsep.join(folders),
                      "STATEPORT_LIBRARY": str(self.build_folder / "lib" / f"lib{LIBRARY}.so")})
 
-    def survives(self, mutant):
-        program = program_of(mutant)
-        if program == PYTHON:
-            return self.passes_python(python_tests(self.tree, mutant))
-        in_core = program == CORE_PROGRAM
-        first = self.build_first(mutant)
-        if first and not self.passes(first, few_seeds=in_core):
-            return False
-        path = self.build(program)
-        return (not in_core or self.passes(path, few_seeds=True)) and self.passes(path)
+
+class Baseline:
+    """Which checks pass without a fault. Each runs once, when it first fails with one."""
+
+    def __init__(self):
+        self.good = set()
+
+    def confirm(self, bench, check):
+        if check in self.good:
+            return
+        bench.plant(None)
+        try:
+            passes = bench.passes(check)
+        except DoesNotCompile as error:
+            raise FailsWithoutFault(f"without a fault the project does not build:\n{error}") from error
+        if not passes:
+            raise FailsWithoutFault(f"without a fault tests fail: {check}")
+        self.good.add(check)
 
 
 def runs(command, cpu_limit_s, environment, folder=None):
@@ -252,33 +294,16 @@ def ends(process):
     return False
 
 
-def judge(bench, mutant):
+def judge(bench, baseline, mutant):
     bench.plant(mutant)
     try:
-        return "survives" if bench.survives(mutant) else ""
+        failed = next((check for check in checks_of(mutant) if not bench.passes(check)), None)
     except DoesNotCompile as error:
         return f"does not compile:\n{error}"
-
-
-def works(bench, mutants):
-    """Whether the project builds without a fault, and its tests pass, all of them and those that run first alone."""
-    compiled = [program for program in bench.programs if program != PYTHON]
-    tests = sorted({test for one in mutants if program_of(one) == PYTHON for test in python_tests(bench.tree, one)})
-    try:
-        bench.build(*bench.programs)
-        paths = [bench.build(program) for program in compiled]
-        first = {(program_of(one), first_tests(one)): one for one in mutants if program_of(one) != PYTHON}
-        first_pass = all(path is None or bench.passes(path, few_seeds=path.name.startswith(CORE_PROGRAM))
-                         for path in map(bench.build_first, first.values()))
-    except DoesNotCompile as error:
-        print(f"without a fault the project does not build:\n{error}")
-        return False
-    good = (first_pass and all(bench.passes(path) for path in paths) and
-            all(bench.passes(path, few_seeds=True) for path in paths if path.name == CORE_PROGRAM) and
-            all(bench.passes_python([test]) for test in tests))
-    if not good:
-        print("without a fault the tests of the project fail")
-    return good
+    if failed is None:
+        return "survives"
+    baseline.confirm(bench, failed)
+    return ""
 
 
 class Results:
@@ -317,18 +342,15 @@ class Results:
 
 
 def plant_all(options, mutants, results):
-    """Returns whether anything can be said."""
+    """Throws FailsWithoutFault."""
     contents = {mutant["name"]: results.content(mutant) for mutant in mutants}
-    benches = [Bench(options.folder / str(number) if options.jobs > 1 else options.folder, mutants, options)
-               for number in range(options.jobs)]
-    if not works(benches[0], mutants):
-        return False
     waiting = queue.SimpleQueue()
     for file in sorted({mutant["file"] for mutant in mutants}):
         waiting.put([mutant for mutant in mutants if mutant["file"] == file])
+    baseline = Baseline()
 
-    def work(bench):
-        bench.build(*bench.programs)
+    def work(number):
+        bench = Bench(options.folder / str(number) if options.jobs > 1 else options.folder, mutants, options)
         while True:
             try:
                 group = waiting.get_nowait()
@@ -339,21 +361,22 @@ def plant_all(options, mutants, results):
                 if began > options.deadline:
                     results.skip()
                     continue
-                answer = judge(bench, mutant)
+                answer = judge(bench, baseline, mutant)
                 results.add(mutant, contents[mutant["name"]], answer, time.monotonic() - began)
         bench.plant(None)
 
-    workers = [threading.Thread(target=work, args=(bench,)) for bench in benches]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return True
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as workers:
+        for done in concurrent.futures.as_completed([workers.submit(work, number) for number in range(options.jobs)]):
+            if done.exception():
+                while not waiting.empty():  # the other workers end, too
+                    waiting.get()
+            done.result()
 
 
 def main():
     parser = argparse.ArgumentParser(description="Plants faults in a copy of the project and runs its tests.")
     parser.add_argument("--check", action="store_true", help="only look whether the list fits the code")
+    parser.add_argument("--programs", action="store_true", help="only print which programs the faults need")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="the names, or beginnings of names, to plant")
     parser.add_argument("--files", type=pathlib.Path, metavar="FILE", help="lists the files whose faults to plant")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults at a time")
@@ -376,12 +399,20 @@ def main():
         mutants = [mutant for mutant in mutants if mutant["file"] in files]
     results = Results(options.results)
     wanted = results.open(mutants)
-    for group in ([one for one in wanted if program_of(one) in OF_CORE],
-                  [one for one in wanted if program_of(one) not in OF_CORE]):
-        if time.monotonic() > options.deadline:
-            results.skip(len(group))
-        elif group and not plant_all(options, group, results):
-            return 1
+    if options.programs:
+        print("\n".join(sorted({program_of(mutant) for mutant in wanted})))
+        return 0
+    # Without Kokkos, and without the tiny engine, which plants mistakes in the same files.
+    in_core = [mutant for mutant in wanted if program_of(mutant) in OF_CORE]
+    try:
+        for group in (in_core, [mutant for mutant in wanted if mutant not in in_core]):
+            if group and time.monotonic() > options.deadline:
+                results.skip(len(group))
+            elif group:
+                plant_all(options, group, results)
+    except FailsWithoutFault as error:
+        print(error)
+        return 1
     earlier = f" ({len(mutants) - len(wanted)} of them noticed earlier)" if len(wanted) < len(mutants) else ""
     left = f", {results.skipped} not planted: the time was up" if results.skipped else ""
     print(f"{len(mutants)} mutants, {results.survivors} not noticed{earlier}{left}")

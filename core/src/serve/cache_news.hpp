@@ -34,11 +34,11 @@ class CacheNews final : private TierListener {
   /// The KV of a block after `tokens` tokens lies in KV block `block`.
   void kv_stored(const PrefixHash& prefix, const PrefixHash& parent, std::int64_t tokens, std::int32_t block) {
     push({.kind = CacheEvent::Kind::stored, .prefix = prefix, .parent = parent, .tokens = tokens});
-    if (tiers_ != nullptr) tiers_->kv_stored(prefix, parent, tokens, block);
+    if (tiers_ != nullptr) tiers_->stores().kv_stored(prefix, parent, tokens, block);
   }
   void kv_removed(const PrefixHash& prefix) {
     push({.kind = CacheEvent::Kind::removed, .prefix = prefix});
-    if (tiers_ != nullptr) tiers_->kv_lost(prefix);
+    if (tiers_ != nullptr) tiers_->stores().kv_lost(prefix);
   }
   void state_stored(std::int32_t group, const PrefixHash& prefix, std::int64_t tokens, SlotId slot) {
     push({.kind = CacheEvent::Kind::stored,
@@ -46,11 +46,11 @@ class CacheNews final : private TierListener {
           .group = group,
           .prefix = prefix,
           .tokens = tokens});
-    if (tiers_ != nullptr) tiers_->state_stored(prefix, static_cast<std::size_t>(group), slot);
+    if (tiers_ != nullptr) tiers_->stores().state_stored(prefix, static_cast<std::size_t>(group), slot);
   }
   void state_removed(std::int32_t group, const PrefixHash& prefix) {
     push({.kind = CacheEvent::Kind::removed, .content = CacheContent::state, .group = group, .prefix = prefix});
-    if (tiers_ != nullptr) tiers_->state_lost(prefix, static_cast<std::size_t>(group));
+    if (tiers_ != nullptr) tiers_->stores().state_lost(prefix, static_cast<std::size_t>(group));
   }
   void cleared() { push({.kind = CacheEvent::Kind::cleared}); }
   std::size_t take(std::span<CacheEvent> out) { return events_.take(out); }

@@ -74,7 +74,7 @@ void RequestTiers::look(RequestId id, std::int64_t cached) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = records_[id.index()].prompt_tokens;
   const auto prefixes = device_.hashes_of(id, prompt).prefixes();
-  request.hit = index_.find(prefixes, request.device_tokens, cached, prompt - 1);
+  request.hit = index_.loads().find(prefixes, request.device_tokens, cached, prompt - 1);
   request.cached_tokens = std::max(cached, request.hit.walked_tokens);
   const PromptReach reach{.prefixes = prefixes,
                           .device_tokens = request.device_tokens,
@@ -96,7 +96,7 @@ bool RequestTiers::ask(RequestId id, const PromptReach& reach) {
   while (stage != Stage::loads) {
     const bool states = stage == Stage::states;
     stage = states ? Stage::kv : Stage::loads;
-    if (states ? index_.ask_states(id, reach) : index_.ask_kv(id, reach)) return true;
+    if (states ? index_.finds().ask_states(id, reach) : index_.finds().ask_kv(id, reach)) return true;
   }
   return false;
 }
@@ -112,18 +112,18 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
     return false;
   }
   const auto& prefixes = device_.hashes_of(id, hit.tokens).prefixes();
-  index_.pin(hit, prefixes, cached);
+  index_.loads().hold(hit, prefixes, cached);
   load_blocks_.clear();
   const auto slots = std::span(load_slots_).first(hit.device_state ? 0 : load_slots_.size());
   if (!device_.reserve_load(id, hit.tokens, cached, load_blocks_, slots)) {
-    index_.unpin_hit(hit, prefixes, cached);
+    index_.loads().let_go(hit, prefixes, cached);
     request.lost = LostHit::locked_pool;
     end_call(false);
     return false;
   }
   if (marks_ != nullptr) marks_->loading(load_blocks_, slots);
   end_call(false);  // the places of the load may hold what is to be stored first
-  index_.load(id, hit, prefixes, cached, load_blocks_, slots);
+  index_.loads().load(id, hit, prefixes, cached, load_blocks_, slots);
   return true;
 }
 
@@ -171,7 +171,7 @@ bool RequestTiers::end_later(RequestId id) noexcept {
 
 void RequestTiers::stop_asking(RequestId id) noexcept {
   if (!waits(id)) return;
-  index_.forget_finds(id);
+  index_.finds().forget(id);
   requests_[id.index()].wait = Wait::nothing;
   count(id);
 }
@@ -183,13 +183,13 @@ void RequestTiers::tell_prompt(RequestId id, double now_s) {
   const auto blocks = [&](std::int64_t tokens) { return static_cast<std::int32_t>(tokens / block_size_); };
   const GrowingHashes& hashes = device_.hashes_of(id, prompt);
   const auto all = static_cast<std::size_t>(blocks(prompt));
-  request.past = index_.served(hashes.keys().first(all), hashes.prefixes().first(all),
-                               {.usable_blocks = blocks(prompt - 1),
-                                .matched_blocks = blocks(request.cached_tokens),
-                                .hit_blocks = blocks(request.device_tokens),
-                                .tokens = prompt + 1,
-                                .hint = records_[id.index()].hint},
-                               now_s);
+  request.past = index_.report_prompt(hashes.keys().first(all), hashes.prefixes().first(all),
+                                      {.usable_blocks = blocks(prompt - 1),
+                                       .matched_blocks = blocks(request.cached_tokens),
+                                       .hit_blocks = blocks(request.device_tokens),
+                                       .tokens = prompt + 1,
+                                       .hint = records_[id.index()].hint},
+                                      now_s);
 }
 
 /// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
@@ -202,11 +202,11 @@ void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
   const auto full = std::min(hashes.size(), static_cast<std::size_t>(computed / block_size_));
   const std::size_t last = index_.deepest_state(hashes.prefixes().first(full));
   if (static_cast<std::int64_t>(last) * block_size_ <= request.device_tokens) return;
-  index_.served(hashes.keys().first(last), hashes.prefixes().first(last),
-                {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block_size_),
-                 .past = request.past,
-                 .hint = hint},
-                now_s);
+  index_.report_prompt(hashes.keys().first(last), hashes.prefixes().first(last),
+                       {.matched_blocks = static_cast<std::int32_t>(request.cached_tokens / block_size_),
+                        .past = request.past,
+                        .hint = hint},
+                       now_s);
 }
 
 void RequestTiers::check_taken(const char* call) const {
@@ -250,13 +250,13 @@ bool RequestTiers::is_loading(RequestId request) const {
 
 void RequestTiers::drain() {
   check_taken("drain");
-  require_state(index_.has(index_.durable_tier()), "drain", "there is no file tier, nor a remote tier");
-  index_.drain();
+  require_state(index_.levels().has(index_.levels().durable()), "drain", "there is no file tier, nor a remote tier");
+  index_.stores().drain();
 }
 
 bool RequestTiers::attach(Medium medium, const ImageKey& image) {
-  require(medium > Medium::device && medium <= Medium::remote && index_.has(medium), "medium", static_cast<int>(medium),
-          "is no tier of this cache");
+  require(medium > Medium::device && medium <= Medium::remote && index_.levels().has(medium), "medium",
+          static_cast<int>(medium), "is no tier of this cache");
   require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
   require(image.content == CacheContent::state || cache_.options().tiers.kv_elsewhere == nullptr, "image.content",
           static_cast<int>(image.content), "is KV, which is kept elsewhere");
@@ -275,7 +275,7 @@ void RequestTiers::set_speeds(const TierSpeeds& speeds) {
 }
 
 TierUsage RequestTiers::usage(Medium medium) const {
-  return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.usage(medium);
+  return medium <= Medium::device || medium > Medium::remote ? TierUsage{} : index_.levels()[medium].usage;
 }
 
 void RequestTiers::check_reset() const {

@@ -9,11 +9,17 @@
 #include "containers/table.hpp"
 
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 namespace stateport::detail {
+
+[[nodiscard]] constexpr std::size_t index_of(Medium medium) noexcept {
+  return static_cast<std::size_t>(medium);
+}
 
 /// A set of media.
 using MediumSet = std::uint8_t;
@@ -27,6 +33,10 @@ using MediumSet = std::uint8_t;
 inline constexpr MediumSet on_device = bit(Medium::device);
 inline constexpr MediumSet below_device = static_cast<MediumSet>(~on_device);
 inline constexpr MediumSet all_media = below_device | on_device;
+/// The fastest tier of the set.
+[[nodiscard]] constexpr Medium fastest(MediumSet set) noexcept {
+  return static_cast<Medium>(std::countr_zero(static_cast<unsigned>(set & below_device)));
+}
 
 /// Where the images of one content are. For each tier:
 ///
@@ -74,12 +84,13 @@ struct TierNode {
   std::uint64_t made_in = 0;        ///< the call that put the state on the device
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
-  bool listed = false;              ///< by TierContents::kv_is_gone()
+  bool to_prune = false;            ///< Admission has it in a list
+  bool to_cut = false;              ///< the same
 
   /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
     std::uint32_t sum = 0;
-    for (std::size_t at = 0; at <= static_cast<std::size_t>(medium); ++at) sum += need[at];
+    for (std::size_t at = 0; at <= index_of(medium); ++at) sum += need[at];
     return sum > 0;
   }
   [[nodiscard]] bool is_needed() const noexcept {

@@ -70,6 +70,13 @@ struct TierOptions {
   /// Medium::elsewhere. Must outlive the cache.
   KvDirectory* kv_elsewhere = nullptr;
 
+  [[nodiscard]] constexpr TierSpeeds speeds() const noexcept {
+    return {.host_bytes_per_s = host_bytes_per_s,
+            .file_bytes_per_s = file_bytes_per_s,
+            .tokens_per_s = tokens_per_s,
+            .remote_bytes_per_s = remote_bytes_per_s,
+            .remote_latency_s = remote_latency_s};
+  }
   [[nodiscard]] constexpr bool enabled() const noexcept { return host_bytes > 0 || file_bytes > 0 || remote_bytes > 0; }
 };
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/model/error.hpp>
+#include <stateport/core/tier/transfer_plan.hpp>
+
+#include "containers/hash_index.hpp"
+#include "tier/tier_nodes.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace stateport::detail {
+
+/// What an unanswered transfer is for.
+struct UnderWay {
+  Transfer::Kind kind = Transfer::Kind::store;
+  Medium from = Medium::device;
+  Medium to = Medium::host;
+  CacheContent content = CacheContent::state;
+  std::uint32_t node = TierNode::none;  ///< find: the number of the image among those that the request asks for
+  RequestId request;
+  bool stays = false;  ///< copy: the faster tier keeps it
+};
+
+/// The transfers of a cache: those that it decided since the plan was last taken, and those without an answer.
+///
+///     free ── name ──► named ── take_plan ──► under way ── erase ──► free
+///
+/// All calls but reserve() and take_plan() are O(1). Nothing allocates while there is room.
+class TierTransfers {
+ public:
+  /// `unanswered`: at a time. `dropped`: in one plan.
+  void reserve(std::size_t unanswered, std::size_t dropped) {
+    places_.reserve(unanswered);
+    free_.reserve(unanswered);
+    index_.reserve(unanswered);
+    for (std::vector<Transfer>* plan : {&plan_, &taken_}) plan->reserve(unanswered + dropped);
+  }
+
+  /// Adds a transfer to the plan and gives it a number, by which find() answers `under_way`.
+  void name(Transfer transfer, const UnderWay& under_way) {
+    auto at = static_cast<std::uint32_t>(places_.size());
+    if (free_.empty()) {
+      if (at == places_.capacity()) reserve(2 * std::size_t{at} + 1, 0);
+      places_.emplace_back();
+    } else {
+      at = free_.back();
+      free_.pop_back();
+    }
+    transfer.id = ++last_;
+    places_[at] = {.transfer = under_way, .id = last_};
+    index_.insert(mixed(last_), at);
+    plan_.push_back(transfer);
+  }
+  /// Adds a drop, which is never answered. The remote tier is shared and gives up its contents itself: it gets none.
+  void drop(Medium medium, const ImageKey& image) {
+    if (medium == Medium::remote) return;
+    plan_.push_back({.kind = Transfer::Kind::drop, .image = image, .from = medium, .to = medium});
+  }
+
+  [[nodiscard]] std::size_t to_take() const noexcept { return plan_.size(); }
+  /// The plan since the last call, whose transfers are under way from now on. Valid until the next call of anything.
+  [[nodiscard]] TransferPlan take_plan() {
+    for (const Transfer& transfer : plan_)
+      if (transfer.kind != Transfer::Kind::drop) places_[find_place(transfer.id)].is_taken = true;
+    std::swap(plan_, taken_);
+    plan_.clear();
+    return {taken_};
+  }
+
+  /// Null if no transfer of this number is under way. Valid until the next name().
+  [[nodiscard]] const UnderWay* find(TransferId id) const noexcept {
+    const std::uint32_t at = find_place(id);
+    return at != HashIndex::none && places_[at].is_taken ? &places_[at].transfer : nullptr;
+  }
+  /// Precondition: it is under way.
+  void erase(TransferId id) noexcept {
+    const std::uint32_t at = find_place(id);
+    index_.erase(mixed(id), at);
+    free_.push_back(at);
+  }
+  /// The number of transfers that are named or under way.
+  [[nodiscard]] std::size_t size() const noexcept { return index_.count(); }
+  /// Throws std::logic_error naming the first violation. O(plan).
+  void check_invariants() const {
+    for (const Transfer& transfer : plan_) {
+      if (transfer.kind == Transfer::Kind::drop) continue;
+      const std::uint32_t at = find_place(transfer.id);
+      require_invariant(at != HashIndex::none && !places_[at].is_taken, "TierTransfers", "a transfer has no part");
+    }
+  }
+
+ private:
+  struct Place {
+    UnderWay transfer;
+    TransferId id = 0;
+    bool is_taken = false;
+  };
+
+  /// Numbers follow each other: the high half of the product spreads them (Knuth, 6.4).
+  [[nodiscard]] static std::uint32_t mixed(TransferId id) noexcept {
+    return static_cast<std::uint32_t>((id * 0x9e3779b97f4a7c15u) >> 32);
+  }
+  [[nodiscard]] std::uint32_t find_place(TransferId id) const noexcept {
+    return index_.find(mixed(id), [&](std::uint32_t at) { return places_[at].id == id; });
+  }
+
+  std::vector<Transfer> plan_;
+  std::vector<Transfer> taken_;
+  std::vector<Place> places_;
+  std::vector<std::uint32_t> free_;
+  HashIndex index_{80};
+  TransferId last_ = 0;
+};
+
+}  // namespace stateport::detail
