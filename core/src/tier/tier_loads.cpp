@@ -152,10 +152,12 @@ std::optional<bool> TierLoads::end_part(const UnderWay& part, TransferStatus sta
     usage.hit_tokens += load.hit.gained_tokens;
     usage.saved_s += load.hit.saved_s;
   }
-  for (std::size_t i = 0; i < load.nodes.size(); ++i) {
-    const bool is_state = i + 1 == load.nodes.size() && !load.hit.device_state;
-    admission_.unpin(load.nodes[i], is_state ? CacheContent::state : CacheContent::kv_block);
-  }
+  const std::size_t kv_blocks = load.nodes.size() - (load.hit.device_state ? 0 : 1);
+  for (std::size_t i = 0; i < load.nodes.size(); ++i)
+    admission_.unpin(load.nodes[i], i < kv_blocks ? CacheContent::kv_block : CacheContent::state);
+  // While the load held the state, KV that it found damaged could not take the state along.
+  for (const std::uint32_t node : std::span(load.nodes).first(kv_blocks))
+    if (load.failed && nodes_[node].used) admission_.kv_is_gone(node);
   return !load.failed;
 }
 

@@ -511,6 +511,42 @@ TEST_CASE("what a copy does not find as it should be has left its tier, also if 
     }
 }
 
+TEST_CASE("KV that a load finds damaged takes the states behind it along, and not those before it") {
+  for (const CacheIndex index : every_index) {
+    CAPTURE(static_cast<int>(index));
+    RequestCacheOptions options = small(index, {.host_bytes = 8000});
+    set_checkpoints(options, 4, 10);
+    Server server(options);
+    const Tokens longer = prompt_of(34, 0);
+    const Tokens shorter(longer.begin(), longer.begin() + 18);
+    server.serve(shorter);
+    server.serve(longer);
+    push_down(server);
+    const TierUsage before = server.cache->tiers()->usage(Medium::host);
+    const StartedRequest loading = *server.cache->start({.tokens = longer});
+    REQUIRE(loading.load);
+    REQUIRE(loading.load->tokens == 32);
+    std::vector<TransferResult> loads = server.carry_out(TransferStatus::done);
+    const auto is_damaged = [&](const TransferResult& result) {
+      const auto transfer = std::ranges::find(server.seen, result.id, &Transfer::id);
+      const bool is_kv = transfer->image.content == CacheContent::kv_block;
+      return transfer->kind == Transfer::Kind::load && is_kv && transfer->image.tokens == 20;
+    };
+    for (TransferResult& load : loads)
+      if (is_damaged(load)) load.status = TransferStatus::damaged;
+    REQUIRE(std::ranges::count_if(loads, is_damaged) == 1);
+    server.cache->tiers()->settle(loads);
+    server.cache->check_invariants();
+    CHECK(server.cache->tiers()->usage(Medium::host).states == before.states - 1);
+    server.move_all();
+    server.cache->abort(loading.request);
+    const StartedRequest again = *server.cache->start({.tokens = longer});
+    REQUIRE(again.load);
+    CHECK(again.load->tokens == 16);
+    CHECK(again.load->bytes == state_bytes + 4 * block_bytes);
+  }
+}
+
 TEST_CASE("what a load finds damaged while it is copied leaves its tier when the copy has ended") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
