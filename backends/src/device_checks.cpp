@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One device serves a process. What belongs to another one is refused where it is named first, because a kernel would
-// fault on it, or run on the wrong device, long after the call that was wrong.
+// One device serves a process. Streams and memory of another one are refused where they are named first, because a
+// kernel would fault on it, or run on the wrong device, long after the call that was wrong.
 #include <stateport/backends/internal/device_checks.hpp>
 
 #include <stateport/core/model/error.hpp>

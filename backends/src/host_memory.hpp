@@ -6,7 +6,7 @@
 
 namespace stateport::detail {
 
-/// What the operating system has left; 0 when it does not say.
+/// The memory that the operating system has left; 0 when it does not say.
 [[nodiscard]] std::size_t free_host_bytes() noexcept;
 
 /// Host memory from the C++ heap. Throws OutOfMemory naming `resource`.

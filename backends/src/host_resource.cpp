@@ -45,7 +45,7 @@ void advise_huge_pages([[maybe_unused]] std::byte* memory, [[maybe_unused]] std:
   if (bytes < 2 * huge_page_bytes) return;
   const std::size_t gap =
       (huge_page_bytes - reinterpret_cast<std::uintptr_t>(memory) % huge_page_bytes) % huge_page_bytes;
-  // Advice that is refused costs speed, not memory: nobody needs to know.
+  // Advice that is refused costs speed, not memory: it is no error.
   (void)::madvise(memory + gap, (bytes - gap) / huge_page_bytes * huge_page_bytes, MADV_HUGEPAGE);
 #endif
 }

@@ -20,7 +20,7 @@ struct Extent {
   std::size_t alignment;
 };
 
-/// What watches allocations makes none that they count, or that a test lets fail.
+/// The watch of allocations makes none that it counts, or that a test lets fail.
 template <class T>
 struct OwnMemory {
   using value_type = T;

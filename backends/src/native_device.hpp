@@ -5,7 +5,7 @@
 
 #include <string>
 
-/// What src/runtime.cpp and the resources ask of the vendor's runtime about devices; one source per vendor.
+/// Calls of src/runtime.cpp and the resources to the vendor's runtime about devices; one source per vendor.
 namespace stateport::detail {
 
 struct DeviceCount {

@@ -3,7 +3,7 @@
 
 #include <stateport/backends/internal/execution_space.hpp>
 
-/// What src/stream.cpp asks of the vendor's runtime; one source per vendor. Functions that are not noexcept throw
+/// Calls of src/stream.cpp to the vendor's runtime; one source per vendor. Functions that are not noexcept throw
 /// BackendError.
 namespace stateport::detail {
 

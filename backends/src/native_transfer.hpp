@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-/// What src/transfer.cpp asks of the vendor's runtime; one source per vendor. The arguments are checked, bytes > 0.
+/// Calls of src/transfer.cpp to the vendor's runtime; one source per vendor. The arguments are checked, bytes > 0.
 namespace stateport::detail {
 
 void enqueue_copy(const Stream& stream, void* dst, const void* src, std::size_t bytes);

@@ -44,7 +44,7 @@ void end_all_streams() {
   std::unordered_map<void*, StreamRegistry::Entry> by_native;
   const std::lock_guard lock(streams.mutex);
   for (StreamState* state : streams.all) state->end();
-  // What this drops are shells; their destructors only need `all`, which is why they run after the lock is gone.
+  // The shells that this drops need only `all` in their destructors, which is why they run after the lock is gone.
   default_state.swap(streams.default_state);
   by_native.swap(streams.by_native);
 }

@@ -8,8 +8,8 @@
 
 namespace stateport::detail {
 
-/// What all Streams that name one native stream share. When the device runtime ends, `space` is emptied, and a native
-/// stream that is not the engine's is gone after its work, whoever still names it.
+/// The state that all Streams of one native stream share. When the device runtime ends, `space` is emptied, and a
+/// native stream that is not the engine's is gone after its work, even if a Stream still names it.
 struct StreamState {
   enum class Owner : std::uint8_t {
     engine,   ///< Stream::from_native

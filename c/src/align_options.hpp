@@ -11,7 +11,7 @@ namespace stateport::c {
 /// Throws for a number that is no stateport_align_mode.
 [[nodiscard]] AlignMode align_mode_from_c(std::int32_t mode, const char* argument);
 
-/// What a planner and a context are made of. Their constructors check it.
+/// The options of a planner and of a context. Their constructors check them.
 [[nodiscard]] AlignOptions read_align_options(const stateport_align_options* options);
 
 }  // namespace stateport::c

@@ -23,7 +23,7 @@ struct AlignPlannerObject final : Object {
       : Object(kind), planner(std::move(options)), plans(planner.options().groups.size()) {}
 
   AlignPlanner planner;
-  std::vector<std::vector<stateport_slot_copy>> plans;  ///< by group, of what stateport_align_planner_plan told
+  std::vector<std::vector<stateport_slot_copy>> plans;  ///< by group, the answer of stateport_align_planner_plan
   std::vector<RequestIndex> requests;
 };
 
@@ -55,7 +55,7 @@ struct BatchArrays {
   }
 };
 
-/// Calls `decide(planner, batch, tables)` and tells what it planned.
+/// Calls `decide(planner, batch, tables)` and answers its plan.
 template <class Decide>
 stateport_status step(stateport_align_planner* planner, const stateport_align_batch* batch,
                       const stateport_block_table* tables, std::size_t count, stateport_align_step* out,
@@ -70,8 +70,8 @@ stateport_status step(stateport_align_planner* planner, const stateport_align_ba
   });
 }
 
-/// The publication check of a group, and the blocks that a call names. Refuses, before anything is changed, what the
-/// check would refuse.
+/// The publication check of a group, and the blocks that a call names. Refuses, before anything is changed, the blocks
+/// that the check would refuse.
 struct NamedBlocks {
   std::span<const std::int32_t> blocks;
   PublicationCheck& publication;

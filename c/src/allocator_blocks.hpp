@@ -25,7 +25,7 @@ class AllocatorBlocks {
   [[nodiscard]] const BlockPool* own_or_null() const noexcept { return own_ ? &*own_ : nullptr; }
   [[nodiscard]] const ExternalBlockPool* engines_or_null() const noexcept { return engines_ ? &*engines_ : nullptr; }
 
-  // What both pools do.
+  // Functions of both pools.
   void retain(std::span<const BlockId> blocks);
   void release(std::span<const BlockId> blocks);
   void register_hashes(std::span<const BlockId> blocks, std::span<const BlockHash> hashes,

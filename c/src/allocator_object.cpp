@@ -14,7 +14,7 @@ stateport_slot_victim to_c(const SlotVictim& victim) noexcept {
 
 std::function<void(const SlotVictim&)> AllocatorObject::teller(SlotVictimFunction on_victim) {
   if (on_victim.call == nullptr) return {};
-  // What it throws would leave the allocator half changed: the program ends instead.
+  // An exception would leave the allocator half changed: the program ends instead.
   return [this, on_victim](const SlotVictim& victim) noexcept {
     stateport_slot_victim told = to_c(victim);
     told.size = sizeof told;

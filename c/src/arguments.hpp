@@ -29,8 +29,8 @@ inline constexpr std::size_t struct_bytes_max = 4096;
   return size;
 }
 
-/// A caller's struct as this version knows it: what an older caller lacks is zero, and what a newer one has beyond is
-/// refused unless it is zero.
+/// A caller's struct as this version knows it: members that an older caller lacks are zero, and members that only a
+/// newer caller has are refused unless they are zero.
 template <class Struct>
 [[nodiscard]] Struct read_struct(const void* from, const char* argument) {
   static_assert(std::is_trivially_copyable_v<Struct> && std::is_standard_layout_v<Struct> &&
@@ -52,7 +52,7 @@ template <class Struct>
   return from == nullptr ? Struct{} : read_struct<Struct>(from, argument);
 }
 
-/// What the caller set of a struct that a result goes to; the rest of it may hold anything.
+/// The members that the caller set in a struct for a result; the others may hold anything.
 template <class Struct>
 [[nodiscard]] Struct read_settings(const Struct* from, const char* argument) {
   Struct result = {};

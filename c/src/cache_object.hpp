@@ -28,7 +28,7 @@ class ToldKv final : public KvDirectory {
  public:
   ToldKv(Object& cache, KvFunction function) : cache_(cache), function_(function) {}
 
-  // What it throws would leave the cache half changed: the program ends instead.
+  // An exception would leave the cache half changed: the program ends instead.
   [[nodiscard]] std::int64_t leading_blocks(std::span<const PrefixHash> blocks) noexcept override {
     static_assert(sizeof(PrefixHash) == 2 * sizeof(std::uint64_t));
     const Callback callback(cache_);
@@ -69,7 +69,7 @@ struct CacheObject final : Object {
   std::size_t groups;
   ToldKv kv;
   std::unique_ptr<RequestCache> cache;
-  // What the last call told.
+  // The answers of the last call.
   PassPlanArrays plan;
   std::vector<GroupCommitArrays> commits;
   GroupPlanArrays state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request cache keeps below the device.
+// The tiers of a request cache below the device.
 #include <stateport/c/cache_tiers.h>
 
 #include "arguments.hpp"

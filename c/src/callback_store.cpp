@@ -37,7 +37,7 @@ TransferStatus status_of(std::int32_t status) noexcept {
 
 }  // namespace
 
-// What a callback throws would leave its language's frames half done: the program ends instead.
+// An exception of a callback would leave its language's frames half done: the program ends instead.
 template <class Call>
 auto CallbackStore::call(Call&& call) noexcept {
   const std::lock_guard turn(turn_);
@@ -87,8 +87,7 @@ std::size_t CallbackStore::do_poll(std::span<RemoteCompletion> completions) {
   std::vector<stateport_remote_completion> room(completions.size());
   const std::size_t told = call([&] { return callbacks_.poll(room.data(), room.size(), callbacks_.context); });
   const std::size_t count = std::min(told, room.size());
-  for (std::size_t i = 0; i < count; ++i)
-    completions[i] = {room[i].ticket, status_of(room[i].status), room[i].bytes};
+  for (std::size_t i = 0; i < count; ++i) completions[i] = {room[i].ticket, status_of(room[i].status), room[i].bytes};
   return count;
 }
 

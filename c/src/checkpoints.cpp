@@ -52,7 +52,7 @@ class Call {
   std::unique_lock<std::mutex> turn_;
 };
 
-/// What a chunk of C points to, as C++ wants it.
+/// The arrays of a chunk of C, as C++ wants them.
 struct ChunkRows {
   std::vector<BlockId> blocks;
   std::vector<PrefixHash> prefixes;

@@ -12,13 +12,13 @@ namespace stateport::c {
 /// Nothing given for both is the default.
 [[nodiscard]] MemoryCost read_memory_cost(std::int64_t state_bytes, std::int64_t kv_bytes_per_token);
 
-/// An order, and what it needs if it learns.
+/// An order, and its options if it learns.
 struct NamedEviction {
   EvictionOrder order;
   EvictionOptions options;
   MemoryCost memory;
 };
-/// What a caller's options say; they are not null.
+/// The options of a caller, which are not null.
 [[nodiscard]] NamedEviction read_eviction(const stateport_eviction_options* options, const char* argument);
 
 /// Of a cache of its own. Null for null.

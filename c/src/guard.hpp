@@ -24,7 +24,7 @@ class NoCapacity : public std::runtime_error {
 /// Keeps the text of the exception in flight for stateport_last_error() and returns its status. Call it in a handler.
 [[nodiscard]] stateport_status keep_exception() noexcept;
 
-/// The only way from C into the library: runs `body`, which says what is wrong by exceptions.
+/// The only way from C into the library: runs `body`, which reports errors by exceptions.
 template <class Body>
 [[nodiscard]] stateport_status guarded(Body&& body) noexcept {
   try {

@@ -119,7 +119,7 @@ std::size_t HandleTable::index_of(const void* handle, Kind kind, const char* arg
     throw InvalidHandle(argument, "a handle that was destroyed", name(kind));
   if (held != entry.object->kind()) throw InvalidHandle(argument, "no handle", name(kind));
   if (held != kind) throw InvalidHandle(argument, name(held), name(kind));
-  // Here, and not where the mutex is taken: whoever has found an object may be its last user, and end it.
+  // Here, and not where the mutex is taken: a thread that has found an object may be its last user, and end it.
   require_state(!entry.object->turn_owner().is_calling_back_here(), argument, "is used by a callback of its own");
   return index;
 }

@@ -40,7 +40,7 @@ enum class Kind : std::uint8_t {
 };
 inline constexpr Kind last_kind = Kind::hasher;
 
-/// What a handle names. Calls on one handle take turns: they hold its mutex.
+/// The object that a handle names. Calls on one handle take turns: they hold its mutex.
 class Object {
  public:
   explicit Object(Kind kind) noexcept : kind_(kind) {}

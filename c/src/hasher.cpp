@@ -70,7 +70,7 @@ struct HasherObject final : Object {
   std::int64_t hashed_tokens = 0;
 };
 
-/// What is known of a prompt's end: copied, so that a call that fails has changed nothing.
+/// The state of hashing at a prompt's end: copied, so that a call that fails has changed nothing.
 class Tail {
  public:
   Tail(const HasherObject& of, std::span<const std::int32_t> tokens, std::vector<ExtraKey>&& media)

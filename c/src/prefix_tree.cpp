@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How what goes into a prefix tree and comes out of it is told in C.
+// Inputs and outputs of a prefix tree, between C and C++.
 #include "prefix_tree.hpp"
 
 #include <stateport/core/model/error.hpp>
@@ -63,7 +63,7 @@ PromptPast from_c(const std::uint64_t (&words)[2]) {
 
 PrefixTree::Options TreeObject::with(PrefixTree::Options options, TreeVictimFunction on_victim) {
   if (on_victim.call == nullptr) return options;
-  // What it throws would leave the tree half changed: the program ends instead.
+  // An exception would leave the tree half changed: the program ends instead.
   options.on_victim = [this, on_victim](const Victim& victim) noexcept {
     stateport_victim told = to_c(victim);
     told.size = sizeof told;

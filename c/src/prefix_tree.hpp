@@ -24,7 +24,7 @@ struct TreeObject final : Object {
   TreeObject(const PrefixTree::Options& options, TreeVictimFunction on_victim)
       : Object(kind), layout_fingerprint(options.layout_fingerprint), tree(with(options, on_victim)) {}
 
-  /// For one call. What it frees of slots is in the pool again; KV indices wait until they are taken.
+  /// For one call. Slots that it frees are in the pool again; KV indices wait until they are taken.
   [[nodiscard]] Freed& collect() noexcept {
     freed.slots.clear();
     return freed;
@@ -57,7 +57,7 @@ struct LockObject final : Object {
 [[nodiscard]] NodeId node_from_c(std::uint64_t node) noexcept;
 [[nodiscard]] std::uint64_t to_c(NodeId node) noexcept;
 
-/// The spans of what these return are those of the caller's struct.
+/// The spans of the results are those of the caller's struct.
 [[nodiscard]] Namespace from_c(const stateport_namespace* name_space);
 [[nodiscard]] PrefixInsert from_c(const stateport_insert& given);
 

@@ -41,8 +41,8 @@ std::vector<NodeId> read_nodes(const std::uint64_t* nodes, std::size_t count) {
   return result;
 }
 
-/// Makes room for what each of them may free. What a prefix says that the tree has (prev_tokens) needs none: if the
-/// tree lacks it the prefix is refused.
+/// Makes room for the KV that each of them may free. The KV that the tree has (prev_tokens) needs none: if the tree
+/// lacks it the prefix is refused.
 void make_room(TreeObject& tree, std::span<const PrefixInsert> prefixes) {
   std::size_t tokens = 0;
   for (const PrefixInsert& prefix : prefixes) {
@@ -133,7 +133,8 @@ stateport_status stateport_tree_lock_nodes(stateport_tree* tree, const uint64_t*
     const auto of = find<TreeObject>(tree, "tree");
     const std::vector<NodeId> wanted = read_nodes(nodes, count);
     const auto room = array(out, count, "out");
-    // What goes when this is refused takes the tree's mutex to unlock, so it is made before and goes after the turn.
+    // Locks that are dropped when this is refused take the tree's mutex, so they are made before the turn and dropped
+    // after it.
     std::vector<std::shared_ptr<Object>> locks;
     std::vector<LockObject*> made;
     for (std::size_t i = 0; i < count; ++i) {

@@ -124,7 +124,7 @@ stateport_remote_callbacks read_callbacks(const stateport_remote_callbacks* from
   return given;
 }
 
-/// A store that calls nobody back.
+/// A store without callbacks.
 template <class Store, class... Arguments>
 std::shared_ptr<RemoteStoreObject> make_store(const Arguments&... arguments) {
   return std::make_shared<RemoteStoreObject>([&](Object&) { return std::make_unique<Store>(arguments...); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How what goes into a request cache and comes out of it is told in C.
+// Inputs and outputs of a request cache, between C and C++.
 #include "request_cache.hpp"
 
 #include "align_options.hpp"

@@ -11,14 +11,14 @@
 
 namespace stateport::c {
 
-/// What a caller's options say. What they point to is read.
+/// The options of a caller. Structs that they point to are read.
 [[nodiscard]] RequestCacheOptions read_cache_options(const stateport_request_cache_options* options);
 
 [[nodiscard]] stateport_started_request to_c(const StartedRequest& started) noexcept;
 [[nodiscard]] stateport_cache_event to_c(const CacheEvent& event) noexcept;
 [[nodiscard]] stateport_cache_stats to_c(const CacheStats& stats, const CacheUsage& usage) noexcept;
 
-/// What one group of a plan tells, in arrays that are used again.
+/// One group of a plan, in arrays that are used again.
 class GroupPlanArrays {
  public:
   /// Makes room for a plan of `rows` rows, which clears `cleared` slots and saves `saves` states.
@@ -45,14 +45,14 @@ class GroupPlanArrays {
   std::vector<stateport_state_save> saves_;
 };
 
-/// What a plan tells, in arrays that are used again.
+/// A plan, in arrays that are used again.
 class PassPlanArrays {
  public:
   /// With room for whatever plans of such a cache tell.
   explicit PassPlanArrays(const RequestCacheOptions& options);
 
   void set(const PassPlan& plan);
-  /// Without what the caller sets: size, groups, group_count.
+  /// Without the members that the caller sets: size, groups, group_count.
   [[nodiscard]] stateport_pass_plan view() const noexcept;
   [[nodiscard]] const std::vector<GroupPlanArrays>& groups() const noexcept { return groups_; }
 
@@ -70,7 +70,7 @@ class PassPlanArrays {
   std::vector<GroupPlanArrays> groups_;
 };
 
-/// What one group of a commit tells, in arrays that are used again.
+/// One group of a commit, in arrays that are used again.
 class GroupCommitArrays {
  public:
   /// Makes room for a commit of `rows` rows whose pass saved `saves` states.

@@ -54,7 +54,7 @@ struct ReadPrompt {
   throw NoCapacity(numbers ? "requests" : "slots for running requests", 1, 0);
 }
 
-/// Room of a caller for what each group tells: none of it, or all.
+/// Room of a caller for the answers of each group: none of it, or all.
 template <class Struct>
 class GroupRoom {
  public:
@@ -137,7 +137,7 @@ void read_rows(const stateport_pass_batch* batch, std::vector<PassRow>& rows) {
     rows.push_back({RequestId{request[row]}, tokens[row], given.drafts == nullptr ? 0 : given.drafts[row]});
 }
 
-/// Refuses what the cache would refuse of one of them, so that all end or none.
+/// Refuses all of them if the cache would refuse one, so that all end or none.
 void check_running(const RequestCache& cache, std::span<const std::int64_t> requests) {
   for (const std::int64_t request : requests) static_cast<void>(cache.computed(RequestId{request}));
   std::vector<std::int64_t> sorted(requests.begin(), requests.end());

@@ -20,7 +20,7 @@ namespace {
 static_assert(STATEPORT_BLOCK_LRU == static_cast<int>(UnreferencedBlocks::cached) &&
               STATEPORT_BLOCK_REF_ZERO == static_cast<int>(UnreferencedBlocks::dropped));
 
-/// What a call on the blocks of an allocator needs.
+/// The arguments of a call on the blocks of an allocator.
 struct Call {
   Held<AllocatorObject> held;
   explicit Call(stateport_slot_allocator* handle) : held(handle, "allocator") {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images below the device, and what moves them.
+// Images below the device, and the calls that move them.
 #include <stateport/backends/pinned_resource.hpp>
 #include <stateport/c/state_tiers.h>
 #include <stateport/tiers/state_tiers.hpp>
@@ -68,7 +68,7 @@ struct TiersObject final : Object {
     loaded = 0;
     served = cache;
   }
-  /// Takes what the cache has named. It begins, or has failed. Returns how many there are.
+  /// Takes the transfers that the cache has named. They begin, or have failed. Returns how many there are.
   std::size_t begin(CacheTiers& cache, const Stream& stream);
   void fail(CacheTiers& cache, const Stream& stream, TransferPlan plan);
   void note_elsewhere(TransferPlan plan);
@@ -106,9 +106,10 @@ void TiersObject::note_elsewhere(TransferPlan plan) {
     if (transfer.from == Medium::elsewhere) elsewhere.push_back(to_c(transfer));
 }
 
-/// Nothing of the plan has begun. What it drops goes all the same, because the cache counts that room as free; the
-/// engine's own loads are told by take_loads as ever. What the cache names when it is told fails, too: it relies on
-/// copies that the engine has yet to enqueue, and a later call of begin_transfers may come before that.
+/// Nothing of the plan has begun. Its drops are carried out all the same, because the cache counts that room as free;
+/// the engine's own loads are told by take_loads as ever. Transfers that the cache names when it hears of this fail,
+/// too: it relies on copies that the engine has yet to enqueue, and a later call of begin_transfers may come before
+/// that.
 void TiersObject::fail(CacheTiers& cache, const Stream& stream, TransferPlan plan) {
   while (!plan.transfers.empty()) {
     std::vector<TransferResult> failed;

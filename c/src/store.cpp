@@ -56,7 +56,7 @@ std::vector<StateTensorView> views_of(const StateSpec& spec, const stateport_ten
 
 using Layers = std::optional<LayerRange>;  ///< none: all of them
 
-/// No caller names what stands for all layers in C++: it is beyond those of every store.
+/// No caller can name the number that stands for all layers in C++: no store has that many.
 LayerRange range_of(const Layers& layers) {
   if (!layers) return all_layers;
   require(layers->end != all_layers.end, "layers.end", layers->end, "must be at most the number of layers");
@@ -76,7 +76,7 @@ stateport_status copy_on_device(stateport_copier* copier, void* stream, const st
   return guarded([&] {
     const Held<CopierObject> held(copier, "copier");
     require(copies != nullptr || count == 0, "copies", "null", "must point to device memory");
-    // The kernel reads it as what it is: the two structs have one layout.
+    // The kernel reads either struct: the two have one layout.
     const void* const plan = copies;
     held->copier.copy_slots_on_device(Stream::from_native(stream), static_cast<const SlotCopy*>(plan), count,
                                       range_of(layers));

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <vector>
 
-/// How transfers and what names them cross. Everything that comes from C is checked.
+/// Transfers and their keys, between C and C++. Everything that comes from C is checked.
 namespace stateport::c {
 
 static_assert(sizeof(stateport_image_key) == 32 && sizeof(stateport_transfer) == 64 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AlignContext knows of the blocks of a group.
+// AlignContext's knowledge of the blocks of a group.
 #include "align_context_impl.hpp"
 
 namespace stateport {

@@ -14,7 +14,7 @@
 namespace stateport {
 namespace {
 
-/// AlignPlanner knows what options are right, but not how many writes a step may have.
+/// AlignPlanner knows which options are right, but not how many writes a step may have.
 AlignOptions validated(AlignOptions options) {
   // Every write of a step has a number of 32 bits.
   const std::int64_t writes = 2 * std::int64_t{options.max_requests} * (std::int64_t{options.drafts} + 1);

@@ -68,7 +68,7 @@ class AlignContext::Impl {
     kernels::align_forget(stream, device_views.as<kernels::AlignGroupView>(), groups, {&first, 1});
     stream.synchronize();
   }
-  /// Streams of the engine may still read and write what is here.
+  /// Streams of the engine may still read and write this memory.
   ~Impl() { detail::wait_for_device(); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -178,7 +178,7 @@ class AlignContext::Impl {
   Buffer counters;
   std::vector<kernels::AlignGroupView> views;
   std::deque<kernels::CopyTable> tables;
-  std::vector<std::int32_t> remembered;  ///< per request, what stage() asks: forgotten_column or anything else
+  std::vector<std::int32_t> remembered;  ///< per request, for stage(): forgotten_column or anything else
   std::vector<std::uint64_t> named_at;   ///< per request, stage_epoch of the last batch that named it
   std::uint64_t stage_epoch = 0;
   std::array<Stage, stages> staged;

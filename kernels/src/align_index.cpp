@@ -24,7 +24,7 @@ struct AddRequest {
   }
 };
 
-/// The slots travel as an argument of the launch: nothing is staged, and nobody waits.
+/// The slots travel as an argument of the launch: nothing is staged, and the host does not wait.
 constexpr std::size_t forgotten_per_launch = 64;
 
 struct Forget {
@@ -83,7 +83,7 @@ struct GatherDecode {
   }
 };
 
-/// What a block of a group holds.
+/// The content of a block of a group.
 struct HeldBlock {
   AlignGroupView group;
   const std::int32_t* blocks;

@@ -19,7 +19,7 @@ namespace stateport::kernels {
 ///
 ///     63          32 31           0
 ///     [   order     ][   tokens   ]     tokens: all ones if unknown
-using HeldTokens = unsigned long long;  // what atomics of every backend take
+using HeldTokens = unsigned long long;  // a type for atomics of every backend
 
 [[nodiscard]] constexpr HeldTokens pack_held(std::uint32_t order, std::int64_t tokens) noexcept {
   return HeldTokens{order} << 32 | static_cast<std::uint32_t>(tokens);
@@ -56,7 +56,7 @@ struct AlignBatchView {
   AlignPhase phase = AlignPhase::pre;
 };
 
-/// What a step does with a row, and what it remembers.
+/// The work of a step on a row, and the column and count that it remembers.
 struct AlignRow {
   SlotCopy copy;           ///< no valid part: nothing to move
   std::int32_t slot = -1;  ///< request slot; negative: the row is skipped
@@ -139,8 +139,8 @@ KOKKOS_INLINE_FUNCTION void for_each_forward_state(const AlignGroupView& group, 
   }
 }
 
-/// What a copy makes of the counts of its destination. Either source may be the destination. A part that the copy does
-/// not move is not touched: the copy of another row, which runs at the same time, may move it into the same block.
+/// The counts of a copy's destination after it. Either source may be the destination. A part that the copy does not
+/// move is not touched: the copy of another row, which runs at the same time, may move it into the same block.
 constexpr void copy_held_tokens(const AlignGroupView& group, const SlotCopy& copy) noexcept {
   if (copy.dst_slot < 0) return;
   if (copy.src_slot >= 0)
@@ -150,7 +150,7 @@ constexpr void copy_held_tokens(const AlignGroupView& group, const SlotCopy& cop
     group.held_recurrent[copy.dst_slot] = pack_held(0, tokens_of(group.held_recurrent[copy.recurrent_src_slot]));
 }
 
-/// Remembers what was decided for a row.
+/// Remembers the decision for a row.
 constexpr void remember_align_row(const AlignGroupView& group, const AlignBatchView& batch,
                                   const AlignRow& decided) noexcept {
   if (decided.slot < 0) return;

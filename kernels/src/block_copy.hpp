@@ -238,7 +238,7 @@ KOKKOS_INLINE_FUNCTION BlockElements elements_of(const TensorRoute& route, std::
   return {.first = begin, .count = static_cast<std::uint32_t>(route.block_begin(first + count) - begin)};
 }
 
-/// What blocks [first, first + count) need beyond a copy of elements_of() them as in any other tensor: encoding or
+/// The work on blocks [first, first + count) beyond a copy of elements_of() them as in any other tensor: encoding or
 /// decoding, after which nothing is left and the answer is true, or the scales of blocks that stay as they are. `src`,
 /// `dst`: starts of the two slots.
 KOKKOS_INLINE_FUNCTION bool copy_blocks(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,

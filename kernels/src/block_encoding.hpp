@@ -18,11 +18,9 @@
 /// most 1 / 253 of the largest element of the block. Below, scale < 2 * max|x| / 127 + 2^-24. The quotient's own
 /// rounding does not decide: half an integer times a scale has at most 19 significant bits, so that an x beside it is
 /// at least one place of 24 bits away, and its quotient keeps to its side. As the scale is rounded up, no value is
-/// clamped.
-///
-/// Encoding what was decoded gives the same bytes: the largest value is 127, so that max|x| / 127 is the scale again.
-/// Among the few fp16 numbers below 256 * 2^-24 it could be less than 127 and give a smaller scale; scales are powers
-/// of two there, and the largest value is then at least 64.
+/// clamped. Encoding a decoded block gives the same bytes: the largest value is 127, so that max|x| / 127 is the scale
+/// again. Among the few fp16 numbers below 256 * 2^-24 it could be less than 127 and give a smaller scale; scales are
+/// powers of two there, and the largest value is then at least 64.
 ///
 /// Extremes. max|x| <= 2^-25: the block decodes to zeros (its error is below 2^-25). The sign of a zero is lost.
 /// max|x| > 127 * 65504, about 8.3 million: the scale is 65504, and larger elements decode to 127 * 65504. An infinity
@@ -83,12 +81,12 @@ inline constexpr float block_value_max = 127.0f;
   return (scale & 0x7C00u) == 0x7C00u;
 }
 
-/// What all elements of such a block are.
+/// The value of all elements of such a block.
 [[nodiscard]] constexpr float block_nan() noexcept {
   return std::bit_cast<float>(0x7FC00000u);
 }
 
-/// What a value stands for in a block that is not NaN.
+/// The number that a value stands for in a block that is not NaN.
 [[nodiscard]] constexpr float block_element(std::int8_t value, float scale) noexcept {
   return static_cast<float>(value) * scale;
 }

@@ -87,7 +87,7 @@ std::size_t block_bytes(ElementType type) {
   return in_blocks(type) ? elements + BlockLayout::scale_bytes : elements * element_bytes(type);
 }
 
-/// What the tiles of one tensor count.
+/// The unit of the tiles of one tensor.
 struct Units {
   std::uint64_t count;
   std::size_t bytes;  ///< of one

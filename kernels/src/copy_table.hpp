@@ -53,8 +53,8 @@ struct TensorRoute {
   }
   [[nodiscard]] constexpr std::byte* dst_of(std::int32_t slot) const noexcept { return dst + slot * dst_stride_bytes; }
 
-  /// Element i of a conv state lies so many elements past the start of a slot with these strides. Elements are counted
-  /// in the order of the destination's memory.
+  /// The distance of element i of a conv state from the start of a slot with these strides, in elements. Elements are
+  /// counted in the order of the destination's memory.
   [[nodiscard]] constexpr std::uint32_t place(const RouteStrides& strides, std::uint32_t i) const noexcept {
     return token_inner ? strides.at(i % window, i / window) : strides.at(i / dim, i % dim);
   }
@@ -84,7 +84,7 @@ struct Tile {
 };
 static_assert(sizeof(Tile) == 16);
 
-/// What a kernel must be able to do for the routes of a table. Each can do what those before it can.
+/// The code that a kernel needs for the routes of a table. Each has the code of those before it.
 enum class CopyCode : std::uint8_t {
   bytes,     ///< mode bytes
   elements,  ///< modes convert and elements, too

@@ -40,7 +40,7 @@ struct alignas(16) Pack {
 };
 
 /// Packs that a thread loads before it stores the first: two of fp32, which are four loads, where they become bf16.
-/// Other conversions take the registers of a second pack for what they compute.
+/// Other conversions use the registers of a second pack for their results.
 template <class From, class To>
 inline constexpr std::uint32_t packs_in_flight = std::is_same_v<From, Fp32>&& std::is_same_v<To, Bf16> ? 2 : 1;
 

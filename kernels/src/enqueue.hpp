@@ -12,11 +12,11 @@
 
 namespace stateport::kernels {
 
-/// Kokkos hands functors to the kernel as they are, up to this many bytes with what it adds (its
+/// Kokkos hands functors to the kernel as they are, up to this many bytes with its additions (its
 /// `KernelArgumentLimit`). Larger ones would travel through memory that all streams share, and wait for each other.
 inline constexpr std::size_t kernel_arguments_max_bytes = 4096;
 
-/// What every policy of the library says, so that functors of more than 512 bytes travel so, too.
+/// A property of every policy of the library, so that functors of more than 512 bytes travel so, too.
 using ArgumentsByValue = Kokkos::Experimental::WorkItemProperty::HintLightWeight_t;
 
 /// Enqueues one launch named `label`. Throws BackendError when the vendor's runtime refuses it.

@@ -8,7 +8,7 @@
 namespace stateport::kernels {
 
 /// `address`, known to lie in memory that all teams see: neither in a team's shared memory nor on a thread's stack.
-/// What is read and written there needs no look at which of them it is. Elsewhere it says nothing.
+/// Reads and writes there need no look at which of them it is. Elsewhere it has no effect.
 template <class T>
 KOKKOS_INLINE_FUNCTION T* in_global_memory(T* address) {
 #if defined(__CUDA_ARCH__)

@@ -15,8 +15,8 @@
 /// The launches, implemented once for GPUs (gpu/) and once for CPUs (openmp/); kernels/CMakeLists.txt picks one.
 namespace stateport::kernels {
 
-/// Largest tile of this backend. GPUs: enough independent 16-byte accesses for one team, small enough to balance.
-/// CPUs: one tile is what a thread copies between two looks at the table.
+/// Largest tile of this backend. GPUs: enough independent 16-byte accesses for one team, small enough to balance. CPUs:
+/// a thread copies one tile between two looks at the table.
 extern const std::size_t tile_bytes_max;
 
 /// Plans of up to this many rows allocate nothing, ever.

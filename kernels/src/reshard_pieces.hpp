@@ -9,14 +9,14 @@
 
 namespace stateport::kernels {
 
-/// Pieces of states as tensors of two stores: what lies in source[i] goes to destination[i]. They have equal kinds and
-/// shapes, and mean nothing but the elements that they span.
+/// Pieces of states as tensors of two stores: source[i] is copied to destination[i]. They have equal kinds and shapes,
+/// and mean nothing but the elements that they span.
 struct ReshardPieces {
   std::vector<StateTensorView> source;
   std::vector<StateTensorView> destination;
 };
 
-/// Cuts what Resharder copies. Throws as its constructor.
+/// Cuts the states that Resharder copies. Throws as its constructor.
 [[nodiscard]] ReshardPieces cut_pieces(const ModelLayout& layout, std::span<const ShardStore> sources,
                                        std::span<const ShardStore> destinations);
 

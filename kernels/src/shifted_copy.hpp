@@ -138,9 +138,9 @@ struct ShiftedRows {
 };
 
 /// Rows of any length as words of 8 bytes: dst, src and bytes are multiples of 8. A word is put together from two
-/// neighbouring words of the source and from what it held; neighbouring lanes have neighbouring words. A lane reads for
-/// several of its words before sync(), which all lanes pass, and writes them after it: in place, others need what a
-/// word holds.
+/// neighbouring words of the source and from its old content; neighbouring lanes have neighbouring words. A lane reads
+/// for several of its words before sync(), which all lanes pass, and writes them after it: in place, other lanes need
+/// the old content of a word.
 template <class Sync>
 KOKKOS_INLINE_FUNCTION void shift_rows_by_words(std::uint32_t lane, std::uint32_t lanes, const ShiftedRows& rows,
                                                 const Sync& sync) {
@@ -161,7 +161,7 @@ KOKKOS_INLINE_FUNCTION void shift_rows_by_words(std::uint32_t lane, std::uint32_
     Word high[words_in_flight] = {};
     Word held[words_in_flight] = {};
     if (first < words) {
-      // Words past the end are not written, and what lies behind the rows no row needs: there, others are read.
+      // Words past the end are not written, and no row needs the words behind the rows: others are read there.
       const auto within = [&](std::uint32_t w) { return w < words ? w : words - 1; };
       STATEPORT_UNROLL
       for (std::uint32_t k = 0; k < words_in_flight; ++k) {
@@ -236,9 +236,9 @@ KOKKOS_INLINE_FUNCTION void shift_elements(std::uint32_t lane, std::uint32_t lan
 }
 
 /// The share of elements [first, first + count) of a conv tensor's slot in its shift. `copy(dst, src, bytes)` moves a
-/// contiguous range between two slots; `sync()`: no lane leaves before all have come, with what they read before. 0 <
-/// shift; a shift of the whole window or more moves nothing. `elementwise`: the route may be in another mode than
-/// bytes. Conv tensors have fewer than 2^32 bytes.
+/// contiguous range between two slots; `sync()`: no lane leaves before all have come and read. 0 < shift; a shift of
+/// the whole window or more moves nothing. `elementwise`: the route may be in another mode than bytes. Conv tensors
+/// have fewer than 2^32 bytes.
 template <bool elementwise, class WidestWord, class CopyBytes, class Sync>
 KOKKOS_INLINE_FUNCTION void copy_shifted_conv(std::uint32_t lane, std::uint32_t lanes, const TensorRoute& route,
                                               std::byte* dst, const std::byte* src, std::int32_t shift,

@@ -31,7 +31,7 @@ class SlotCopier::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// Refuses what no launch can execute; `shift_max`: conv_shift may be at most this. Each source has its plan.
+  /// Refuses plans that no launch can execute; `shift_max`: conv_shift may be at most this. Each source has its plan.
   void check(std::initializer_list<CopyPlan> plans, std::int64_t shift_max) {
     // One plan whose source numbers shared slots as the destination does is checked as it is.
     const bool direct = plans.size() == 1 && sources[0].offset.value_or(0) == 0;

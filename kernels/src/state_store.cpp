@@ -64,7 +64,7 @@ StateStore::StateStore(MemoryResource& resource, StateSpec spec, const StoreOpti
 
 StateStore::StateStore(StateSpec spec, std::vector<StateTensorView> tensors, std::int32_t slots)
     : spec_(std::move(spec)), tensors_(std::move(tensors)), slots_(slots) {
-  // The spec says what strides {0, 0} stand for.
+  // The spec replaces strides {0, 0}.
   for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].spec = spec_.tensors()[i];
 }
 

@@ -46,7 +46,7 @@ struct StepTable {
     return table.routes[tensor].src_of(copy.request) + copy.step * step_stride_bytes[tensor];
   }
 
-  /// What an entry commits. False if it commits nothing.
+  /// The copy that an entry commits. False if it commits nothing.
   [[nodiscard]] KOKKOS_FUNCTION bool commits_at(const StepEntries& entries, std::uint32_t entry, StepCopy& copy) const {
     const bool live = entry < entries.rows;
     const std::uint32_t row = live ? entry : entry - entries.rows;

@@ -20,6 +20,7 @@ def found_in(files):
         project.check_order()
         project.check_circles()
         project.check_sizes()
+        project.check_words()
         return project.found
 
 
@@ -180,6 +181,32 @@ class Shapes(unittest.TestCase):
         """
         names = [name for name, _, _ in functions_of(text)]
         self.assertEqual(names, ["first", "second", "Owner", "third", "TEST_CASE"])
+
+
+class Words(unittest.TestCase):
+    PLAIN = "/// Copies the slots of a plan.\n"
+
+    def test_comments_that_name_their_subjects_are_good(self):
+        self.assertEqual(found_in({POOL: self.PLAIN * 100}), [])
+
+    def test_a_header_leaves_no_noun_out(self):
+        for word in ("What", "whoever", "so many"):
+            found = found_in({POOL: self.PLAIN * 100 + f"/// {word} is copied.\n"})
+            self.assertEqual(len(found), 1)
+            self.assertIn(POOL, found[0])
+
+    def test_the_file_with_most_is_named(self):
+        found = found_in({POOL: self.PLAIN + "/// What is copied.\n", TREE: "/// What is kept, and what goes.\n"})
+        self.assertEqual(len(found), 1)
+        self.assertIn(TREE, found[0])
+
+    def test_a_few_are_no_offence(self):
+        lines = "/// Copies the slots of a plan, in the order of its rows.\n" * 250
+        self.assertEqual(found_in({POOL: lines + "/// What is copied.\n"}), [])
+
+    def test_code_and_strings_and_tests_do_not_count(self):
+        code = 'const char* what = "what"; // Copies the slots.\n'
+        self.assertEqual(found_in({"core/src/pool/slot_pool.cpp": code, "tests/pool_test.cpp": "// What is copied.\n"}), [])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@
 namespace stateport::tiers {
 
 /// Numbers the routes of copies: from the slots of the device, or the places of images in host memory, to those of
-/// another kind of memory. Objects are those of a remote tier. Routes that read what others write have larger numbers.
+/// another kind of memory. Objects are those of a remote tier. Routes that read the targets of others have larger
+/// numbers.
 struct CopyRoutes {
   std::size_t kinds = 0;
   std::size_t encodings = 1;
@@ -37,16 +38,16 @@ struct CopyRoutes {
 };
 
 /// Copies between the device and images in host memory, one behind the other, whatever streams they are enqueued on:
-/// what is enqueued later sees what the copies before wrote, and writes only after they have read. Tests put a lane in
-/// its place whose copies are late.
+/// work that is enqueued later sees the writes of earlier copies, and writes only after they have read. Tests put a
+/// lane in its place whose copies are late.
 class CopyLane {
  public:
   virtual ~CopyLane() = default;
 
   /// Enqueues copies of one route (CopyRoutes). No destination is there twice. Throws BackendError, OutOfMemory or
-  /// std::bad_alloc; what is enqueued then is not all of them.
+  /// std::bad_alloc; then only some of them may be enqueued.
   virtual void copy(const Stream& stream, std::size_t route, CopyPlan plan) = 0;
-  /// Makes room for so many marks. Throws BackendError or std::bad_alloc; nothing has changed then.
+  /// Makes room for this number of marks. Throws BackendError or std::bad_alloc; nothing has changed then.
   virtual void prepare_marks(std::size_t /*count*/) {}
   /// Marks the point behind all copies so far, to be called before copies go to another stream. Marks are numbered
   /// from 1. Throws BackendError, and std::bad_alloc without prepare_marks(); no point is marked then.
@@ -77,7 +78,7 @@ class DeviceLane final : public CopyLane {
   [[nodiscard]] std::uint64_t reached() override;
 
  private:
-  /// What goes to `stream` runs behind the last mark.
+  /// Later work on `stream` runs behind the last mark.
   void follow(const Stream& stream);
   [[nodiscard]] Event& event_of(std::uint64_t mark) noexcept { return events_[mark % events_.size()]; }
 
@@ -88,7 +89,7 @@ class DeviceLane final : public CopyLane {
   std::optional<Stream> stream_;  ///< of the copies so far; compared, and not used otherwise: it may have ended
 };
 
-/// What a lane is made of.
+/// The parts of a lane.
 struct LaneParts {
   CopyRoutes routes;
   std::vector<RouteCopier> copiers;                ///< [routes]; empty for routes that are never used

@@ -15,9 +15,9 @@ struct FileRange {
   std::uint64_t end = 0;
 };
 
-/// Opens `name` in the open `folder`, closed on exec. A new file may be read and written by those who may read and write
-/// the folder, as far as the process's mask allows. -1 and errno as of openat; EPERM for what is no regular file, ELOOP
-/// for a link.
+/// Opens `name` in the open `folder`, closed on exec. A new file may be read and written by users who may read and
+/// write the folder, as far as the process's mask allows. -1 and errno as of openat; EPERM for a file that is not
+/// regular, ELOOP for a link.
 [[nodiscard]] int open_in_folder(int folder, const char* name, int flags);
 
 /// The calls to the operating system that a file tier makes on images. Return values and errno are those of the system.

@@ -83,7 +83,7 @@ void FileTier::Impl::stop_lanes() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    // What waited for readers that do not come is removed now.
+    // Files that waited for readers that do not come are removed now.
     for (const Read& read : reads_) {
       directory_.drop_reader(read.file);
       tidy_if_due(read.file);
@@ -270,7 +270,7 @@ void FileTier::Impl::run_lane(ImageIo& io) {
   for (;;) {
     changed_.wait(
         lock, [this] { return stopping_ || !reads_.empty() || tidies_.size() > 0 || next_write_ != writes_.end(); });
-    // A request waits for what is read. What is removed makes room for what is written.
+    // Reads first, because requests wait for them. Removals make room for writes.
     ++busy_lanes_;
     if (!reads_.empty()) {
       const Read read = std::move(reads_.front());

@@ -97,7 +97,7 @@ class FileTier::Impl {
   tiers::ReadyQueue<FileCompletion> completions_;
   std::int32_t busy_lanes_ = 0;
   std::uint64_t next_number_ = 0;
-  FileTierStatistics statistics_;              ///< without what is computed when asked for
+  FileTierStatistics statistics_;              ///< without the members that are computed when asked for
   std::vector<std::unique_ptr<ImageIo>> ios_;  ///< by lane
   std::vector<std::thread> lanes_;
 };

@@ -44,7 +44,7 @@ class FrameArena {
   [[nodiscard]] std::int32_t frames() const noexcept { return static_cast<std::int32_t>(frames_.size()); }
   [[nodiscard]] std::int32_t empty_frames() const noexcept { return empty_frames_; }
 
-  /// Throws std::logic_error naming the first broken invariant; `taken(kind, place)` says what should be taken.
+  /// Throws std::logic_error naming the first broken invariant; `taken(kind, place)` says which places should be taken.
   template <class Taken>
   void check_invariants(Taken&& taken) const {
     check_lists();

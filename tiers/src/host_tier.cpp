@@ -76,8 +76,7 @@ class HostTier::Impl {
     if (scrub && memory.size_bytes() > 0) ::explicit_bzero(memory.as<std::byte>(), memory.size_bytes());
   }
 
-  /// Where an image is in its life, and of what it is made. In a cache line of its own: look-ups read all of them at
-  /// random.
+  /// Where an image is in its life, and its parts. In a cache line of its own: look-ups read all of them at random.
   struct alignas(64) Image {
     ImageKey key;
     std::int32_t place = 0;
@@ -304,7 +303,7 @@ void HostTier::unpin(HostImage image) {
   Impl::Image& record = impl_->at(image);
   require(record.readers > 0, "image", image.index, "has no reader");
   --record.readers;
-  // Nobody finds a staging image, so it goes with its last reader.
+  // No key finds a staging image, so it goes with its last reader.
   if (record.readers == 0 && (record.state == State::leaving || record.in_staging)) impl_->give_back(image.index);
 }
 

@@ -32,7 +32,7 @@ struct ImageKeyHash {
 /// Number of a file in an ImageDirectory; used again after the file is gone.
 using FileIndex = std::int32_t;
 
-/// Which image lies where, and what of it is still in use. No input or output, not thread-safe.
+/// Which image lies where, and which of its bytes are still in use. No input or output, not thread-safe.
 ///
 /// A file is made by add_file, gets its images, and is settled. From then on it is at every moment in one of these
 /// states, and `tidy` work is due in those marked with *:
@@ -61,8 +61,7 @@ class ImageDirectory {
     std::shared_ptr<const std::string> name;
     std::vector<FileRange> room;
   };
-  /// Makes room for so many files and images that come. Adding them, and all that is done with them then, does not
-  /// allocate.
+  /// Makes room for this number of files and images. Adding them, and all later calls about them, do not allocate.
   void reserve(std::size_t files, std::size_t images);
   /// A new file with `bytes`, of which `hole_bytes` were given back before. `foreign`: it holds images of others, and
   /// is never removed. Precondition: reserve().
@@ -86,7 +85,7 @@ class ImageDirectory {
   void add_reader(FileIndex file) { ++files_[at(file)].readers; }
   void drop_reader(FileIndex file) { --files_[at(file)].readers; }
 
-  /// What is to be done with a file.
+  /// The work to be done on a file.
   struct Tidy {
     FileIndex file = -1;
     std::shared_ptr<const std::string> name;
@@ -122,7 +121,7 @@ class ImageDirectory {
   };
   [[nodiscard]] bool is_due(const File& file) const noexcept;
   [[nodiscard]] static std::size_t at(FileIndex file) noexcept { return static_cast<std::size_t>(file); }
-  /// Changes what counts for the file and keeps the sum.
+  /// Changes the bytes that count for the file and keeps the sum.
   template <class Change>
   void change(FileIndex file, Change&& change);
   void give_back(File& file, const ImageLayout& layout, std::uint64_t offset) const noexcept;

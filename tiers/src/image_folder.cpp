@@ -197,7 +197,7 @@ std::uint64_t ImageFolder::drop_dead(const Contents& contents) {
     FileHandle lock;
     if (!lives(writer_of(name), lock) && remove(name) == 0) ++dropped;
   }
-  // After the temporaries: while a lock is there, what it belongs to can be told.
+  // After the temporaries: while a lock is there, its owner can be told.
   for (const std::string& name : contents.locks) {
     FileHandle lock;
     if (!lives(writer_of(name), lock) && lock) ::unlinkat(folder_.get(), name.c_str(), 0);

@@ -42,7 +42,7 @@ struct OpenFile {
 /// Writes and reads image files, one at a time, with one thread for the bytes and one for their checksums.
 class ImageIo {
  public:
-  /// `stopping`: set when what goes on is to be given up; then the answer does not matter.
+  /// `stopping`: set when the work is to be given up; then the answer does not matter.
   ImageIo(ImageFolder& folder, const std::atomic<bool>& stopping);
   ImageIo(const ImageIo&) = delete;
   ImageIo& operator=(const ImageIo&) = delete;

@@ -15,7 +15,7 @@
 namespace stateport {
 namespace {
 
-/// What waits is the disk: more threads than cores.
+/// The disk is slow, not the cores: more threads than cores.
 constexpr std::size_t scan_threads_max = 8;
 /// A thread costs about as much as it takes to read this many headers.
 constexpr std::size_t files_per_thread = 64;

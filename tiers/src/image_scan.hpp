@@ -18,13 +18,13 @@ struct FoundImage {
   std::uint64_t offset = 0;
 };
 
-/// What the headers of an image file say.
+/// The headers of an image file.
 struct FoundFile {
   std::string name;
   std::uint64_t bytes = 0;
   std::uint64_t hole_bytes = 0;  ///< of images that were removed from it
   std::uint64_t foreign_images = 0;
-  bool damaged = false;  ///< a header does not verify, or the file ends too early: what follows is not known
+  bool damaged = false;  ///< a header does not verify, or the file ends too early: the rest of it is not known
   bool readable = true;  ///< false: the file system failed, or the file is not there any more
   std::vector<FoundImage> images;
 };

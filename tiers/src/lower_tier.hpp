@@ -32,9 +32,10 @@ class LowerTier {
   [[nodiscard]] virtual bool read(const ImageKey& key, std::span<std::byte> image, std::uint64_t ticket) = 0;
   /// Begins to ask whether an image is there; done or gone. False: no room in the queue, or nothing can be asked here.
   [[nodiscard]] virtual bool find(const ImageKey& /*key*/, std::uint64_t /*ticket*/) { return false; }
-  /// Forgets an image. What was begun before still finds it; one that is being written is forgotten when it is there.
+  /// Forgets an image. Requests that were begun before still find it; one that is being written is forgotten when it is
+  /// there.
   virtual void remove(const ImageKey& key) = 0;
-  /// Fills in what has ended since; waits for nothing.
+  /// Fills in the answers since the last call; waits for nothing.
   [[nodiscard]] virtual std::size_t poll(std::span<Completion> completions) = 0;
 };
 

@@ -28,7 +28,7 @@ using tiers::RemoteRequests;
 constexpr std::size_t batch_requests = 64;
 constexpr std::size_t batch_bytes = std::size_t{256} << 20;
 
-// What the client answers: mooncake-store/include/types.h.
+// Answers of the client: mooncake-store/include/types.h.
 constexpr std::int64_t no_available_handle = -200;
 constexpr std::int64_t invalid_params = -600;
 constexpr std::int64_t replica_is_not_ready = -703;
@@ -72,7 +72,7 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
   ~Staging() { forget(); }
 
-  /// At least so many bytes; what was there is gone. Empty: the client does not take them.
+  /// At least this number of bytes; the old content is gone. Empty: the client does not take them.
   [[nodiscard]] std::span<std::byte> room(std::size_t bytes) {
     if (memory_.size() >= bytes) return memory_;
     forget();
@@ -136,7 +136,7 @@ class MooncakeStore::Impl {
     std::vector<void*> buffers;
     std::vector<std::size_t> sizes;
   };
-  /// A thread, and what it needs to go on without memory: what there is none for has failed.
+  /// A thread, and the room that it needs to go on when memory runs out: a request without memory has failed.
   struct Lane {
     explicit Lane(mooncake_store_t client) : staging(client) {
       taken.reserve(batch_requests);

@@ -8,11 +8,11 @@
 
 namespace stateport::tiers {
 
-/// A queue whose room is made before it is needed: whoever accepts a request makes room for its answer.
+/// A queue whose room is made before it is needed: the call that accepts a request makes room for its answer.
 template <class T>
 class ReadyQueue {
  public:
-  /// Makes room for so many elements that are not handed out. Those that were may take as much again.
+  /// Makes room for this number of elements that are not handed out. Those that were may take as much again.
   void prepare(std::size_t count) {
     if (2 * count > elements_.capacity()) elements_.reserve(2 * std::max(count, elements_.capacity()));
   }

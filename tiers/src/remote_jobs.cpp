@@ -195,12 +195,12 @@ void RemoteJobs::take_answers(std::vector<Ended>& ended) {
     try {
       count = store_.poll(completions_);
     } catch (const std::exception&) {
-      return;  // what it has to say comes later
+      return;  // its answer comes later
     }
     for (const RemoteCompletion& completion : std::span(completions_).first(count)) {
       const std::uint32_t number = number_of(completion.ticket);
       const std::size_t part = part_of(completion.ticket);
-      // A client that answers what was not asked does no harm.
+      // An answer to no request does no harm.
       if (number >= running_.size() || part >= running_[number].waits.size() || !running_[number].waits[part]) continue;
       Running& running = running_[number];
       running.waits[part] = false;

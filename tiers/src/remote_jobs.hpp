@@ -25,7 +25,7 @@ struct RemoteJob {
   std::chrono::steady_clock::time_point accepted = {};
 };
 
-/// What the thread of a RemoteTier does: one sequence of calls, without threads or locks.
+/// The work of the thread of a RemoteTier: one sequence of calls, without threads or locks.
 ///
 ///     write   seal ──► put_from all objects ──► ended
 ///     read    get_into all objects of an encoding ──► check ──► ended
@@ -33,8 +33,8 @@ struct RemoteJob {
 ///     find    exists, all objects of all encodings ──► ended
 ///     remove  remove, all objects of all encodings ──► ended
 ///
-/// What the store refuses with an exception has failed, and so has what memory runs out for. What the store refuses for
-/// a full queue waits, first in, first out, until something is answered.
+/// A job that the store refuses with an exception has failed, and so has one for which memory runs out. A job that the
+/// store refuses for a full queue waits, first in, first out, until a request is answered.
 class RemoteJobs {
  public:
   struct Ended {
@@ -47,14 +47,14 @@ class RemoteJobs {
 
   explicit RemoteJobs(RemoteStore& store);
 
-  /// Makes room for so many jobs to come, and for all ends in `ended`, to which nothing else may be added: no job is
+  /// Makes room for this number of jobs, and for all ends in `ended`, to which nothing else may be added: no job is
   /// lost then if memory runs out.
   void reserve(std::size_t jobs, std::vector<Ended>& ended);
   /// Computes the checksums of a write. Precondition: reserve().
   void add(const RemoteJob& job, std::vector<Ended>& ended);
-  /// Gives what waits to the store, and takes answers. Ended jobs are appended to `ended`.
+  /// Gives waiting jobs to the store, and takes answers. Ended jobs are appended to `ended`.
   void advance(std::vector<Ended>& ended);
-  /// Forgets what the store has not begun.
+  /// Forgets the jobs that the store has not begun.
   void give_up() noexcept;
   /// Parts that the store has and that are not answered.
   [[nodiscard]] std::size_t in_store() const noexcept { return in_store_; }

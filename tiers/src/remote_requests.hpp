@@ -15,7 +15,7 @@
 
 namespace stateport::tiers {
 
-/// A request of a RemoteStore, with copies of what its caller named.
+/// A request of a RemoteStore, with copies of its caller's arguments.
 struct RemoteRequest {
   enum class Kind : std::uint8_t { put, get, exists, remove };
   Kind kind = Kind::put;

@@ -42,8 +42,8 @@ class SummingThread {
   /// After finish() of the image before.
   void start(const ImageLayout& layout, const std::byte* image);
   void advance(std::size_t bytes);
-  /// Waits until what advance() told of is summed; the image is not read any more then. Returns the checksums of all
-  /// sections that were there, valid until the next start().
+  /// Waits until the bytes that advance() named are summed; the image is not read any more then. Returns the checksums
+  /// of all sections that were there, valid until the next start().
   std::span<const Checksum> finish();
 
  private:

@@ -115,7 +115,7 @@ class TierFiles final : public tiers::LowerTier {
 
 }  // namespace
 
-// What touches the memory of the images ends before it: lower tiers, whose unanswered requests are given up, and
+// The users of the memory of images end before it: lower tiers, whose unanswered requests are given up, and
 // copies.
 class StateTiers::Impl {
  public:

@@ -410,7 +410,7 @@ void TransferExecutor::finish_below(const Stream& stream, Lower& lower) {
     try {
       count = lower.tier->poll(completions_);
     } catch (const std::bad_alloc&) {
-      return;  // what it has to say comes later
+      return;  // its answer comes later
     }
     for (const LowerTier::Completion& completion : std::span(completions_).first(count)) {
       const auto first = static_cast<std::uint32_t>(completion.ticket);

@@ -19,8 +19,8 @@
 
 namespace stateport::tiers {
 
-/// What StateTiers does. An operation is a transfer that is not answered yet, or whose image is still in use. Files and
-/// the remote tier are lower tiers:
+/// The work of StateTiers. An operation is a transfer that is not answered yet, or whose image is still in use. Files
+/// and the remote tier are lower tiers:
 ///
 ///     store to host         copying (its copy is enqueued). At its mark the image is published, and answered
 ///     store to a lower tier copying into staging, to_write, below, answered
@@ -56,9 +56,10 @@ class TransferExecutor {
   TransferExecutor(const TransferExecutor&) = delete;
   TransferExecutor& operator=(const TransferExecutor&) = delete;
 
-  /// Both throw std::bad_alloc; nothing has changed then. What a lane or a lower tier has no memory for has failed.
+  /// Both throw std::bad_alloc; nothing has changed then. A transfer for which a lane or a lower tier has no memory has
+  /// failed.
   void execute(const Stream& stream, TransferPlan plan);
-  /// Makes room for all that so many transfers more, and those under way, may come to need.
+  /// Makes room for all that this number of further transfers, and those under way, may need.
   void reserve(std::size_t transfers);
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
   /// Operations, and results that were not polled.
@@ -115,14 +116,14 @@ class TransferExecutor {
   bool add_load(const Stream& stream, const Transfer& transfer, HostImage image);
   void add_load(const Stream& stream, const Transfer& transfer, std::size_t route, std::int32_t place);
   void note_in_batch(HostImage image);
-  /// Enqueues the batch when a copy that it holds must come before what comes next.
+  /// Enqueues the batch when one of its copies must come before the next one.
   void separate(const Stream& stream, std::size_t kind, std::int32_t slot);
   void enqueue_batch(const Stream& stream);
   void enqueue(const Stream& stream, std::size_t route);
-  /// The image was never copied: nobody may find it, and all that wait for it fail.
+  /// The image was never copied: it must not be found, and all that wait for it fail.
   void fail_copy(std::uint32_t operation);
   void mark(const Stream& stream);
-  /// Enqueues copies, and gives lower tiers what waits for them.
+  /// Enqueues copies, and gives lower tiers the requests that wait for them.
   void let_go_on(const Stream& stream);
 
   void finish_copy(std::uint32_t operation);
@@ -132,7 +133,7 @@ class TransferExecutor {
   void finish_read(const Stream& stream, Lower& lower, const LowerTier::Completion& completion);
   void feed_writes(Lower& lower);
   void feed_reads(Lower& lower);
-  /// Gathers what is written next: one state, or KV blocks that wait behind each other.
+  /// Gathers the next write: one state, or KV blocks that wait behind each other.
   void gather(Lower& lower, std::size_t images_max);
   void drop_late(Lower& lower);
   /// Whether an operation that began earlier has yet to ask the lower tier for the image.

@@ -12,7 +12,7 @@
 namespace stateport::tiers {
 namespace {
 
-// Bytes go to and from the socket so many at a time: half of a second-level cache.
+// The number of bytes that go to or from the socket at a time: half of a second-level cache.
 constexpr std::size_t chunk_bytes = std::size_t{256} << 10;
 /// Around a text: its length and ends of lines.
 constexpr std::size_t protocol_bytes_max = 64;

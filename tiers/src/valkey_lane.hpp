@@ -41,19 +41,19 @@ class ValkeyCounts {
   ValkeyStoreStatistics statistics_;
 };
 
-/// Carries out the requests of a queue over one connection, which it makes again when it is lost. What there is no
-/// memory for is answered `failed`. For one thread, but interrupt().
+/// Carries out the requests of a queue over one connection, which it makes again when it is lost. A request for which
+/// there is no memory is answered `failed`. For one thread, but interrupt().
 class ValkeyLane {
  public:
   /// All outlive the lane. `tls` may be nullptr.
   ValkeyLane(const ValkeyStoreOptions& options, const ValkeyTlsContext* tls, RemoteRequests& requests,
              ValkeyCounts& counts);
 
-  /// Connects now. Returns what went wrong, or nothing.
+  /// Connects now. Returns the error, or nothing.
   [[nodiscard]] std::string connect();
   /// Until the queue is stopped. Needs no memory to go on.
   void run();
-  /// Lets run() give up what it does, from any thread. Attempts to connect go on until their timeout.
+  /// Lets run() give up its work, from any thread. Attempts to connect go on until their timeout.
   void interrupt() { gate_.close(); }
 
  private:

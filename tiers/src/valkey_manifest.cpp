@@ -22,7 +22,7 @@ std::uint64_t read_word(std::string_view bytes, std::size_t at) noexcept {
   return word;
 }
 
-/// What the checksum of a manifest must be.
+/// The right checksum of a manifest.
 std::string checksum_of(std::string_view fields, std::string_view key) {
   const std::string checked = std::string(fields) + std::string(key);
   const Checksum sum = checksum(std::as_bytes(std::span(checked)));

@@ -11,7 +11,7 @@
 
 namespace stateport::tiers {
 
-/// What the key of an object holds on a Valkey server: where the pieces are. 56 bytes, little endian:
+/// The content of an object's key on a Valkey server: where the pieces are. 56 bytes, little endian:
 ///
 ///     offset bytes
 ///          0     8  "SPOBJECT"
@@ -41,8 +41,8 @@ struct ValkeyManifest {
 };
 
 [[nodiscard]] std::string encode_manifest(const ValkeyManifest& manifest, std::string_view key);
-/// Of any bytes. Nothing: they are no manifest of this key, or name what no put writes: no bytes, pieces of more than
-/// piece_bytes_max, or more than pieces_max of them.
+/// Of any bytes. Nothing: they are no manifest of this key, or have values that no put writes: no bytes, pieces of more
+/// than piece_bytes_max, or more than pieces_max of them.
 [[nodiscard]] std::optional<ValkeyManifest> parse_manifest(std::string_view bytes, std::string_view key);
 
 }  // namespace stateport::tiers

@@ -22,7 +22,7 @@ constexpr std::uint64_t window = 2;
 /// Somebody else may have written a longer value under a name of ours: up to here it is damage, and not a broken
 /// connection.
 constexpr std::size_t foreign_bytes_max = ValkeyManifest::piece_bytes_max;
-/// To remove what others change meanwhile.
+/// The number of tries to remove a key that others change meanwhile.
 constexpr int attempts_max = 8;
 
 constexpr const char* lost_piece = "the server has lost a piece of an object";
@@ -239,7 +239,7 @@ ValkeyOutcome ValkeyObjects::commit(std::string_view key, const ValkeyManifest& 
   const ValkeyReply& stored = done.elements.back();
   if (!stored.is_status("OK")) {
     remove_pieces(manifest);
-    // Somebody else was faster, or the key holds what is no text.
+    // Another client was faster, or the key holds no text.
     return stored.kind == Kind::nil ? ValkeyOutcome{} : refusal(stored);
   }
   const bool all_there = std::ranges::all_of(std::span(done.elements).first(names.size()),

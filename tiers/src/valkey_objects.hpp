@@ -23,11 +23,11 @@ struct ValkeyOutcome {
   std::uint64_t bytes = 0;
   const char* why = "";       ///< of failed, no_room, damaged
   std::string word = {};      ///< of the server's error, if it is one
-  bool found_damage = false;  ///< and removed what there was
+  bool found_damage = false;  ///< and removed the object
 };
 
-/// Objects as values of a Valkey server, over one connection. Calls throw ConnectionLost: what was asked for happened
-/// or not. See valkey_store.hpp for what the server holds when.
+/// Objects as values of a Valkey server, over one connection. Calls throw ConnectionLost: the request was carried out
+/// or not. See valkey_store.hpp for the keys on the server.
 class ValkeyObjects {
  public:
   ValkeyObjects(const ValkeyStoreOptions& options, ValkeyConnection& connection)
@@ -40,7 +40,7 @@ class ValkeyObjects {
   [[nodiscard]] std::vector<ValkeyOutcome> exist(std::span<const RemoteRequest> requests);
 
  private:
-  /// What a key holds.
+  /// The content of a key.
   struct Found {
     enum class Kind : std::uint8_t { nothing, manifest, malformed, refused };
     Kind kind = Kind::nothing;
@@ -54,7 +54,7 @@ class ValkeyObjects {
   [[nodiscard]] static Found read_manifest(const ValkeyReply& reply, std::string_view key);
   [[nodiscard]] Found find(std::string_view key);
   enum class Removal : std::uint8_t { removed, changed, refused };
-  /// Removes what the key holds if it is that.
+  /// Removes the content of the key if it is that.
   [[nodiscard]] Removal remove_if(std::string_view key, const Found& found);
   [[nodiscard]] ValkeyOutcome damage(std::string_view key, const Found& found, const char* why);
 

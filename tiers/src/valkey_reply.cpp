@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t word_bytes_max = 32;
 
-/// The first word of an error names its kind. What follows may repeat arguments of the command, so it is not kept.
+/// The first word of an error names its kind. The rest may repeat arguments of the command, so it is not kept.
 std::string first_word(std::string_view text) {
   std::string word;
   for (const char letter : text.substr(0, word_bytes_max)) {
@@ -31,7 +31,7 @@ void scatter(std::string_view bytes, std::span<const RemotePiece> pieces) noexce
 
 }  // namespace
 
-/// What hiredis calls. An object is any address but null, which ends the connection.
+/// Callbacks of hiredis. An object is any address but null, which ends the connection.
 struct ValkeyReplyMaker::Functions {
   template <class Fill>
   static void* make(const redisReadTask* task, Fill&& fill) noexcept {

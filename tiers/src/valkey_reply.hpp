@@ -35,7 +35,7 @@ struct ValkeyReply {
   [[nodiscard]] bool is_error(std::string_view word) const { return kind == Kind::error && text == word; }
 };
 
-/// Makes a ValkeyReply of what hiredis reads. Its memory is bounded, whatever the server sends.
+/// Makes ValkeyReply objects while hiredis reads. Its memory is bounded, whatever the server sends.
 class ValkeyReplyMaker {
  public:
   static constexpr std::size_t text_bytes_max = 4096;
@@ -48,7 +48,7 @@ class ValkeyReplyMaker {
 
   /// Lets the reader make replies here. Outlives its use.
   void attach(redisReader& reader);
-  /// Begins a reply. A text of exactly so many bytes as `target` has is written there.
+  /// Begins a reply. A text with exactly the size of `target` is written there.
   void begin(std::span<const RemotePiece> target);
   [[nodiscard]] ValkeyReply take() { return std::move(reply_); }
 

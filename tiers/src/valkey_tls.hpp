@@ -10,7 +10,7 @@ struct redisContext;
 
 namespace stateport::tiers {
 
-/// What all connections of one store need for TLS. Thread-safe.
+/// The TLS context of all connections of one store. Thread-safe.
 class ValkeyTlsContext {
  public:
   /// Whether the library was built with hiredis_ssl.
@@ -21,7 +21,7 @@ class ValkeyTlsContext {
   ValkeyTlsContext& operator=(const ValkeyTlsContext&) = delete;
   ~ValkeyTlsContext();
 
-  /// The handshake, and the check of the server's certificate. Returns what went wrong, or nothing.
+  /// The handshake, and the check of the server's certificate. Returns the error, or nothing.
   [[nodiscard]] std::string secure(redisContext& connection) const;
 
  private:

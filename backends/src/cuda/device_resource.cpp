@@ -26,7 +26,7 @@ std::size_t free_device_bytes() noexcept {
 
 void* allocate_device(std::size_t bytes) {
   void* memory = nullptr;
-  // What no address space holds is not asked for: how a driver answers that differs.
+  // A size that no address space holds is not asked for: drivers answer that differently.
   const cudaError_t status = bytes > PTRDIFF_MAX ? cudaErrorMemoryAllocation : cudaMalloc(&memory, bytes);
   if (status == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());

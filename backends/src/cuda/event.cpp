@@ -46,7 +46,7 @@ void Event::synchronize() const {
 bool Event::query() const {
   const cudaError_t status = cudaEventQuery(as_event(native_));
   if (status == cudaErrorNotReady) {
-    static_cast<void>(cudaGetLastError());  // it is an answer: nobody who asks for errors later is to find it
+    static_cast<void>(cudaGetLastError());  // it is an answer, not an error that a later query should find
     return false;
   }
   check(status, "cudaEventQuery");

@@ -46,7 +46,7 @@ void Event::synchronize() const {
 bool Event::query() const {
   const hipError_t status = hipEventQuery(as_event(native_));
   if (status == hipErrorNotReady) {
-    static_cast<void>(hipGetLastError());  // it is an answer: nobody who asks for errors later is to find it
+    static_cast<void>(hipGetLastError());  // it is an answer, not an error that a later query should find
     return false;
   }
   check(status, "hipEventQuery");

@@ -21,7 +21,7 @@ detail::AlignedMemory& pinned_memory() {
 
 void* allocate_pinned(std::size_t bytes) {
   void* memory = nullptr;
-  // What no address space holds is not asked for: how a driver answers that differs.
+  // A size that no address space holds is not asked for: drivers answer that differently.
   const hipError_t status =
       bytes > PTRDIFF_MAX ? hipErrorOutOfMemory : hipHostMalloc(&memory, bytes, hipHostMallocDefault);
   if (status == hipErrorOutOfMemory) {

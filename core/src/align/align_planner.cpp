@@ -344,7 +344,7 @@ AlignStep AlignPlanner::plan_copies(std::span<const BlockTable> tables, std::int
   return step;
 }
 
-/// A plan's copies run in no order, so a block may be written once and what is written may be read by no other copy.
+/// A plan's copies run in no order, so a block may be written once, and no other copy may read a block that one writes.
 void AlignPlanner::check_plan(Group& group) const {
   const std::uint32_t epoch = epoch_;
   const std::span<std::uint32_t> written = group.written;
@@ -363,8 +363,8 @@ void AlignPlanner::check_plan(Group& group) const {
   }
 }
 
-/// The forward of the step wrote the running state and the states after each kept draft; what follows in the window is
-/// of drafts that were not kept.
+/// The forward of the step wrote the running state and the states after each kept draft; the columns behind them are of
+/// drafts that were not kept.
 void AlignPlanner::record_forward(std::span<const BlockTable> tables) {
   const std::span<const LiveRow> live = live_;
   for (std::size_t g = 0; g < groups_.size(); ++g) {

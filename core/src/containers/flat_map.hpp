@@ -22,7 +22,7 @@ template <class Key, class Hash = std::hash<Key>>
 using FlatSet = tsl::robin_set<Key, Hash, std::equal_to<Key>, TableAllocator<Key>>;
 
 namespace detail {
-/// Makes room for `count` entries in all, at least doubling what was there: many small steps stay amortised.
+/// Makes room for `count` entries in all, at least doubling the room: many small steps stay amortised.
 template <class Key, class Value, class Hash, class Equal>
 void reserve_amortised(FlatMap<Key, Value, Hash, Equal>& map, std::size_t count) {
   if (static_cast<float>(count) > static_cast<float>(map.bucket_count()) * map.max_load_factor()) map.reserve(count);

@@ -129,7 +129,7 @@ class HashIndex {
     return static_cast<std::size_t>((std::uint64_t{hash} * buckets_.size()) >> 32);
   }
   [[nodiscard]] std::size_t after(std::size_t at) const noexcept { return at + 1 == buckets_.size() ? 0 : at + 1; }
-  /// True if a walk that starts behind `hole` meets `home` not later than `at`: what is at `at` stays there.
+  /// True if a walk that starts behind `hole` meets `home` not later than `at`: the entry at `at` stays there.
   [[nodiscard]] static bool between(std::size_t hole, std::size_t home, std::size_t at) noexcept {
     return hole < at ? hole < home && home <= at : hole < home || home <= at;
   }

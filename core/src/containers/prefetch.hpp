@@ -15,8 +15,8 @@ inline void prefetch([[maybe_unused]] const void* address) noexcept {
 #endif
 }
 
-/// The same for what is needed many accesses later. It goes to the second cache alone: the first has few misses in
-/// flight at a time, and what waits in it may be driven out again.
+/// The same for memory that is needed many accesses later. It goes to the second cache alone: the first has few misses
+/// in flight at a time, and memory that waits in it may be driven out again.
 inline void prefetch_early([[maybe_unused]] const void* address) noexcept {
 #ifdef __GNUC__
   __builtin_prefetch(address, 0, 2);

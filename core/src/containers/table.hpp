@@ -39,7 +39,7 @@ struct TableAllocator : std::allocator<T> {
   void deallocate(T* memory, std::size_t count) noexcept { ::operator delete(memory, alignment(bytes_of(count))); }
 
  private:
-  /// No address space holds so many, and bytes_of() does not overflow below it.
+  /// No address space holds this number, and bytes_of() does not overflow below it.
   static constexpr std::size_t count_max = PTRDIFF_MAX / 2 / sizeof(T);
 
   /// With the rest of a huge page that is nearly full: on small pages it would be the slow part of the table.

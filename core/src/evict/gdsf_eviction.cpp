@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy dual size frequency (Cherkasova, 1998): what it costs to compute a node's segment stands for the cost of a
-// miss; of a block, what it costs to compute its state from the state before.
+// Greedy dual size frequency (Cherkasova, 1998): the cost of computing a node's segment stands for the cost of a miss;
+// of a block, the cost of computing its state from the state before.
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 

@@ -15,7 +15,7 @@ namespace stateport {
 namespace {
 
 constexpr std::int64_t fit_requests = 50;    // between two fits
-constexpr double half_life_requests = 8192;  // of what was learned
+constexpr double half_life_requests = 8192;  // of the weight of observations
 constexpr double class_strength = 8;         // how many hits the pooled hazard counts for in a class
 constexpr double factor_strength = 10;       // the same for the factor 1
 constexpr double pooled_strength = 1;        // the same for the prior
@@ -31,7 +31,7 @@ constexpr int tool_call_levels = 4;   // 4
 constexpr int left_levels = -6;       // 1/8: of an end that its session did not continue
 constexpr int repeat_class = 5;       // of ends: the prompt had been served before
 constexpr int generation_max = 4;
-constexpr float own_rate_hits = 3;           // from so many on a position has a rate of its own
+constexpr float own_rate_hits = 3;           // from this number on a position has a rate of its own
 constexpr float own_rate_strength = 8;       // how many hits the class counts for in it
 constexpr double own_rate_start_s = 30;      // added to the time that it was known
 constexpr double own_rate_wait_factor = 2;   // of the time since its last hit, which may be the begin of a long one
@@ -115,7 +115,7 @@ void HazardModel::Factors::hit(std::uint8_t value, double weight) noexcept {
   all_hits += weight;
 }
 
-/// So many hits were expected of it as it is.
+/// Adds hits that were expected of it as it is.
 void HazardModel::Factors::expose(std::uint8_t value, double expected_hits) noexcept {
   if (value == no_factor) return;
   expected[value] += expected_hits;
@@ -270,7 +270,8 @@ PromptPast HazardModel::start_request(const PromptFacts& prompt) noexcept {
     past.generation = saturated(demand.generation + 1);
   hit(position);
 
-  // Of what is known only a part is cached: the request falls back to a position there. If that is a fork, it serves.
+  // Only a part of the known prompt is cached: the request falls back to a position there. If that is a fork, it
+  // serves.
   if (prompt.matched_blocks >= depth) return past;
   std::int32_t fork = prompt.matched_blocks;
   while (fork > 0 && (position = find(prompt.keys[static_cast<std::size_t>(fork) - 1])) == none) --fork;

@@ -18,8 +18,8 @@
 
 namespace stateport {
 
-/// Learns how soon the positions of prompts are used again. What it remembers of a position outlives the position's
-/// eviction, so that what the cache evicts does not bias what it learns.
+/// Learns how soon the positions of prompts are used again. Its memory of a position outlives the position's eviction,
+/// so that the cache's choices do not bias it.
 ///
 /// Time to the next use is not memoryless (a chat has a dead time, a peak and a long tail), so the hazard is learned
 /// per class of position and per age: hits / exposure in buckets of a third of a doubling of 1 + age in seconds. An
@@ -38,7 +38,7 @@ class HazardModel {
   static constexpr Position none = UINT32_MAX;
   static constexpr int neutral_level = 8;  ///< multiplier 1; two levels are a factor of 2
 
-  /// What an index depends on, and what the next use of the position will make of it: 16 bytes, four to a cache line.
+  /// The facts that an index depends on, and those for the next use of the position: 16 bytes, four to a cache line.
   struct Demand {
     double used_s = 0;
     std::uint16_t session_slot = 0;  ///< in sessions_, from 1 on: of the session that will come back; 0: no hint
@@ -46,7 +46,7 @@ class HazardModel {
     std::uint8_t hazard_class = no_class;
     std::uint8_t level = neutral_level;
     std::uint8_t fraction : 4 = no_factor;  ///< factor by how much of the request was known
-    std::uint8_t chance : 4 = no_factor;    ///< factor by what the engine told of the request's future
+    std::uint8_t chance : 4 = no_factor;    ///< factor by the engine's hint about the request's future
     std::uint8_t generation : 4 = 0;        ///< saturates
     std::uint8_t uses : 4 = 0;              ///< saturates
     bool own_rate = false;                  ///< the position was hit often enough to have a rate of its own
@@ -63,7 +63,7 @@ class HazardModel {
   void set_time(double now_s) noexcept;
   /// Learns from a request: the deepest of its positions that is known was used now, whether cached or not.
   [[nodiscard]] PromptPast start_request(const PromptFacts& prompt) noexcept;
-  /// Counts a request. After every 50 the hazards are fitted again and what was learned loses weight. That waits for
+  /// Counts a request. After every 50 the hazards are fitted again and older observations lose weight. That waits for
   /// the next request or time: all evictions for one request see the same hazards.
   void finish_request() noexcept;
 
@@ -133,7 +133,7 @@ class HazardModel {
   static constexpr Position pinned_mark = UINT32_MAX - 1;
   static constexpr std::size_t sessions_max = 2048;
 
-  // What else is known of a position, apart from what ranking reads.
+  // Facts about a position that ranking does not read.
   struct Entry {
     PositionKey key = 0;
     double accounted_s = 0;  ///< age up to which exposure was counted
@@ -151,7 +151,7 @@ class HazardModel {
     double all_expected = 0;
     [[nodiscard]] static double ratio(double hits, double expected) noexcept;
     [[nodiscard]] double of(std::uint8_t value) const noexcept;
-    /// Relative to the mean of all values: what tells nothing has 1, whatever the class has learned so far.
+    /// Relative to the mean of all values: a feature that tells nothing has 1, whatever the class has learned so far.
     [[nodiscard]] double of_relative(std::uint8_t value) const noexcept;
     void hit(std::uint8_t value, double weight) noexcept;
     void expose(std::uint8_t value, double expected_hits) noexcept;

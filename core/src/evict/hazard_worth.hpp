@@ -13,8 +13,8 @@
 
 namespace stateport {
 
-/// How often what a cache holds will be used: the hazard model's positions by candidate (node or block), and the demand
-/// that a leaf inherited from what was evicted below it.
+/// How often the contents of a cache will be used: the hazard model's positions by candidate (node or block), and the
+/// demand that a leaf inherited from evicted positions below it.
 class HazardWorth {
  public:
   using Index = std::uint32_t;
@@ -76,7 +76,8 @@ class HazardWorth {
   static constexpr HazardModel::Position inherited_only = HazardModel::none - 1;
 
   Table<HazardModel::Position> positions_;  ///< by candidate: of its end, pinned; none: nothing is known
-  Table<HazardModel::Demand> inherited_;    ///< by candidate: of what will hit there now, though it ended elsewhere
+  Table<HazardModel::Demand>
+      inherited_;  ///< by candidate: of prompts that will hit there now, though they ended elsewhere
 };
 
 // Some 26 candidates are ranked for a victim: this runs for each.

@@ -29,7 +29,8 @@ class HixEviction final : public LearningPolicy {
   void fetch(std::uint32_t index) const noexcept override { worth_.fetch(index); }
   VictimKey key(const VictimFacts& facts) const noexcept override {
     const double worth = facts.has_state ? rank(facts) : 0;
-    // Equal ranks are of one class and nearly one age. What was used last goes first: it has the longest to wait yet.
+    // Equal ranks are of one class and nearly one age. The one that was used last is evicted first: it has the longest
+    // to wait yet.
     return VictimKey::from(worth, worth > 0 ? ~facts.used_tick : facts.used_tick);
   }
 
@@ -48,7 +49,8 @@ class HixEviction final : public LearningPolicy {
   void check_invariants() const override { worth_.check_invariants(); }
 
  private:
-  /// Of what goes with a candidate: the state and `kv_tokens`, after which requests fall back to `fallback_tokens`.
+  /// The worth of all that is evicted with a candidate: the state and `kv_tokens`, after which requests fall back to
+  /// `fallback_tokens`.
   [[nodiscard]] double saved_per_byte(const VictimFacts& facts, std::int64_t kv_tokens,
                                       std::int64_t fallback_tokens) const noexcept {
     return options_.benefit.of(fallback_tokens, facts.end_tokens) / static_cast<double>(memory_.of(kv_tokens, 1));
@@ -58,7 +60,7 @@ class HixEviction final : public LearningPolicy {
     const double hits_per_s = worth_.hits_per_s(facts.index, leaf);
     if (hits_per_s == 0) return 0;
     double saved = saved_per_byte(facts, facts.tokens, facts.fallback_tokens);
-    // What only this leaf needs goes with it sooner or later: the better of both counts, if they differ.
+    // KV that only this leaf needs is evicted with it sooner or later: the better of both counts, if they differ.
     const bool same = facts.chain_tokens == facts.tokens && facts.chain_fallback_tokens == facts.fallback_tokens;
     if (facts.tokens > 0 && leaf && !same)
       saved = std::max(saved, saved_per_byte(facts, facts.chain_tokens, facts.chain_fallback_tokens));

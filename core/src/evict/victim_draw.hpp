@@ -18,17 +18,17 @@
 
 namespace stateport {
 
-/// What is going to be looked at, and may be fetched.
+/// Memory that is going to be read, and may be fetched.
 enum class VictimFetch : std::uint8_t {
   key,     ///< whether it is eligible, and its key
-  removal  ///< what is needed to remove it
+  removal  ///< for removing it
 };
 
 /// Finds the next victim for policies whose keys change with time, so that no heap can hold their order: compares the
 /// few candidates whose turn it is and the best of earlier draws, and answers the smallest (key, index) of them. Every
-/// candidate has its turn once in candidates / draws calls. What was kept from earlier draws has the key of then until
-/// it comes up; if that has grown, the next one comes up. With at most `draws` candidates all are compared. The same
-/// calls give the same answers.
+/// candidate has its turn once in candidates / draws calls. A candidate that was kept from an earlier draw has the key
+/// of then until it comes up; if that has grown, the next one comes up. With at most `draws` candidates all are
+/// compared. The same calls give the same answers.
 ///
 /// Rules for the owner as for VictimHeap, but no key is ever told: push() when an index becomes eligible (twice is
 /// harmless). One that became ineligible is dropped when it is drawn and comes back with the push() of its unlock.
@@ -114,7 +114,7 @@ class VictimDraw {
   }
 
   /// Writes the victims of the next draws, each without those before it, and answers how many there are, at most
-  /// out.size(). The draws that follow answer what they would have answered without this call.
+  /// out.size(). Later draws answer as they would have answered without this call.
   template <class Eligible, class KeyOf>
   [[nodiscard]] std::size_t peek(std::span<std::uint32_t> out, Eligible&& eligible, KeyOf&& key_of) {
     const std::size_t turn = turn_;
@@ -189,7 +189,7 @@ class VictimDraw {
     places_[index] = place;
   }
 
-  /// Fetches what the next draw will look at, while this one compares what the one before has fetched.
+  /// Fetches the candidates of the next draw, while this one compares those that the one before has fetched.
   template <class Fetch>
   void look_ahead(Fetch& fetch) const noexcept {
     std::size_t place = turn_;
@@ -199,7 +199,7 @@ class VictimDraw {
     }
   }
 
-  /// The best of what is kept, by its key now. It is not kept any longer.
+  /// The best of the kept candidates, by its key now. It is not kept any longer.
   template <class KeyOf>
   [[nodiscard]] std::uint32_t take_first(KeyOf& key_of) noexcept {
     for (;;) {
@@ -229,7 +229,7 @@ class VictimDraw {
     return false;
   }
 
-  /// Of what is kept.
+  /// Of the kept candidates.
   template <class Unwanted>
   void drop_if(Unwanted&& unwanted) noexcept {
     const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_);

@@ -16,10 +16,10 @@
 namespace stateport {
 
 /// Finds the next victim of an eviction: a 4-ary min-heap of candidate indices (blocks, nodes), smallest (key, index)
-/// first, so the order is total. It is lazy: a candidate's key may grow (a touch) and a candidate may become
-/// ineligible (a lock) without telling the heap; both are noticed when the entry reaches the top. So a touch costs
-/// nothing here, and victim choice never scans what is locked: an ineligible entry is dropped once and comes back
-/// with the push() of its unlock.
+/// first, so the order is total. It is lazy: a candidate's key may grow (a touch) and a candidate may become ineligible
+/// (a lock) without telling the heap; both are noticed when the entry reaches the top. So a touch costs nothing here,
+/// and victim choice never scans locked candidates: an ineligible entry is dropped once and comes back with the push()
+/// of its unlock.
 ///
 /// Rules for the owner: push() when an index becomes eligible (twice is harmless); update() when a key gets smaller;
 /// a key that grows needs no call. Key is any totally ordered value.
@@ -119,7 +119,7 @@ class VictimHeap {
  private:
   static constexpr std::uint32_t absent = UINT32_MAX;
   /// The children of one entry fill a cache line, for entries of 16 bytes: entry i has them at 4 (i - 2) … 4 (i - 2) +
-  /// 3, so the smallest entry stands at 3 and what lies before it is not used.
+  /// 3, so the smallest entry stands at 3 and the entries before it are not used.
   static constexpr std::size_t arity = 4;
   static constexpr std::size_t first = arity - 1;
 

@@ -28,9 +28,8 @@ enum class VictimStrategy : std::uint8_t {
 }
 
 /// The eviction candidates of a cache, in the order of a policy: smallest (key, index) first. Candidates are indices of
-/// whatever the cache evicts: nodes, blocks, slots.
-///
-/// What is known of a candidate is asked of `source`, which the cache passes to every call:
+/// whatever the cache evicts: nodes, blocks, slots. Facts about a candidate are asked of `source`, which the cache
+/// passes to every call:
 ///
 ///     bool eligible(std::uint32_t index) const;       // may it be evicted now?
 ///     VictimKey key(std::uint32_t index) const;       // strategies heap and draw: EvictionPolicy::key() of its facts
@@ -135,7 +134,7 @@ class VictimOrder {
 
   /// Writes the victims that would be next, one after the other, if nothing happened in between and no eviction made
   /// another candidate eligible or changed a key. Answers how many there are, at most out.size(). No later answer
-  /// changes. O(out.size()) times the cost of next(); a list with links is walked, past what is locked.
+  /// changes. O(out.size()) times the cost of next(); a list with links is walked, past locked candidates.
   template <class Source>
   [[nodiscard]] std::size_t peek(const Source& source, std::span<std::uint32_t> out) {
     if (draw_)
@@ -182,7 +181,7 @@ class VictimOrder {
   }
 
  private:
-  // What heap and draw do. Not inlined, so that a list, which needs few instructions, is.
+  // The heap and the draw. Not inlined, so that a list, which needs few instructions, is.
   template <class Source>
   [[gnu::noinline]] void offer_ranked(const Source& source, std::uint32_t index) {
     if (draw_) return draw_->push(index);

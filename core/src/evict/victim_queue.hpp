@@ -129,7 +129,7 @@ class VictimQueue {
 
  private:
   static constexpr std::uint32_t absent = UINT32_MAX;
-  static constexpr std::uint32_t in_heap = UINT32_MAX - 1;  // or was: the heap drops what is not eligible
+  static constexpr std::uint32_t in_heap = UINT32_MAX - 1;  // or was: the heap drops candidates that are not eligible
 
   struct Place {
     Key key = 0;                      ///< of the entry, so that an update need not look there
@@ -212,7 +212,7 @@ class VictimQueue {
     head_ = 0;
   }
 
-  VictimHeap<Key> heap_;  ///< what was pushed out of order
+  VictimHeap<Key> heap_;  ///< candidates that were pushed out of order
   Table<Entry> queue_;    ///< ascending in key from head_ on; an entry is dead unless its position says so
   Table<Place> places_;   ///< by index
   std::size_t head_ = 0;

@@ -14,9 +14,9 @@
 
 namespace stateport::detail {
 
-/// Finds a block or a slot by block hash. An entry holds 32 mixed bits of the hash; the whole hash is compared with
-/// what the owner keeps per block or slot, `hash_of(id)`, which must not change while the id is in the index. Of two
-/// ids with one hash the one assigned last is found, or one of those that were added; an index is filled in one of
+/// Finds a block or a slot by block hash. An entry holds 32 mixed bits of the hash; the whole hash is compared with the
+/// one that the owner keeps per block or slot, `hash_of(id)`, which must not change while the id is in the index. Of
+/// two ids with one hash the one assigned last is found, or one of those that were added; an index is filled in one of
 /// these two ways.
 ///
 /// find, assign, erase: O(1) expected, one cache miss in a large index, which prefetch() takes out of the way. No
@@ -41,12 +41,12 @@ class BlockHashIndex {
   }
 
   /// Writes the ids that have the leading hashes into `out`, at least as long, and returns how many there are: up to
-  /// the first hash that no id has. `fetch(id)` fetches what hash_of(id) reads.
+  /// the first hash that no id has. `fetch(id)` fetches the memory that hash_of(id) reads.
   template <class HashOf, class Fetch>
   [[nodiscard]] std::size_t find_prefix(std::span<const BlockHash> hashes, std::span<IdType> out, HashOf&& hash_of,
                                         Fetch&& fetch) const {
     // Chunk by chunk, so that the misses of a chunk overlap: its buckets, which are also those where hashes that are
-    // not found will soon be registered, then what is kept of the ids that are probably meant.
+    // not found will soon be registered, then the owner's entries of the ids that are probably meant.
     constexpr std::size_t chunk = 2 * prefetch_distance;
     const auto prefetch_chunk = [&](std::size_t begin) {
       for (std::size_t i = begin; i < std::min(begin + chunk, hashes.size()); ++i) prefetch(hashes[i]);
@@ -95,7 +95,7 @@ class BlockHashIndex {
   /// HashIndex::none becomes IdType{}.
   [[nodiscard]] static IdType id_of(std::uint32_t number) noexcept { return IdType{static_cast<std::int32_t>(number)}; }
 
-  /// Two thirds are empty: most lookups of a serving engine are of blocks that nobody has, and the mispredicted
+  /// Two thirds are empty: most lookups of a serving engine are of blocks that are not cached, and the mispredicted
   /// branches of longer probes cost more than the memory that they save.
   HashIndex entries_{33};
 };

@@ -8,7 +8,7 @@
 namespace stateport {
 namespace {
 
-/// Far above the FLOPs of any token, and far below what would overflow: lengths squared are below 1e38.
+/// Far above the FLOPs of any token, and far below an overflow: lengths squared are below 1e38.
 constexpr double factor_max = 1e100;
 
 void check_factor(double factor, std::string_view argument, std::string_view member) {

@@ -33,7 +33,7 @@ std::vector<Holder> holders_of(const ModelLayout& layout, std::span<const Reshar
   return holders;
 }
 
-/// Appends the slices of one band of one tensor of a destination. `sources` is ascending in rank. `missing` is what is
+/// Appends the slices of one band of one tensor of a destination. `sources` is ascending in rank. `missing` is the part
 /// still to find, as disjoint ranges of the band.
 void cover(const ModelLayout& layout, std::span<const Holder> sources, const Holder& destination, std::size_t tensor,
            std::size_t band, std::vector<ReshardSlice>& slices) {

@@ -22,7 +22,7 @@ BlockId id_of(std::uint32_t index) noexcept {
 }  // namespace
 
 struct BlockPool::Books {
-  /// What VictimOrder asks of a cached block.
+  /// The source of a VictimOrder of cached blocks.
   struct Candidates {
     const Books& books;
     [[nodiscard]] bool eligible(std::uint32_t index) const { return books.blocks[index].is_leaf(); }
@@ -31,7 +31,7 @@ struct BlockPool::Books {
       return static_cast<std::uint64_t>(books.blocks[index].tick);
     }
   };
-  /// What an order may look at beside the last use.
+  /// Facts for an order, beside the last use.
   struct History {
     std::uint64_t registered = 0;
     std::uint32_t hits = 0;
@@ -164,7 +164,8 @@ void BlockPool::release(std::span<const BlockId> blocks) {
 }
 
 /// Sorts the blocks that reach ref 0 into those that stay cached (books_->unreferenced) and those to free
-/// (books_->listed). All or nothing: what was taken before the first block that has no reference left is given back.
+/// (books_->listed). All or nothing: references that were taken before the first block without a reference are given
+/// back.
 void BlockPool::take_references(std::span<const BlockId> blocks) {
   books_->unreferenced.clear();
   books_->listed.clear();

@@ -50,8 +50,8 @@ void ExternalBlockPool::unreference(std::span<const BlockId> blocks) {
   forget(books_->lost);
 }
 
-/// Sorts the blocks that reach ref 0 into `cached` and `lost`. What was taken before the first block that has no
-/// reference left is given back.
+/// Sorts the blocks that reach ref 0 into `cached` and `lost`. References that were taken before the first block
+/// without a reference are given back.
 void ExternalBlockPool::take_references(std::span<const BlockId> blocks) {
   books_->cached.clear();
   books_->lost.clear();

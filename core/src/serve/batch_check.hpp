@@ -13,8 +13,8 @@
 
 namespace stateport::detail {
 
-/// Refuses what RequestCache::plan and commit must not be given: throws InvalidArgument that names it. What it reads
-/// must outlive it.
+/// Checks the arguments of RequestCache::plan and commit: throws InvalidArgument that names the wrong one. The
+/// constructor's arguments must outlive it.
 class BatchCheck {
  public:
   BatchCheck(const RequestCacheOptions& options, std::span<RequestRecord> records, const PassQueue& passes)

@@ -12,15 +12,15 @@
 
 namespace stateport::detail {
 
-/// Told of what can be found on the device, and of what can not be found there any more. Passes it on to whoever takes
-/// events, and to the tiers, which also tell what they hold.
+/// Publishes changes of the device cache to the event queue and to the tier index. Publishes changes of the tiers to
+/// the event queue, too.
 class CacheNews final : private TierListener {
  public:
   explicit CacheNews(bool events) : has_events_(events) {}
   CacheNews(const CacheNews&) = delete;
   CacheNews& operator=(const CacheNews&) = delete;
 
-  /// The tiers, which must outlive what follows.
+  /// The tiers, which must outlive all later calls.
   void set_tiers(TierIndex& tiers) noexcept { tiers_ = &tiers; }
   [[nodiscard]] TierListener* listener() noexcept { return has_events_ ? this : nullptr; }
   [[nodiscard]] bool has_events() const noexcept { return has_events_; }
@@ -28,7 +28,7 @@ class CacheNews final : private TierListener {
   void reserve(std::size_t events) {
     if (has_events_) events_.reserve(events);
   }
-  /// False: nobody listens, and nothing needs to be told.
+  /// False: there is no listener, and the calls below may be left out.
   [[nodiscard]] bool on() const noexcept { return has_events_ || tiers_ != nullptr; }
 
   /// The KV of a block after `tokens` tokens lies in KV block `block`.

@@ -26,7 +26,7 @@ struct PromptCheckpoints {
   std::int64_t prompt = 0;
   std::int64_t spare = 0;         ///< RequestCacheOptions::spare_checkpoint_tokens
   std::int64_t decode_every = 0;  ///< RequestCacheOptions::decode_checkpoint_tokens
-  std::int64_t scan_step = 1;     ///< a pass can save its state every so many tokens; 0: only at its end
+  std::int64_t scan_step = 1;     ///< distance in tokens at which a pass can save its state; 0: only at its end
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
   [[nodiscard]] constexpr std::int64_t usable() const noexcept { return (prompt - 1) / block * block; }

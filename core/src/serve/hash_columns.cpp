@@ -135,7 +135,7 @@ void HashColumns::shrink_window(RequestId request, std::size_t group) {
   blocks_[group].release(scratch_);
 }
 
-/// What lies below the committed state is released: an outstanding pass may still read that state itself.
+/// Columns below the committed state are released: an outstanding pass may still read that state itself.
 bool HashColumns::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
   ColumnTable& window = rows_[row_at(request, group)].window;
   scratch_.clear();
@@ -182,7 +182,7 @@ HashColumns::Running HashColumns::running_before(const Pass& pass, const RowPlan
   return {.column = state.read_column, .bias = state.read_bias};
 }
 
-/// Modes none and all. What all mode does not remember is found where a pass without drafts leaves it.
+/// Modes none and all. In mode all the running state lies where a pass without drafts leaves it.
 HashColumns::Running HashColumns::running_after(const Pass& pass, std::size_t index, std::size_t group,
                                                 std::int32_t sampled) const {
   const RowPlan& row = pass.rows[index];
@@ -310,7 +310,7 @@ void HashColumns::settle_all(const Pass& pass, std::size_t index, std::size_t gr
   }
 }
 
-/// The boundaries that the row passed, if their blocks hold what they must.
+/// Publishes the boundaries that the row passed, if their blocks hold the right states.
 void HashColumns::publish_states(const RowPlan& row, std::size_t group) {
   StateBlocks& blocks = blocks_[group];
   const std::int64_t size = blocks.block_size();

@@ -17,8 +17,9 @@ namespace stateport::detail {
 /// which are found by hash like blocks of KV, and a request has a row of them in each group. By the rules of
 /// align_rules.hpp:
 ///
-///     none    a row is the running window alone; nothing is found again
-///     align   a row is the running window and what lies below it until it is released; the state at each boundary that
+///     none    a row is the running window alone; no state is found again
+///     align   a row is the running window and the columns below it until they are released; the state at each boundary
+///     that
 ///             a pass ends on or crosses gets a block of its own
 ///     all     a row has all blocks, and the pass itself writes the state at each boundary
 class HashColumns final : public RequestIndex {

@@ -139,7 +139,7 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
     note(row.request, computed, {.source = Source::live, .from = SlotId{request.live}});
 }
 
-/// Whatever a request does inside a block concerns nobody else.
+/// Passes inside a block change nothing but the request's own counts.
 std::int64_t HashSlots::quiet_until(RequestId request) const {
   return floor_to(record(request).computed, options_.block_size_tokens) + options_.block_size_tokens;
 }
@@ -306,7 +306,7 @@ void HashSlots::tell_prompt(RequestId id) {
                              book_.now_s);
 }
 
-/// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
+/// A prompt that continues the request continues from its last state. That is its own only if it is beyond the hit.
 void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
@@ -359,7 +359,7 @@ void HashSlots::order_uses(RequestId id) {
   if (reused > 0) use(blocks[static_cast<std::size_t>(reused) / block_size - 1]);
 }
 
-/// The states are what is chosen from: KV goes as soon as no state needs it, since no request can continue from it.
+/// States are the candidates: KV is evicted as soon as no state needs it, since no request can continue from it.
 void HashSlots::keep_to_budget() {
   const auto used_bytes = [this] {
     const CacheUsage now = usage();

@@ -50,7 +50,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
     SlotId loading;                 ///< where a checkpoint is loaded to, pinned
     std::int64_t known_tokens = 0;  ///< of the deepest state that was there when it began
     bool told = false;              ///< the eviction policy knows of it, or will after this commit
-    PromptPast past;                ///< what it knew then
+    PromptPast past;                ///< the policy's knowledge then
   };
   struct Recency {
     BlockId block;

@@ -34,11 +34,11 @@ class HashedKv final : private BlockListener {
   /// The request holds the cached blocks of its first `blocks` blocks, too.
   void hold_cached(RequestId request, std::size_t blocks);
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
-  /// With so many tokens computed a block is full that cannot be found yet.
+  /// With this number of computed tokens a block is full that cannot be found yet.
   [[nodiscard]] bool fills_block(RequestId request, std::int64_t computed) const noexcept {
     return computed >= static_cast<std::int64_t>(rows_[request.index()].registered + 1) * block_size_;
   }
-  /// The block by which others find the content of the i-th block of the request's prompt; none: nobody can.
+  /// The block by which others find the content of the i-th block of the request's prompt; none: it cannot be found.
   [[nodiscard]] BlockId findable(RequestId request, std::size_t i) const;
   /// The blocks of `tokens`, all of which are computed, can be found from now on. Where a block with the same content
   /// can be found already, the request holds that one from now on, and its own is free: no content is cached twice.

@@ -12,7 +12,7 @@
 
 namespace stateport::detail {
 
-/// What a pass does with a row.
+/// How a pass treats a row.
 enum class RowPart : std::uint8_t {
   none,   ///< nothing: it found no room, or its request has ended since
   quiet,  ///< it runs, and nothing but counts and tokens changes
@@ -63,7 +63,7 @@ struct Pass {
 class PassQueue {
  public:
   static constexpr std::size_t capacity = 2;
-  /// What is computed once some passes are committed: between `low` and `high` tokens.
+  /// The computed tokens once some passes are committed: between `low` and `high`.
   struct Bounds {
     std::int64_t low = 0;
     std::int64_t high = 0;
@@ -75,13 +75,13 @@ class PassQueue {
   [[nodiscard]] Pass& at(std::size_t i) noexcept { return passes_[(first_ + i) % capacity]; }
   [[nodiscard]] const Pass& at(std::size_t i) const noexcept { return passes_[(first_ + i) % capacity]; }
   [[nodiscard]] Pass& newest() noexcept { return at(count_ - 1); }
-  /// A pass with so many rows that are not filled in; it counts once it is pushed.
+  /// A pass whose rows are not filled in; it counts once it is pushed.
   [[nodiscard]] Pass& next(std::size_t rows);
   void push() noexcept { ++count_; }
   void pop_oldest() noexcept;
   void pop_newest() noexcept;
 
-  /// After the first `passes` passes, for a request of which so many tokens are computed now.
+  /// After the first `passes` passes, for a request with this number of computed tokens now.
   [[nodiscard]] Bounds bounds(RequestId request, std::int64_t computed, std::size_t passes) const noexcept {
     Bounds bounds{.low = computed, .high = computed};
     for (std::size_t i = 0; i < passes; ++i) {

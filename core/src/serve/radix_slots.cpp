@@ -13,7 +13,7 @@
 namespace stateport::detail {
 namespace {
 
-/// A tree of tokens knows no media: prompts with media share what has the same media at the same positions.
+/// A tree of tokens knows no media: prompts with media share prefixes with the same media at the same positions.
 Namespace with_media(const PromptNames& names) {
   Namespace result = names.name_space;
   for (const MediaKey& media : names.media) {
@@ -36,7 +36,7 @@ bool tells(const RequestCacheOptions& options) {
   return options.events || options.tiers.enabled();
 }
 
-/// Orders spare what the request used, which is locked until it ends; hix knows what it is worth.
+/// Orders spare contents that the request used, which are locked until it ends; hix knows their worth.
 bool spares_last_request(EvictionOrder order) {
   return order != EvictionOrder::hix;
 }
@@ -75,7 +75,7 @@ RadixSlots::RadixSlots(RequestBook& book)
   }
 }
 
-/// What left the tree is free again.
+/// Contents that left the tree are free again.
 void RadixSlots::take_back(const Freed& freed) {
   kv_.release(freed.kv);
   for (const SlotId slot : freed.slots) {
@@ -389,7 +389,7 @@ std::int64_t RadixSlots::cached_now(RequestId id) {
 bool RadixSlots::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                               std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   Request& request = requests_[id.index()];
-  // Since the lookup the tree may have given up what the hit does not need.
+  // Since the lookup the tree may have evicted KV behind the hit.
   const std::int64_t cached = std::min(cached_tokens, tokens);
   const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), name_space(id), {}, Lookup::again);
   const NodeId root = tree_.peek({}).node;
@@ -452,7 +452,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
     }
   }
   if (!live_donated && !options_.separate_checkpoints) tree_.release_slots({&live, 1});
-  // What was donated just now lies beyond the path that is locked.
+  // The state that was donated just now lies beyond the path that is locked.
   if (options_.budget_bytes > 0 && spares_last_request(options_.eviction) && kept > request.protected_tokens)
     hold_path(id, kept);
   kv_.release(std::span(request.row).subspan(static_cast<std::size_t>(kept)));

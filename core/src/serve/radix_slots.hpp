@@ -12,7 +12,7 @@
 
 namespace stateport::detail {
 
-/// The index by tokens with states in slots: requests run in live slots and own the KV of what the prefix tree does not
+/// The index by tokens with states in slots: requests run in live slots and own the KV that the prefix tree does not
 /// hold yet.
 ///
 /// A request keeps the longest path that it shares with the tree locked, so that neither its KV nor the state that it
@@ -98,7 +98,7 @@ class RadixSlots final : public RequestIndex {
   std::int32_t checkpoint_slots_ = 0;     ///< slots of requests beside the live ones
   std::span<const Token> inserted_;       ///< the tokens of the tree's insert that runs
   std::span<const KvIndex> inserted_kv_;  ///< and their KV
-  std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: what the tree holds in it
+  std::vector<PrefixHash> state_prefix_;  ///< by slot, with events: prefix of the state that the tree holds in it
   std::vector<std::uint8_t> told_;        ///< by slot: a state was told as stored
 };
 

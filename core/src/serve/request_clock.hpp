@@ -14,13 +14,13 @@ class RequestClock {
     offset_s_ = std::max(offset_s_, now_s_ - caller_s);
     return now_s_ = caller_s + offset_s_;
   }
-  /// What the caller's clock may not fall below.
+  /// The caller's clock may not fall below it.
   [[nodiscard]] double least_s() const noexcept { return caller_s_; }
   void restart() noexcept { caller_s_ = 0; }
 
  private:
   double caller_s_ = 0;
-  double offset_s_ = 0;  ///< what the cache's clock is ahead
+  double offset_s_ = 0;  ///< the cache's clock is ahead by this
   double now_s_ = 0;
 };
 

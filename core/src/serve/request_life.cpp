@@ -10,8 +10,8 @@ namespace stateport::detail {
 
 namespace {
 
-/// What one call can change on the device: a place may lose one content and get another, twice. For readers who come
-/// seldom at least `events_min`.
+/// The largest number of changes on the device in one call: a place may lose one content and get another, twice. At
+/// least `events_min`, for engines that take events seldom.
 std::size_t device_events(const RequestCacheOptions& options) {
   constexpr std::size_t events_min = 65'536;
   std::size_t places = static_cast<std::size_t>(kv_blocks(options));
@@ -137,7 +137,7 @@ Pass& RequestLife::plan_rows(std::span<const PassRow> rows, std::size_t ahead, b
   return pass;
 }
 
-/// A pass that nobody runs: it takes memory, saves nothing on its way, and its end is a checkpoint.
+/// A pass that is not run: it takes memory, saves nothing on its way, and its end is a checkpoint.
 std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_t tokens) {
   const RequestRecord& record = checked(request);
   require_state(book_.passes.size() == 0, "insert", "outstanding passes", book_.passes.size(), "must be 0");
@@ -286,7 +286,7 @@ CopyPlan RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hi
   require(how >= RequestEnd::finished && how <= RequestEnd::aborted, "how", static_cast<int>(how), "is not an end");
   check_hint(hint);
   if (tiers_) tiers_->check_taken("end");
-  if (tiers_ && tiers_->end_later(request)) {  // what is being loaded has to stay
+  if (tiers_ && tiers_->end_later(request)) {  // the places of its load must stay
     book_.end_copies.clear();
     return {};
   }

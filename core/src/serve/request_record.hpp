@@ -15,7 +15,7 @@
 
 namespace stateport::detail {
 
-/// What names a prompt beside its tokens.
+/// The names of a prompt beside its tokens.
 struct PromptNames {
   Namespace name_space;
   std::span<const MediaKey> media;
@@ -29,8 +29,7 @@ struct OpenedPrompt {
   SlotId hit;  ///< the checkpoint after reused_tokens. None: there is no hit, or it lies in columns.
 };
 
-/// What is known of a request whatever the index. The first cache line is what a step without
-/// tiers reads of a quiet request.
+/// A request, whatever the index. A step without tiers reads only the first cache line of a quiet request.
 struct alignas(64) RequestRecord {
   RequestId id;  ///< of the request in this row, of the last one, or of one that did not start
   std::int64_t computed = 0;

@@ -68,8 +68,8 @@ void RequestTiers::start(RequestId id, PromptSearch search, const OpenedPrompt& 
   count(id);
 }
 
-/// What lies below the device of the request's prompt, of which the device has `cached` tokens. Names finds or a load
-/// that the request waits for, or neither.
+/// Looks for the request's prompt below the device, which has `cached` tokens of it. Names finds or a load that the
+/// request waits for, or neither.
 void RequestTiers::look(RequestId id, std::int64_t cached) {
   Request& request = requests_[id.index()];
   const std::int64_t prompt = records_[id.index()].prompt_tokens;
@@ -122,7 +122,7 @@ bool RequestTiers::begin_load(RequestId id, std::int64_t cached) {
     return false;
   }
   if (marks_ != nullptr) marks_->loading(load_blocks_, slots);
-  end_call(false);  // the places of the load may hold what is to be stored first
+  end_call(false);  // the places of the load may hold contents that are to be stored first
   index_.loads().load(id, hit, prefixes, cached, load_blocks_, slots);
   return true;
 }
@@ -192,7 +192,7 @@ void RequestTiers::tell_prompt(RequestId id, double now_s) {
                                       now_s);
 }
 
-/// What may continue the request continues from its last state. That is its own only if it is beyond the hit.
+/// A prompt that continues the request continues from its last state. That is its own only if it is beyond the hit.
 void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
   const std::int64_t computed = records_[id.index()].computed;
   if (computed < records_[id.index()].prompt_tokens) return;

@@ -16,10 +16,10 @@
 
 namespace stateport::detail {
 
-/// The part of a RequestCache that deals with tiers: what requests load, and what a TierIndex is told of them.
+/// The part of a RequestCache that deals with tiers: the loads of requests, and reports about requests to a TierIndex.
 class RequestTiers final : public CacheTiers {
  public:
-  /// What is named here must outlive it. The options are checked, but for the tiers. `marks`: null, or told.
+  /// The arguments must outlive it. The options are checked, but for the tiers. `marks` may be null.
   RequestTiers(RequestCache& cache, RequestBook& book, RequestIndex& device, TenantMarks* marks);
 
   [[nodiscard]] TransferPlan take_transfers() override;
@@ -47,7 +47,8 @@ class RequestTiers final : public CacheTiers {
   /// A request that has no load ends: it waits for answers no longer.
   void stop_asking(RequestId request) noexcept;
   [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
-  /// As an index tells its own eviction policy: of a prompt once its states are made, and of what the request left.
+  /// As an index reports to its own eviction policy: a prompt once its states are made, and the last state that the
+  /// request left.
   void tell_prompt(RequestId request, double now_s);
   void tell_end(RequestId request, const ReuseHint& hint, double now_s);
   /// A call of the cache ends; `planned`: the next one must wait until the transfers are taken.
@@ -56,7 +57,7 @@ class RequestTiers final : public CacheTiers {
   void check_invariants() const { index_.check_invariants(); }
 
  private:
-  /// What is named next for a request.
+  /// The transfers that are named next for a request.
   enum class Stage : std::uint8_t { states, kv, loads };
   enum class Wait : std::uint8_t { nothing, answers, load };
   struct Request {

@@ -28,7 +28,7 @@ class StateBlocks final : private BlockListener {
   [[nodiscard]] std::int32_t block_size() const noexcept { return block_size_; }
   /// The block that holds the state after exactly this prefix; none if there is none.
   [[nodiscard]] BlockId find(BlockHash key, const PrefixHash& prefix, std::int64_t tokens) const;
-  /// Blocks that belong to the caller; what they held is forgotten. False: too few, nothing changed.
+  /// Blocks that belong to the caller; their contents are forgotten. False: too few, nothing changed.
   [[nodiscard]] bool take(std::span<BlockId> blocks);
   void retain(BlockId block) { pool_.retain({&block, 1}); }
   void release(std::span<const BlockId> blocks);

@@ -73,7 +73,7 @@ void TenantMarks::place(Pass& pass, std::size_t index) {
     place_slots(pass, index, tenant);
 }
 
-/// What lies below the running column is the request's own, or a hit.
+/// Columns below the running one are the request's own, or a hit.
 void TenantMarks::place_columns(Pass& pass, const RowPlan& row, const Tenant& tenant) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     const std::span<const std::int32_t> slots = row.states[g].slots;
@@ -111,7 +111,7 @@ void TenantMarks::forget(const Pass& pass) noexcept {
   for (const std::int32_t row : pass.scrub_draft_rows) draft_rows_[static_cast<std::size_t>(row)] = unknown;
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     for (const SlotId slot : pass.clear[g]) slots_[g][slot.index()] = unknown;
-    if (in_columns_) continue;  // what a column is copied to is the request's, or to be cleared
+    if (in_columns_) continue;  // the target of a column's copy is the request's, or to be cleared
     for (const SlotCopy& copy : pass.copies[g]) slots_[g][static_cast<std::size_t>(copy.dst_slot)] = unknown;
   }
 }

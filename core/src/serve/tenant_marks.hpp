@@ -20,10 +20,10 @@ namespace stateport::detail {
 /// not known counts as another tenant's.
 ///
 /// A pass that is placed names the places that become its tenants', and they are theirs from then on. If it does not
-/// run, nobody is known to have cleared them.
+/// run, they count as not cleared.
 class TenantMarks {
  public:
-  /// What is named here must outlive it.
+  /// The arguments must outlive it.
   TenantMarks(const RequestCacheOptions& options, const StateTable& states);
 
   /// Makes room in a pass for all that place() and place_drafts() may add to it.
@@ -32,17 +32,17 @@ class TenantMarks {
   void begin(RequestId request, const std::optional<NameKey>& salt);
   /// The pass is placed: adds the rows whose scratch memory for steps is to be cleared, of those that are quiet, too.
   void place_drafts(Pass& pass);
-  /// A busy row of the pass was placed: adds what is to be cleared for it to the pass.
+  /// A busy row of the pass was placed: adds the memory that is to be cleared for it to the pass.
   void place(Pass& pass, std::size_t index);
   /// The pass will not run.
   void forget(const Pass& pass) noexcept;
-  /// Slots take what others had.
+  /// Slots take the contents of others.
   void copied(std::size_t group, const GroupCommit& commit) noexcept;
   /// A load will write to these, or to a part of them.
   void loading(std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots) noexcept;
   /// All that the request has of its first `tokens` tokens is there.
   void loaded(RequestId request, const KvRow& kv, std::int64_t tokens) noexcept;
-  /// Nobody else wrote last to the KV of the request behind `computed` tokens.
+  /// The tenant of the request was the last to write to its KV behind `computed` tokens.
   [[nodiscard]] bool owns_rest(RequestId request, const KvRow& kv, std::int64_t computed) const noexcept;
 
  private:

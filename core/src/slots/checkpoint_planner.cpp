@@ -133,7 +133,7 @@ CheckpointCommit CheckpointPlanner::commit() {
   return {.from_scratch = scratch_copies_, .from_live = live_copies_, .dropped = dropped};
 }
 
-/// Lists what is planned: intermediate states in the packing order of the scan kernels, then ends, by row.
+/// Lists the planned checkpoints: intermediate states in the packing order of the scan kernels, then ends, by row.
 void CheckpointPlanner::collect() {
   checkpoints_.clear();
   blocks_.clear();

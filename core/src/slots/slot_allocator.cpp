@@ -36,7 +36,7 @@ struct SlotAllocator::Books {
   [[nodiscard]] auto hash_of() const noexcept {
     return [this](SlotId slot) { return held[slot.index()].hash; };
   }
-  /// What VictimOrder asks of a block with a slot.
+  /// The source of a VictimOrder of blocks with slots.
   struct Candidates {
     const Books& books;
     bool spare_batch = false;  ///< the blocks of the batch keep their slots
@@ -205,8 +205,8 @@ void SlotAllocator::Books::mark_batch(std::span<const BlockId> batch_blocks) {
   }
 }
 
-/// What a policy has observed of a first victim cannot be undone, so all victims are looked for beforehand. If there
-/// are fewer than `count`, `chosen` holds them.
+/// A policy cannot undo its observation of a first victim, so all victims are looked for beforehand. If there are fewer
+/// than `count`, `chosen` holds them.
 bool SlotAllocator::Books::can_choose(std::size_t count) {
   if (!forest || count == 1) return true;
   foreseen.resize(std::min(count, held.size()));
@@ -230,7 +230,8 @@ void SlotAllocator::Books::choose_victims(std::size_t count) {
   }
 }
 
-/// Old blocks are in no cache any more: their entries are fetched early, what the entries name a little later.
+/// Old blocks are in no cache any more: their entries are fetched early, the memory that the entries name a little
+/// later.
 void SlotAllocator::Books::prefetch_victims() const noexcept {
   if (const auto later = victims.upcoming(2 * detail::prefetch_distance)) {
     detail::prefetch(&slot_of[*later]);
@@ -249,7 +250,7 @@ SlotVictim SlotAllocator::Books::victim(BlockId block) const {
   return {.block = block, .slot = slot, .tag = slots.tag(slot), .hash = held[slot.index()].hash};
 }
 
-/// Appends the slots of what is chosen to given; their blocks have lost them.
+/// Appends the slots of the chosen blocks to `given`; the blocks have lost them.
 void SlotAllocator::Books::take_from_chosen() {
   detail::for_each_prefetched(
       chosen.size(), [&](std::size_t i) { hash_to_slot.prefetch(held[slot_of[chosen[i].index()].index()].hash); },

@@ -75,8 +75,8 @@ std::uint32_t StateForest::detach(std::uint32_t index) noexcept {
 }
 
 void StateForest::store(BlockId block) noexcept {
-  // What hung on an earlier state of the block would now have a longer prefix to fall back to. It will when a request
-  // tells of both: until then no key gets smaller.
+  // States that hung on an earlier state of the block would now have a longer prefix to fall back to. It will when a
+  // request tells of both: until then no key gets smaller.
   forget(block);
   Node& node = nodes_[block.index()];
   node.created = ++created_;
@@ -123,7 +123,7 @@ void StateForest::follow(const Found& state, std::int32_t depth_blocks) {
   path_.push_back(index);
 }
 
-/// Of the last state so far, before what follows it in this prompt is attached.
+/// Of the last state so far, before the next one of this prompt is attached.
 void StateForest::note_fork() {
   if (path_.empty()) return;
   const Node& node = nodes_[path_.back()];

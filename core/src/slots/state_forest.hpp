@@ -15,8 +15,8 @@
 
 namespace stateport {
 
-/// What an EvictionPolicy may look at to rank the states of a SlotAllocator, by block; and what is reported
-/// to a LearningPolicy about them.
+/// Facts by which an EvictionPolicy ranks the states of a SlotAllocator, by block; and reports to a LearningPolicy
+/// about them.
 ///
 /// States form a forest. The parent of a state is the longest shorter prefix that had a state when a request reported
 /// both. The place of an evicted state stays in the forest as long as it has children, so that these find the next
@@ -34,7 +34,7 @@ class StateForest {
 
   /// The block got a slot.
   void store(BlockId block) noexcept;
-  /// The state is evicted, because the policy chose it. Returns what lose() returns.
+  /// The state is evicted, because the policy chose it. Returns as lose().
   std::uint32_t evict(BlockId block) noexcept;
   /// The block has no state any more. Returns the block whose key that may have made smaller, or `none`.
   std::uint32_t lose(BlockId block) noexcept;
@@ -81,7 +81,7 @@ class StateForest {
   [[nodiscard]] std::uint32_t parent_of(const Node& node) const noexcept {
     return node.parent != none && nodes_[node.parent].life == node.parent_life ? node.parent : none;
   }
-  /// Of the prefix of a leaf: what other states need, too. To the next state above, or the next fork where one was.
+  /// The part of a leaf's prefix that other states need, too. To the next state above, or the next fork where one was.
   [[nodiscard]] std::int64_t needed_tokens(const Node& leaf) const noexcept;
   void follow(const Found& state, std::int32_t depth_blocks);
   void note_fork();
@@ -91,7 +91,7 @@ class StateForest {
   std::uint32_t detach(std::uint32_t index) noexcept;
 
   std::shared_ptr<EvictionPolicy> policy_;
-  LearningPolicy* learning_;  ///< the policy, if it observes what happens
+  LearningPolicy* learning_;  ///< the policy, if it observes the cache
   const BlockDirectory& blocks_;
   bool kv_follows_;
   Table<Node> nodes_;  ///< by block

@@ -10,7 +10,7 @@
 
 namespace stateport::detail {
 
-/// Decides what a tier takes and what it evicts.
+/// Decides which contents a tier takes and which it evicts.
 ///
 /// A full tier evicts states by the policy of the device, each to the next slower tier that takes it. KV goes with the
 /// last state in its tier that needs it, to the fastest tier where another state needs it. A state whose KV is gone
@@ -43,7 +43,7 @@ class Admission {
   void kv_is_gone(std::uint32_t node);
   /// The device has this content again: the host gives up its image. Slower tiers keep theirs.
   void on_device_again(std::uint32_t node, CacheContent content);
-  /// Undoes one Residency::hold(), and makes up for what was not evicted meanwhile.
+  /// Undoes one Residency::hold(), and makes up for evictions that it prevented meanwhile.
   void unpin(std::uint32_t node, CacheContent content);
   /// A load or a copy found the image missing or damaged.
   void lost(std::uint32_t node, CacheContent content, Medium medium);

@@ -12,7 +12,7 @@ namespace stateport::detail {
 
 using MediumBytes = std::array<std::int64_t, medium_count>;  ///< by medium
 
-/// What loads cost, by the speeds that are known.
+/// The time that loads take, by the speeds that are known.
 class LoadTime {
  public:
   explicit LoadTime(const TierSpeeds& speeds) noexcept : speeds_(speeds) {}

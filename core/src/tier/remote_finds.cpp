@@ -170,7 +170,7 @@ std::uint32_t RemoteFinds::remember(const Ask::Image& image, const PrefixHash& p
   return node;
 }
 
-/// What makes room for one block must not take those before it, nor the state behind them.
+/// Evictions for one block must not take the blocks before it, nor the state behind them.
 void RemoteFinds::remember_kv(std::span<Ask::Image> images, const PrefixHash& before) {
   const std::uint32_t state = nodes_.find(images.back().prefix);
   if (state != TierNode::none) contents_.hold(state, CacheContent::state);

@@ -144,7 +144,7 @@ void Residency::finish(std::uint32_t node, CacheContent content, const UnderWay&
   item.coming &= static_cast<MediumSet>(~bit(transfer.to));
   item.going = false;
   if (copied && !transfer.stays) levels_[transfer.from].going_bytes -= bytes;
-  // What a load found damaged meanwhile may be what the tier had of it, and kept.
+  // An image that a load found damaged meanwhile may be the one that the tier kept in place of this one.
   const bool is_lost = (item.lost & bit(transfer.to)) != 0;
   done = done && !is_lost;
   if (done) {

@@ -23,10 +23,9 @@ namespace stateport::detail {
 /// Decides which contents lie below the device. Moves no byte: its decisions are taken as a TransferPlan, and settle()
 /// must hear how each transfer ended.
 ///
-///     TierStores   follows the device; stores what it gives up      ─┐
-///     TierLoads    finds the hits of prompts in the tiers; loads     ├─► Admission ─► Residency ─► TierTransfers
-///     RemoteFinds  asks the remote tier for what is not known here  ─┘   what goes     what is     what was named
-///                                                                                      where
+///     TierStores   follows the device, stores its victims  ─┐
+///     TierLoads    finds the hits of prompts, loads them    ├─► Admission ───► Residency ─────► TierTransfers
+///     RemoteFinds  asks the remote tier for contents       ─┘   takes, evicts  contents, bytes  names, answers
 ///
 /// It hears of all contents that come to the device and leave it, and of all prompts, so that it knows for each state
 /// which shorter prefix has one: every tier evicts its states by the policy of the device.

@@ -13,7 +13,7 @@
 
 namespace stateport::detail {
 
-/// The tiers of a cache, and what each holds in bytes. A tier without capacity does not exist.
+/// The tiers of a cache, and the bytes that each holds. A tier without capacity does not exist.
 class TierLevels {
  public:
   struct Level {

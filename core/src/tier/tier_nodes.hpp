@@ -49,7 +49,7 @@ inline constexpr MediumSet all_media = below_device | on_device;
 struct TierItem {
   MediumSet in = 0;
   MediumSet coming = 0;
-  MediumSet lost = 0;             ///< where it was not found as it should be since what comes began to
+  MediumSet lost = 0;             ///< tiers that lost it since the image that is coming began to come
   MediumSet given_up = 0;         ///< states: tiers that evicted it since it was last made
   bool going = false;             ///< from one tier to a slower one
   bool failed = false;            ///< a part of what is coming did not arrive

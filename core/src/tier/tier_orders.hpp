@@ -50,7 +50,7 @@ class TierOrders {
   }
 
  private:
-  /// What a VictimOrder asks of the states in one tier.
+  /// The source of the VictimOrder of one tier.
   struct Source {
     const TierOrders& orders;
     Medium medium;

@@ -34,7 +34,7 @@ struct TierSetup {
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;
-  TierListener* listener = nullptr;  ///< null: nobody hears
+  TierListener* listener = nullptr;  ///< null: there is none
 };
 
 /// The largest number of images that a request asks for in one round. Short requests count for more, up to the default

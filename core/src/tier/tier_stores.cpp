@@ -14,7 +14,7 @@ TierStores::TierStores(const TierSetup& setup, Residency& contents, Admission& a
       admission_(admission),
       groups_(setup.groups),
       writes_through_(setup.tiers.write_through) {
-  // A place on the device may lose its content twice in one call, once to what a load brings.
+  // A place on the device may lose its content twice in one call, once to a load.
   const std::size_t states = 2 * setup.states * groups_;
   leaving_states_.reserve(states);
   incomplete_.reserve(states);
@@ -112,7 +112,7 @@ void TierStores::store_kv(std::uint32_t node) {
   const std::optional<Medium> to = admission_.needing_tier(node);
   if (!to || entry.kv.is_kept(*to)) return;
   if (entry.parent != TierNode::none && (nodes_[entry.parent].kv.in | nodes_[entry.parent].kv.coming) == 0) {
-    ++levels_[levels_.tiers().front()].usage.refused_images;  // nobody could load it without the block before
+    ++levels_[levels_.tiers().front()].usage.refused_images;  // no request could load it without the block before
     return;
   }
   if (store(node, CacheContent::kv_block, *to)) return;

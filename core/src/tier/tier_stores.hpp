@@ -12,8 +12,8 @@
 
 namespace stateport::detail {
 
-/// Follows the contents of the device, and stores in the tiers what the device gives up: in the fastest tier in which
-/// it is worth its place.
+/// Follows the contents of the device, and stores contents that the device evicts: in the fastest tier in which they
+/// are worth their place.
 ///
 /// Contents that leave the device are collected during a call of the cache. flush() stores them at its end: states
 /// first, then KV, from the beginning of a prompt on.

@@ -14,7 +14,7 @@
 
 namespace stateport::detail {
 
-/// What an unanswered transfer is for.
+/// The purpose of an unanswered transfer.
 struct UnderWay {
   Transfer::Kind kind = Transfer::Kind::store;
   Medium from = Medium::device;

@@ -29,8 +29,8 @@ class KvEventSource {
 
   /// Makes room for `new_pages` pages of one prompt and for an arena of `arena_pages`.
   void reserve(std::size_t new_pages, std::size_t arena_pages);
-  /// Computes what stored() will tell of `tokens`, whole pages after page `parent` of the arena, or at the start of a
-  /// prompt. Precondition: room for them.
+  /// Computes the digests that stored() will tell for `tokens`, whole pages after page `parent` of the arena, or at the
+  /// start of a prompt. Precondition: room for them.
   void prepare(std::optional<std::uint32_t> parent, std::span<const Token> tokens, const Namespace& name_space);
   /// The next `pages` of the prepared pages, which have these tokens, are in the arena from `first_page` on.
   void stored(std::uint32_t first_page, std::uint32_t pages, std::span<const Token> tokens,
@@ -45,7 +45,7 @@ class KvEventSource {
   std::optional<BlockHasher> hasher_;
   Table<BlockDigest> digests_;  ///< by page of the arena
   std::vector<BlockDigest> prepared_;
-  std::size_t told_ = 0;  ///< of what is prepared
+  std::size_t told_ = 0;  ///< of the prepared pages
   BlockDigest parent_;    ///< of the next prepared page
 };
 

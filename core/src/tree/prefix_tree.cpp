@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller may get wrong is checked here; the work is done by detail::RadixTree.
+// Arguments are checked here; the work is done by detail::RadixTree.
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include <stateport/core/model/error.hpp>
@@ -55,7 +55,7 @@ void check_request_tokens(std::int64_t tokens) {
   require(tokens >= 0 && tokens <= INT32_MAX, "request_tokens", tokens, "must be a number of tokens, or 0 for unknown");
 }
 
-/// What a LearningPolicy observes of the request.
+/// The facts about the request that a LearningPolicy observes.
 void check_told(const PromptFacts& prompt, double now_s) {
   check_hint(prompt.hint);
   const double looked_up_s = prompt.past.looked_up_s.value_or(0);

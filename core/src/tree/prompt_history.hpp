@@ -17,8 +17,8 @@
 
 namespace stateport::detail {
 
-/// What a LearningPolicy observes of the requests of one prefix tree: time, prompts that are looked up, prefixes that
-/// are kept. Names the positions of prompts, if the policy observes prompts. Requires nodes that keep their ends.
+/// Observations of a LearningPolicy about the requests of one prefix tree: time, prompts that are looked up, prefixes
+/// that are kept. Names the positions of prompts, if the policy observes prompts. Requires nodes that keep their ends.
 class PromptHistory {
  public:
   /// `nodes` and `policy` must outlive this.

@@ -9,7 +9,7 @@ namespace stateport::detail {
 
 namespace {
 
-/// What goes if `node` does: its state alone, or all of it.
+/// The part of `node` that is evicted: its state alone, or all of it.
 Victim victim_of(const RadixNodes& nodes, const SlotPool& pool, std::uint32_t node, bool whole) noexcept {
   Victim victim;
   victim.node = nodes.id(node);
@@ -61,7 +61,7 @@ void RadixTree::drop_state(std::uint32_t node, Freed& freed) {
 void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& result) {
   const RadixNode& entry = nodes_[node];
   const std::span<const KvIndex> kv = nodes_.kv(node);
-  // A victim has not been used for long: each eviction fetches what the next one touches.
+  // A victim has not been used for long: each eviction fetches the memory that the next one touches.
   if (nodes_.listed(node)) {
     nodes_.fetch_pages(entry.newer);
     prefetch(&nodes_[nodes_[entry.newer].newer]);

@@ -73,7 +73,7 @@ std::uint32_t RadixTree::add_pages(std::uint32_t parent, const PrefixInsert& pre
 }
 
 void RadixTree::adopt(std::uint32_t node, SlotId slot) noexcept {
-  // Whoever locked the node without a state holds this one (22).
+  // A lock on the node without a state holds this one (22).
   const std::int32_t locks = nodes_[node].state_locks();
   nodes_[node].slot = slot.value();
   pool_.set_owner(slot, static_cast<std::int32_t>(node));

@@ -16,7 +16,7 @@ bool same_page(const Token* a, const Token* b, std::int32_t page_size) noexcept 
   return std::memcmp(a, b, sizeof(Token) * static_cast<std::size_t>(page_size)) == 0;
 }
 
-/// Pages, of so many, that are the same from the first on.
+/// The number of leading pages, of `pages`, that are the same.
 std::uint32_t common_pages(const Token* a, const Token* b, std::uint32_t pages, std::int32_t page_size) noexcept {
   // memcmp tells that a block differs, not where: large blocks first, then pages inside the one that differs.
   constexpr std::uint32_t block_tokens = 2048;
@@ -106,7 +106,7 @@ void RadixNodes::look_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& 
     if (ahead.at(near) == none && nodes_[node].older != none) note(near, nodes_[node].older - unlisted);
     note(PathAhead::far(depth), nodes_[node].newer);
   }
-  // What was fetched some levels before is here by now: it tells where its pages are.
+  // The node that was fetched some levels before is here by now: it tells where its pages are.
   const std::uint32_t soon = ahead.at(depth + PathAhead::page_levels);
   if (soon == none) return;
   prefetch(arena_.tokens(nodes_[soon].first_page));

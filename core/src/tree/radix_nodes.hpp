@@ -23,8 +23,8 @@ namespace stateport::detail {
 /// Names the tree where an invariant does not hold.
 inline constexpr const char* structure = "PrefixTree";
 
-/// One cache line. A free node is linked through `parent` and has no pages. What an ancestor or the arena knows is not
-/// here: the length of the path and the hash of the first page.
+/// One cache line. A free node is linked through `parent` and has no pages. Facts that an ancestor or the arena has are
+/// not here: the length of the path and the hash of the first page.
 struct RadixNode {
   static constexpr std::int32_t no_slot = -1;
   static constexpr std::int32_t lost_slot = -2;  ///< had a state that was evicted
@@ -69,7 +69,7 @@ struct RadixWalk {
 };
 
 /// The shape of a prefix tree: nodes by index, the table that finds children, and the tokens and KV indices of all
-/// segments. It knows of slots only what a walk asks: whether a node has one, has none or had one.
+/// segments. Of slots it knows only whether a node has one, has none or had one.
 ///
 /// Nodes do not move once they are reserved. Not thread-safe.
 class RadixNodes {
@@ -92,7 +92,7 @@ class RadixNodes {
     return node.index < nodes_.size() && nodes_[node.index].generation == node.generation &&
            (nodes_[node.index].pages > 0 || node.is_root());
   }
-  /// Fetches what contains() looks at.
+  /// Fetches the memory that contains() reads.
   void fetch(NodeId node) const noexcept {
     if (node.index < nodes_.size()) prefetch(&nodes_[node.index]);
   }
@@ -122,7 +122,7 @@ class RadixNodes {
   /// Notes in `path` the nodes that it goes down.
   [[nodiscard]] RadixWalk walk(const Token* tokens, std::uint32_t pages, std::uint32_t name_space,
                                PathWalked& path) const noexcept;
-  /// On the way up a path: fetches what comes some levels later.
+  /// On the way up a path: fetches the node some levels later.
   void fetch_above(std::uint32_t depth, const PathWalked& path) const noexcept { prefetch(&nodes_[path.above(depth)]); }
   /// On the way up a path, so that the next walk has hints: `below` knows the nodes that were passed.
   void note_ahead(std::uint32_t node, std::uint32_t depth, PathAhead& below) noexcept {
@@ -147,11 +147,11 @@ class RadixNodes {
   /// Cuts `node` after `pages` pages; returns the new upper part, which has its locks and no state. Precondition: a
   /// node is at hand.
   std::uint32_t split(std::uint32_t node, std::uint32_t pages) noexcept;
-  /// What remove() needs to find a leaf in the table of children, fetched ahead.
+  /// The facts by which remove() finds a leaf in the table of children, fetched ahead.
   [[nodiscard]] std::uint32_t prepare_removal(std::uint32_t leaf) const noexcept;
   /// `prepared` is of prepare_removal().
   void remove(std::uint32_t leaf, std::uint32_t prepared) noexcept;
-  /// Fetches what prepare_removal() and remove() look at.
+  /// Fetches the memory that prepare_removal() and remove() read.
   void fetch_pages(std::uint32_t node) const noexcept;
   void clear() noexcept;
 

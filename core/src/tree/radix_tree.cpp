@@ -41,7 +41,7 @@ PrefixTreeOptions with_policy(PrefixTreeOptions options) {
 /// Moves the answer up to a node whose state is its own: a wrong state is never answered, whatever went wrong.
 void refuse_wrong_states(const RadixNodes& nodes, const SlotPool& pool, std::uint64_t layout_fingerprint,
                          RadixWalk& walk) noexcept {
-  // By the tag. What tokens a state is of was checked when the tree took it.
+  // By the tag. The tokens of a state were checked when the tree took it.
   const auto holds_state = [&] {
     if (nodes[walk.answer].slot < 0) return false;
     const StateTag& tag = pool.tag(SlotId{nodes[walk.answer].slot});

@@ -22,8 +22,8 @@
 namespace stateport::detail {
 
 /// The tree behind PrefixTree, which checks the arguments. It is composed of the nodes (RadixNodes), the order in which
-/// they are evicted (TreeVictims) and what a policy that learns observes (PromptHistory), and is the only one that
-/// knows all three. What it adds: the pool of slots, the clock of uses, locks, sizes, the owned KV indices, and events.
+/// they are evicted (TreeVictims) and the observations of a policy that learns (PromptHistory), and is the only one
+/// that knows all three. It adds the pool of slots, the clock of uses, locks, sizes, the owned KV indices, and events.
 class RadixTree {
  public:
   static constexpr std::uint32_t root = RadixNodes::root;
@@ -65,7 +65,7 @@ class RadixTree {
   void check_invariants() const;
 
  private:
-  /// Insert keeps at least so many nodes in reserve, for the splits of the lookups between two inserts.
+  /// Insert keeps at least this number of nodes in reserve, for the splits of the lookups between two inserts.
   static constexpr std::size_t spare_nodes = 256;
 
   /// Makes room for an insert of `pages` pages, `new_pages` of them new. Allocates nothing with
@@ -85,7 +85,7 @@ class RadixTree {
       at = entry.parent;
     } while (at != root);
   }
-  /// After the ticks of a path to a node below the root were raised. What lies above its end has children and is not
+  /// After the ticks of a path to a node below the root were raised. Nodes above its end have children and are not
   /// listed.
   void path_was_used(std::uint32_t end) noexcept {
     if (!TreeVictims::used_in_list(nodes_, end)) victims_.path_was_used(end);
@@ -116,7 +116,7 @@ class RadixTree {
   std::size_t nodes_max_;  ///< with the root; of a tree that knows its KV indices
   std::int64_t grid_ = 1;
   SlotPool pool_;
-  LearningPolicy* learning_;  ///< the policy, if it observes what happens
+  LearningPolicy* learning_;  ///< the policy, if it observes the tree
   RadixNodes nodes_;
   TreeVictims victims_;
   std::optional<PromptHistory> history_;  ///< if the policy learns
@@ -133,7 +133,7 @@ class RadixTree {
 /// The tag of the state after exactly `tokens`.
 [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space,
                                  const PrefixTreeOptions& options) noexcept;
-/// What RadixTree::match would answer, without a past; changes nothing.
+/// The answer of RadixTree::match, without a past; changes nothing.
 [[nodiscard]] PrefixMatch peek(RadixTree& tree, std::span<const Token> tokens, const Namespace& name_space);
 /// One line a node, indented by depth; parents come before children.
 [[nodiscard]] std::string pretty_print(std::span<const NodeInfo> nodes);

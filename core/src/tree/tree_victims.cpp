@@ -8,7 +8,7 @@
 namespace stateport::detail {
 namespace {
 
-/// How far up a leaf's chain is followed. What a chain saves per byte grows less and less with its length.
+/// How far up a leaf's chain is followed. The savings of a chain per byte grow less and less with its length.
 constexpr int chain_nodes_max = 256;
 /// How far up a state is looked for. Deeper chains without one are rare, and a victim must not cost their length.
 constexpr int fallback_nodes_max = 256;

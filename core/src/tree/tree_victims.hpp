@@ -15,12 +15,12 @@
 
 namespace stateport::detail {
 
-/// What a prefix tree evicts next: leaves, by node, and states, by slot, each in a VictimOrder.
+/// The next victims of a prefix tree: leaves, by node, and states, by slot, each in a VictimOrder.
 ///
-/// Every evictable leaf and every evictable state is a candidate. What is locked, and a node that got children, stays
-/// one until it comes up: it is dropped then, and offered again when it is eligible again. For a policy that ranks
-/// states, leaves with a state and states have the same key, and leaves without a state are kept apart: they go first.
-/// Of all other policies, states go least recently used first.
+/// Every evictable leaf and every evictable state is a candidate. A locked one, and a node that got children, stays one
+/// until it comes up: it is dropped then, and offered again when it is eligible again. For a policy that ranks states,
+/// leaves with a state and states have the same key, and leaves without a state are kept apart: they go first. Of all
+/// other policies, states go least recently used first.
 class TreeVictims {
  public:
   /// `slots` is the size of `pool`. All three must outlive this.
@@ -100,7 +100,7 @@ class TreeVictims {
   [[nodiscard]] std::optional<std::uint32_t> next_of_bytes();
   /// The nodes that go next, in order; each is named once. Answers how many.
   [[nodiscard]] std::size_t peek(VictimKind kind, std::span<std::uint32_t> out);
-  /// Tells a policy that learns what is evicted.
+  /// Reports an eviction to a policy that learns.
   void choose(std::uint32_t victim) const noexcept {
     if (learning_ != nullptr && !learning_->is_worthless(victim)) learning_->chosen(facts(victim));
   }

@@ -26,7 +26,7 @@ struct AlignStepKernel {
   AlignBatchView batch;
   AlignCounters* counters;
 
-  /// This team's share of what a group copies.
+  /// This team's share of the copies of a group.
   KOKKOS_FUNCTION void copy_group(const Team& team, const AlignGroupView& group, WorkList<SlotCopy>& list) const {
     const auto rows = static_cast<std::uint32_t>(batch.rows);
     for (std::uint32_t begin = 0; begin < rows; begin += listed_rows_max) {
@@ -44,8 +44,8 @@ struct AlignStepKernel {
     }
   }
 
-  /// True for the lanes of the team that finishes last. One lane fences for its team: what the others did lies before
-  /// the barrier, and what they do next behind the hand-over of `finished`.
+  /// True for the lanes of the team that finishes last. One lane fences for its team: the work of the others lies
+  /// before the barrier, and their next work behind the hand-over of `finished`.
   KOKKOS_FUNCTION bool finishes_last(const Team& team) const {
     team.team_barrier();
     bool last = false;
@@ -58,8 +58,8 @@ struct AlignStepKernel {
     return any_lane(team, last);
   }
 
-  /// What the forward left in the windows of all rows. Rows may name one block, so that counts are first forgotten and
-  /// then ordered.
+  /// Counts of the states that the forward left in the windows of all rows. Rows may name one block, so that counts are
+  /// first forgotten and then ordered.
   KOKKOS_FORCEINLINE_FUNCTION void record_forward(const Team& team, const AlignGroupView& group) const {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, batch.rows), [&](std::int32_t row) {
       for_each_forward_state(group, batch, row, decide_align_row(group, batch, row),

@@ -63,8 +63,8 @@ KOKKOS_INLINE_FUNCTION Tile parts_of(const Tile& tile, std::uint32_t first_part,
           .first_element = tile.first_element + first};
 }
 
-/// The elements of `tile` from one slot to another. `code`: what the route may need. Kernels without that code need
-/// fewer registers.
+/// The elements of `tile` from one slot to another. `code`: the code that the route may need. Kernels without that code
+/// need fewer registers.
 template <CopyCode code>
 KOKKOS_INLINE_FUNCTION void copy_elements_of(const Team& team, const TensorRoute& route, std::byte* dst,
                                              const std::byte* src, const Tile& tile) {

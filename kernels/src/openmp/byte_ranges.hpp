@@ -79,7 +79,7 @@ void for_each_thread(const Stream& stream, const char* label, std::uint64_t byte
   scope.check(label);
 }
 
-/// The rows of a range of a ds conv state. False, and nothing done, for what copy_shifted_conv does as well.
+/// The rows of a range of a ds conv state. False, and nothing done, for ranges that copy_shifted_conv copies as well.
 inline bool shift_rows(const TensorRoute& route, std::byte* dst, const std::byte* src, std::int32_t shift,
                        const ElementRange& range) {
   const auto element = static_cast<std::uint64_t>(route.element_bytes);

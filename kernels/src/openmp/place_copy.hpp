@@ -10,8 +10,8 @@
 
 namespace stateport::kernels {
 
-/// Elements [first, first + count) of a route with equal types, from place to place: run by run along what is inner in
-/// the destination, the tokens of a channel or the channels of a token. `bytes`: of an element.
+/// Elements [first, first + count) of a route with equal types, from place to place: run by run along the inner
+/// dimension of the destination, the tokens of a channel or the channels of a token. `bytes`: of an element.
 template <std::size_t bytes>
 void copy_places(const TensorRoute& route, std::byte* dst, const std::byte* src, std::uint32_t first,
                  std::uint32_t count) noexcept {
@@ -33,8 +33,7 @@ void copy_places(const TensorRoute& route, std::byte* dst, const std::byte* src,
     const std::uint32_t elements = std::min(run - at, left);
     std::byte* write = dst + outer * to.outer + at * to.inner;
     const std::byte* read = src + outer * from.outer + at * from.inner;
-    for (std::uint32_t i = 0; i < elements; ++i, write += to.inner, read += from.inner)
-      std::memcpy(write, read, bytes);
+    for (std::uint32_t i = 0; i < elements; ++i, write += to.inner, read += from.inner) std::memcpy(write, read, bytes);
     left -= elements;
   }
 }

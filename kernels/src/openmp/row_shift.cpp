@@ -40,7 +40,7 @@ void shift_short_rows(std::byte* dst, const std::byte* src, std::size_t bytes, s
   const std::size_t phase_step = step_bytes % row_bytes;
   std::size_t phase = 0;
   std::size_t at = 0;
-  // In place, a step reads ahead of what it writes, and later steps only behind that.
+  // In place, a step reads ahead of its writes, and later steps only behind them.
   for (; at + step_bytes + shift_bytes <= bytes; at += step_bytes) {
     const Words moved = load(src + at + shift_bytes);
     const Words old = load(dst + at);

@@ -6,11 +6,11 @@
 
 namespace stateport::kernels {
 
-/// The length from which ranges bypass the caches in a launch that writes `launch_bytes`. What a small launch writes is
-/// likely still there when the forward reads it, so that only long ranges gain. What a large one writes is gone, or
-/// evicts what the forward needs: only ranges of few cache lines are then left to memcpy. Measured with a last-level
-/// cache of 32 MiB (nontemporal_bench): copying and at once reading again breaks even at 4 to 8 MiB, the copy alone
-/// gains 1.2 to 1.4x at any size, and ranges of 1 KiB already gain.
+/// The length from which ranges bypass the caches in a launch that writes `launch_bytes`. Bytes of a small launch are
+/// likely still there when the forward reads them, so that only long ranges gain. Those of a large one are gone, or
+/// evict memory that the forward needs: only ranges of few cache lines are then left to memcpy. Measured with a
+/// last-level cache of 32 MiB (nontemporal_bench): copying and at once reading again breaks even at 4 to 8 MiB, the
+/// copy alone gains 1.2 to 1.4x at any size, and ranges of 1 KiB already gain.
 [[nodiscard]] constexpr std::size_t nontemporal_bytes_min(std::uint64_t launch_bytes) noexcept {
   constexpr std::uint64_t small_launch_bytes = std::uint64_t{4} << 20;
   return launch_bytes < small_launch_bytes ? std::size_t{128} << 10 : std::size_t{2} << 10;

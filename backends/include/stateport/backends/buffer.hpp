@@ -16,7 +16,7 @@ class Buffer {
  public:
   /// Empty: no memory, no resource, 0 bytes.
   Buffer() noexcept = default;
-  /// Uninitialised memory on the default stream, or on `stream`. Throws what MemoryResource::allocate throws.
+  /// Uninitialised memory on the default stream, or on `stream`. Throws as MemoryResource::allocate.
   Buffer(MemoryResource& resource, std::size_t bytes, std::size_t alignment = MemoryResource::default_alignment);
   Buffer(MemoryResource& resource, std::size_t bytes, std::size_t alignment, const Stream& stream);
   ~Buffer() { reset(); }

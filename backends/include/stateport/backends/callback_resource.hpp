@@ -17,7 +17,7 @@ class CallbackResource final : public MemoryResource {
     /// Takes it back. Must not throw.
     void (*deallocate)(void* memory, std::size_t bytes, std::size_t alignment, void* native_stream,
                        void* context) = nullptr;
-    void* context = nullptr;  ///< handed to both; what it points to must outlive the resource
+    void* context = nullptr;  ///< handed to both; its target must outlive the resource
     MemoryKind kind = MemoryKind::device;
   };
 
@@ -25,8 +25,8 @@ class CallbackResource final : public MemoryResource {
   explicit CallbackResource(const Callbacks& callbacks);
 
  private:
-  /// Throws OutOfMemory{bytes, 0} for nullptr. Gives back what cannot be used, and throws: BackendError for memory that
-  /// is not aligned as asked, InvalidArgument for device memory of another device than the one in use.
+  /// Throws OutOfMemory{bytes, 0} for nullptr. Gives memory back that it cannot use, and throws: BackendError if the
+  /// memory is not aligned as asked, InvalidArgument if it belongs to another device than the one in use.
   void* do_allocate(std::size_t bytes, std::size_t alignment, const Stream& stream) override;
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept override;
   MemoryKind do_kind() const noexcept override { return callbacks_.kind; }

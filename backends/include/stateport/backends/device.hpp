@@ -10,14 +10,14 @@ namespace stateport {
 
 /// One device that the build's backend can use. In an OpenMP build there is one: the host.
 struct DeviceInfo {
-  int id = 0;                    ///< what Runtime::Options::device_id takes
+  int id = 0;                    ///< the value for Runtime::Options::device_id
   std::string name;              ///< as the vendor spells it
   std::string architecture;      ///< "sm_90", "gfx942"; the processor's kind in an OpenMP build
   std::size_t memory_bytes = 0;  ///< the device's whole memory
   int compute_units = 0;         ///< multiprocessors, compute units, or hardware threads
 };
 
-/// What this library was built for. All texts live as long as the program.
+/// The backend that this library was built for. All texts live as long as the program.
 struct BackendInfo {
   std::string_view name;                  ///< "CUDA", "HIP" or "OpenMP"
   std::string_view kokkos_version;        ///< "5.2.2"

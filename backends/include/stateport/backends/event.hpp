@@ -9,8 +9,8 @@ namespace stateport {
 
 /// A point in the work of one stream, to order another stream or the host after it:
 ///
-///     event.record(producer);   // after what producer has enqueued so far
-///     event.wait(consumer);     // what consumer enqueues from now on runs after that point
+///     event.record(producer);   // after all work that producer has enqueued so far
+///     event.wait(consumer);     // work that consumer enqueues from now on runs after that point
 ///
 /// An event that was never recorded counts as reached. Recording again moves the point. Move-only; a moved-from event
 /// may only be destroyed or assigned to. Not thread-safe, other than query.
@@ -40,8 +40,8 @@ class Event {
   void* native_ = nullptr;
 };
 
-/// Work enqueued on `later` from now on runs after what `earlier` has enqueued so far. Makes one event; nothing when
-/// both are the same stream.
+/// Work enqueued on `later` from now on runs after all work that `earlier` has enqueued so far. Makes one event;
+/// nothing when both are the same stream.
 void order(const Stream& earlier, const Stream& later);
 
 }  // namespace stateport

@@ -17,8 +17,8 @@ enum class MemoryKind : std::uint8_t {
 };
 [[nodiscard]] std::string_view to_string(MemoryKind kind) noexcept;
 
-/// Gives and takes memory in the order of a stream: what `allocate` returns may be used by work that is enqueued on
-/// that stream from now on; what `deallocate` takes may still be in use by work enqueued on that stream so far. Use on
+/// Gives and takes memory in the order of a stream: memory from `allocate` may be used by work that is enqueued on that
+/// stream from now on; memory given to `deallocate` may still be in use by work enqueued on that stream so far. Use on
 /// another stream is ordered by the caller with an Event.
 ///
 /// Every resource of this library may be called from several threads at once (a CallbackResource as far as its
@@ -27,7 +27,7 @@ enum class MemoryKind : std::uint8_t {
 class MemoryResource {
  public:
   static constexpr std::size_t max_alignment = 4096;     ///< the largest alignment that can be asked for
-  static constexpr std::size_t default_alignment = 256;  ///< what kernels like: whole cache lines on every device
+  static constexpr std::size_t default_alignment = 256;  ///< whole cache lines on every device, for kernels
 
   virtual ~MemoryResource();
 
@@ -56,7 +56,7 @@ class MemoryResource {
   /// memory != nullptr and bytes > 0.
   virtual void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment, const Stream& stream) noexcept = 0;
   [[nodiscard]] virtual MemoryKind do_kind() const noexcept = 0;
-  /// Names what owns the memory: the resource itself, unless several objects share one owner (a heap, a device).
+  /// Names the owner of the memory: the resource itself, unless several objects share one owner (a heap, a device).
   [[nodiscard]] virtual const void* do_identity() const noexcept { return this; }
 };
 

@@ -8,9 +8,9 @@ namespace stateport {
 /// Starts the build's backend and keeps it usable. Make one before any Stream, device memory or kernel; several in one
 /// process, made and destroyed in any order and by any thread, are fine.
 ///
-/// An engine that runs Kokkos itself keeps it: then nothing is started, and nothing is finalized. What a Runtime has
-/// started is finalized once, when the program ends, because Kokkos cannot start twice in a process; finalize() does it
-/// earlier. A context that the engine made on the device (cudaSetDevice, PyTorch) is used as it is.
+/// An engine that runs Kokkos itself keeps it: then a Runtime neither starts nor finalizes it. A Kokkos that a Runtime
+/// has started is finalized once, when the program ends, because Kokkos cannot start twice in a process; finalize()
+/// does it earlier. A context that the engine made on the device (cudaSetDevice, PyTorch) is used as it is.
 class Runtime {
  public:
   static constexpr int any_device = -1;
@@ -18,7 +18,7 @@ class Runtime {
   struct Options {
     /// Index into devices(). any_device: the device in use, or the calling thread's current device.
     int device_id = any_device;
-    /// Host threads of an OpenMP build; 0: what OpenMP says (OMP_NUM_THREADS). Ignored when Kokkos runs already.
+    /// Host threads of an OpenMP build; 0: as many as OpenMP uses (OMP_NUM_THREADS). Ignored when Kokkos runs already.
     int host_threads = 0;
   };
 
@@ -39,7 +39,7 @@ class Runtime {
 
   /// Whether streams and kernels can be used now: a Runtime or the engine has started Kokkos.
   [[nodiscard]] static bool is_running() noexcept;
-  /// Finalizes what a Runtime has started (never what an engine has). No Runtime can be made after that. Throws
+  /// Finalizes Kokkos if a Runtime has started it, never if an engine has. No Runtime can be made after that. Throws
   /// InvalidState while a Runtime is alive.
   static void finalize();
 

@@ -26,10 +26,11 @@ class Stream {
   [[nodiscard]] static Stream create();
   /// The engine's own stream, which must live until forget_native is called for it or the runtime ends. nullptr is the
   /// vendor's default stream. Allocates only the first time that a native stream is seen, which must not be while it
-  /// captures a graph. Throws InvalidArgument for a stream of another device than the one in use, and for one other than
-  /// nullptr in an OpenMP build.
+  /// captures a graph. Throws InvalidArgument for a stream of another device than the one in use, and for one other
+  /// than nullptr in an OpenMP build.
   [[nodiscard]] static Stream from_native(void* native);
-  /// Drops what is kept for an engine's stream. Call it, with no Stream naming it in use, before destroying the stream.
+  /// Drops the resources that this library keeps for an engine's stream. Call it, with no Stream naming it in use,
+  /// before destroying the stream.
   static void forget_native(void* native) noexcept;
 
   // Copied even where it could be moved: a Stream always names a stream.

@@ -5,12 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What planning on the host (align_planner.h) and on the device (align.h) have in common. Plain data.
+/// Types that planning on the host (align_planner.h) and planning on the device (align.h) share. Plain data.
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/// What a block table of states keeps.
+/// Which states a block table keeps.
 typedef enum stateport_align_mode {
   STATEPORT_ALIGN_MODE_ALIGN = 0,  ///< the running window, and the state at each block boundary that a step reaches
   STATEPORT_ALIGN_MODE_NONE,       ///< the running window alone
@@ -23,7 +23,7 @@ typedef struct stateport_align_group {
   int32_t block_size_tokens;
   int32_t blocks;       ///< block ids are below
   int32_t conv_window;  ///< the shortest of the group's conv states; 0: it has none
-  /// stateport_align_planner_retention: one column per so many tokens is kept; 0: all; -1: named boundaries alone
+  /// stateport_align_planner_retention: distance of the kept columns in tokens; 0: all; -1: named boundaries alone
   int64_t retention_tokens;
 } stateport_align_group;
 

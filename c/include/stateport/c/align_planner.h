@@ -28,7 +28,7 @@ typedef struct stateport_block_table {
   int32_t columns;     ///< ids of a row
 } stateport_block_table;
 
-/// What one step plans.
+/// The plan of one step.
 typedef struct stateport_align_step {
   size_t size;
   int64_t copies;         ///< over all groups
@@ -47,7 +47,7 @@ typedef struct stateport_chunk_checkpoint {
 
 stateport_status stateport_align_planner_create(const stateport_align_options* options, stateport_align_planner** out);
 stateport_status stateport_align_planner_destroy(stateport_align_planner* planner);
-/// Starts requests (again), each with so many tokens. All, or none.
+/// Starts requests (again), each with computed[i] tokens. All, or none.
 stateport_status stateport_align_planner_add_requests(stateport_align_planner* planner, const int32_t* requests,
                                                       const int64_t* computed, size_t count);
 /// Finished, preempted or resumed ones. All, or none; one that is not remembered is harmless.
@@ -100,7 +100,7 @@ stateport_status stateport_align_planner_publish(stateport_align_planner* planne
 /// or they have a new owner. All, or none. Say so before a block is used again.
 stateport_status stateport_align_planner_wrote(stateport_align_planner* planner, int32_t group, const int32_t* blocks,
                                                const int64_t* tokens, size_t count);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_align_planner_check(stateport_align_planner* planner);
 
 #ifdef __cplusplus

@@ -6,16 +6,17 @@
 #include <stateport/c/status.h>
 #include <stateport/c/transfers.h>
 
-/// What a request cache keeps below the device: stateport::CacheTiers. The conventions are in stateport/c/core.h.
+/// The tiers below the device, as the mover of the bytes sees them: stateport::CacheTiers. The conventions are in
+/// stateport/c/core.h.
 ///
 ///     plan, insert or commit → take_transfers → carry out → enqueue the answer of plan, insert or commit
 ///     whenever some have ended, and all that was answered is enqueued → settle → take_transfers …
 ///
-/// Order. A store reads what a copy that is answered later may overwrite, and a load writes what a copy that was
-/// answered before may read or write. So transfers are taken after every plan, insert and commit, whether there are any
-/// or not, and enqueued before the answer of that call. The answer of a commit or an insert is enqueued before any
-/// later call but take_transfers (an end that answers copies is as a commit); what a plan answered (or a commit, as its
-/// `next`) before the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
+/// Order. A store reads a slot that a copy answered later may overwrite, and a load writes a slot that a copy answered
+/// earlier may read or write. So transfers are taken after every plan, insert and commit, whether there are any or not,
+/// and enqueued before the answer of that call. The answer of a commit or an insert is enqueued before any later call
+/// but take_transfers; an end that answers copies counts as a commit. A plan (and the `next` of a commit) is enqueued
+/// before the next start, unless it is cancelled. A settle that ends the last find of a request is as a start.
 ///
 /// stateport/c/state_tiers.h carries transfers out, and does all of this by two calls. An engine with storage of its
 /// own uses these here. Without stateport_request_cache_options.tiers all of them but tier_usage are refused with
@@ -41,16 +42,16 @@ stateport_status stateport_request_cache_settle(stateport_request_cache* cache,
 stateport_status stateport_request_cache_loading(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                                  uint8_t* loading);
 /// Names stores of all checkpoints and copies of all that is on the host, to files or, where there are none, to the
-/// remote tier; what is written stays where it is, too. Ends where there is no room or no place in the queue: once what
-/// was named has settled, another call goes on. All is written when a call names nothing and nothing is under way. What
-/// failed is named again: give up when nothing more is written (stateport_tier_usage).
+/// remote tier. The contents stay where they are, too. Ends where there is no room or no place in the queue: once these
+/// transfers have settled, another call goes on. All is written when a call names nothing and nothing is under way. A
+/// transfer that failed is named again: give up when nothing more is written (stateport_tier_usage).
 stateport_status stateport_request_cache_drain(stateport_request_cache* cache);
 /// The tier has these images, from before the cache was made, or from another one. attached: [count] 0: there is no
 /// number left for the image, or no room in the tier: it is to be removed, but for the remote tier. A state of several
-/// groups is there once all of its images were attached, one after the other, as a file tier lists them. What is there
-/// of one that is not whole when the next image is attached, or the next call ends, is dropped. Refused, which ends
-/// the call after `done` images: a medium that is no tier of this cache, tokens that are not whole blocks, a group that
-/// the cache does not have, KV with leading_blocks.
+/// groups is there once all of its images were attached, one after the other, as a file tier lists them. If the next
+/// image is attached or the next call ends before, the images of this state are dropped. Refused, which ends the call
+/// after `done` images: a medium that is no tier of this cache, tokens that are not whole blocks, a group that the
+/// cache does not have, KV with leading_blocks.
 stateport_status stateport_request_cache_attach(stateport_request_cache* cache, int32_t medium,
                                                 const stateport_image_key* images, size_t count, uint8_t* attached,
                                                 size_t* done);

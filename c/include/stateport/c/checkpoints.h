@@ -17,7 +17,7 @@ extern "C" {
 ///     plan (all rows) → device_arrays → forward → commit → copies enqueued → publish
 ///                                                   └──────── abandon ◄──┘
 ///
-/// Checkpoints are optional: what finds no slot is dropped and counted. Nothing is found by hash before publish.
+/// Checkpoints are optional: one that finds no slot is dropped and counted. Nothing is found by hash before publish.
 typedef struct stateport_checkpoint_planner stateport_checkpoint_planner;
 
 enum { STATEPORT_CHECKPOINTS_MAX = 3 };  ///< intermediate ones of a row
@@ -25,7 +25,7 @@ enum { STATEPORT_CHECKPOINTS_MAX = 3 };  ///< intermediate ones of a row
 typedef struct stateport_checkpoint_options {
   size_t size;
   int32_t block_size_tokens;    ///< 0: 256
-  int32_t alignment_tokens;     ///< the scan kernel can save a state every so many tokens of a chunk; 0: 128
+  int32_t alignment_tokens;     ///< distance in a chunk at which the scan kernel can save states; 0: 128
   int32_t max_rows;             ///< prefill rows of a step; 0: 1
   uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint
 } stateport_checkpoint_options;
@@ -47,8 +47,8 @@ typedef struct stateport_prefill_chunk {
   size_t prefix_count;
 } stateport_prefill_chunk;
 
-/// What one row will save: the state after offsets[i] tokens of the forward belongs to blocks[i], the state at the end
-/// of the prompt to end_block (or STATEPORT_NONE).
+/// The states that one row will save: the state after offsets[i] tokens of the forward belongs to blocks[i], the state
+/// at the end of the prompt to end_block (or STATEPORT_NONE).
 typedef struct stateport_planned_checkpoints {
   size_t size;
   int32_t count;
@@ -88,17 +88,17 @@ stateport_status stateport_checkpoint_planner_plan(stateport_checkpoint_planner*
                                                    stateport_planned_checkpoints* out, size_t* done);
 stateport_status stateport_checkpoint_planner_device_arrays(stateport_checkpoint_planner* planner, int32_t rows,
                                                             stateport_checkpoint_arrays* out);
-/// Gives slots to what is planned and lists the copies. Blocks without a hash get none. Refused while a commit is
-/// pending.
+/// Gives slots to the planned checkpoints and lists the copies. Blocks without a hash get none. Refused while a commit
+/// is pending.
 stateport_status stateport_checkpoint_planner_commit(stateport_checkpoint_planner* planner,
                                                      stateport_checkpoint_commit* out);
 /// The copies were enqueued: tags and hashes are set, the states can be found. Refused without a pending commit.
 stateport_status stateport_checkpoint_planner_publish(stateport_checkpoint_planner* planner);
 /// They were not: slots that hold nothing go back. Refused without a pending commit.
 stateport_status stateport_checkpoint_planner_abandon(stateport_checkpoint_planner* planner);
-/// Forgets what is planned. Refused while a commit is pending.
+/// Forgets the planned checkpoints. Refused while a commit is pending.
 stateport_status stateport_checkpoint_planner_clear(stateport_checkpoint_planner* planner);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_checkpoint_planner_check(stateport_checkpoint_planner* planner);
 
 /// Scratch slots that one step can need.

@@ -20,7 +20,7 @@ typedef struct stateport_slot_copy {
   int32_t recurrent_src_slot;  ///< usually src_slot
 } stateport_slot_copy;
 
-/// What a slot holds: the state after exactly token_count tokens of a prefix, in one memory layout.
+/// The content of a slot: the state after exactly token_count tokens of a prefix, in one memory layout.
 typedef struct stateport_tag {
   size_t size;
   int64_t token_count;  ///< -1: nothing
@@ -30,7 +30,7 @@ typedef struct stateport_tag {
 
 /// How the tag of a slot compares with the wanted one: the first member that differs.
 typedef enum stateport_tag_check {
-  STATEPORT_TAG_MATCH = 0,    ///< the slot holds exactly what is wanted
+  STATEPORT_TAG_MATCH = 0,    ///< the slot holds exactly the wanted state
   STATEPORT_TAG_EMPTY,        ///< it was never tagged
   STATEPORT_TAG_TOKEN_COUNT,  ///< the state is one after another number of tokens
   STATEPORT_TAG_PREFIX,       ///< the state is one after other tokens

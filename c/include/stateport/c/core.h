@@ -6,19 +6,19 @@
 /// or `pkg-config stateport-c-core`. <stateport.h> has the rest.
 ///
 /// Results. A function that can fail returns a stateport_status. When it is not STATEPORT_OK, nothing has changed,
-/// outputs are not written, and stateport_last_error() tells more. (Calls with an output `done` alone may have done a
-/// part of an array: so many elements.) No exception leaves a function.
+/// outputs are not written, and stateport_last_error() tells more. (Only a call with an output `done` may have done a
+/// part of an array: its first `done` elements.) No exception leaves a function.
 ///
 /// Handles (stateport_spec*, stateport_tree*, …) are made by `…_create` and ended by `…_destroy`. Their values are
 /// tickets, not addresses: null, a handle of another kind, one that was destroyed and any other number are answered
-/// with STATEPORT_INVALID_HANDLE. What an object needs lives on when the handle of that is destroyed: a store may go
+/// with STATEPORT_INVALID_HANDLE. An object that others need lives on when its handle is destroyed: a store may go
 /// before the copier made of it. `…_destroy` ignores null.
 ///
 /// Structs. Set `size` to sizeof of the struct; a zero in another member is its default unless it says otherwise. An
 /// older caller's smaller struct is completed with zeros; of a newer caller's larger one, the part that this library
-/// does not know must be zero. Outputs are written as far as `size` reaches, and zeroed behind what is known. Arrays of
-/// structs lie one `size` apart; of an array of outputs, the `size` of the first one counts for all.
-/// stateport_slot_copy alone has no size: kernels read it from device memory.
+/// does not know must be zero. Outputs are written as far as `size` reaches, and zeroed behind the members that this
+/// library knows. Arrays of structs lie one `size` apart; of an array of outputs, the `size` of the first one counts
+/// for all. stateport_slot_copy alone has no size: kernels read it from device memory.
 ///
 /// Arrays are a pointer and a count; a null pointer is fine with count 0. Text is UTF-8; keys are bytes with a count.
 /// Device pointers (bases of tensors, block tables, batches) are the caller's and cannot be checked.

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What a tree or a slot allocator evicts, and what a policy that learns may use: stateport::EvictionPolicy,
+/// What to evict from a tree or a slot allocator, and facts for a policy that learns: stateport::EvictionPolicy,
 /// stateport::ReuseHint. The conventions are in stateport/c/core.h, the rules in the C++ headers.
 #ifdef __cplusplus
 extern "C" {
@@ -13,7 +13,7 @@ extern "C" {
 
 /// Names and order are those of stateport::EvictionOrder.
 typedef enum stateport_eviction {
-  STATEPORT_EVICT_HIX = 0,  ///< learned from the requests, and from what the caller knows of them
+  STATEPORT_EVICT_HIX = 0,  ///< learned from the requests and from the caller's hints
   STATEPORT_EVICT_GDSF,
   STATEPORT_EVICT_LRU,
   STATEPORT_EVICT_LFU,
@@ -32,29 +32,29 @@ typedef struct stateport_eviction_options {
   int32_t samples;             ///< hix: candidates drawn in turn for a victim; 0: 24; -1: all are compared
   int64_t state_bytes;         ///< hix, gdsf, budgets: memory of a state; 0: 4,096 times that of a token's KV
   int64_t kv_bytes_per_token;  ///< hix, gdsf, budgets; 0 with state_bytes
-  /// hix, gdsf: what a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from * from).
-  /// From 0 to 1e100 each; both 0: tokens count, linear is 1.
+  /// hix, gdsf: the cost that a hit saves by the tokens [from, to): linear * (to - from) + quadratic * (to * to - from
+  /// * from). From 0 to 1e100 each; both 0: tokens count, linear is 1.
   double benefit_linear;
   double benefit_quadratic;
   uint64_t positions;  ///< hix: whose history is remembered, cached or not: 64 bytes each; 0: 16,384
 } stateport_eviction_options;
 
-/// What the caller knows of a prompt's future: hix then values the end of this prompt differently from others of its
-/// kind. No hint, or one of zeros, says nothing. Refused whatever the policy: a factor that is not positive (0 is 1)
-/// and a negative time.
+/// The caller's knowledge about a prompt's future: hix then values the end of this prompt differently from others of
+/// its kind. No hint, or one of zeros, says nothing. Refused whatever the policy: a factor that is not positive (0 is
+/// 1) and a negative time.
 ///
 /// The multipliers are of the rate of uses, at any age; together they are rounded to half octaves, within 1/16 and 16.
 typedef struct stateport_reuse_hint {
   size_t size;
-  int32_t last_turn;          ///< not 0: nobody is expected to continue the prompt: 1/8
+  int32_t last_turn;          ///< not 0: no continuation of the prompt is expected: 1/8
   int32_t tool_call_pending;  ///< not 0: it goes on as soon as a tool has answered: 4
-  double factor;              ///< for what else is known; 0: 1
-  double expected_idle_s;     ///< no use before so many seconds have passed; afterwards the hint says nothing
-  /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, nobody returns
-  /// to this end: 1/8 from then on.
+  double factor;              ///< for other knowledge; 0: 1
+  double expected_idle_s;     ///< no use is expected before this time has passed; afterwards the hint says nothing
+  /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, no prompt is
+  /// expected to return to this end: 1/8 from then on.
   uint64_t session;
-  /// In (0, 1): how likely a later prompt goes on from this one; 0: not told. What that is worth is learned from what
-  /// became of prompts told of alike.
+  /// In (0, 1): how likely a later prompt goes on from this one; 0: not given. The weight of such a value is learned
+  /// from earlier prompts with a like value.
   double continues;
 } stateport_reuse_hint;
 

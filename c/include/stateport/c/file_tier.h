@@ -7,7 +7,7 @@
 #include <stateport/c/transfers.h>
 
 /// Images in files, from and to memory of the host that an engine has already: stateport::FileTier. No stream, no
-/// runtime. What lies on the device goes by stateport/c/state_tiers.h, whose files are the same.
+/// runtime. Contents of the device go through stateport/c/state_tiers.h, whose files are the same.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -26,9 +26,9 @@ typedef struct stateport_file_tier_options {
   uint64_t file_bytes;        ///< for images
   uint64_t free_floor_bytes;  ///< writes that would leave the file system less are answered STATEPORT_TRANSFER_NO_ROOM
   uint64_t queue_bytes;       ///< of images whose write was not answered yet, and as much for reads; 0: 256 MiB
-  stateport_spec* const* states;  ///< [state_count] of what images of states hold, a spec for each group of layers
+  stateport_spec* const* states;  ///< [state_count] the contents of images of states, a spec for each group of layers
   size_t state_count;
-  stateport_spec* kv;  ///< of what the image of a KV block holds; null: no KV
+  stateport_spec* kv;  ///< the content of the image of a KV block; null: no KV
   const void* model;   ///< as in stateport_state_tiers_options. Must not be empty
   size_t model_bytes;
   int32_t layer_begin;
@@ -47,7 +47,7 @@ typedef struct stateport_file_tier_info {
   uint64_t file_bytes;         ///< of files, and of writes under way
   uint64_t write_queue_bytes;  ///< of requests that are not answered
   uint64_t read_queue_bytes;
-  uint64_t found_images;  ///< these six: what opening the folder found, as in stateport_state_tiers_info
+  uint64_t found_images;  ///< these six: found when the folder was opened, as in stateport_state_tiers_info
   uint64_t foreign_files;
   uint64_t foreign_images;
   uint64_t damaged_files;
@@ -62,7 +62,7 @@ typedef struct stateport_file_tier_info {
   uint64_t unscrubbed;  ///< how often bytes were given back that `scrub` means and that could not be overwritten
 } stateport_file_tier_info;
 
-/// What the image of a state of one group, or of a KV block, has. A header comes first; section i, at a multiple of
+/// The layout of the image of a state of one group, or of a KV block. A header comes first; section i, at a multiple of
 /// 4 KiB, has the bytes of tensor i of the spec without gaps.
 typedef struct stateport_image_layout {
   size_t size;
@@ -105,7 +105,7 @@ stateport_status stateport_file_tier_remove(stateport_file_tier* tier, const sta
 /// are.
 stateport_status stateport_file_tier_keys(stateport_file_tier* tier, stateport_image_key* out, size_t capacity,
                                           size_t* count);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_file_tier_check(stateport_file_tier* tier);
 
 #ifdef __cplusplus

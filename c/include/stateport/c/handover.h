@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/// A rank, and what it holds of the model. 20 bytes for ever.
+/// A rank, and the part of the model that it holds. 20 bytes for ever.
 typedef struct stateport_rank {
   int32_t global_rank;
   stateport_shard shard;
@@ -31,7 +31,7 @@ typedef struct stateport_handover_range {
   uint64_t bytes;
 } stateport_handover_range;
 
-/// What is handed over; equal on all ranks.
+/// The states and KV that are handed over; equal on all ranks.
 typedef struct stateport_handover_options {
   size_t size;
   const void* model;  ///< names the model: weights, revision, whatever makes states of two models differ
@@ -78,7 +78,7 @@ stateport_status stateport_handover_end_pack(stateport_handover_end* end, void* 
 /// Writes headers with checksums, once the copy is done.
 stateport_status stateport_handover_end_seal(stateport_handover_end* end, int32_t place,
                                              const stateport_image_key* key);
-/// status: STATEPORT_TRANSFER_DONE if what came is the whole and undamaged state that `key` names, else
+/// status: STATEPORT_TRANSFER_DONE if the objects are the whole and undamaged state that `key` names, else
 /// STATEPORT_TRANSFER_DAMAGED, …_FOREIGN_LAYOUT or …_WRONG_POSITION. Reads every byte.
 stateport_status stateport_handover_end_check(stateport_handover_end* end, int32_t place,
                                               const stateport_image_key* key, int32_t* status);

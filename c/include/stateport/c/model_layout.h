@@ -14,8 +14,8 @@ extern "C" {
 /// The state of a whole model, or of one group of its layers, and how ranks share it. Immutable.
 typedef struct stateport_model_layout stateport_model_layout;
 
-/// Part of a model's state: of the layers [layer_begin, layer_end), what rank `head_group` of a tensor-parallel group
-/// of `head_groups` ranks holds. All zero: the whole. 16 bytes for ever.
+/// Part of a model's state: the part of the layers [layer_begin, layer_end) that rank `head_group` of a tensor-parallel
+/// group of `head_groups` ranks holds. All zero: the whole. 16 bytes for ever.
 typedef struct stateport_shard {
   int32_t layer_begin;
   int32_t layer_end;
@@ -50,7 +50,7 @@ stateport_status stateport_model_layout_find(const char* model, const stateport_
 stateport_status stateport_model_layout_destroy(stateport_model_layout* layout);
 /// Identifies kinds, shapes, layers and splits of the whole model: equal for every rank, element type and memory order.
 stateport_status stateport_model_layout_fingerprint(stateport_model_layout* layout, uint64_t* out);
-/// What a rank's state consists of.
+/// The tensors of a rank's state.
 stateport_status stateport_model_layout_spec(stateport_model_layout* layout, const stateport_shard* shard,
                                              stateport_spec** out);
 

@@ -18,7 +18,7 @@ typedef struct stateport_tree stateport_tree;
 /// A pin on a path of a tree and the state at its end.
 typedef struct stateport_tree_lock stateport_tree_lock;
 
-/// What a tree would give up, or gives up now. Arrays belong to the tree and stay until it changes.
+/// Contents that a tree would evict, or evicts now. Arrays belong to the tree and stay until it changes.
 typedef struct stateport_victim {
   size_t size;
   uint64_t node;
@@ -44,7 +44,7 @@ typedef struct stateport_tree_options {
   int64_t kv_bytes_per_token;   ///< hix, gdsf; 0 with state_bytes
   /// Used instead of `eviction`, `state_bytes` and `kv_bytes_per_token` if given.
   const stateport_eviction_options* eviction_options;
-  /// hix: history is kept of positions so many tokens apart (rounded up to whole pages), and of nothing shorter; 0: 64
+  /// hix: distance of the positions whose history is kept, in tokens (rounded up to whole pages); 0: 64
   int32_t position_tokens;
   /// Null, or called for every state or node that is about to leave the tree: by evict, evict_demand, drop_state,
   /// match_with_live_slot, and by inserts that max_states_per_path limits; not by reset. `victim` and its arrays stay
@@ -74,7 +74,7 @@ typedef struct stateport_match {
   int32_t live_slot;           ///< where to copy it, if asked for
   int32_t lost;                ///< stateport_lost_hit: why not all of walked_tokens is usable
   uint64_t prefix[2];          ///< of the slot's tag
-  uint64_t past[2];            ///< what hix knew of the prompt, for the inserts of the request; zeros: nothing
+  uint64_t past[2];            ///< hix's knowledge of the prompt, for the inserts of the request; zeros: none
   uint64_t kv_node;            ///< the deepest node that ends within walked_tokens; 0: the root
 } stateport_match;
 
@@ -88,7 +88,7 @@ typedef struct stateport_insert {
   int32_t slot;  ///< checkpoint to donate, tagged with the whole pages of `tokens`, or STATEPORT_NONE; 0 is a slot
   int32_t priority;
   int32_t chunked;  ///< not 0: a chunk of a prompt, which counts as no use
-  // What hix may use of the request; zeros: unknown. Impossible values are refused, such as a time after now.
+  // Facts about the request for hix; zeros: unknown. Impossible values are refused, such as a time after now.
   uint64_t past[2];                  ///< of its match; zeros: a new prompt, whose age counts from now
   const stateport_reuse_hint* hint;  ///< about its end
   int64_t request_tokens;            ///< expected length of the request; 0: it ends here, unless chunked
@@ -111,7 +111,7 @@ typedef struct stateport_lookup {
   int32_t again;                          ///< not 0: of a request that was looked up before
 } stateport_lookup;
 
-/// What is to be freed: counts of separate pools, or bytes of one memory that holds KV and states.
+/// How much to free: counts of separate pools, or bytes of one memory that holds KV and states.
 typedef struct stateport_evict_demand {
   size_t size;
   int64_t tokens;
@@ -119,7 +119,7 @@ typedef struct stateport_evict_demand {
   int64_t bytes;  ///< by `state_bytes` and `kv_bytes_per_token` of the tree's options
 } stateport_evict_demand;
 
-/// What was freed, whichever demand freed it.
+/// All that was freed, whichever demand freed it.
 typedef struct stateport_evict_result {
   size_t size;
   int64_t tokens;
@@ -166,7 +166,7 @@ stateport_status stateport_tree_match_again(stateport_tree* tree, const int32_t*
 /// none. out: [count].
 stateport_status stateport_tree_match_many(stateport_tree* tree, const stateport_lookup* lookups, size_t count,
                                            stateport_match* out);
-/// How the slot of a match compares with what it held then: it matches while the match is locked.
+/// How the slot of a match compares with its content then: it matches while the match is locked.
 stateport_status stateport_tree_check_restore(stateport_tree* tree, const stateport_match* match, int32_t* check);
 /// Keeps a prefix.
 stateport_status stateport_tree_insert(stateport_tree* tree, const stateport_insert* prefix,
@@ -178,14 +178,14 @@ stateport_status stateport_tree_insert_many(stateport_tree* tree, const statepor
 /// Makes the paths to these nodes, and their states, the ones used last, as matches that answer them would, in this
 /// order: all, or none. Refuses a node that has been evicted. hix does not hear of it.
 stateport_status stateport_tree_touch(stateport_tree* tree, const uint64_t* nodes, size_t count);
-/// Frees at least what is asked for, or all that is not locked; what was freed into the outputs (or null). If memory for
-/// the list of freed KV runs out, less is freed; STATEPORT_OUT_OF_MEMORY if that is nothing.
+/// Frees at least as much as asked for, or all that is not locked. Writes what was freed to the outputs (or null). If
+/// memory for the list of freed KV runs out, less is freed; STATEPORT_OUT_OF_MEMORY if that is nothing.
 stateport_status stateport_tree_evict(stateport_tree* tree, int64_t tokens, int64_t states, int64_t* tokens_freed,
                                       int64_t* states_freed);
 /// The same, also by bytes: of leaves and states, those that the policy gives up first, until the bytes suffice.
 stateport_status stateport_tree_evict_demand(stateport_tree* tree, const stateport_evict_demand* demand,
                                              stateport_evict_result* out);
-/// What it would give up next for one kind of demand (stateport_victim_kind), in order: at most `capacity`; their
+/// The next victims of the tree for one kind of demand (stateport_victim_kind), in order: at most `capacity`; their
 /// number into `count`. Nothing changes.
 stateport_status stateport_tree_peek_victims(stateport_tree* tree, int32_t kind, stateport_victim* out, size_t capacity,
                                              size_t* count);
@@ -215,7 +215,7 @@ stateport_status stateport_tree_tag_slot(stateport_tree* tree, int32_t slot, con
                                          const stateport_namespace* name_space);
 /// Forgets everything: slots of the tree are free, locks hold nothing.
 stateport_status stateport_tree_reset(stateport_tree* tree);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_tree_check(stateport_tree* tree);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@ extern "C" {
 /// Every request that is accepted is answered by poll exactly once, in any order. No call waits for the network but
 /// those that make and destroy a store.
 typedef struct stateport_remote_store stateport_remote_store;
-/// What the in-process stores that are made of it share.
+/// The objects that in-process stores share.
 typedef struct stateport_remote_objects stateport_remote_objects;
 
 /// A part of an object in memory of the host. 16 bytes for ever.
@@ -58,8 +58,8 @@ typedef struct stateport_remote_limits {
 /// A server of Valkey or Redis. Where the library was built with hiredis; TLS, with hiredis_ssl.
 typedef struct stateport_valkey_options {
   size_t size;
-  /// "valkey://[[user]:password@]host[:port][/database]"; with TLS "valkeys://…". Null: what follows alone. What
-  /// follows and is set goes before it.
+  /// "valkey://[[user]:password@]host[:port][/database]"; with TLS "valkeys://…". Null: the members below count alone.
+  /// A member below that is set replaces its part of the URL.
   const char* url;
   const char* host;  ///< null: 127.0.0.1
   int32_t port;      ///< 0: 6379
@@ -75,8 +75,8 @@ typedef struct stateport_valkey_options {
   const char* server_name;   ///< that the certificate must be of; null: host
   double connect_timeout_s;  ///< 0: 5
   double silence_timeout_s;  ///< without a byte from or to the server; 0: 10
-  uint64_t piece_bytes;      ///< larger objects are cut into values of so many bytes; 0: 4 MiB
-  double lifetime_s;         ///< the server forgets an object so long after its put; 0: never by age
+  uint64_t piece_bytes;      ///< larger objects are cut into values of this size; 0: 4 MiB
+  double lifetime_s;         ///< the server forgets an object this long after its put; 0: never by age
   const char* prefix;        ///< of all names on the server; null: "stateport"
   uint64_t queue_bytes;      ///< these two as in stateport_remote_limits
   uint64_t queue_requests;
@@ -98,10 +98,10 @@ typedef struct stateport_mooncake_options {
   uint64_t queue_requests;
 } stateport_mooncake_options;
 
-/// A client of any store, in any language: functions that do what those below with their names do. Arguments were
-/// checked, and are valid during the call alone; batches are not empty. put, get, exists and remove answer not 0 if
-/// they accept the batch, and 0 if a queue is full. Calls come from any thread, one at a time. In a call the handle of
-/// the store itself is refused with STATEPORT_INVALID_STATE.
+/// A client of any store, in any language: functions with the tasks of the functions below of the same names. Arguments
+/// were checked, and are valid during the call alone; batches are not empty. put, get, exists and remove answer not 0
+/// if they accept the batch, and 0 if a queue is full. Calls come from any thread, one at a time. In a call the handle
+/// of the store itself is refused with STATEPORT_INVALID_STATE.
 typedef struct stateport_remote_callbacks {
   size_t size;
   void* context;
@@ -150,8 +150,8 @@ stateport_status stateport_remote_store_mooncake(const stateport_mooncake_option
                                                  stateport_remote_store** out);
 stateport_status stateport_remote_store_callbacks(const stateport_remote_callbacks* callbacks,
                                                   stateport_remote_store** out);
-/// Gives up what was not answered. Its memory is not touched any more when this returns, unless something else still
-/// uses the store.
+/// Gives up requests without an answer. Their memory is not touched any more when this returns, unless something else
+/// still uses the store.
 stateport_status stateport_remote_store_destroy(stateport_remote_store* store);
 
 /// Makes memory known to the store, for the network's hardware.

@@ -67,8 +67,8 @@ typedef struct stateport_request_cache_options {
   uint64_t layout_fingerprint;
   int32_t unchecked_layout;  ///< not 0: restores do not compare memory layouts
   int32_t checkpoints;       ///< slots, tree: states that can be kept beside those of running requests
-  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: every token; -1: only
-  /// at its end.
+  /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
+  /// token; -1: only at its end.
   int32_t scan_alignment_tokens;
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   int64_t decode_checkpoint_tokens;
@@ -77,22 +77,22 @@ typedef struct stateport_request_cache_options {
   const stateport_eviction_options* eviction;  ///< of states, and of leaves of the tree; null: LRU. align: no hix, gdsf
   int32_t fast_hash;                           ///< not 0: xxh3_128, see hash_seed; 0: sha256
   int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
-  /// Not 0: keep events for stateport_request_cache_take_events. If nobody takes them the oldest are lost, and their
-  /// numbers have a gap.
+  /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
+  /// first, and the numbers have a gap.
   int32_t events;
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;
   int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
-  int32_t position_tokens;  ///< tree, hix: the history of positions so many tokens apart is kept; 0: 64
-  /// Slots, tree: > 0: what cached KV and checkpoints may take together whenever a request ends, by state_bytes and
-  /// kv_bytes_per_token of `eviction`, which must name both. What running requests hold counts and stays. A tree
-  /// may exceed it by the KV of the request that just ended and its last state, unless hix decides.
+  int32_t position_tokens;  ///< tree, hix: distance of the positions whose history is kept, in tokens; 0: 64
+  /// Slots, tree: > 0: the bytes that cached KV and checkpoints may take together whenever a request ends, by
+  /// state_bytes and kv_bytes_per_token of `eviction`, which must name both. Memory of running requests counts and
+  /// stays. A tree may exceed it by the KV of the request that just ended and its last state, unless hix decides.
   int64_t budget_bytes;
-  /// Tree, with a placement other than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
-  /// beyond j, as long as there is a free slot and room in the budget. The first to go.
+  /// Tree, with a placement other than passes: > 0: also at multiples of this number of tokens (whole blocks) beyond j,
+  /// as long as there is a free slot and room in the budget. These checkpoints are evicted first.
   int64_t spare_checkpoint_tokens;
-  const stateport_tier_options* tiers;  ///< what lies below the device; null: nothing. See stateport/c/cache_tiers.h
+  const stateport_tier_options* tiers;  ///< the tiers below the device; null: none. See stateport/c/cache_tiers.h
   /// Slots, tree: not 0: checkpoints lie in a store of their own, for example of a stateport_spec_quantised, with
   /// layout_fingerprint and the state_bytes of `eviction` of that store. Slots of running requests are [0,
   /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
@@ -103,12 +103,12 @@ typedef struct stateport_request_cache_options {
   /// one is for a single tenant. No error, event or statistic tells it.
   uint64_t hash_seed;
   /// Not 0: plans name memory that changes tenant (stateport_namespace.salt), to be set to zero before the copies and
-  /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. What the engine leaves out is not scrubbed. For
-  /// tiers see stateport_state_tiers_options.scrub.
+  /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
+  /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
   int32_t scrub;
 } stateport_request_cache_options;
 
-/// What the engine must have, and how many requests run.
+/// Sizes that the engine must provide, and how many requests run.
 typedef struct stateport_request_cache_info {
   size_t size;
   size_t groups;               ///< of layers: of align those of the options, else one
@@ -127,8 +127,8 @@ stateport_status stateport_request_cache_state_slots(stateport_request_cache* ca
 /// The same of the store of checkpoints; with separate_checkpoints it is another one.
 stateport_status stateport_request_cache_checkpoint_slots(stateport_request_cache* cache, size_t group, int32_t* out);
 
-/// Looks prompts up in order and takes what each needs to run. out: [count]. The first one that is refused, or for
-/// which there is no room (STATEPORT_NO_CAPACITY: nothing was taken for it), ends the call: those before it have
+/// Looks prompts up in order and takes the memory that each needs to run. out: [count]. The first one that is refused,
+/// or for which there is no room (STATEPORT_NO_CAPACITY: nothing was taken for it), ends the call: those before it have
 /// started, and `done` says how many.
 stateport_status stateport_request_cache_start(stateport_request_cache* cache, const stateport_prompt* prompts,
                                                size_t count, stateport_started_request* out, size_t* done);
@@ -163,10 +163,10 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (align: of
 /// every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
 /// all tokens of the prompt the request can only end. Some of the KV may be cached already. Slots: its blocks are named
-/// again, and must get the same content. Tree, align: the request reads the cached KV, and nobody reads the engine's
-/// copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the same. Refused: tokens
-/// that are computed already or beyond the prompt, a request that waits for a tier, and with STATEPORT_INVALID_STATE a
-/// call while a pass is outstanding.
+/// again, and must get the same content. Tree, align: the request reads the cached KV, and no request reads the
+/// engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the same.
+/// Refused: tokens that are computed already or beyond the prompt, a request that waits for a tier, and with
+/// STATEPORT_INVALID_STATE a call while a pass is outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 
@@ -202,7 +202,7 @@ stateport_status stateport_request_cache_prometheus(stateport_request_cache* cac
 /// Moves the oldest events, at most `capacity`, into `out`, and their number into `count`.
 stateport_status stateport_request_cache_take_events(stateport_request_cache* cache, stateport_cache_event* out,
                                                      size_t capacity, size_t* count);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_request_cache_check(stateport_request_cache* cache);
 
 #ifdef __cplusplus

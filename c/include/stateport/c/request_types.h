@@ -9,14 +9,14 @@
 #include <stateport/c/statistics.h>
 #include <stateport/c/transfers.h>
 
-/// What goes into a stateport_request_cache and what comes out of it: request_types.hpp in C++. Plain data.
+/// Inputs and outputs of a stateport_request_cache: request_types.hpp in C++. Plain data.
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/// How far a start looks for what a prompt can reuse.
+/// How far a start looks for states and KV that a prompt can reuse.
 typedef enum stateport_prompt_search {
-  STATEPORT_SEARCH_EVERYWHERE = 0,  ///< on the device and below, and the remote tier is asked what else it has
+  STATEPORT_SEARCH_EVERYWHERE = 0,  ///< on the device and below, and the remote tier is asked for more
   STATEPORT_SEARCH_KNOWN,           ///< the remote tier is not asked
   STATEPORT_SEARCH_DEVICE           ///< nothing is loaded: the request can run at once
 } stateport_prompt_search;
@@ -41,9 +41,10 @@ typedef struct stateport_started_request {
   int32_t lost;           ///< stateport_lost_hit: why not more is reused
   int64_t reused_tokens;  ///< the first pass begins here; less than the prompt
   int64_t lost_tokens;    ///< whose KV is cached beyond reused_tokens, and which are computed again
-  /// More is on its way from a tier: the first pass begins behind so many tokens. 0: nothing is, or with load_medium
-  /// STATEPORT_MEDIUM_REMOTE, that tier is being asked what it has, which is loaded then. Until that has ended
-  /// (stateport_request_cache_loading) no pass can run the request. What does not arrive is computed.
+  /// More is on its way from a tier: the first pass begins behind this number of tokens. 0: nothing is. With
+  /// load_medium STATEPORT_MEDIUM_REMOTE it is 0 while that tier is asked for contents, which are then loaded. Until
+  /// the load has ended (stateport_request_cache_loading) no pass can run the request. The engine computes the tokens
+  /// that do not arrive.
   int64_t load_tokens;
   int64_t load_bytes;  ///< to load from tiers: KV that the engine keeps is not counted
   /// stateport_medium: the slowest tier that something is loaded from; elsewhere: only KV that the engine keeps is;
@@ -69,7 +70,7 @@ typedef struct stateport_state_save {
   int32_t in_scratch;  ///< not 0: `slot` is one of the engine's scratch states, else one of the store
 } stateport_state_save;
 
-/// What a pass needs in one group of layers. Arrays [rows] are in the order of the batch.
+/// The plan of a pass for one group of layers. Arrays [rows] are in the order of the batch.
 ///
 /// A row reads the conv window [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot;
 /// STATEPORT_NONE: it begins with the empty state. It writes the state at its end to write_slot. With drafts:
@@ -132,7 +133,7 @@ typedef struct stateport_step_commit {
   int32_t kept_slot;
 } stateport_step_commit;
 
-/// What must be enqueued after a pass, for one group of layers.
+/// Work to enqueue after a pass, for one group of layers.
 typedef struct stateport_group_commit {
   size_t size;
   const stateport_step_commit* steps;  ///< at most one a row, ascending
@@ -177,9 +178,9 @@ typedef struct stateport_hit_places {
 
 /// Why a request ends.
 typedef enum stateport_request_end {
-  STATEPORT_FINISHED = 0,  ///< complete: what is computed is kept where there is a state for it
+  STATEPORT_FINISHED = 0,  ///< complete: the computed prefix is kept up to its last state
   STATEPORT_PREEMPTED,     ///< the same; it will start again
-  STATEPORT_ABORTED        ///< nothing more is kept than what was published
+  STATEPORT_ABORTED        ///< no more is kept than was published
 } stateport_request_end;
 
 typedef enum stateport_event_kind {
@@ -188,7 +189,7 @@ typedef enum stateport_event_kind {
   STATEPORT_EVENT_CLEARED      ///< nothing can be found any more; other members have no meaning
 } stateport_event_kind;
 
-/// What a router must hear to know what a cache holds.
+/// A change of the contents of a cache, for routers.
 typedef struct stateport_cache_event {
   size_t size;
   uint64_t sequence;   ///< counts up by one from 1

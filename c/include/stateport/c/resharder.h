@@ -24,8 +24,8 @@ typedef struct stateport_shard_store {
 /// types and conv layouts are converted on the way.
 typedef struct stateport_resharder stateport_resharder;
 
-/// Refused: stores that do not hold what their shards say, a piece that no source holds, types that cannot be
-/// converted, blocks of int8 that would have to be cut.
+/// Refused: stores that do not fit their shards, a piece that no source holds, types that cannot be converted, blocks
+/// of int8 that would have to be cut.
 stateport_status stateport_resharder_create(stateport_model_layout* layout, const stateport_shard_store* sources,
                                             size_t source_count, const stateport_shard_store* destinations,
                                             size_t destination_count, stateport_resharder** out);

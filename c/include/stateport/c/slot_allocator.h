@@ -30,7 +30,7 @@ typedef struct stateport_slot_victim {
   int64_t token_count;  ///< of the slot's tag; -1: it was never tagged
   uint64_t prefix[2];
   uint64_t layout_fingerprint;
-  int64_t hash;  ///< what the state was registered with; not positive if it was not
+  int64_t hash;  ///< by which the state was registered; not positive if it was not
 } stateport_slot_victim;
 
 typedef struct stateport_slot_allocator_options {
@@ -41,9 +41,9 @@ typedef struct stateport_slot_allocator_options {
   /// Which states are evicted. Null: the least recently used. An order whose keys shrink with each use (mru) is
   /// refused.
   const stateport_eviction_options* eviction;
-  /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine tells what
-  /// happens to them, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that
-  /// it evicted is written again. allocate_blocks is refused, and a `policy` other than 0.
+  /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine reports
+  /// changes, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that it
+  /// evicted is written again. allocate_blocks is refused, and a `policy` other than 0.
   int32_t external_blocks;
   /// Null, or called for every victim of a call, in order of eviction, before its slot is free or given to another
   /// block. A copy that it enqueues on the stream that writes the slot later still reads the state. The slot cannot be
@@ -127,7 +127,7 @@ stateport_status stateport_slot_allocator_peek_victims(stateport_slot_allocator*
                                                        size_t capacity, size_t* count);
 /// STATEPORT_NONE if the block has none.
 stateport_status stateport_slot_allocator_slot_of(stateport_slot_allocator* allocator, int32_t block, int32_t* slot);
-/// Says what the slot of a block holds, once the copy into it was enqueued.
+/// Tells the content of a block's slot, once the copy into it was enqueued.
 stateport_status stateport_slot_allocator_set_tag(stateport_slot_allocator* allocator, int32_t block,
                                                   const stateport_tag* tag);
 /// Makes states findable; hashes <= 0 are skipped. Tag them first.
@@ -152,7 +152,7 @@ stateport_status stateport_slot_allocator_invalidate(stateport_slot_allocator* a
 /// Forbids eviction while a copy is in flight. Every pin needs an unpin of the slot.
 stateport_status stateport_slot_allocator_pin(stateport_slot_allocator* allocator, int32_t block, int32_t* slot);
 stateport_status stateport_slot_allocator_unpin(stateport_slot_allocator* allocator, int32_t slot);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_slot_allocator_check(stateport_slot_allocator* allocator);
 
 #ifdef __cplusplus

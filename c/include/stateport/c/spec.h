@@ -4,8 +4,7 @@
 
 #include <stateport/c/status.h>
 
-/// What one state consists of: stateport::StateSpec and the catalogue. The conventions are in
-/// stateport/c/core.h.
+/// The tensors of one state: stateport::StateSpec and the catalogue. The conventions are in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -9,20 +9,20 @@
 #include <stateport/c/store.h>
 #include <stateport/c/transfers.h>
 
-/// Images below the device, in host memory, in files and in a store that machines share, and what moves them:
+/// Images below the device, in host memory, in files and in a store that machines share, and the calls that move them:
 /// stateport::StateTiers. The conventions are in stateport/c/core.h.
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /// Moves states and KV blocks between an engine's stores and the tiers below them, and tells how it went. It decides
-/// nothing. All its copies run one behind the other, on whatever streams its calls name; what an engine enqueues on
-/// other streams it orders itself. Nothing waits for the device or a file but create and destroy. A stream that
-/// captures a graph is refused with STATEPORT_INVALID_STATE.
+/// nothing. All its copies run one behind the other, on whatever streams its calls name. The engine orders its own work
+/// on other streams. Nothing waits for the device or a file but create and destroy. A stream that captures a graph is
+/// refused with STATEPORT_INVALID_STATE.
 ///
 /// Under a request cache, one at a time:
 ///
-///     plan, insert or commit, or an end that answers copies → begin_transfers → enqueue what was answered
+///     plan, insert or commit, or an end that answers copies → begin_transfers → enqueue the answer
 ///     once a step, and while requests load → end_transfers
 ///
 /// Without one: put, get, lookup, remove, poll.
@@ -40,9 +40,9 @@ typedef struct stateport_object_encoding {
   int32_t recurrent;  ///< stateport_element_type
 } stateport_object_encoding;
 
-/// A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of who
-/// wrote them: what rank g of a tensor-parallel group of head_groups ranks would hold of some layers. Grid and model
-/// are equal for all that share the store.
+/// A store that machines share, as a tier. Checkpoints lie there as objects that do not depend on the topology of the
+/// writer: the part of some layers that rank g of a tensor-parallel group of head_groups ranks would hold. Grid and
+/// model are equal for all that share the store.
 typedef struct stateport_remote_options {
   size_t size;
   /// Used by no one else while the tiers exist, and without requests that are not answered.
@@ -56,7 +56,7 @@ typedef struct stateport_remote_options {
   const stateport_object_encoding* encodings;
   size_t encoding_count;
   uint64_t staging_bytes;  ///< host memory for objects on their way, registered with the store; 0: 256 MiB
-  size_t transfers_max;    ///< while so many are under way, stores and copies are refused; 0: 4,096
+  size_t transfers_max;    ///< with this number under way, stores and copies are refused; 0: 4,096
   uint64_t queue_bytes;    ///< of objects whose put was not answered yet, and as much for gets; 0: 256 MiB
   size_t finds_max;        ///< that were not answered yet; 0: 65,536
 } stateport_remote_options;
@@ -89,7 +89,7 @@ typedef struct stateport_state_tiers_options {
   uint64_t file_queue_bytes;  ///< of images whose write was not answered yet, and as much for reads; 0: 256 MiB
   /// Host memory beside host_bytes, for images on their way to or from a file; 0: 64 MiB. Only with a folder.
   uint64_t staging_bytes;
-  size_t file_transfers_max;  ///< while so many are under way, stores and copies to files are refused; 0: 4,096
+  size_t file_transfers_max;  ///< with this number under way, stores and copies to files are refused; 0: 4,096
   int32_t file_lanes;         ///< files that are written or read at a time; 0: 2
   const stateport_remote_options* remote;  ///< null: no remote tier
   /// Not 0: host memory is set to zero at the end, and the bytes of files as in stateport_file_tier_options. Objects of
@@ -107,57 +107,57 @@ typedef struct stateport_state_tiers_info {
   uint64_t host_image_bytes;
   uint64_t file_images;
   uint64_t file_bytes;  ///< of files, and of writes under way
-  // What opening the folder found.
+  // Found when the folder was opened.
   uint64_t found_images;
   uint64_t foreign_files;        ///< other names than a tier gives; left alone
   uint64_t foreign_images;       ///< of another version, model, layout or shard; left alone
   uint64_t damaged_files;        ///< forgotten from the first header on that does not verify
   uint64_t unreadable_files;     ///< could not be read; left alone
   uint64_t dropped_temporaries;  ///< of writers that died
-  // What was done with files since.
+  // Files since then.
   uint64_t written_images;
   uint64_t written_bytes;
   uint64_t read_images;
   uint64_t read_bytes;
   double write_seconds;  ///< together, each from its first call to its last, without the time in a queue
   double read_seconds;
-  // What was done with the remote tier. Sums of bytes and of seconds, from acceptance to answer.
+  // The remote tier. Sums of bytes and of seconds, from acceptance to answer.
   uint64_t remote_written_bytes;
   uint64_t remote_read_bytes;
   double remote_write_seconds;
   double remote_read_seconds;
   uint64_t remote_asked_images;
   uint64_t remote_found_images;
-  uint64_t remote_removed_objects;  ///< that could not be what their name says
+  uint64_t remote_removed_objects;  ///< whose content did not fit their name
   uint64_t unscrubbed;              ///< as in stateport_file_tier_info
 } stateport_state_tiers_info;
 
-/// What the image of one slot of a store with this spec takes in a tier: header and padding are counted.
+/// The bytes that the image of one slot of a store with this spec takes in a tier, with header and padding.
 stateport_status stateport_image_bytes(stateport_spec* spec, uint64_t* out);
 
 /// Takes pinned memory, which may take seconds, and opens the folder. Refused: neither states nor KV, no room at all,
 /// less room than an image, a folder that holds other things or may not be read and written.
 stateport_status stateport_state_tiers_create(const stateport_state_tiers_options* options,
                                               stateport_state_tiers** out);
-/// Waits for the device, and for what a store that machines share has begun. Other transfers that were not answered are
+/// Waits for the device, and for requests that a shared store has begun. Other transfers that were not answered are
 /// given up.
 stateport_status stateport_state_tiers_destroy(stateport_state_tiers* tiers);
 stateport_status stateport_state_tiers_describe(stateport_state_tiers* tiers, stateport_state_tiers_info* out);
-/// Recounts everything; STATEPORT_INTERNAL_ERROR names what is wrong.
+/// Recounts everything; STATEPORT_INTERNAL_ERROR names the first violation.
 stateport_status stateport_state_tiers_check(stateport_state_tiers* tiers);
 
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
-/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. After every plan, insert
-/// and commit, before what they answered is enqueued on this stream; after start and end where nothing runs. begun: how
-/// many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have are refused; these
-/// transfers, and what the cache names on their answers, have failed then.
+/// Takes the cache's transfers and begins them, but for loads from STATEPORT_MEDIUM_ELSEWHERE. Call it after every
+/// plan, insert and commit, before their answers are enqueued on this stream, and after start and end where nothing
+/// runs. begun: how many, drops counted; null: not wanted. Slots and blocks of the cache that the stores do not have
+/// are refused. These transfers have failed then, and so have those that the cache names on their answers.
 stateport_status stateport_state_tiers_begin_transfers(stateport_state_tiers* tiers, void* stream,
                                                        stateport_request_cache* cache, size_t* begun);
-/// Tells the cache which transfers have ended, and begins what it names then. Once a step, before the next chunk, when
-/// all is enqueued that plans and commits answered; also while requests wait for loads. What was loaded is enqueued on
-/// this stream. loaded: how many requests need not wait any more; null: not wanted. STATEPORT_INVALID_STATE after a
-/// plan, insert or commit without begin_transfers.
+/// Tells the cache which transfers have ended, and begins those that it names then. Call it once a step, before the
+/// next chunk, when all answers of plans and commits are enqueued; also while requests wait for loads. Loads are
+/// enqueued on this stream. loaded: how many requests need not wait any more; null: not wanted. STATEPORT_INVALID_STATE
+/// after a plan, insert or commit without begin_transfers.
 stateport_status stateport_state_tiers_end_transfers(stateport_state_tiers* tiers, void* stream,
                                                      stateport_request_cache* cache, int32_t* loaded);
 
@@ -188,8 +188,8 @@ stateport_status stateport_state_tiers_attach(stateport_state_tiers* tiers, void
 /// the engine carries them out and settles them.
 stateport_status stateport_state_tiers_execute(stateport_state_tiers* tiers, void* stream,
                                                const stateport_transfer* transfers, size_t count);
-/// Tells at most `capacity` transfers that have ended, each once. Lets what is under way go on: call it in every step,
-/// on the stream that reads what was loaded. Results of begin_transfers are not told here, but to the cache.
+/// Tells at most `capacity` transfers that have ended, each once. Makes transfers under way go on: call it in every
+/// step, on the stream that reads the loaded slots. Results of begin_transfers are not told here, but to the cache.
 stateport_status stateport_state_tiers_poll(stateport_state_tiers* tiers, void* stream, stateport_transfer_result* out,
                                             size_t capacity, size_t* count);
 
@@ -218,15 +218,15 @@ stateport_status stateport_state_tiers_find(stateport_state_tiers* tiers, void* 
 /// media: [count] the fastest tier that each can be got from, or STATEPORT_NONE. The remote tier is not among them.
 stateport_status stateport_state_tiers_lookup(stateport_state_tiers* tiers, const stateport_image_key* images,
                                               size_t count, int32_t* media);
-/// Forgets images in host memory and files, in the order of what was enqueued. Those that are nowhere are ignored.
+/// Forgets images in host memory and files, in the order of the enqueued work. Those that are nowhere are ignored.
 stateport_status stateport_state_tiers_remove(stateport_state_tiers* tiers, void* stream,
                                               const stateport_image_key* images, size_t count);
 /// The keys of all images in host memory or files: at most `capacity` into `out`, and into `count` how many there are.
 /// In files by tokens and then prefix.
 stateport_status stateport_state_tiers_keys(stateport_state_tiers* tiers, int32_t medium, stateport_image_key* out,
                                             size_t capacity, size_t* count);
-/// Copies what host memory holds to files that do not hold it: call it and poll until `left` is 0, and the next run
-/// finds everything. A copy that fails is answered by poll and tried again: give up when nothing but failures come.
+/// Copies the images in host memory that files do not hold to files: call it and poll until `left` is 0, and the next
+/// run finds everything. A copy that fails is answered by poll and tried again: give up when nothing but failures come.
 /// STATEPORT_INVALID_STATE without a file tier. With a request cache: stateport_request_cache_drain.
 stateport_status stateport_state_tiers_drain(stateport_state_tiers* tiers, void* stream, size_t* left);
 

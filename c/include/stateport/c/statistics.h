@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What a cache saved, and why it did not save more: stateport::CacheStats, stateport::LostHit. Plain data.
+/// Savings of a cache, and reasons why it did not save more: stateport::CacheStats, stateport::LostHit. Plain data.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -13,13 +13,14 @@ extern "C" {
 /// Why a request could not use all of the KV that it matched.
 typedef enum stateport_lost_hit {
   STATEPORT_LOST_NOTHING = 0,
-  STATEPORT_LOST_NO_CHECKPOINT,   ///< KV is there, but nobody stored a state at a usable boundary
+  STATEPORT_LOST_NO_CHECKPOINT,   ///< KV is there, but no state was stored at a usable boundary
   STATEPORT_LOST_OFF_GRID,        ///< the match ends between two boundaries of the grid
   STATEPORT_LOST_EVICTED,         ///< a state was stored there and has been evicted
   STATEPORT_LOST_TOO_FEW_TOKENS,  ///< using it would leave fewer tokens than the forward needs
   STATEPORT_LOST_LOCKED_POOL,     ///< no live slot could be freed
   STATEPORT_LOST_EVICTED_KV,      ///< its KV was cached and has been evicted
-  /// No KV of this prefix is cached: nobody has computed it, or it has been evicted and the cache does not remember it.
+  /// No KV of this prefix is cached: no request has computed it, or it has been evicted and the cache does not remember
+  /// it.
   STATEPORT_LOST_NEVER_STORED,
   STATEPORT_LOST_TIER_COSTS_MORE,  ///< a tier below the device has it, and computing it is faster than loading it
   STATEPORT_LOST_TIER_FAILED       ///< a tier had it, and did not deliver it as it should be

@@ -4,8 +4,8 @@
 
 #include <stateport/c/store.h>
 
-/// What a decode step with drafts leaves: stateport::StepCommitter. The conventions are in stateport/c/core.h, the
-/// addresses of a strip in the C++ header.
+/// Moves the states of a decode step with drafts: stateport::StepCommitter. The conventions are in stateport/c/core.h,
+/// the addresses of a strip in the C++ header.
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -11,19 +11,20 @@
 extern "C" {
 #endif
 
-/// What the library was built for: "CUDA", "HIP" or "OpenMP".
+/// The backend that the library was built for: "CUDA", "HIP" or "OpenMP".
 const char* stateport_backend(void);
 
 #define STATEPORT_ANY_DEVICE (-1)  ///< the device in use, or the thread's current one
 
 /// Starts the device; make one before any store, copier or align context. An engine that runs Kokkos keeps it, and a
-/// context that it made on the device is used. Without a handle left, what was started stays until the program ends.
+/// context that it made on the device is used. Without a handle left, a device that was started stays until the program
+/// ends.
 typedef struct stateport_runtime stateport_runtime;
 
 typedef struct stateport_runtime_options {
   size_t size;
   int32_t device_id;     ///< 0 is a device
-  int32_t host_threads;  ///< of an OpenMP build; 0: what OpenMP says
+  int32_t host_threads;  ///< of an OpenMP build; 0: as many as OpenMP uses
 } stateport_runtime_options;
 
 /// options: null is STATEPORT_ANY_DEVICE.
@@ -32,7 +33,7 @@ stateport_status stateport_runtime_destroy(stateport_runtime* runtime);
 
 /// Waits until everything enqueued on the stream is done.
 stateport_status stateport_stream_synchronize(void* stream);
-/// Drops what is kept for an engine's stream; call it before the stream is destroyed.
+/// Drops the resources that this library keeps for an engine's stream; call it before the stream is destroyed.
 stateport_status stateport_stream_forget(void* stream);
 /// Enqueues a copy between any kinds of memory.
 stateport_status stateport_copy_bytes(void* stream, void* dst, const void* src, size_t bytes);
@@ -96,8 +97,8 @@ stateport_status stateport_copier_copy(stateport_copier* copier, void* stream, c
 stateport_status stateport_copier_copy_shifted(stateport_copier* copier, void* stream,
                                                const stateport_slot_copy* copies, size_t count);
 /// As copy_shifted, of copies that lie in device memory and are read when the kernel runs: a graph replay sees new
-/// ones. Parts with a slot or a shift out of range are skipped; that no copy reads what another one writes is the
-/// caller's care.
+/// ones. Parts with a slot or a shift out of range are skipped; the caller sees to it that no copy reads a slot that
+/// another one writes.
 stateport_status stateport_copier_copy_on_device(stateport_copier* copier, void* stream,
                                                  const stateport_slot_copy* copies, int32_t count);
 

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/// What lies below the device and moves between it and there: stateport::TierOptions, stateport::TransferPlan. Plain
-/// data.
+/// The tiers below the device, and transfers between them and the device: stateport::TierOptions,
+/// stateport::TransferPlan. Plain data.
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -35,12 +35,12 @@ typedef enum stateport_transfer_kind {
   STATEPORT_TRANSFER_STORE = 0,  ///< device to a tier. `place` is read in the order of the engine's stream
   STATEPORT_TRANSFER_LOAD,       ///< a tier to the device. `place` is written in the order of the engine's stream
   STATEPORT_TRANSFER_COPY,       ///< a tier to a lower one; both have it then
-  STATEPORT_TRANSFER_DROP,       ///< a tier forgets the image, once nobody reads it any more. Not answered
+  STATEPORT_TRANSFER_DROP,       ///< a tier forgets the image, once no load or copy reads it any more. Not answered
   STATEPORT_TRANSFER_FIND  ///< asks whether the tier `from` has the image: DONE, it has; GONE, it has not; else not
                            ///< known
 } stateport_transfer_kind;
 
-/// One image and what happens to it. 64 bytes for ever.
+/// One image, and where it is to move. 64 bytes for ever.
 typedef struct stateport_transfer {
   uint64_t id;      ///< from 1, in the order in which transfers were decided
   int32_t kind;     ///< stateport_transfer_kind
@@ -51,7 +51,7 @@ typedef struct stateport_transfer {
   stateport_image_key image;
 } stateport_transfer;
 
-/// In the order in which they take effect: what a drop gives up may be used by a later store.
+/// In the order in which they take effect: a later store may use the room of a drop.
 typedef struct stateport_transfer_plan {
   size_t size;
   const stateport_transfer* transfers;
@@ -86,17 +86,17 @@ typedef struct stateport_tier_speeds {
   double remote_latency_s;  ///< of one round trip: a load from the remote tier takes it once. 0: none
 } stateport_tier_speeds;
 
-/// What a request cache keeps below the device. Without room on the host, in files and in the remote tier there are no
-/// tiers.
+/// The tiers of a request cache below the device. Without room on the host, in files and in the remote tier there are
+/// no tiers.
 typedef struct stateport_tier_options {
   size_t size;
   int64_t host_bytes;  ///< for images on the host; 0: no host tier
   int64_t file_bytes;  ///< for images in files; 0: no file tier
-  /// What the image of one state takes in a tier, all groups together, and that of the KV of one block
-  /// (stateport_image_bytes). 0: what `eviction` of the cache says.
+  /// The bytes that the image of one state takes in a tier, all groups together, and those of the KV of one block
+  /// (stateport_image_bytes). 0: those that `eviction` of the cache names.
   int64_t state_image_bytes;
   int64_t kv_image_bytes;
-  int64_t queue_bytes;  ///< of stores and copies under way; what does not fit is dropped and counted. 0: no limit
+  int64_t queue_bytes;  ///< of stores and copies under way; one that does not fit is dropped and counted. 0: no limit
   int32_t
       write_through;  ///< not 0: checkpoints go to the slowest tier as they are made, not when the device drops them
   /// See stateport_tier_speeds. A hit below the device is taken if loading it takes less time than computing it; every
@@ -110,18 +110,19 @@ typedef struct stateport_tier_options {
   /// engine, which settles it. A callback, as in stateport/c/core.h.
   int64_t (*leading_blocks)(const uint64_t* prefixes, size_t count, void* context);
   void* leading_blocks_context;
-  /// Of images in the remote tier that this cache remembers; 0: no remote tier. Others store there, too, and what is
-  /// forgotten stays there. start asks it for what may be there (STATEPORT_TRANSFER_FIND), states first, then KV.
+  /// Of images in the remote tier that this cache remembers; 0: no remote tier. Others store there, too, and contents
+  /// that this cache forgets stay there. start asks it for contents that may be there (STATEPORT_TRANSFER_FIND), states
+  /// first, then KV.
   int64_t remote_bytes;
   /// Images of states that a request asks for, at most. 0: 4096; STATEPORT_NONE: none. A request that ends does not
-  /// wait for its answers; while more of these are missing than max_requests requests ask for at a time, nothing is asked
-  /// for.
+  /// wait for its answers; while more of these are missing than max_requests requests ask for at a time, nothing is
+  /// asked for.
   int32_t max_finds;
   double remote_bytes_per_s;
   double remote_latency_s;
 } stateport_tier_options;
 
-/// What one tier holds and did, since the cache was made.
+/// Contents of one tier, and its work since the cache was made.
 typedef struct stateport_tier_usage {
   size_t size;
   int64_t states;
@@ -135,7 +136,7 @@ typedef struct stateport_tier_usage {
   int64_t dropped_states;  ///< came to the tier and were not worth their place
   int64_t refused_images;  ///< found no room or no place in the queue, or were not written
   int64_t lost_images;     ///< that a load or a copy did not find as they should be
-  /// By the speeds: what computing the hit tokens takes, less what loading for these requests takes. Of loads whose
+  /// By the speeds: the time of computing the hit tokens, less the time of the loads for these requests. Of loads whose
   /// speeds are not all known: 0.
   double saved_s;
   int64_t asked_images;  ///< finds that were answered

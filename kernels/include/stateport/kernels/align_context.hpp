@@ -14,7 +14,7 @@ namespace stateport {
 
 class StateStore;
 
-/// What a context works on, per group. Slots of the store are block ids; block 0 is null and never touched.
+/// The states that a context works on, per group. Slots of the store are block ids; block 0 is null and never touched.
 struct AlignBinding {
   const StateStore* states = nullptr;         ///< tensors of any layout, padding and alignment
   const std::int32_t* block_table = nullptr;  ///< [rows, row_stride] in batch order, device memory
@@ -38,8 +38,8 @@ struct AlignDeviceBatch {
 /// AlignPlanner's decisions taken on the device: columns and accepted counts live there by request slot, a step reads
 /// device arrays alone, decides, copies and remembers in ONE launch over all groups, requests and tensors. But for
 /// bind() and stage(), no call waits for the device, fences or allocates, and every call may be captured into a graph,
-/// which later sees what the arrays, tables and rebound stores hold then. Rules and results are those of AlignPlanner;
-/// the parts of copies that it would refuse are skipped and counted here.
+/// which later sees the contents that the arrays, tables and rebound stores have then. Rules and results are those of
+/// AlignPlanner; the parts of copies that it would refuse are skipped and counted here.
 ///
 /// In modes none and all no state moves: nothing need be bound, pre-steps launch nothing, and post_step remembers the
 /// columns of full draft steps (all) or launches nothing (none). Accepted counts are kept in every mode.
@@ -85,17 +85,17 @@ class AlignContext {
                         std::int32_t rows);
   void fill_accepted(const Stream& stream, const std::int32_t* request, std::int32_t sampled, std::int32_t rows);
 
-  /// What decode kernels read, in batch order: accepted counts (1 for skipped rows and rows >= batch.rows) and draft
+  /// Arrays for decode kernels, in batch order: accepted counts (1 for skipped rows and rows >= batch.rows) and draft
   /// counts (-1 there and for rows that do not decode). decode [batch.rows]: not 0 for rows that decode; out arrays:
   /// [padded_rows]. One launch.
   void gather_decode(const Stream& stream, std::int32_t group, const AlignDeviceBatch& batch,
                      const std::uint8_t* decode, std::int32_t padded_rows, std::int32_t* accepted,
                      std::int32_t* draft_counts);
 
-  /// What PublicationCheck knows on the host, for engines whose counters live on the device: of how many tokens the
-  /// states in each block of a group are. Every step of align mode keeps it up to date, in the order of its stream. An
-  /// engine verifies a block before it publishes it, and forgets it before it uses the block for something else.
-  /// Arrays are [count] in device memory. The null block and ids out of range hold nothing. One launch each; all throw
+  /// PublicationCheck's knowledge, for engines whose counters live on the device: the number of tokens of the states in
+  /// each block of a group. Every step of align mode keeps it up to date, in the order of its stream. An engine
+  /// verifies a block before it publishes it, and forgets it before it uses the block for something else. Arrays are
+  /// [count] in device memory. The null block and ids out of range hold nothing. One launch each; all throw
   /// InvalidArgument for a group out of range, null arrays and count < 0.
 
   /// The tokens of the conv and of the recurrent state in each block; -1: unknown.
@@ -110,8 +110,8 @@ class AlignContext {
   /// The blocks have a new owner, or their content is no longer known. Ids in host memory; one launch for every 64.
   void forget_blocks(const Stream& stream, std::int32_t group, std::span<const BlockId> blocks);
 
-  /// [max_requests] device arrays of a group, by request slot: what is remembered, and source column and bias of the
-  /// last pre-step.
+  /// [max_requests] device arrays of a group, by request slot: running columns and accepted counts, and source column
+  /// and bias of the last pre-step.
   [[nodiscard]] const std::int32_t* columns(std::int32_t group) const;
   [[nodiscard]] const std::int32_t* accepted(std::int32_t group) const;
   [[nodiscard]] const std::int32_t* src_columns(std::int32_t group) const;

@@ -15,8 +15,8 @@ namespace stateport {
 /// of other pipelines, and the objects of a remote tier. All pieces of all tensors go in one launch. Element types and
 /// memory orders are converted on the way, as by SlotCopier: pieces of equal types are moved bit for bit.
 ///
-/// Sources together are one state: slot s of each of them. So are destinations. Each destination gets all that it
-/// holds; what several sources hold is read from the first of them.
+/// Sources together are one state: slot s of each of them. So are destinations. Each destination gets its whole part; a
+/// piece that several sources hold is read from the first of them.
 ///
 /// Tensors in blocks (int8_block32): a piece is moved to a tensor of the same type, or converted where it is the whole
 /// tensor of the side that is in blocks. Blocks are split between rows only.

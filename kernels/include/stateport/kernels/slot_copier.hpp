@@ -34,7 +34,7 @@ inline constexpr LayerRange all_layers = {0, INT32_MAX};
 /// block's scale is its largest magnitude / 127, rounded up to fp16; values are rounded to nearest even. A restored
 /// element differs by at most half of the scale: by 1 / 253 of the largest of its block, unless that is below 0.008 or
 /// above 8.3 million. A block of zeros stays one; above 127 * 65504, elements become 127 * 65504; a block with an
-/// infinity or a NaN becomes NaN. The next checkpoint of what was restored has the same bytes. All backends give the
+/// infinity or a NaN becomes NaN. The next checkpoint of a restored state has the same bytes. All backends give the
 /// same bytes.
 ///
 /// Every copy may be limited to some layers: an engine that copies layer by layer overlaps the copies of the first

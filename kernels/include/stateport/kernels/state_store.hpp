@@ -14,8 +14,8 @@
 
 namespace stateport {
 
-/// Order of an owned store in memory. layer_major: [tensor][slot], what forward kernels index. slot_major:
-/// [slot][tensor], one slot is one contiguous image, what tiers and network transfers want.
+/// Order of an owned store in memory. layer_major: [tensor][slot], as forward kernels index it. slot_major:
+/// [slot][tensor], one slot is one contiguous image, for tiers and network transfers.
 enum class StoreLayout : std::uint8_t { layer_major, slot_major };
 
 /// Where one state tensor lies: slot s starts at base + s * slot_stride_bytes.
@@ -32,7 +32,7 @@ struct StoreOptions {
   StoreLayout layout = StoreLayout::layer_major;
 };
 
-/// Memory for `slots` states of one spec, or a view of an engine's own tensors: addresses and what lies there, nothing
+/// Memory for `slots` states of one spec, or a view of an engine's own tensors: addresses and their contents, nothing
 /// else. SlotCopier moves and clears states. Movable, not copyable. Immutable, so that any number of threads may read
 /// it.
 class StateStore {
@@ -55,7 +55,7 @@ class StateStore {
   [[nodiscard]] const StateSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] std::int32_t slots() const noexcept { return slots_; }
   [[nodiscard]] std::span<const StateTensorView> tensors() const noexcept { return tensors_; }
-  /// Identifies what the bytes of a slot mean (kinds, types, strides, shapes); part of every StateTag.
+  /// Identifies the meaning of the bytes of a slot (kinds, types, strides, shapes); part of every StateTag.
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return spec_.fingerprint(); }
 
  private:

@@ -18,7 +18,7 @@ class FileCalls;
 
 struct FileTierOptions {
   /// Made if it is not there, for its owner alone; the folder above it must be. Empty, or a folder of images. Files get
-  /// the folder's permissions, as far as the process's mask allows: states tell what was said.
+  /// the folder's permissions, as far as the process's mask allows: states tell what users said.
   std::string folder;
   std::uint64_t capacity_bytes = 0;
   /// Writes that would leave the file system fewer free bytes are refused.
@@ -28,8 +28,8 @@ struct FileTierOptions {
   /// Files that are written or read at a time. Each has a thread for the bytes and one for their checksums.
   std::int32_t lanes = 2;
   /// Where tenants are not trusted: bytes are overwritten and synchronised before they are given back, by a hole or
-  /// with their file, and nothing but sections and headers is written. What cannot be overwritten is given back and
-  /// counted (FileTierStatistics::unscrubbed). Images that are not removed stay, also at the end of the tier. File
+  /// with their file, and nothing but sections and headers is written. Bytes that cannot be overwritten are given back
+  /// and counted (FileTierStatistics::unscrubbed). Images that are not removed stay, also at the end of the tier. File
   /// systems that write elsewhere (copy on write, journals of data, snapshots) and disks that level wear keep old
   /// copies: encrypt the disk. Another process that reads an image while it is overwritten finds it damaged.
   bool scrub = false;
@@ -49,7 +49,7 @@ struct FileCompletion {
   double seconds = 0;       ///< from the first call on the file to the last, without the time in the queue
 };
 
-/// What opening the folder found.
+/// Images found when the folder was opened.
 struct FolderFindings {
   std::uint64_t images = 0;               ///< that the tier holds now
   std::uint64_t foreign_files = 0;        ///< other names than a tier gives; left alone
@@ -70,30 +70,29 @@ struct FileTierStatistics {
   std::uint64_t written_bytes = 0;
   std::uint64_t read_images = 0;
   std::uint64_t read_bytes = 0;
-  double write_seconds = 0;  ///< sum of FileCompletion::seconds of what was written
+  double write_seconds = 0;  ///< sum of FileCompletion::seconds of writes
   double read_seconds = 0;
   std::uint64_t removed_images = 0;  ///< by remove()
-  /// How often bytes were given back that FileTierOptions::scrub means and that could not be overwritten: the file system
-  /// refused, or the file has another name, under which they stay. Holds those of opening the folder, too.
+  /// How often bytes were given back that FileTierOptions::scrub means and that could not be overwritten: the file
+  /// system refused, or the file has another name, under which they stay. Holds those of opening the folder, too.
   std::uint64_t unscrubbed = 0;
   /// Accepted requests by their answer, indexed by TransferStatus.
   std::array<std::uint64_t, transfer_status_count> write_answers = {};
   std::array<std::uint64_t, transfer_status_count> read_answers = {};
 };
 
-/// Images in files of one folder. Nothing is decided here: what to keep is the caller's business, and a write that does
-/// not fit is refused.
+/// Images in files of one folder. The caller decides which images to keep; a write that does not fit is refused.
 ///
 /// Requests are carried out by threads of the tier and answered by poll(). No call waits for the file system, but for
 /// opening, wait_idle and the destructor. Any thread may call anything at any time. Every call takes one lock, which is
 /// never held during input or output.
 ///
 /// Durable. A write is answered `done` when its images survive a crash: they are written under a temporary name,
-/// synchronised, renamed, and the folder is synchronised. Until then no reader sees them; a crash loses only what was
-/// not answered. O_DIRECT is used where the file system has it.
+/// synchronised, renamed, and the folder is synchronised. Until then no reader sees them; a crash loses only writes
+/// without an answer. O_DIRECT is used where the file system has it.
 ///
-/// Verified. A read is answered `done` when header, key and the checksums of all sections fit. What does not verify is
-/// answered by its reason and forgotten, and its bytes are freed if it is damaged.
+/// Verified. A read is answered `done` when header, key and the checksums of all sections fit. An image that does not
+/// verify is answered by its reason and forgotten, and its bytes are freed if it is damaged.
 ///
 /// Space. The images of one request are one file. A removed image's bytes are given back at once by a hole in its file,
 /// and the file goes with its last image. Where the file system makes no holes, the bytes go with the file. Files of
@@ -101,12 +100,13 @@ struct FileTierStatistics {
 /// writes are refused until enough is removed.
 ///
 /// Several processes, and several tiers of one, may use one folder; each writer holds a lock, so that the next one that
-/// opens the folder can tell the temporaries of the dead. A tier sees what was there when it opened and what it wrote.
-/// An image that another process removed is answered `gone`. The capacity is that of one tier; the floor of free space
-/// holds for all. No rule depends on a clock or on the times of files.
+/// opens the folder can tell the temporaries of the dead. A tier sees the images that were there when it opened, and
+/// those that it wrote. An image that another process removed is answered `gone`. The capacity is that of one tier; the
+/// floor of free space holds for all. No rule depends on a clock or on the times of files.
 ///
 /// Memory. A call that runs out of it throws std::bad_alloc, and has changed nothing; opening may leave an empty folder
-/// of images. What a thread of the tier has no memory for is answered `failed`, and leaves no file. Removals need none.
+/// of images. A request for which a thread of the tier has no memory is answered `failed`, and leaves no file. Removals
+/// need none.
 ///
 /// A folder of a file system that does not synchronise, as tmpfs, survives a crash of the process alone.
 class FileTier {
@@ -125,11 +125,11 @@ class FileTier {
 
   /// Writes images into one new file, O(images). The memory must stay as it is until the answer. False, and counted: it
   /// does not fit into the capacity or the queue; there is no answer then. If the tier holds all of the images, none is
-  /// written again; else all are, and replace what it held. Answers: done, no_room (disk full, or the floor of free
-  /// space), failed. All images or none. Throws InvalidArgument: no images, null memory, a key that no layout holds,
-  /// negative tokens.
+  /// written again; else all are, and replace those that it held. Answers: done, no_room (disk full, or the floor of
+  /// free space), failed. All images or none. Throws InvalidArgument: no images, null memory, a key that no layout
+  /// holds, negative tokens.
   [[nodiscard]] bool write(TransferId id, std::span<const FileImage> images);
-  /// Reads an image into `image`: image_bytes() of its layout, header included; what they hold is undefined until the
+  /// Reads an image into `image`: image_bytes() of its layout, header included; the bytes are undefined until the
   /// answer `done`. Memory at a multiple of 4 KiB is read into directly. False, and counted: the queue is full; there
   /// is no answer then. Answers: done, gone, damaged, foreign_layout, wrong_position, failed. O(1). Throws
   /// InvalidArgument as write, and for memory of another size.
@@ -150,7 +150,7 @@ class FileTier {
   void wait_idle() const;
 
   [[nodiscard]] const FileTierOptions& options() const noexcept;
-  /// What opening found.
+  /// Images found when the tier was opened.
   [[nodiscard]] const FolderFindings& findings() const noexcept;
   [[nodiscard]] FileTierStatistics statistics() const;
   /// Recounts files, images and bytes. Throws std::logic_error naming the first that is wrong. O(images).

@@ -38,13 +38,13 @@ struct HandoverPlan {
 /// Every rank of the destinations gets every object of its share once, from the smallest source that has it. The grid
 /// is the coarsest by which all ranks can cut their shares. Ranges are ordered by (destination as given, offset there).
 /// `options`: of the sets; its grid is not read. Ranks whose stores have other element types name an encoding for both
-/// kinds of tensors: what it leaves out is as in their layouts. Throws InvalidArgument as ObjectSet, for a rank named
-/// twice on one side, and for an object that no source has. A pure function. O(objects log objects).
+/// kinds of tensors: a kind that it leaves out is as in their layouts. Throws InvalidArgument as ObjectSet, for a rank
+/// named twice on one side, and for an object that no source has. A pure function. O(objects log objects).
 [[nodiscard]] HandoverPlan plan_handover(const ModelLayout& layout, std::span<const ReshardRank> sources,
                                          std::span<const ReshardRank> destinations, const ObjectSetOptions& options);
 
-/// One rank's end of hand-overs: memory for sets of objects on their way, in places, and what packs and unpacks them.
-/// It moves nothing between ranks: give memory() to a transport, and let it move ranges of a HandoverPlan.
+/// One rank's end of hand-overs: memory for sets of objects on their way, in places, and the packing and unpacking of
+/// them. It moves nothing between ranks: give memory() to a transport, and let it move ranges of a HandoverPlan.
 ///
 ///     source       pack ──► its copy is done ──► seal ──► the transport moves ranges
 ///     destination  the transport says that they came ──► check ──► unpack
@@ -75,7 +75,7 @@ class HandoverEnd {
   void pack(const Stream& stream, CopyPlan plan);
   /// Writes headers with checksums once the copy is done. Throws InvalidArgument as ObjectSet::seal, and as place().
   void seal(std::int32_t place, const ImageKey& key);
-  /// Whether what came is the whole and undamaged state that `key` names: done, damaged, foreign_layout or
+  /// Whether the objects are the whole and undamaged state that `key` names: done, damaged, foreign_layout or
   /// wrong_position. Reads every byte. Throws as place().
   [[nodiscard]] TransferStatus check(std::int32_t place, const ImageKey& key) const;
   /// Enqueues the copies of places (src_slot) into slots (dst_slot), in one launch. Only of places that were checked.

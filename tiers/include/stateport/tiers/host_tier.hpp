@@ -32,8 +32,8 @@ struct HostImage {
   friend constexpr bool operator==(const HostImage&, const HostImage&) noexcept = default;
 };
 
-/// Images in one range of host memory: who lies where, who may be read, who may be replaced. It copies nothing; it
-/// decides no eviction. What an image is:
+/// Images in one range of host memory: where each lies, and which may be read or replaced. It copies nothing; it
+/// decides no eviction. The life of an image:
 ///
 ///                 reserve              publish                  pin, unpin
 ///     (nothing) ───────────► copying ───────────► ready  ◄──────────────────► ready, 1 … n readers

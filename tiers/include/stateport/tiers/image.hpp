@@ -74,7 +74,7 @@ struct ImageLayoutOptions {
   std::uint64_t fingerprint = 0;
 };
 
-/// What lies where in the images of one content of one model. Immutable: any number of threads may use it.
+/// The layout of the images of one content of one model. Immutable: any number of threads may use it.
 class ImageLayout {
  public:
   static constexpr std::uint32_t version = 1;
@@ -86,7 +86,7 @@ class ImageLayout {
   /// with a head group that it does not have.
   ImageLayout(const StateSpec& spec, const ImageLayoutOptions& options);
 
-  /// What the sections hold: the spec without gaps. A conv tensor with gaps becomes sd; SlotCopier rearranges it.
+  /// The spec of the sections, without gaps. A conv tensor with gaps becomes sd; SlotCopier rearranges it.
   [[nodiscard]] const StateSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] const ImageLayoutOptions& options() const noexcept { return options_; }
   [[nodiscard]] std::size_t header_bytes() const noexcept { return header_.size(); }
@@ -101,8 +101,8 @@ class ImageLayout {
     return key.content == options_.content && key.group == options_.group;
   }
 
-  /// Sets the padding to zero in bytes [begin, begin + part.size()) of an image: what lay there before may be
-  /// anybody's.
+  /// Sets the padding to zero in bytes [begin, begin + part.size()) of an image: the bytes that lay there before may be
+  /// another tenant's.
   void clear_padding(std::span<std::byte> part, std::size_t begin = 0) const noexcept;
   /// Computes the checksums of the sections, clears the padding and writes the header before them. `image`:
   /// image_bytes() bytes. Throws InvalidArgument: a key that the layout does not hold, negative tokens, another size.
@@ -126,7 +126,7 @@ class ImageLayout {
   std::vector<std::byte> header_;  ///< of every image, but for key and checksums
 };
 
-/// What the header of an image of any layout says.
+/// The header of an image of any layout.
 struct ImageFacts {
   std::uint32_t version = 0;
   std::size_t header_bytes = 0;
@@ -137,8 +137,8 @@ struct ImageFacts {
 
 /// Reads how many bytes the header has from its first 32, unverified. Nothing: no image begins here.
 [[nodiscard]] std::optional<std::size_t> image_header_bytes(std::span<const std::byte> bytes) noexcept;
-/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none, or has what no seal writes, as
-/// negative tokens.
+/// Reads a header and verifies its checksum. Nothing: it is damaged, not whole, or none, or has values that no seal
+/// writes, as negative tokens.
 [[nodiscard]] std::optional<ImageFacts> read_image_facts(std::span<const std::byte> header) noexcept;
 
 }  // namespace stateport

@@ -21,15 +21,16 @@ namespace tiers {
 class RemoteRequests;
 }
 
-/// What the clients of one InProcessStore share: objects in memory of this process, the least recently used one evicted
-/// first. Stands for a store of other machines in tests and simulations. Thread-safe. Calls take O(bytes).
+/// The objects that the clients of one InProcessStore share, in memory of this process, the least recently used one
+/// evicted first. Stands for a store of other machines in tests and simulations. Thread-safe. Calls take O(bytes).
 class InProcessObjects {
  public:
   explicit InProcessObjects(std::uint64_t capacity_bytes) noexcept : capacity_bytes_(capacity_bytes) {}
   InProcessObjects(const InProcessObjects&) = delete;
   InProcessObjects& operator=(const InProcessObjects&) = delete;
 
-  /// Keeps what is there already. done, or no_room: larger than the capacity. It is the most recently used one then.
+  /// Keeps an object that is there already. done, or no_room: larger than the capacity. It is the most recently used
+  /// one then.
   TransferStatus put(std::string_view key, std::span<const RemotePiece> pieces);
   /// done, gone or foreign_layout, and the size of the object.
   RemoteCompletion get(std::string_view key, std::span<const RemotePiece> pieces);

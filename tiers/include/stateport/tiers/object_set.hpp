@@ -38,10 +38,10 @@ struct ObjectSetOptions {
   ObjectEncoding encoding;
 };
 
-/// The objects that a rank's share of a checkpoint, or of the KV of a block, consists of. An object is what rank g of
-/// a tensor-parallel group of grid.head_groups ranks would hold of some layers: an image (image.hpp) in conv layout sd,
-/// whose header names the model's layout, not the rank's. So ranks of every number write and read the same objects,
-/// each as many as its share has.
+/// The objects that a rank's share of a checkpoint, or of the KV of a block, consists of. An object is the part of some
+/// layers that rank g of a tensor-parallel group of grid.head_groups ranks would hold: an image (image.hpp) in conv
+/// layout sd, whose header names the model's layout, not the rank's. So ranks of every number write and read the same
+/// objects, each as many as its share has.
 ///
 ///     offset(0)        offset(1)                         bytes()
 ///     | object 0       | object 1       | …              |
@@ -88,7 +88,7 @@ class ObjectSet {
   ObjectSetOptions options_;
   std::vector<ImageLayout> objects_;
   std::vector<std::size_t> offsets_;
-  std::vector<std::string> names_;  ///< what all keys have in common
+  std::vector<std::string> names_;  ///< the part that all keys have in common
   std::size_t bytes_ = 0;
 };
 

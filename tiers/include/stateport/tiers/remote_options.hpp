@@ -32,7 +32,7 @@ struct RemoteOptions {
   /// Host memory for objects on their way, in whole sets; it is registered with the store. Loads wait for it; stores
   /// and copies are refused without it.
   std::size_t staging_bytes = std::size_t{256} << 20;
-  /// While so many transfers are under way or wait, stores and copies are refused. Loads never are.
+  /// With this number of transfers under way or waiting, stores and copies are refused. Loads never are.
   std::size_t transfers_max = 4096;
   RemoteTierOptions tier = {};
 };

@@ -56,7 +56,7 @@ struct RemoteStoreStatistics {
 /// A store that many machines share: values of bytes under keys. A client of an existing store derives from it.
 ///
 /// Nothing is decided here. The store has its own capacity and its own eviction, so an object may vanish at any time.
-/// Other clients put and remove objects too. What a key holds is for the reader to verify.
+/// Other clients put and remove objects too. The reader verifies the content of a key.
 ///
 /// Keys are 1 to 1,024 characters from '!' to '~' of ASCII: every store takes these.
 ///
@@ -105,21 +105,22 @@ class RemoteStore {
   /// Otherwise as put_from.
   [[nodiscard]] bool remove(std::span<const RemoteKey> keys);
 
-  /// Takes answers, at most as many as `completions` has room for. Returns how many. Lets what is under way go on.
+  /// Takes answers, at most as many as `completions` has room for. Returns how many. Makes requests under way go on.
   std::size_t poll(std::span<RemoteCompletion> completions);
 
   [[nodiscard]] RemoteStoreStatistics statistics() const;
 
  private:
-  // What a client implements. Arguments are valid; batches are not empty. False: the queue is full.
+  // Functions that a client implements. Arguments are valid; batches are not empty. False: the queue is full.
   virtual void do_register(std::span<std::byte> /*memory*/) {}
   virtual void do_unregister(std::span<std::byte> /*memory*/) {}
   [[nodiscard]] virtual bool do_put(std::span<const RemoteObject> objects) = 0;
   [[nodiscard]] virtual bool do_get(std::span<const RemoteObject> objects) = 0;
   [[nodiscard]] virtual bool do_exists(std::span<const RemoteKey> keys) = 0;
   [[nodiscard]] virtual bool do_remove(std::span<const RemoteKey> keys) = 0;
-  /// May throw what passes, as std::bad_alloc, if it has taken nothing: it is asked again until every answer was given.
-  /// A status that is no TransferStatus counts as failed, and a count above completions.size() as completions.size().
+  /// May throw a passing failure, as std::bad_alloc, if it has taken nothing: it is asked again until every answer was
+  /// given. A status that is no TransferStatus counts as failed, and a count above completions.size() as
+  /// completions.size().
   virtual std::size_t do_poll(std::span<RemoteCompletion> completions) = 0;
 
   void require_objects(std::span<const RemoteObject> objects) const;

@@ -16,7 +16,7 @@ namespace stateport {
 
 struct RemoteTierOptions {
   /// Of sets whose write was accepted and not yet answered; as much again for reads. Keep it below the store's own
-  /// limit: what the store refuses waits until something is answered.
+  /// limit: a request that the store refuses waits until another is answered.
   std::size_t queue_bytes = std::size_t{256} << 20;
   /// Finds that were accepted and not yet answered.
   std::size_t finds_max = 65536;
@@ -39,8 +39,8 @@ struct RemoteTierStatistics {
   std::uint64_t refused_finds = 0;
   std::uint64_t written_bytes = 0;
   std::uint64_t read_bytes = 0;
-  std::uint64_t removed_objects = 0;  ///< that could not be what their name says; removed from the store
-  double write_seconds = 0;           ///< sums of RemoteTierCompletion::seconds of what is done
+  std::uint64_t removed_objects = 0;  ///< whose content did not fit their name; removed from the store
+  double write_seconds = 0;           ///< sums of RemoteTierCompletion::seconds of requests that are done
   double read_seconds = 0;
   /// Accepted requests by their answer, indexed by TransferStatus.
   std::array<std::uint64_t, transfer_status_count> write_answers = {};
@@ -55,17 +55,17 @@ struct RemoteTierStatistics {
 /// No call waits for the store but wait_idle and the destructor. Any thread may call anything at any time.
 ///
 /// Verified. A read is answered `done` when all objects of the set were there and header, key and all checksums of each
-/// fit. The header decides, never the name alone. Objects that cannot be what their name says are removed from the
+/// fit. The header decides, never the name alone. Objects whose content does not fit their name are removed from the
 /// store, so that they can be written again.
 ///
 /// Several encodings. Objects of other element types have other names. A write is in the first encoding; a read takes
 /// the first of which all objects are there.
 class RemoteTier {
  public:
-  /// `store` must outlive the tier, and is used by no one else while it exists. `sets`: what the tier may hold, for
-  /// each content and group one set or more, those of further encodings behind the first. Throws InvalidArgument: no
-  /// set, queue_bytes less than a set, finds_max 0. InvalidState while the store has requests that were not answered.
-  /// BackendError if the thread cannot be started.
+  /// `store` must outlive the tier, and is used by no one else while it exists. `sets`: the contents that the tier may
+  /// hold, for each content and group one set or more, those of further encodings behind the first. Throws
+  /// InvalidArgument: no set, queue_bytes less than a set, finds_max 0. InvalidState while the store has requests that
+  /// were not answered. BackendError if the thread cannot be started.
   RemoteTier(RemoteStore& store, std::vector<ObjectSet> sets, const RemoteTierOptions& options = {});
   RemoteTier(RemoteTier&&) noexcept;
   RemoteTier& operator=(RemoteTier&&) noexcept;
@@ -82,9 +82,8 @@ class RemoteTier {
   /// memory that is not registered with a store that needs it). After another answer than done, some objects may be
   /// there. Throws InvalidArgument: a key that no set has, negative tokens, memory of another size.
   [[nodiscard]] bool write(TransferId id, const ImageKey& key, std::span<std::byte> set);
-  /// Reads all objects of a key into `set`, bytes(key) bytes; what it holds is undefined until the answer `done`.
-  /// Answers: done, gone (one or more are not there), damaged, foreign_layout, wrong_position, failed. Otherwise as
-  /// write.
+  /// Reads all objects of a key into `set`, bytes(key) bytes, which are undefined until the answer `done`. Answers:
+  /// done, gone (one or more are not there), damaged, foreign_layout, wrong_position, failed. Otherwise as write.
   [[nodiscard]] bool read(TransferId id, const ImageKey& key, std::span<std::byte> set);
   /// Asks whether all objects of a key are there, in any encoding. Answers: done, gone, failed. Otherwise as write.
   [[nodiscard]] bool find(TransferId id, const ImageKey& key);

@@ -40,8 +40,8 @@ struct StateTiersOptions {
   /// Host memory beside the budget for images on their way to or from a file; whole frames, at least one. Loads wait
   /// for it, stores to a file are refused without it. Only with `files`.
   std::size_t staging_bytes = std::size_t{64} << 20;
-  /// While so many transfers with a file are under way or wait, stores and copies to a file are refused. Loads never
-  /// are.
+  /// With this number of transfers with files under way or waiting, stores and copies to a file are refused. Loads
+  /// never are.
   std::size_t file_transfers_max = 4096;
   /// The remote tier, if there is one.
   std::optional<RemoteOptions> remote = {};
@@ -63,8 +63,7 @@ struct SlotImage {
 /// Order. All copies of one StateTiers run one behind the other, on whatever streams its calls name: a call on another
 /// stream than the last one's makes that stream wait for the copies so far. So a load may follow a store of the same
 /// image in one plan, a store may read a slot that a load before it writes, and the host memory of a dropped image
-/// serves the next store at once, also while a copy still reads it. What an engine enqueues on other streams it orders
-/// itself.
+/// serves the next store at once, also while a copy still reads it. The engine orders its own work on other streams.
 ///
 /// Each plan takes one launch for each kind of image (the state of a group, KV) and direction, and another one only
 /// where a store or load touches a slot that a load of the same plan writes, or a drop forgets an image that the same
@@ -75,15 +74,15 @@ struct SlotImage {
 /// already copies nothing. A store whose image is dropped before it is done is answered `gone`. After a load that was
 /// not `done` its slot holds anything.
 ///
-/// Files. KV blocks that wait to be written behind each other share a file of up to 16 MiB. What comes from a file is
-/// verified before it is enqueued. A store or copy to a file is answered `no_room` when file_transfers_max
-/// transfers are under way, when no staging memory is free for a store, and when the file tier has no room though it
-/// has nothing to write. A drop of a
-/// file waits for the transfers of the image before it; a store or copy to a file behind that drop takes it back.
+/// Files. KV blocks that wait to be written behind each other share a file of up to 16 MiB. An image from a file is
+/// verified before it is enqueued. A store or copy to a file is answered `no_room` when file_transfers_max transfers
+/// are under way, when no staging memory is free for a store, and when the file tier has no room though it has nothing
+/// to write. A drop of a file waits for the transfers of the image before it; a store or copy to a file behind that
+/// drop takes it back.
 ///
 /// Remote. Images of states and KV are packed into objects, and unpacked, by one launch for all images of a kind;
 /// element types and conv layouts are converted on the way. A store, a load or a copy is answered as with a file. A
-/// find is answered `done` if all objects of this rank's share were there, `gone` if not. What comes from the store is
+/// find is answered `done` if all objects of this rank's share were there, `gone` if not. An object from the store is
 /// verified before it is enqueued. Ranks answer for themselves: an engine with several tells its RequestCache `done`
 /// where all ranks have it.
 ///
@@ -92,8 +91,8 @@ struct SlotImage {
 /// graph (InvalidState). A BackendError of a launch fails its transfers; one of an event is thrown, and the transfers
 /// remain under way.
 ///
-/// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing. What a launch or a tier below has
-/// no memory for is answered `failed`; images that such a tier is to drop are dropped by a later poll.
+/// Memory. A call that runs out of it throws std::bad_alloc and has changed nothing. A transfer for which a launch or a
+/// tier below has no memory is answered `failed`; images that such a tier is to drop are dropped by a later poll.
 class StateTiers {
  public:
   /// Takes the memory of images from `host_memory`, which must outlive the tiers: a PinnedResource on a GPU, any
@@ -111,12 +110,12 @@ class StateTiers {
   /// for a transfer that no tier here can carry out (a content, group, slot or tier that is not here): nothing has
   /// begun then. Loads from elsewhere are the engine's, and passed over. O(transfers).
   void execute(const Stream& stream, TransferPlan plan);
-  /// Makes room for so many transfers: execute() of as many next does not run out of memory. For engines that must not
-  /// lose what CacheTiers::take_transfers answers. O(kinds of images).
+  /// Makes room for this number of transfers: the next execute() of as many does not run out of memory. For engines
+  /// that must not lose the answer of CacheTiers::take_transfers. O(kinds of images).
   void reserve(std::size_t transfers);
 
-  /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Lets
-  /// what is under way go on: call it in every step of the engine, on the stream that reads what was loaded.
+  /// Answers transfers that have ended, at most as many as `results` has room for, each once; returns how many. Makes
+  /// transfers under way go on: call it in every step of the engine, on the stream that reads the loaded slots.
   std::size_t poll(const Stream& stream, std::span<TransferResult> results);
 
   /// put() and get() number their transfers from here on, drain() too: a RequestCache never gets so far.
@@ -145,8 +144,8 @@ class StateTiers {
   /// Asks the remote tier for images; poll answers done or gone. Numbers as put. Throws InvalidState without one, and
   /// InvalidArgument as lookup.
   TransferId find(const Stream& stream, std::span<const ImageKey> images);
-  /// Drops images of host memory and files, as a plan would. Those that are nowhere are ignored. What the remote tier
-  /// holds belongs to all that share it, and stays. Throws as execute.
+  /// Drops images of host memory and files, as a plan would. Those that are nowhere are ignored. Objects of the remote
+  /// tier belong to all that share it, and stay. Throws as execute.
   void remove(const Stream& stream, std::span<const ImageKey> images);
 
   /// Copies images of host memory to the file tier that does not hold them: call it and poll until it returns 0, and
@@ -157,13 +156,13 @@ class StateTiers {
 
   /// Transfers that poll has not answered, and those answered whose memory is still in use.
   [[nodiscard]] std::size_t in_flight() const noexcept;
-  /// What lies in host memory, and how much room there is.
+  /// The contents of host memory, and how much room there is.
   [[nodiscard]] const HostTier& host() const noexcept;
-  /// What lies in files, what opening found, how fast it is; nullptr without a file tier.
+  /// The contents of files, those found when it was opened, and its speed; nullptr without a file tier.
   [[nodiscard]] const FileTier* files() const noexcept;
   /// How the remote tier fares; nullptr without one.
   [[nodiscard]] const RemoteTier* remote() const noexcept;
-  /// Of the state of a group, or of a KV block. Throws InvalidArgument for what is not here.
+  /// Of the state of a group, or of a KV block. Throws InvalidArgument for a content that is not here.
   [[nodiscard]] const ImageLayout& layout(CacheContent content, std::int32_t group = 0) const;
 
   /// Recounts everything; throws std::logic_error naming the first broken invariant.

@@ -30,7 +30,7 @@ struct ValkeyStoreOptions {
   double connect_timeout_s = 5;
   double silence_timeout_s = 10;  ///< without a byte from or to the server; the connection is given up then
   std::int32_t lanes = 2;         ///< connections, each with a thread: objects that are put or got at a time
-  /// Larger objects are cut into values of so many bytes, and into 65,536 at most.
+  /// Larger objects are cut into values of this size, and into 65,536 at most.
   std::size_t piece_bytes = std::size_t{4} << 20;
   /// The server forgets an object so long after its put. 0: never by age.
   double lifetime_s = 0;

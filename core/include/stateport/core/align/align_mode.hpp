@@ -7,7 +7,7 @@
 
 namespace stateport {
 
-/// What a block table of states keeps.
+/// Which states a block table keeps.
 enum class AlignMode : std::uint8_t {
   none,   ///< only the running window: 1 + K columns
   align,  ///< the running window, and the state at every block boundary that a step ends on or crosses

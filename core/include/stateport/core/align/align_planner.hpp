@@ -59,7 +59,7 @@ struct BlockTable {
   std::int32_t columns = 0;           ///< ids of a row
 };
 
-/// What one step plans.
+/// The plan of one step.
 struct AlignStep {
   std::int64_t copies = 0;         ///< over all groups
   std::int64_t skipped_parts = 0;  ///< parts of copies without a valid block at an end
@@ -144,7 +144,7 @@ class AlignPlanner {
       return counts.drafts_of(static_cast<std::int32_t>(row), static_cast<std::int32_t>(slot));
     }
   };
-  /// What a step does with a live row.
+  /// The work of a step on a live row.
   struct Decision {
     std::int32_t column = 0;    ///< to remember
     std::int32_t accepted = 0;  ///< to remember
@@ -154,7 +154,7 @@ class AlignPlanner {
     bool copy = false;         ///< src_column → dst_column, with bias
     std::int64_t running = 0;  ///< tokens of the running state that the forward wrote (post-step)
   };
-  /// What is remembered and decided depends on the block size and not on the blocks: groups of one size share it.
+  /// Columns and decisions depend on the block size and not on the blocks: groups of one size share them.
   struct Track {
     std::int32_t block_size_tokens;
     std::vector<std::int32_t> column;    ///< [max_requests]
@@ -184,7 +184,7 @@ class AlignPlanner {
   /// decisions[i] = rule(live row i, track), for every track.
   template <class Rule>
   void decide(const Rule& rule);
-  /// Turns the decisions into plans, row by row; checks the ids of so many columns from the running one on.
+  /// Turns the decisions into plans, row by row; checks the ids of `columns` columns from the running one on.
   AlignStep plan_copies(std::span<const BlockTable> tables, std::int32_t window_columns);
   template <class RunningOf>
   AlignStep plan_post_step(std::span<const BlockTable> tables, const RunningOf& running_of);

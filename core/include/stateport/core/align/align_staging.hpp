@@ -28,10 +28,10 @@ struct AlignStaging {
   std::span<std::uint8_t> prefilling;  ///< 1 iff computed < prompt
 };
 
-/// Writes one entry per batch row, in batch order, and leaves what lies behind the batch untouched. `column_of_request`
-/// is indexed by request slot. Throws InvalidArgument (nothing written) for a batch longer than a staging array, a
-/// request slot out of range, a negative count, more tokens than 32 bits count, and a request whose column is not
-/// remembered. O(rows).
+/// Writes one entry per batch row, in batch order, and leaves the entries behind the batch as they are.
+/// `column_of_request` is indexed by request slot. Throws InvalidArgument (nothing written) for a batch longer than a
+/// staging array, a request slot out of range, a negative count, more tokens than 32 bits count, and a request whose
+/// column is not remembered. O(rows).
 void stage_batch(std::span<const StagedRequest> batch, std::span<const std::int32_t> column_of_request,
                  const AlignStaging& staging);
 

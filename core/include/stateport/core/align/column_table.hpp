@@ -41,7 +41,7 @@ class ColumnTable {
   /// fresh_blocks(cover_tokens), an id < 1 and one that is named twice.
   void grow(std::int64_t cover_tokens, std::span<const BlockId> fresh);
 
-  /// Takes the last grow() back, because its step does not run: the row is as before it, and what it was given is
+  /// Takes the last grow() back, because its step does not run: the row is as before it, and its new blocks are
   /// appended to `released`. A second call takes back the one before; a third one has no effect. Precondition: nothing
   /// was released since. O(K).
   void undo_grow(std::vector<BlockId>& released);
@@ -68,7 +68,7 @@ class ColumnTable {
   std::int32_t held_ = 0;
   std::int32_t released_to_ = 0;  ///< columns below are null
   bool grown_ = false;
-  /// What undo_grow() needs of a grow().
+  /// The part of a grow() that undo_grow() needs.
   struct Growth {
     std::int32_t columns = -1;  ///< before it; -1: it had no effect
     std::int32_t moved = 0;

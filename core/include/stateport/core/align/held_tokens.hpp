@@ -21,13 +21,13 @@ inline constexpr std::int64_t unknown_tokens = -1;
 }
 
 /// The recurrent state that a forward leaves `i` columns behind its running column: of the running state and each kept
-/// draft. What follows is of drafts that were not kept.
+/// draft. The columns behind these hold drafts that were not kept.
 [[nodiscard]] constexpr std::int64_t forward_recurrent_tokens(std::int64_t running, std::int32_t kept,
                                                               std::int64_t i) noexcept {
   return i < kept ? running + i : unknown_tokens;
 }
 
-/// The conv window after a copy with a shift: it ends so many tokens later.
+/// The conv window after a copy with a shift: it ends `shift` tokens later.
 [[nodiscard]] constexpr std::int64_t copied_conv_tokens(std::int64_t source, std::int32_t conv_shift) noexcept {
   return source == unknown_tokens ? unknown_tokens : source + conv_shift;
 }

@@ -11,8 +11,8 @@ namespace stateport {
 
 /// Which columns keep their states after the request has passed them.
 struct RetentionPolicy {
-  /// Keep one column per so many tokens, counted from the start of the sequence. 0: none but the named boundaries; not
-  /// set, or at most one block: all.
+  /// Distance of the kept columns in tokens, counted from the start of the sequence. 0: only the named boundaries are
+  /// kept; not set, or at most one block: all columns are.
   std::optional<std::int64_t> interval_tokens;
 
   [[nodiscard]] constexpr bool keeps_all(std::int64_t block) const noexcept {

@@ -14,8 +14,8 @@
 
 namespace stateport {
 
-/// What a policy may look at to rank a candidate. Ticks are values of one logical clock. The lengths of prefixes are
-/// filled in for a LearningPolicy only; for other policies they are 0.
+/// Facts by which a policy ranks a candidate. Ticks are values of one logical clock. The lengths of prefixes are filled
+/// in for a LearningPolicy only; for other policies they are 0.
 struct VictimFacts {
   std::uint32_t index = 0;         ///< of the node or block; a policy may keep its own data by it
   std::uint64_t used_tick = 0;     ///< last use
@@ -81,9 +81,9 @@ struct VictimTraits {
   bool ranks_states = false;
 };
 
-/// Ranks eviction candidates: the smallest key is evicted first. key() is called when a candidate becomes evictable
-/// and again just before its eviction, never concurrently. Equal facts have equal keys, so that many caches may share
-/// one policy; one that also observes what happens is a LearningPolicy.
+/// Ranks eviction candidates: the smallest key is evicted first. key() is called when a candidate becomes evictable and
+/// again just before its eviction, never concurrently. Equal facts have equal keys, so that many caches may share one
+/// policy; one that also observes the cache is a LearningPolicy.
 ///
 /// To write an order, define name() and key(), and traits() if its keys shrink.
 class EvictionPolicy {
@@ -100,8 +100,8 @@ class EvictionPolicy {
   [[nodiscard]] virtual LearningPolicy* learning() noexcept { return nullptr; }
 };
 
-/// A policy that also observes what happens in one cache. Its keys depend on what it observed: equal sequences of calls
-/// give equal keys. After reserve() no observation allocates. Calls are never concurrent.
+/// A policy that also observes one cache. Its keys depend on its observations: equal sequences of calls give equal
+/// keys. After reserve() no observation allocates. Calls are never concurrent.
 class LearningPolicy : public EvictionPolicy {
  public:
   static constexpr std::uint32_t no_heir = UINT32_MAX;
@@ -139,7 +139,7 @@ class LearningPolicy : public EvictionPolicy {
   /// This candidate is the next victim. Not called if is_worthless(). States and leaves can also be removed without
   /// having been chosen.
   virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
-  /// The cache dropped everything that it held. The policy keeps what it learned.
+  /// The cache dropped everything that it held. The policy keeps its knowledge.
   virtual void cleared() noexcept {}
   [[nodiscard]] virtual std::size_t bytes() const noexcept { return 0; }
   /// Throws std::logic_error naming the first violation.
@@ -168,7 +168,7 @@ enum class EvictionOrder : std::uint8_t { hix, gdsf, lru, lfu, fifo, slru, prior
 
 /// Options of gdsf and hix. The other policies need none.
 struct EvictionOptions {
-  ComputeCost benefit;  ///< what a hit saves
+  ComputeCost benefit;  ///< the cost that a hit saves
   /// hix: positions whose history is remembered, cached or not. 64 bytes each.
   std::size_t positions = 16384;
   /// hix: candidates drawn in turn for a victim, beside the best left over from before; -1: all are compared.

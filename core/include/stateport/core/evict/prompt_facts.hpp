@@ -5,15 +5,15 @@
 #include <optional>
 #include <span>
 
-/// What a cache reports about prompts to a policy that learns (LearningPolicy). Plain data. A position in a prompt is
+/// Reports of a cache about prompts, to a policy that learns (LearningPolicy). Plain data. A position in a prompt is
 /// counted in whole blocks; the cache chooses the size of a block.
 namespace stateport {
 
 /// Names a position of a prompt: a hash of all tokens up to there.
 using PositionKey = std::uint64_t;
 
-/// What the engine knows about the future of a prompt and the cache cannot learn from its past. Only hix, the learned
-/// hazard index, uses it: it changes the expected rate of later uses of the end of this prompt.
+/// The engine's knowledge about the future of a prompt, which the cache cannot learn from its past. Only hix, the
+/// learned hazard index, uses it: it changes the expected rate of later uses of the end of this prompt.
 ///
 /// last_turn, tool_call_pending and factor each multiply that rate. Their product is limited to [1/16, 16] and rounded
 /// to a power of sqrt(2).
@@ -21,8 +21,8 @@ struct ReuseHint {
   bool last_turn = false;          ///< no further prompt of the conversation is expected: times 1/8
   bool tool_call_pending = false;  ///< the next prompt follows as soon as a tool answers: times 4
   /// In (0, 1): the probability that a later prompt goes on from this one, as the engine estimates it; 0: none told.
-  /// What is made of it is learned from what became of earlier prompts with a like probability: it need not be
-  /// calibrated, and one that tells nothing has no effect after some tens of prompts.
+  /// Its weight is learned from earlier prompts with a like probability: it need not be calibrated, and a useless one
+  /// has no effect after some tens of prompts.
   float continues = 0;
   double factor = 1;  ///< > 0: times this, for anything else that the engine knows
   /// The engine expects no use for this many seconds; >= 0. Until then the rank of the end is the rank that it will
@@ -36,8 +36,8 @@ struct ReuseHint {
   friend constexpr bool operator==(const ReuseHint&, const ReuseHint&) noexcept = default;
 };
 
-/// What a policy knew of a prompt when a request looked it up. The caller stores it with the request and passes it back
-/// with every prefix that the request keeps; without it the policy takes the prompt for a new one. Only the policy
+/// A policy's knowledge of a prompt when a request looked it up. The caller stores it with the request and passes it
+/// back with every prefix that the request keeps; without it the policy takes the prompt for a new one. Only the policy
 /// reads the members.
 struct PromptPast {
   std::optional<double> looked_up_s;  ///< none: not looked up
@@ -46,8 +46,8 @@ struct PromptPast {
   bool repeat = false;                ///< all of the prompt was known
 };
 
-/// The prompt of a request. The engine fills in what a cache cannot find itself (see PrefixInsert::prompt and
-/// SlotAllocator::note_served). The cache fills in `keys`, `blocks` and `forks` for the policy.
+/// The prompt of a request. The engine fills in the members that a cache cannot find itself (see PrefixInsert::prompt
+/// and SlotAllocator::note_served). The cache fills in `keys`, `blocks` and `forks` for the policy.
 struct PromptFacts {
   /// keys[i] names the position after i + 1 blocks. The last positions may be missing: those that the forward cannot
   /// continue from, and those that the policy cannot know.

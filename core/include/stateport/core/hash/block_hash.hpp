@@ -10,8 +10,8 @@
 
 namespace stateport {
 
-/// The map key of a block: 63 bits of its chained digest. Positive = a real hash; two more values have a meaning.
-/// Two prefixes may share a key: what is found by key is confirmed by StateTag before it is used.
+/// The map key of a block: 63 bits of its chained digest. Positive = a real hash; two more values have a meaning. Two
+/// prefixes may share a key: a state that is found by its key is confirmed by its StateTag before it is used.
 using BlockHash = std::int64_t;
 inline constexpr BlockHash root_hash = 0;           ///< parent of a prompt's first block
 inline constexpr BlockHash hash_not_computed = -1;  ///< a block that is not full yet, or not registered

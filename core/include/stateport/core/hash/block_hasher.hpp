@@ -32,8 +32,9 @@ struct BlockHasherOptions {
   BlockHashKind kind = BlockHashKind::sha256;
   std::int32_t block_size_tokens = 16;
   /// Enters every hash, so that two seeds share nothing: all that are to share files or a store have the same. 0: none.
-  /// A secret random value where tenants are not trusted: with xxh3_128 so that nobody can find two prompts of one
-  /// hash, with sha256 so that nobody can choose prompts for places in a table or guess the names of files and objects.
+  /// A secret random value where tenants are not trusted: with xxh3_128 it keeps a tenant from finding two prompts of
+  /// one hash, with sha256 from choosing prompts for places in a table and from guessing the names of files and
+  /// objects.
   std::uint64_t seed = 0;
 };
 

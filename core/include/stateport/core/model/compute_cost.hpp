@@ -6,7 +6,7 @@
 
 namespace stateport {
 
-/// What it costs to compute the tokens [from, to) of a prompt: linear · tokens + quadratic · (to² - from²). The default
+/// The cost of computing the tokens [from, to) of a prompt: linear · tokens + quadratic · (to² - from²). The default
 /// counts tokens; with a model's figures it counts FLOPs.
 struct ComputeCost {
   double linear = 1;
@@ -25,7 +25,7 @@ struct ComputeCost {
 };
 
 /// Throws InvalidArgument for a factor that is NaN, negative or above 1e100, as "<argument>.linear" or
-/// "<argument>.quadratic". What passes gives finite costs for all lengths, so that they can be compared.
+/// "<argument>.quadratic". Factors that pass give finite costs for all lengths, so that costs can be compared.
 void check_compute_cost(const ComputeCost& cost, std::string_view argument);
 
 }  // namespace stateport

@@ -33,8 +33,8 @@ class InvalidArgument : public CallerError {
   std::string value_;
 };
 
-/// The object is not in a state for this call: it comes too early, too late or twice, or what it needs is switched off.
-/// The same arguments can be right at another time. Names the call and the reason: "<call>: <reason>".
+/// The object is not in a state for this call: it comes too early, too late or twice, or it needs an option that is
+/// off. The same arguments can be right at another time. Names the call and the reason: "<call>: <reason>".
 class InvalidState : public CallerError {
  public:
   InvalidState(std::string_view call, std::string_view reason);

@@ -11,7 +11,7 @@ struct MemoryCost {
   std::int64_t state_bytes = 4096;
   std::int64_t kv_bytes_per_token = 1;
 
-  /// Of counts that are not negative. What exceeds 64 bits is the largest number.
+  /// Of counts that are not negative. A sum that exceeds 64 bits is the largest number.
   [[nodiscard]] constexpr std::int64_t of(std::int64_t tokens, std::int64_t states) const noexcept {
     std::int64_t kv = 0, checkpoints = 0, sum = 0;
     const bool fits = !__builtin_mul_overflow(tokens, kv_bytes_per_token, &kv) &&

@@ -10,8 +10,8 @@
 
 namespace stateport {
 
-/// Part of a model's state: of the layers [layer_begin, layer_end), what rank `head_group` of a tensor-parallel group
-/// of `head_groups` ranks holds. All zero: the whole.
+/// Part of a model's state: the part of the layers [layer_begin, layer_end) that rank `head_group` of a tensor-parallel
+/// group of `head_groups` ranks holds. All zero: the whole.
 struct ModelShard {
   std::int32_t layer_begin = 0;
   std::int32_t layer_end = 0;
@@ -48,7 +48,7 @@ struct BandShare {
 };
 
 /// The state of a whole model, or of one group of its layers, and how tensor-parallel ranks and pipeline stages share
-/// it. Says what the bytes of a shard mean to shards of other sizes. Immutable: any number of threads may use it.
+/// it. Maps the bytes of a shard to shards of other sizes. Immutable: any number of threads may use it.
 class ModelLayout {
  public:
   /// `whole`: the tensors before they are split, in the order in which every rank has them; layers ascending.
@@ -68,8 +68,8 @@ class ModelLayout {
   [[nodiscard]] std::uint64_t fingerprint() const noexcept { return fingerprint_; }
 
   /// The shard with numbers: the whole becomes {0, layers(), 0, 1}. Throws InvalidArgument for layers that the model
-  /// does not have, a head group that is not one of head_groups, parts that cannot be shared by so many ranks, and a
-  /// shard without tensors.
+  /// does not have, a head group that is not one of head_groups, parts that cannot be shared by that number of ranks,
+  /// and a shard without tensors.
   [[nodiscard]] ModelShard resolve(const ModelShard& shard) const;
   /// The tensors of `whole()` that a shard has: [first, end). O(tensors). Throws as resolve.
   struct TensorRange {
@@ -77,10 +77,10 @@ class ModelLayout {
     std::size_t end = 0;
   };
   [[nodiscard]] TensorRange tensors_of(const ModelShard& shard) const;
-  /// What the shard holds of band `band` of tensor `tensor`, which it has. `shard` has been resolved.
+  /// The shard's part of band `band` of tensor `tensor`, which it has. `shard` has been resolved.
   [[nodiscard]] BandShare share(const ModelShard& shard, std::size_t tensor, std::size_t band) const noexcept;
-  /// What a rank's state consists of: the tensors of the shard without gaps, with the element types, conv layouts (sd
-  /// where it is neither sd nor ds) and layer numbers of whole(). Throws as resolve.
+  /// The spec of a rank's state: the tensors of the shard without gaps, with the element types, conv layouts (sd where
+  /// it is neither sd nor ds) and layer numbers of whole(). Throws as resolve.
   [[nodiscard]] StateSpec spec_of(const ModelShard& shard) const;
 
  private:

@@ -26,7 +26,7 @@ struct ModelInfo {
   std::string_view status;
 };
 
-/// What an engine may choose freely for a given model.
+/// The choices that an engine has for a given model.
 struct SpecOptions {
   std::int32_t drafts = 0;  ///< each draft token adds one conv token
   ConvLayout conv_layout = ConvLayout::sd;

@@ -9,7 +9,7 @@
 
 namespace stateport {
 
-/// What one rank holds of a model's state.
+/// One rank's part of a model's state.
 struct ReshardRank {
   std::int32_t global_rank = 0;
   ModelShard shard;
@@ -32,8 +32,8 @@ struct ReshardSlice {
 };
 
 /// Which pieces bring every destination rank its state, ordered by (source rank, destination rank, conv before
-/// recurrent, band, tensor). What several sources hold is read from the smallest rank. Throws InvalidArgument for
-/// shards that the layout cannot have (ModelLayout::resolve), a rank named twice on one side, and a piece that no
+/// recurrent, band, tensor). A piece that several sources hold is read from the smallest rank. Throws InvalidArgument
+/// for shards that the layout cannot have (ModelLayout::resolve), a rank named twice on one side, and a piece that no
 /// source holds. A pure function. O(ranks² * tensors).
 [[nodiscard]] std::vector<ReshardSlice> plan_reshard(const ModelLayout& layout, std::span<const ReshardRank> sources,
                                                      std::span<const ReshardRank> destinations);

@@ -61,7 +61,7 @@ struct StateTensorSpec {
   [[nodiscard]] constexpr std::int64_t window() const noexcept { return shape[0]; }
   [[nodiscard]] constexpr std::int64_t dim() const noexcept { return shape[1]; }
   [[nodiscard]] constexpr std::int64_t element_count() const noexcept { return shape[0] * shape[1] * shape[2]; }
-  /// The strides of a conv tensor, {0, 0} replaced by what it stands for.
+  /// The strides of a conv tensor, {0, 0} replaced by the strides that it stands for.
   [[nodiscard]] constexpr ConvStrides conv_strides() const noexcept {
     return strides == ConvStrides{} ? ConvStrides::of(ConvLayout::sd, window(), dim()) : strides;
   }
@@ -99,7 +99,7 @@ struct RecurrentShape {
   ElementType type = ElementType::fp32;
 };
 
-/// What one state of a model consists of: its tensors, in layer order, conv before recurrent. Immutable.
+/// The tensors of one state of a model, in layer order, conv before recurrent. Immutable.
 class StateSpec {
  public:
   /// Throws InvalidArgument: no tensor, an extent < 1, a negative layer or group, layer 2^31 - 1, more than 2^40 bytes,
@@ -124,7 +124,7 @@ class StateSpec {
   std::uint64_t fingerprint_ = 0;
 };
 
-/// What checkpoints of `live` states consist of when their recurrent tensors are kept as `type`: fp32, fp16, bf16 or
+/// The spec of checkpoints of `live` states whose recurrent tensors are kept as `type`: fp32, fp16, bf16 or
 /// int8_block32. Conv tensors stay as they are. The fingerprint differs with the type. Throws InvalidArgument for
 /// another type, and for a live recurrent tensor that is none of fp32, fp16 and bf16.
 [[nodiscard]] StateSpec quantised(const StateSpec& live, ElementType type);

@@ -11,15 +11,15 @@
 
 namespace stateport {
 
-/// Called by a BlockDirectory for whoever keeps data by block. Callbacks run inside a call of the directory, when it is
-/// consistent again: they may read it and must not change it. They do not throw for valid ids.
+/// Called by a BlockDirectory, for objects that keep data by block. Callbacks run inside a call of the directory, when
+/// it is consistent again: they may read it and must not change it. They do not throw for valid ids.
 class BlockListener {
  public:
   /// The ref count of these blocks has become 0, or an unreferenced block got an older last-use tick. There is no call
   /// when a count grows or a tick becomes newer: a listener reads both when it needs them.
   virtual void on_blocks_unreferenced(std::span<const BlockId> blocks) = 0;
-  /// These blocks lost their content: evicted, dropped or freed. hashes[i] is what blocks[i] was registered with, not
-  /// positive if it was not.
+  /// These blocks lost their content: evicted, dropped or freed. blocks[i] was registered with hashes[i], which is not
+  /// positive if it was not registered.
   virtual void on_blocks_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) = 0;
 
  protected:

@@ -13,7 +13,7 @@
 
 namespace stateport {
 
-/// What becomes of a registered block at ref 0. (Megatron-LM's policies lru and ref_zero.)
+/// The fate of a registered block at ref 0. (Megatron-LM's policies lru and ref_zero.)
 enum class UnreferencedBlocks : std::uint8_t {
   cached,  ///< it keeps its content until it is evicted
   dropped  ///< it is free at once
@@ -44,8 +44,8 @@ struct BlockPoolOptions {
 /// unreferenced blocks are dropped, nothing is cached and parents are not kept.
 ///
 /// Costs: O(1) per block of a call, plus O(log n) per eviction; release of blocks that are dropped or not registered
-/// sorts what it frees. No allocation after construction and warm-up. Not thread-safe. Every function that takes blocks
-/// throws InvalidArgument for one out of range, and then has changed nothing.
+/// sorts them. No allocation after construction and warm-up. Not thread-safe. Every function that takes blocks throws
+/// InvalidArgument for one out of range, and then has changed nothing.
 class BlockPool final : public BlockDirectory {
  public:
   /// Every block but the reserved one is free, in ascending order. Throws InvalidArgument for blocks < 1, a reserved
@@ -67,8 +67,8 @@ class BlockPool final : public BlockDirectory {
 
   /// True if `count` blocks can be had while `matched` cached blocks are kept for their request.
   [[nodiscard]] bool can_allocate(std::int32_t count, std::int32_t matched = 0) const;
-  /// Fills `out` with the top segment of the free stack in stored order, after evicting what is missing. Ref counts
-  /// are 1. False, and nothing changed, if there are not enough.
+  /// Fills `out` with the top segment of the free stack in stored order, after evicting as many blocks as are missing.
+  /// Ref counts are 1. False, and nothing changed, if there are not enough.
   [[nodiscard]] bool allocate(std::span<BlockId> out);
   /// Adds one per occurrence and refreshes the tick. Also throws for a free block.
   void retain(std::span<const BlockId> blocks);

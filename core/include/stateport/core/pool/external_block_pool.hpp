@@ -11,8 +11,8 @@
 
 namespace stateport {
 
-/// For an engine that keeps its KV blocks in a pool of its own. The engine reports in batches what happens to its
-/// blocks; the slot allocator, the planner and the matcher read it here. This class allocates no block and evicts none.
+/// For an engine that keeps its KV blocks in a pool of its own. The engine reports changes of its blocks in batches;
+/// the slot allocator, the planner and the matcher read it here. This class allocates no block and evicts none.
 ///
 ///     unknown ── reference ──► live (ref ≥ 1) ── unreference to 0, not registered ──► unknown
 ///                                │   ▲

@@ -13,7 +13,7 @@
 
 namespace stateport {
 
-/// Bookkeeping of the slots of one StateStore: who owns each slot, what it holds, who pins it, when it was last used.
+/// Bookkeeping of the slots of one StateStore: the owner, the content, the pins and the last use of each slot.
 ///
 ///     free ── allocate ──► owned ── lock ──► owned, pinned
 ///       ▲                    │  ▲              │

@@ -8,7 +8,7 @@
 
 namespace stateport {
 
-/// What a slot holds: the state after exactly `token_count` tokens of the prefix, in one memory layout. A restore
+/// The content of a slot: the state after exactly `token_count` tokens of the prefix, in one memory layout. A restore
 /// compares all three; a slot that was never committed has token_count -1 and matches nothing.
 struct StateTag {
   std::int64_t token_count = -1;
@@ -19,14 +19,15 @@ struct StateTag {
 
 /// How the tag of a slot compares with the wanted one. Anything but match refuses a restore.
 enum class TagCheck : std::uint8_t {
-  match,        ///< the slot holds exactly what is wanted
+  match,        ///< the slot holds exactly the wanted state
   empty,        ///< it was never committed
   token_count,  ///< the state is one after another number of tokens
   prefix,       ///< the state is one after other tokens
   layout        ///< its bytes mean something else
 };
 
-/// Compares what a slot holds with what a request needs; names the first field that differs. O(1), noexcept.
+/// Compares the content of a slot with the state that a request needs; names the first field that differs. O(1),
+/// noexcept.
 [[nodiscard]] constexpr TagCheck check_tag(const StateTag& held, const StateTag& wanted) noexcept {
   if (held.token_count < 0) return TagCheck::empty;
   if (held.token_count != wanted.token_count) return TagCheck::token_count;

@@ -63,14 +63,14 @@ struct RequestCacheOptions {
   /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store, slots for
   /// checkpoints [0, checkpoints) of the other, which tiers are given. False: one store has both, in any order.
   bool separate_checkpoints = false;
-  /// Slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0: every token; -1: only
-  /// at its end.
+  /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
+  /// token; -1: only at its end.
   std::int32_t scan_alignment_tokens = 0;
   /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
   CheckpointPlacement placement = CheckpointPlacement::passes;
-  /// Tree, with another placement than passes: > 0: also where a prompt has a multiple of so many tokens (whole blocks)
-  /// beyond j, as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns
-  /// nothing of such a state, and gives it up before all that it knows.
+  /// Tree, with another placement than passes: > 0: also at multiples of this number of tokens (whole blocks) beyond j,
+  /// as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns nothing
+  /// from such a state, and evicts it before all states that it knows.
   std::int64_t spare_checkpoint_tokens = 0;
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
@@ -80,10 +80,10 @@ struct RequestCacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
-  /// Slots, tree: > 0: what cached KV and checkpoints may take together, by `memory`, whenever a request ends. What
-  /// running requests hold counts and stays; kv_tokens and checkpoints are limits besides. A tree spares the KV of the
-  /// request that just ended and its last state, unless hix decides: it may exceed the budget by these until the next
-  /// end.
+  /// Slots, tree: > 0: the bytes that cached KV and checkpoints may take together, by `memory`, whenever a request
+  /// ends. Memory of running requests counts and stays; kv_tokens and checkpoints are limits besides. A tree spares the
+  /// KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by these until
+  /// the next end.
   std::int64_t budget_bytes = 0;
   std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
@@ -97,11 +97,12 @@ struct RequestCacheOptions {
   bool events = false;
   /// Memory that changes tenant (Namespace::salt; no salt is a tenant) is cleared before a pass of the new one: plans
   /// name it in PassPlan::scrub and GroupPlan::clear. Slots for checkpoints and the destinations of loads need nothing:
-  /// all their bytes are written before anybody can read them. What no plan has named yet counts as another tenant's,
-  /// also after reset(). The cache moves no byte: KV of an engine that ignores the lists, or that is loaded by its own
-  /// means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers: StateTiersOptions.
+  /// all their bytes are written before any pass can read them. Memory that no plan has named yet counts as another
+  /// tenant's, also after reset(). The cache moves no byte: KV of an engine that ignores the lists, or that is loaded
+  /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
+  /// StateTiersOptions.
   bool scrub = false;
-  /// What lies below the device. It is for whole blocks of KV and the states at their ends, and costs a hash of each
+  /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
   /// block. See CacheTiers.
   TierOptions tiers;
   ComputeCost cost;  ///< for the FLOPs in stats()
@@ -127,7 +128,7 @@ struct RequestCacheOptions {
 /// The largest number of states that one pass can save on its way (RowState::saves), in all rows and groups together.
 [[nodiscard]] std::size_t saves_max(const RequestCacheOptions& options);
 
-/// What a RequestCache holds for requests to come and for those that run, and what it had to give up.
+/// Contents of a RequestCache, for requests to come and for those that run, and its evictions.
 struct CacheUsage {
   std::int64_t kv_tokens = 0;          ///< of whole blocks
   std::int64_t states = 0;             ///< checkpoints; align: blocks of states, with those of running requests
@@ -143,17 +144,17 @@ struct CacheUsage {
 ///     [before]  scrub, and for each group: clear, copies
 ///     [after]   for each group: steps, from_scratch, copies
 ///
-/// The cache decides and moves no byte: the engine enqueues what plans and commits say on one stream, in this order.
+/// The cache decides and moves no byte: the engine enqueues the work of plans and commits on one stream, in this order.
 /// A plan is for a whole batch. A row finds room or not, as a whole; rows without room are named and the others run.
 ///
-/// With tiers() below the device, what these calls give up is stored there, and what they find there is loaded: see
-/// CacheTiers, which has calls of its own between these.
+/// With tiers() below the device, contents that these calls evict are stored there, and contents that they find there
+/// are loaded: see CacheTiers, which has calls of its own between these.
 ///
 /// Outstanding passes. A pass is outstanding from plan() to its commit(). Without `overlap` there is at most one: a
 /// plan while one is outstanding replaces it. With `overlap` there are at most two: plan() while one is outstanding
-/// plans ahead, and while two are outstanding it replaces the second. What is replaced must not have run; cancel()
-/// says that the newest pass did not run. Commits settle in the order of the plans. A plan that is `ready` may be
-/// enqueued before the commit of the pass before it; another one only after that commit has answered it complete.
+/// plans ahead, and while two are outstanding it replaces the second. A pass that is replaced must not have run;
+/// cancel() says that the newest pass did not run. Commits settle in the order of the plans. A plan that is `ready` may
+/// be enqueued before the commit of the pass before it; another one only after that commit has answered it complete.
 ///
 /// Everything that a plan names stays as it is until its commit, its replacement or the end of the row's request.
 /// A request may end while a pass with it is outstanding: its row is void, and commit() takes no tokens for it.
@@ -177,9 +178,9 @@ class RequestCache {
   RequestCache(const RequestCache&) = delete;
   RequestCache& operator=(const RequestCache&) = delete;
 
-  /// Looks the prompt up and takes what the request needs to run. None: no request number or no slot is free; nothing
-  /// was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not ascend or are
-  /// not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
+  /// Looks the prompt up and takes the memory that the request needs to run. None: no request number or no slot is
+  /// free; nothing was taken. Throws for a prompt that is empty or longer than max_request_tokens, media that do not
+  /// ascend or are not inside the prompt, a bad hint, and a clock that goes back. O(tokens).
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, or for
@@ -188,11 +189,11 @@ class RequestCache {
   /// With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
 
-  /// Plans one pass for the batch. What it points to is valid until the next plan(), insert(), cancel(), commit() or
-  /// reset(), and for a row until its request ends. Throws for more rows than max_requests, a request that does not run
-  /// or is named twice, tokens < 1 or beyond the prompt or max_request_tokens, drafts < 0 or > K or in a pass over the
-  /// prompt, and a row that decodes with tokens other than 1 + drafts; InvalidState for a row that decodes without a
-  /// token to feed. O(rows), and O(blocks) that are new.
+  /// Plans one pass for the batch. The spans of the plan are valid until the next plan(), insert(), cancel(), commit()
+  /// or reset(), and for a row until its request ends. Throws for more rows than max_requests, a request that does not
+  /// run or is named twice, tokens < 1 or beyond the prompt or max_request_tokens, drafts < 0 or > K or in a pass over
+  /// the prompt, and a row that decodes with tokens other than 1 + drafts; InvalidState for a row that decodes without
+  /// a token to feed. O(rows), and O(blocks) that are new.
   [[nodiscard]] virtual PassPlan plan(std::span<const PassRow> rows) = 0;
 
   /// The newest outstanding pass did not run. Throws InvalidState for another one.
@@ -201,7 +202,7 @@ class RequestCache {
   /// The pass ran (or is enqueued) and sampled: counts[i] tokens for row i of the plan, all in `sampled` one after the
   /// other. A count is 0 for a row without room or whose request ended, and for a part of the prompt; 0 or 1 where the
   /// prompt ends; else 1 … tokens of the row. Blocks that are full and states that are written can be found from now
-  /// on. What it points to is valid as that of plan(). Throws InvalidState for a pass that is not the oldest
+  /// on. The spans of the answer are valid like those of plan(). Throws InvalidState for a pass that is not the oldest
   /// outstanding one or was never planned, InvalidArgument for counts that do not fit.
   [[nodiscard]] virtual PassCommit commit(PassId pass, std::span<const std::int32_t> counts,
                                           std::span<const Token> sampled) = 0;
@@ -220,20 +221,20 @@ class RequestCache {
   /// All of this is enqueued before any later call but take_transfers(). The tokens count as computed from then on. The
   /// state becomes a checkpoint if the tokens are whole blocks of KV (align: of every group, and not in mode none),
   /// whatever the placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the
-  /// request can only end: to decode, start it with the sampled token as part of the prompt.
-  /// Some of the KV may be cached already. Slots: its blocks are named again, and must get the same content. Tree,
-  /// align: the request reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room; with
-  /// tiers, transfers are taken all the same. Throws InvalidArgument for a request that does not run or waits for a
-  /// tier, and for tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding.
-  /// O(tokens).
+  /// request can only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be
+  /// cached already. Slots: its blocks are named again, and must get the same content. Tree, align: the request reads
+  /// the cached KV, and no request reads the engine's copy. None: the tokens find no room; with tiers, transfers are
+  /// taken all the same. Throws InvalidArgument for a request that does not run or waits for a tier, and for tokens
+  /// that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
-  /// The request ends, with what is computed and committed. The hint is about prompts that may continue it: hix values
-  /// the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a request that
-  /// left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the other orders.
-  /// Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for checkpoints, to
-  /// be enqueued as those of a commit: with tiers, after the transfers that are taken then. Valid until the next call
-  /// but take_transfers(). None but for a tree with separate_checkpoints, where they must not be left out.
+  /// The request ends with its computed and committed tokens. The hint is about prompts that may continue it: hix
+  /// values the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a
+  /// request that left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the
+  /// other orders. Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for
+  /// checkpoints, to be enqueued as those of a commit: with tiers, after the transfers that are taken then. Valid until
+  /// the next call but take_transfers(). None but for a tree with separate_checkpoints, where they must not be left
+  /// out.
   virtual CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   CopyPlan finish(RequestId request, const ReuseHint& hint = {}) { return end(request, RequestEnd::finished, hint); }
   CopyPlan preempt(RequestId request) { return end(request, RequestEnd::preempted); }
@@ -250,11 +251,11 @@ class RequestCache {
   /// Requests that started and did not end, and those that ended while a load for them was under way.
   [[nodiscard]] virtual std::int32_t running_requests() const noexcept = 0;
 
-  /// What lies below the device; nullptr without RequestCacheOptions::tiers.
+  /// The tiers below the device; nullptr without RequestCacheOptions::tiers.
   [[nodiscard]] virtual CacheTiers* tiers() noexcept = 0;
 
   /// Forgets everything that is cached, in tiers too, which names drops, but for the remote tier, where it stays:
-  /// transfers are taken after it. What eviction has learned stays. The caller's clock may begin again. Throws
+  /// transfers are taken after it. The eviction policy keeps its knowledge. The caller's clock may begin again. Throws
   /// InvalidState while a request runs or a transfer is under way.
   virtual void reset() = 0;
 

@@ -15,7 +15,7 @@
 #include <optional>
 #include <span>
 
-/// What goes into a RequestCache and what comes out of it. Plain data.
+/// Inputs and outputs of a RequestCache. Plain data.
 namespace stateport {
 
 /// An image, a sound or another input that stands at a position of a prompt. Two prompts that differ in it share
@@ -25,14 +25,14 @@ struct MediaKey {
   std::int64_t first_token = 0;  ///< position in the prompt; ascending
 };
 
-/// How far start() looks for what a prompt can reuse.
+/// How far start() looks for states and KV that a prompt can reuse.
 enum class PromptSearch : std::uint8_t {
-  everywhere,  ///< on the device and below, and the remote tier is asked what else it has
+  everywhere,  ///< on the device and below, and the remote tier is asked for more
   known,       ///< the remote tier is not asked
   device       ///< nothing is loaded: the request can run at once
 };
 
-/// What a request asks for. The spans are read during the call alone.
+/// A prompt to start a request with. The spans are read during the call alone.
 struct Prompt {
   std::span<const Token> tokens;  ///< all that is known; of a request that starts again: prompt and output so far
   Namespace name_space;
@@ -42,11 +42,11 @@ struct Prompt {
   PromptSearch search = PromptSearch::everywhere;
 };
 
-/// What a request that starts gets from a tier. Without tokens the remote tier is being asked what it has
-/// (Transfer::Kind::find); what can be loaded then is loaded while the request goes on waiting.
+/// The load of a request that starts. Without tokens the remote tier is asked for contents first
+/// (Transfer::Kind::find), which are then loaded while the request goes on waiting.
 struct TierLoad {
   std::int64_t tokens = 0;       ///< the first pass begins behind these; 0: not known yet, nor are the bytes
-  std::int64_t bytes = 0;        ///< to load from tiers: what the engine has elsewhere is not counted
+  std::int64_t bytes = 0;        ///< to load from tiers; KV that the engine keeps elsewhere is not counted
   Medium medium = Medium::host;  ///< the slowest tier that something is loaded from; elsewhere: none of them
 };
 
@@ -58,7 +58,7 @@ struct StartedRequest {
   /// prompt are reused, or the request waits for a tier.
   std::optional<LostHit> lost;
   /// More is on its way from a tier, or may be. Until that has ended (CacheTiers::settle) no pass can run the request:
-  /// chunk() answers 0. What does not arrive is computed.
+  /// chunk() answers 0. The engine computes the tokens that do not arrive.
   std::optional<TierLoad> load;
 };
 
@@ -127,7 +127,7 @@ struct RowState {
   }
 };
 
-/// What is planned for one row of a batch.
+/// The plan for one row of a batch.
 struct RowPlan {
   RequestId request;
   bool room = false;  ///< false: there is no room for the row. It does not run, and nothing of it is planned.
@@ -138,7 +138,7 @@ struct RowPlan {
   std::span<const RowState> states;  ///< [groups]
 };
 
-/// What must be enqueued before a pass, for one group of layers. The copies of one group run in any order.
+/// Work to enqueue before a pass, for one group of layers. The copies of one group run in any order.
 struct GroupPlan {
   std::span<const SlotId> clear;  ///< slots that begin with the empty state, or (scrub) were another tenant's
   /// Slots, tree: restores, from slots for checkpoints to live ones. Align: within the store, moves of running states
@@ -184,7 +184,7 @@ struct StepCommit {
   SlotId kept_slot;  ///< for a checkpoint
 };
 
-/// What must be enqueued after a pass, for one group of layers.
+/// Work to enqueue after a pass, for one group of layers.
 struct GroupCommit {
   CopyPlan from_scratch;  ///< from StateSave::slot in scratch to slots for checkpoints
   CopyPlan copies;  ///< after the steps. Slots, tree: from live slots to slots for checkpoints; align: within the store
@@ -209,13 +209,13 @@ struct InsertedPrefix {
 
 /// Why a request ends.
 enum class RequestEnd : std::uint8_t {
-  finished,   ///< complete: what is computed is kept where there is a state for it
+  finished,   ///< complete: the computed prefix is kept up to its last state
   preempted,  ///< the same; it will start again
-  aborted     ///< nothing more is kept than what was published
+  aborted     ///< no more is kept than was published
 };
 
-/// What a router must hear to know what a cache holds. Of the remote tier: what this cache knows to be there. What it
-/// forgets there (`removed`) may still be there.
+/// A change of the contents of a cache, for routers. Events of the remote tier name contents that this cache knows to
+/// be there. Contents that it forgets (`removed`) may still be there.
 struct CacheEvent {
   enum class Kind : std::uint8_t {
     stored,   ///< can be found from now on
@@ -225,7 +225,8 @@ struct CacheEvent {
   using Content = CacheContent;
   using Medium = stateport::Medium;
 
-  std::uint64_t sequence = 0;  ///< counts up by one from 1; after a gap, events were lost that nobody took in time
+  std::uint64_t sequence =
+      0;  ///< counts up by one from 1; after a gap, events were lost because they were not taken in time
   Kind kind = Kind::cleared;
   Content content = Content::kv_block;
   Medium medium = Medium::device;

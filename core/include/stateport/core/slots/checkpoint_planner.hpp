@@ -15,7 +15,7 @@ namespace stateport {
 
 struct CheckpointPlannerOptions {
   std::int32_t block_size_tokens = 256;
-  std::int32_t alignment_tokens = 128;  ///< the scan kernel can save a state every so many tokens of a chunk
+  std::int32_t alignment_tokens = 128;  ///< distance in a chunk at which the scan kernel can save states
   std::int32_t max_rows = 1;            ///< prefill rows of a step
   std::uint64_t layout_fingerprint = 0;
 };
@@ -34,8 +34,8 @@ struct PrefillChunk {
   std::span<const PrefixHash> prefixes;  ///< of its full blocks
 };
 
-/// What one chunk will save: the state after offsets[i] tokens of the forward belongs to blocks[i]; the state at the
-/// end of the prompt to end_block.
+/// The states that one chunk will save: the state after offsets[i] tokens of the forward belongs to blocks[i]; the
+/// state at the end of the prompt to end_block.
 struct PlannedCheckpoints {
   std::int32_t count = 0;
   std::array<std::int32_t, max_checkpoints_per_chunk> offsets = {};
@@ -63,8 +63,8 @@ struct CheckpointCommit {
 ///                                                        └────── abandon ◄─┘
 ///
 /// Candidates, absolute: where the request leaves the shared prefix, the last full block of the prompt, the start of
-/// the last block touched. One is kept if it lies strictly inside what the forward runs, on the alignment grid. A
-/// prompt that ends on a block boundary also saves its end. Checkpoints are optional: what finds no slot is dropped
+/// the last block touched. One is kept if it lies strictly inside the tokens of the forward, on the alignment grid. A
+/// prompt that ends on a block boundary also saves its end. Checkpoints are optional: one that finds no slot is dropped
 /// and counted, in order of rows, intermediate before ends. Nothing is found by hash before publish().
 ///
 /// O(rows) per step; allocates nothing after construction. Not thread-safe.
@@ -81,15 +81,15 @@ class CheckpointPlanner {
   /// Throws InvalidArgument for rows outside [0, max_rows].
   [[nodiscard]] CheckpointArrays device_arrays(std::int32_t prefill_rows) const;
 
-  /// Gives slots to what is planned and lists the copies. A block that several rows name is copied once, from the last.
-  /// Blocks without a hash get no slot. Throws InvalidState while a commit is pending.
+  /// Gives slots to the planned checkpoints and lists the copies. A block that several rows name is copied once, from
+  /// the last. Blocks without a hash get no slot. Throws InvalidState while a commit is pending.
   [[nodiscard]] CheckpointCommit commit();
   /// The copies were enqueued: tags and hashes are set, states can be found. Throws InvalidState without a pending
   /// commit.
   void publish();
   /// The copies were not enqueued: slots that hold nothing go back. Throws InvalidState without a pending commit.
   void abandon();
-  /// Forgets what is planned. Throws InvalidState while a commit is pending.
+  /// Forgets the planned checkpoints. Throws InvalidState while a commit is pending.
   void clear();
 
   /// Checkpoints that found no slot, since construction.

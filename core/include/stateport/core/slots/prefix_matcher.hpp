@@ -36,7 +36,7 @@ struct BlockMatch {
   std::int64_t skip_tokens = 0;  ///< of the chunk
   /// The state to restore before the forward: exactly at finished + skip. Present iff the model is hybrid and skips.
   std::optional<FoundState> state;
-  StateTag wanted;  ///< what a restore of `state` must find
+  StateTag wanted;  ///< the tag that a restore of `state` must find
 
   /// KV matched but not skipped, and why. No value: nothing was lost, or a continuation chunk.
   std::int64_t lost_tokens = 0;
@@ -49,9 +49,9 @@ struct BlockMatch {
 ///
 /// skip = (farthest block with a state inside the KV match) · block size. If that leaves too few tokens: the next lower
 /// block that has a state, else 0. A state counts only if its tag is exactly that prefix, so a collision of keys is a
-/// miss. A continuation chunk of a hybrid model never skips: its live state has not seen what it would skip.
+/// miss. A continuation chunk of a hybrid model never skips: its live state has not seen the tokens that it would skip.
 ///
-/// O(blocks of the chunk), allocates nothing. Thread-safe as long as nobody changes directory and states.
+/// O(blocks of the chunk), allocates nothing. Thread-safe as long as directory and states do not change.
 class PrefixMatcher {
  public:
   /// `states` may be null: a hybrid model without a state cache shares KV and skips nothing. Both must outlive the

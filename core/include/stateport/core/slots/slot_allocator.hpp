@@ -24,8 +24,8 @@ namespace stateport {
 struct SlotVictim {
   BlockId block;   ///< keeps its content and its hash
   SlotId slot;     ///< holds the state until it is written again
-  StateTag tag;    ///< what `slot` holds: its tokens and their hash
-  BlockHash hash;  ///< what the state was registered with; not positive if it was not
+  StateTag tag;    ///< of the state in `slot`: its tokens and their hash
+  BlockHash hash;  ///< by which the state was registered; not positive if it was not
 };
 
 struct SlotAllocatorOptions {
@@ -41,7 +41,7 @@ struct SlotAllocatorOptions {
   bool kv_follows = false;
 };
 
-/// What a batch of blocks needs and what can be had: `available` slots are free or can be evicted.
+/// The slots that a batch of blocks needs, and those that can be had: `available` slots are free or can be evicted.
 struct SlotDemand {
   std::int64_t required = 0;
   std::int64_t available = 0;
@@ -116,8 +116,8 @@ class SlotAllocator final : public BlockListener {
   void invalidate(std::span<const BlockId> blocks);
   void invalidate(BlockId block) { invalidate({&block, 1}); }
 
-  /// Moves the slot of `from`, with its tag and its pins, to `to`, another block with the same content. The state has to
-  /// be registered again. Also throws for a block `from` without a slot and a block `to` with one.
+  /// Moves the slot of `from`, with its tag and its pins, to `to`, another block with the same content. The state has
+  /// to be registered again. Also throws for a block `from` without a slot and a block `to` with one.
   void move_state(BlockId from, BlockId to);
 
   /// Makes states findable. hashes[i] <= 0 is skipped; a later block takes over a hash. Also throws for lists of
@@ -140,15 +140,15 @@ class SlotAllocator final : public BlockListener {
   /// and which shorter one a request would fall back to. Call it once the request's states are tagged and registered.
   /// `hashes` are those of the full blocks of the prompt; those after the first one <= 0 do not count. Of `prompt`, the
   /// usable, matched and hit blocks, `tokens`, `past` and the hint are read. The request ends at the state of the last
-  /// block, unless it gets longer (`tokens`). What this call answers is the `past` of the next one about the same
-  /// request, for example with more blocks at its end: a request that has a past counts no lookup and no use again.
-  /// `now_s` is the caller's clock in seconds. A state that no request has reported has rank 0 for gdsf and hix: those
-  /// go first, least recently used first, so an engine that never calls this has LRU. Throws InvalidArgument for a
-  /// clock that goes back or is not finite, a past after it, a negative number of blocks or tokens, and a hint that
-  /// check_hint refuses. O(hashes).
+  /// block, unless it gets longer (`tokens`). The answer is the `past` of the next call about the same request, for
+  /// example with more blocks at its end: a request that has a past counts no lookup and no use again. `now_s` is the
+  /// caller's clock in seconds. A state that no request has reported has rank 0 for gdsf and hix: those go first, least
+  /// recently used first, so an engine that never calls this has LRU. Throws InvalidArgument for a clock that goes back
+  /// or is not finite, a past after it, a negative number of blocks or tokens, and a hint that check_hint refuses.
+  /// O(hashes).
   PromptPast note_served(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s);
 
-  /// What the slot of a block holds. Both also throw for a block without a slot.
+  /// The content of the slot of a block. Both also throw for a block without a slot.
   void set_tag(BlockId block, const StateTag& tag) { slots_.set_tag(with_slot(block), tag); }
   [[nodiscard]] const StateTag& tag(BlockId block) const { return slots_.tag(with_slot(block)); }
   /// Hides a state before its slot is written again: removes hash entry and tag, the block keeps the slot. Also throws
@@ -176,14 +176,14 @@ class SlotAllocator final : public BlockListener {
 
   /// Writes the states that would be evicted next, in order, and returns how many there are, at most out.size().
   /// Changes no later answer. The ranks are those of now: a state that the policy would rank otherwise once the victims
-  /// before it are gone is not foreseen. Costs what these evictions cost.
+  /// before it are gone is not foreseen. Costs as much as these evictions.
   [[nodiscard]] std::size_t peek_victims(std::span<SlotVictim> out);
   /// States evicted for other blocks or by evict(), since construction.
   [[nodiscard]] std::int64_t evictions() const noexcept;
   [[nodiscard]] const SlotPool& slots() const noexcept { return slots_; }
   [[nodiscard]] const BlockDirectory& blocks() const noexcept { return blocks_; }
 
-  /// No block has a slot; pins are gone. A pool that nobody else uses is as new.
+  /// No block has a slot; pins are gone. A pool without other users is as new.
   void reset();
   /// Throws std::logic_error naming the first broken invariant. O(slots + blocks).
   void check_invariants() const;

@@ -35,7 +35,7 @@ class AgeHistogram {
   double sum_s_ = 0;
 };
 
-/// What was not reused for one reason.
+/// Tokens that were not reused for one reason.
 struct Loss {
   std::int64_t requests = 0;
   std::int64_t tokens = 0;
@@ -43,7 +43,7 @@ struct Loss {
   friend bool operator==(const Loss&, const Loss&) noexcept = default;
 };
 
-/// What a cache saved, and why it did not save more. Plain counters: no operation allocates; not thread-safe.
+/// Savings of a cache, and reasons why it did not save more. Plain counters: no operation allocates; not thread-safe.
 struct CacheStats {
   /// Of a forward; the default makes flops equal tokens. One that check_compute_cost refuses makes them meaningless.
   ComputeCost cost;
@@ -71,7 +71,7 @@ struct CacheStats {
 
 /// Lines for people.
 [[nodiscard]] std::string to_string(const CacheStats& stats);
-/// What fmt (10 or newer) prints for "{}".
+/// The text that fmt (10 or newer) prints for "{}".
 [[nodiscard]] inline std::string format_as(const CacheStats& stats) {
   return to_string(stats);
 }

@@ -10,9 +10,9 @@
 
 namespace stateport {
 
-/// What a router must hear to know which KV a PrefixTree holds: the events that vLLM and SGLang publish (block stored,
-/// block removed, all blocks cleared). A block is a page of the tree, named by the digest that BlockHasher gives the
-/// same tokens with the namespace's salt and extra key as extra keys of their first block.
+/// A change of the KV of a PrefixTree, for routers: the events that vLLM and SGLang publish (block stored, block
+/// removed, all blocks cleared). A block is a page of the tree, named by the digest that BlockHasher gives the same
+/// tokens with the namespace's salt and extra key as extra keys of their first block.
 ///
 /// The spans are valid during the call alone.
 struct KvEvent {

@@ -31,27 +31,28 @@ struct TierSpeeds {
   double remote_latency_s = 0;  ///< of one round trip: a load from the remote tier takes it once. 0: none
 };
 
-/// What a RequestCache keeps below the device. Without room on the host, in files and in the remote tier there are no
+/// The tiers of a RequestCache below the device. Without room on the host, in files and in the remote tier there are no
 /// tiers.
 ///
 /// The remote tier is shared: other caches store there, too, and its capacity and its eviction are its own. So a cache
-/// does not know all that it has, and start() asks: see Transfer::Kind::find and TierLoad. What the cache forgets stays
-/// there: no drop is named. What it believes to be there may be gone.
+/// does not know all that it has, and start() asks: see Transfer::Kind::find and TierLoad. Contents that the cache
+/// forgets stay there: no drop is named. Contents that it believes to be there may be gone.
 struct TierOptions {
   std::int64_t host_bytes = 0;  ///< for images on the host; 0: no host tier
   std::int64_t file_bytes = 0;  ///< for images in files; 0: no file tier
   /// Of images in the remote tier that this cache remembers, at most; 0: no remote tier. For each block of KV that so
   /// many bytes have room for (each state, with kv_elsewhere) the cache itself takes some 250 bytes, in every tier.
   std::int64_t remote_bytes = 0;
-  /// start() asks the remote tier for so many images of states at most, those of the longest prefixes; -1: for nothing.
-  /// KV is asked for only up to the deepest state that is known or found. A request that ends does not wait for its
-  /// answers; while more of these are missing than max_requests requests ask for at a time, nothing is asked for.
+  /// The largest number of images of states that start() asks the remote tier for, those of the longest prefixes first;
+  /// -1: it asks for nothing. KV is asked for only up to the deepest state that is known or found. A request that ends
+  /// does not wait for its answers; while more of these are missing than max_requests requests ask for at a time,
+  /// nothing is asked for.
   std::int32_t max_finds = 4096;
-  /// What the image of one state takes in a tier, all groups together, and that of the KV of one block. 0: what
-  /// RequestCacheOptions::memory says. With kv_elsewhere that of KV has no meaning.
+  /// The bytes that the image of one state takes in a tier, all groups together, and those of the KV of one block. 0:
+  /// those that RequestCacheOptions::memory names. With kv_elsewhere the bytes of KV have no meaning.
   std::int64_t state_image_bytes = 0;
   std::int64_t kv_image_bytes = 0;
-  /// Stores and moves that are under way may have so many bytes. What does not fit is dropped and counted.
+  /// The bytes that stores and moves under way may have together. One that does not fit is dropped and counted.
   std::int64_t queue_bytes = std::numeric_limits<std::int64_t>::max();
   /// Every checkpoint goes to the slowest tier as soon as it is made; false: when the device gives it up, to the
   /// fastest, and further down when that gives it up. A full tier gets a checkpoint that it has evicted again only in
@@ -87,7 +88,7 @@ void check_tier_speeds(const TierSpeeds& speeds, std::string_view argument);
 /// one, or a tier with less room than the image of a state of `state_bytes` and a block of `kv_bytes`.
 void check_tier_options(const TierOptions& options, std::int64_t state_bytes, std::int64_t kv_bytes);
 
-/// What one tier holds and did. Counters count from construction.
+/// Contents of one tier, and its work. Counters count from construction.
 struct TierUsage {
   std::int64_t states = 0;
   std::int64_t kv_blocks = 0;
@@ -96,7 +97,7 @@ struct TierUsage {
   std::int64_t bytes_read = 0;     ///< by loads and moves
   std::int64_t loads = 0;          ///< requests that loaded something from it, from no slower tier
   std::int64_t hit_tokens = 0;     ///< that these did not compute
-  /// By the speeds that are known: what computing the hit tokens takes, less what loading for these requests takes,
+  /// By the speeds that are known: the time of computing the hit tokens, less the time of the loads for these requests,
   /// from faster tiers, too. Of loads whose speeds are not all known: 0. Loading KV that the engine keeps counts
   /// nothing.
   double saved_s = 0;

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <span>
 
-/// What moves between the device and the tiers below it. Plain data: a RequestCache decides, and names what it decided
-/// in a TransferPlan; whoever holds the tiers' memory carries it out and tells how it went.
+/// Transfers between the device and the tiers below it. Plain data: a RequestCache decides, and names its decisions in
+/// a TransferPlan. The owner of the tiers' memory carries them out and tells how each ended.
 namespace stateport {
 
 /// Where cached content lies: on the device, in a tier, from the fastest to the slowest, or where the engine keeps it
@@ -31,14 +31,15 @@ struct ImageKey {
 /// Numbers transfers from 1, in the order in which they were decided.
 using TransferId = std::uint64_t;
 
-/// One image and what happens to it.
+/// One image, and where it is to move.
 struct Transfer {
   enum class Kind : std::uint8_t {
     store,  ///< device to a tier. `place` is read in the order of the engine's stream
     load,   ///< a tier to the device. `place` is written in the order of the engine's stream. From elsewhere: by the
             ///< engine itself, which settles it like any other
     copy,   ///< a tier to a lower one; both have it then
-    drop,   ///< a tier forgets the image, as soon as nobody reads it any more. Not answered. Never of the remote tier
+    drop,   ///< a tier forgets the image, as soon as no load or copy reads it any more. Not answered. Never of the
+            ///< remote tier
     find  ///< asks whether the tier `from` has the image: `done`, it has; `gone`, it has not; anything else, not known
   };
   TransferId id = 0;
@@ -52,13 +53,13 @@ struct Transfer {
   friend constexpr bool operator==(const Transfer&, const Transfer&) noexcept = default;
 };
 
-/// In the order in which they take effect: what a drop gives up may be used by a later store.
+/// In the order in which they take effect: a later store may use the room of a drop.
 struct TransferPlan {
   std::span<const Transfer> transfers;
 };
 
-/// How a transfer ended. Everything but `done` leaves the destination without the image. A store or a copy of what the
-/// destination has already is `done`.
+/// How a transfer ended. Everything but `done` leaves the destination without the image. A store or a copy of an image
+/// that the destination has already is `done`.
 enum class TransferStatus : std::uint8_t {
   done,            ///< store: readers may be sent there; load: enqueued, or written, before all that is enqueued later
   no_room,         ///< the tier is full, or its queue is

@@ -46,7 +46,7 @@ class PrefixTree {
   PrefixMatch match(std::span<const Token> tokens, const Namespace& name_space = {}, std::span<KvIndex> kv_out = {},
                     Lookup lookup = Lookup::request, std::int64_t request_tokens = 0);
 
-  /// What match() would answer, without a past; changes nothing, no recency and no edge. O(tokens); allocates nothing.
+  /// The answer of match(), without a past. Changes nothing, no recency and no edge. O(tokens); allocates nothing.
   [[nodiscard]] PrefixMatch peek(std::span<const Token> tokens, const Namespace& name_space = {}) const;
 
   /// Sets the clock of a policy that learns, in seconds: the time of the calls that follow. If it is never called, the
@@ -78,8 +78,8 @@ class PrefixTree {
   /// A policy that ranks states (hix, gdsf) also chooses the states of 2, and in 3 compares leaves with states. Under
   /// such a policy leaves without a state are evicted first, because no request can continue from them.
   ///
-  /// If memory for `freed` runs out, what was evicted until then is there and returned; if that is nothing, the call
-  /// throws std::bad_alloc and changes nothing.
+  /// If memory for `freed` runs out, it holds all that was evicted until then, and the call returns that; if that is
+  /// nothing, the call throws std::bad_alloc and changes nothing.
   ///
   /// A leaf costs O(1) for lru and O(log n) for other orders, a state O(log n), hix O(draws) for either: amortised over
   /// touches and locks, however many nodes are locked.
@@ -87,7 +87,7 @@ class PrefixTree {
 
   /// Writes the next victims of evict() for one kind of demand, in order, and returns how many there are, at most
   /// out.size(). Changes nothing, neither recency nor draws. The ranks are those of now: a node that becomes a leaf, or
-  /// changes its rank, when an earlier victim is gone is not foreseen. Costs what evicting them costs, and O(nodes of
+  /// changes its rank, when an earlier victim is gone is not foreseen. Costs as much as evicting them, and O(nodes of
   /// the path) for each.
   [[nodiscard]] std::size_t peek_victims(VictimKind kind, std::span<Victim> out);
 
@@ -110,9 +110,9 @@ class PrefixTree {
   /// back.
   [[nodiscard]] bool allocate_slots(std::span<SlotId> out) noexcept;
   void release_slots(std::span<const SlotId> slots);
-  /// The tag of the state after exactly `tokens`: what a checkpoint must carry to be inserted there. O(tokens).
+  /// The tag of the state after exactly `tokens`, which a checkpoint must carry to be inserted there. O(tokens).
   [[nodiscard]] StateTag state_tag(std::span<const Token> tokens, const Namespace& name_space = {}) const;
-  /// Says what a slot of the caller will hold once the copy just enqueued has run.
+  /// Tells the content of a slot of the caller once the copy just enqueued has run.
   void tag_slot(SlotId slot, const StateTag& tag);
   [[nodiscard]] const SlotPool& slots() const noexcept;
   /// Whether a hit's slot still holds its state (it does while the hit is locked). O(1).

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-/// What goes into a PrefixTree and what comes out of it. Plain data.
+/// Inputs and outputs of a PrefixTree. Plain data.
 namespace stateport {
 
 /// Names a node of a PrefixTree. An index is used again after an eviction, with another generation: the id of an
@@ -37,12 +37,13 @@ struct Freed {
   }
 };
 
-/// What a PrefixTree is about to evict, reported before anything changes. The spans are valid until the tree changes.
+/// A victim that a PrefixTree is about to evict, reported before anything changes. The spans are valid until the tree
+/// changes.
 struct Victim {
   NodeId node;
   std::int64_t end_tokens = 0;    ///< length of the prefix that ends at the node
   SlotId slot;                    ///< state@end_tokens, or none
-  StateTag tag;                   ///< what `slot` holds
+  StateTag tag;                   ///< of the state in `slot`
   std::span<const Token> tokens;  ///< of the node's segment; empty: the state is evicted alone, the node stays
   std::span<const KvIndex> kv;    ///< of these tokens
 };
@@ -52,7 +53,7 @@ struct PrefixMatch {
   NodeId node;                     ///< the root if nothing is usable
   std::int64_t tokens = 0;         ///< usable tokens: the length of the path to `node`, whole pages
   SlotId slot;                     ///< state@tokens, or none
-  StateTag tag;                    ///< what `slot` holds
+  StateTag tag;                    ///< of the state in `slot`
   std::int64_t walked_tokens = 0;  ///< tokens whose KV is in the tree, >= tokens
   /// The deepest node that ends within walked_tokens. It ends there exactly, unless the tree had no node left to split
   /// an edge with: then before.
@@ -98,7 +99,7 @@ struct InsertResult {
   bool state_exists = false;       ///< true: the end node keeps its own state and the slot stays the caller's
 };
 
-/// What is to be freed: counts of separate pools, or bytes of one that holds KV and states.
+/// How much to free: counts of separate pools, or bytes of one that holds KV and states.
 struct EvictDemand {
   std::int64_t tokens = 0;
   std::int64_t states = 0;

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-/// What belongs to which device. The vendor's runtime answers, src/<vendor>/device_calls.cpp; src/device_checks.cpp
-/// refuses.
+/// Which memory and streams belong to which device. The vendor's runtime answers, src/<vendor>/device_calls.cpp;
+/// src/device_checks.cpp refuses.
 namespace stateport::detail {
 
-/// What the vendor's runtime knows of where memory lies.
+/// Where memory lies, as the vendor's runtime knows it.
 struct MemoryPlace {
   enum class Kind : std::uint8_t {
     anywhere,      ///< pinned, managed or unknown: taken as every device's
