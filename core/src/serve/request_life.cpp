@@ -120,12 +120,12 @@ PassPlan RequestLife::plan(std::span<const PassRow> rows) {
     for (const PassRow& row : rows)
       require(!tiers_->waits(row.request), "rows.request", row.request, "waits for a load");
   }
-  const std::size_t ahead = std::min(book_.passes.size(), limit - 1);
   if (book_.passes.size() == limit) drop_newest();
-  return plan_rows(rows, ahead, false).view();
+  return plan_rows(rows, false).view();
 }
 
-Pass& RequestLife::plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts) {
+Pass& RequestLife::plan_rows(std::span<const PassRow> rows, bool inserts) {
+  const std::size_t ahead = book_.passes.size();
   Pass& pass = book_.passes.next(rows.size());
   pass.id = ++last_pass_;
   pass.inserts = inserts;
@@ -148,7 +148,7 @@ std::optional<InsertedPrefix> RequestLife::insert(RequestId request, std::int64_
   require(tokens > record.computed && tokens <= record.prompt_tokens, "tokens", tokens,
           "must be more than are computed, and not more than the prompt has");
   const PassRow row{.request = request, .tokens = static_cast<std::int32_t>(tokens - record.computed)};
-  Pass& pass = plan_rows({&row, 1}, 0, true);
+  Pass& pass = plan_rows({&row, 1}, true);
   if (pass.without_room > 0) {
     drop_newest();
     if (tiers_) tiers_->end_call(false);

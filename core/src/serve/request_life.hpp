@@ -55,7 +55,7 @@ class RequestLife final : public RequestCache {
     require(!tiers_ || !tiers_->has_ended(request), "request", request, "is not running");
     return book_.record(request);
   }
-  Pass& plan_rows(std::span<const PassRow> rows, std::size_t ahead, bool inserts);
+  Pass& plan_rows(std::span<const PassRow> rows, bool inserts);
   void add_row(Pass& pass, std::size_t index, const PassRow& row, std::size_t ahead);
   [[nodiscard]] RowPart reserve_row(Pass& pass, RequestId request, std::int64_t upto);
   void place_busy_rows(Pass& pass);
