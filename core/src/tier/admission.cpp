@@ -21,8 +21,7 @@ Admission::Admission(Residency& contents)
       orders_(contents.orders()),
       forest_(contents.forest()),
       learning_(contents.policy().learning()),
-      ranks_(learning_ != nullptr && learning_->observes_prompts()),
-      unclaimed_in_(nodes_.capacity(), 0) {
+      ranks_(learning_ != nullptr && learning_->observes_prompts()) {
   for (const Medium medium : levels_.tiers()) unclaimed_[index_of(medium)].reserve(nodes_.capacity());
   to_prune_.reserve(nodes_.capacity());
   to_cut_.reserve(nodes_.capacity());
@@ -69,16 +68,12 @@ bool Admission::make_room(Medium medium, std::int64_t bytes) {
 /// KV that the tier had before the cache was made, and that no prompt has asked for: no state is known to need it.
 /// False: there is none.
 bool Admission::drop_unclaimed(Medium medium) {
-  std::vector<std::uint32_t>& unclaimed = unclaimed_[index_of(medium)];
-  while (!unclaimed.empty()) {
-    const std::uint32_t node = unclaimed.back();
-    unclaimed.pop_back();
-    unclaimed_in_[node] &= static_cast<MediumSet>(~bit(medium));
-    const TierItem& kv = nodes_[node].kv;
-    if (!nodes_[node].used || (kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) continue;
-    if (nodes_[node].is_needed_in(medium)) continue;
-    contents_.leave(node, CacheContent::kv_block, medium);
-    contents_.release(node);
+  while (const std::optional<std::uint32_t> node = unclaimed_[index_of(medium)].take()) {
+    const TierItem& kv = nodes_[*node].kv;
+    if (!nodes_[*node].used || (kv.in & bit(medium)) == 0 || kv.readers > 0 || kv.going) continue;
+    if (nodes_[*node].is_needed_in(medium)) continue;
+    contents_.leave(*node, CacheContent::kv_block, medium);
+    contents_.release(*node);
     return true;
   }
   return false;
@@ -129,27 +124,26 @@ void Admission::evict_state(std::uint32_t node, Medium medium) {
 }
 
 void Admission::prune(std::uint32_t node) {
-  if (!std::exchange(nodes_[node].to_prune, true)) to_prune_.push_back(node);
+  to_prune_.add(node);
   work_off();
 }
 
 void Admission::kv_is_gone(std::uint32_t node) {
   const TierNode& entry = nodes_[node];
   if ((entry.kv.in | entry.kv.coming) != 0 || !entry.is_needed()) return;
-  if (!std::exchange(nodes_[node].to_cut, true)) to_cut_.push_back(node);
+  to_cut_.add(node);
   work_off();
 }
 
 void Admission::work_off() {
   if (std::exchange(works_, true)) return;
-  while (!to_cut_.empty() || !to_prune_.empty()) {
-    const bool cuts = !to_cut_.empty();
-    std::vector<std::uint32_t>& list = cuts ? to_cut_ : to_prune_;
-    const std::uint32_t node = list.back();
-    list.pop_back();
-    (cuts ? nodes_[node].to_cut : nodes_[node].to_prune) = false;
-    if (!nodes_[node].used) continue;
-    cuts ? evict_behind(node) : prune_path(node);
+  for (;;) {
+    if (const auto cut = to_cut_.take())
+      evict_behind(*cut);
+    else if (const auto pruned = to_prune_.take())
+      prune_path(*pruned);
+    else
+      break;
   }
   works_ = false;
   if (std::exchange(moves_kv_, true)) return;
@@ -158,14 +152,14 @@ void Admission::work_off() {
   moves_kv_ = false;
 }
 
-/// This block's states, and then, one after the other, those of the blocks behind it.
+/// This block's states, and then, one after the other, those of the blocks behind it. The node may be gone.
 void Admission::evict_behind(std::uint32_t node) {
   for (const Medium medium : levels_.tiers()) {
     const TierItem& state = nodes_[node].state;
     if ((state.in & bit(medium)) != 0 && state.readers == 0 && !state.going) evict_state(node, medium);
   }
   for (std::uint32_t child = nodes_[node].first_child; child != TierNode::none; child = nodes_[child].next)
-    if (nodes_[child].is_needed() && !std::exchange(nodes_[child].to_cut, true)) to_cut_.push_back(child);
+    if (nodes_[child].is_needed()) to_cut_.add(child);
 }
 
 void Admission::prune_path(std::uint32_t node) {
@@ -246,20 +240,15 @@ void Admission::arrived(std::uint32_t node, CacheContent content, const UnderWay
 }
 
 void Admission::add_unclaimed(std::uint32_t node, Medium medium) {
-  if ((unclaimed_in_[node] & bit(medium)) != 0) return;  // a node that was removed and made again
-  unclaimed_in_[node] |= bit(medium);
-  unclaimed_[index_of(medium)].push_back(node);
+  unclaimed_[index_of(medium)].add(node);
 }
 
 void Admission::forget_unclaimed() {
-  for (std::vector<std::uint32_t>& nodes : unclaimed_) nodes.clear();
-  std::ranges::fill(unclaimed_in_, MediumSet{0});
+  for (NodeList& nodes : unclaimed_) nodes.clear();
 }
 
 bool Admission::is_unclaimed(std::uint32_t node) const {
-  return std::ranges::any_of(unclaimed_, [&](const std::vector<std::uint32_t>& nodes) {
-    return std::ranges::find(nodes, node) != nodes.end();
-  });
+  return std::ranges::any_of(unclaimed_, [&](const NodeList& nodes) { return nodes.contains(node); });
 }
 
 }  // namespace stateport::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tier/node_list.hpp"
 #include "tier/residency.hpp"
 
 #include <array>
@@ -52,7 +53,7 @@ class Admission {
   /// The tier held this KV before the cache was made. The tier evicts it if no state needs it when it wants room.
   void add_unclaimed(std::uint32_t node, Medium medium);
   void forget_unclaimed();
-  /// Whether a tier holds KV that no state needs. O(nodes).
+  /// Whether a tier holds KV of this block that no state may need.
   [[nodiscard]] bool is_unclaimed(std::uint32_t node) const;
 
  private:
@@ -73,11 +74,9 @@ class Admission {
   LearningPolicy* learning_;
   bool ranks_;                                         ///< keys of the policy are values that can be averaged
   std::array<double, medium_count> victim_rank_ = {};  ///< by medium: moving average over the victims
-  std::array<std::vector<std::uint32_t>, medium_count> unclaimed_;  ///< by medium: nodes, each at most once
-  std::vector<MediumSet> unclaimed_in_;                             ///< by node: the tiers whose unclaimed_ names it
-  // Each names a node at most once.
-  std::vector<std::uint32_t> to_prune_;
-  std::vector<std::uint32_t> to_cut_;  ///< whose states cannot be loaded any more
+  std::array<NodeList, medium_count> unclaimed_;       ///< by medium
+  NodeList to_prune_;
+  NodeList to_cut_;  ///< whose states cannot be loaded any more
   struct Move {
     std::uint32_t node = TierNode::none;
     Medium from = Medium::host;

@@ -84,8 +84,6 @@ struct TierNode {
   std::uint64_t made_in = 0;        ///< the call that put the state on the device
   std::int64_t tick = 0;            ///< of its last use
   bool used = false;                ///< the node exists
-  bool to_prune = false;            ///< Admission has it in a list
-  bool to_cut = false;              ///< the same
 
   /// A state needs the KV of a slower medium as well: it is loaded from there.
   [[nodiscard]] bool is_needed_in(Medium medium) const noexcept {
