@@ -45,6 +45,21 @@ TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
   }
 }
 
+namespace {
+
+/// Served a prompt of 34 tokens and its first 18. Their KV and both states lie below the device now.
+struct TwoPushedDown : Server {
+  explicit TwoPushedDown(RequestCacheOptions options) : Server((set_checkpoints(options, 4, 10), options)) {
+    serve(shorter);
+    serve(longer);
+    push_down(*this);
+  }
+  Tokens longer = prompt_of(34, 0);
+  Tokens shorter = prompt_of(18, 0);
+};
+
+}  // namespace
+
 TEST_CASE("two requests that load states of one prefix leave both to others, whichever load ends first") {
   for (const CacheIndex index : every_index)
     for (const bool longer_first : {false, true}) {
@@ -52,13 +67,9 @@ TEST_CASE("two requests that load states of one prefix leave both to others, whi
       CAPTURE(longer_first);
       RequestCacheOptions options = small(index, host);
       options.max_requests = 3;
-      set_checkpoints(options, 4, 10);
-      Server server(options);
-      const Tokens longer = prompt_of(34, 0);
-      const Tokens shorter(longer.begin(), longer.begin() + 18);
-      server.serve(shorter);
-      server.serve(longer);
-      push_down(server);
+      TwoPushedDown server(options);
+      const Tokens& longer = server.longer;
+      const Tokens& shorter = server.shorter;
       const StartedRequest one = *server.cache->start({.tokens = longer_first ? longer : shorter});
       const StartedRequest other = *server.cache->start({.tokens = longer_first ? shorter : longer});
       REQUIRE(one.load);
@@ -515,15 +526,8 @@ TEST_CASE("what a copy does not find as it should be has left its tier, also if 
 TEST_CASE("KV that a load finds damaged takes the states behind it along, and not those before it") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
-    RequestCacheOptions options = small(index, {.host_bytes = 8000});
-    set_checkpoints(options, 4, 10);
-    Server server(options);
-    const Tokens longer = prompt_of(34, 0);
-    const Tokens shorter(longer.begin(), longer.begin() + 18);
-    server.serve(shorter);
-    server.serve(longer);
-    push_down(server);
-    const StartedRequest loading = *server.cache->start({.tokens = longer});
+    TwoPushedDown server(small(index, {.host_bytes = 8000}));
+    const StartedRequest loading = *server.cache->start({.tokens = server.longer});
     REQUIRE(loading.load);
     REQUIRE(loading.load->tokens == 32);
     std::vector<TransferResult> loads = server.carry_out(TransferStatus::done);
@@ -548,7 +552,7 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
     CHECK(server.cache->tiers()->usage(Medium::host).states == before.states - 1);
     server.move_all();
     server.cache->abort(loading.request);
-    const StartedRequest again = *server.cache->start({.tokens = longer});
+    const StartedRequest again = *server.cache->start({.tokens = server.longer});
     REQUIRE(again.load);
     CHECK(again.load->tokens == 16);
   }
