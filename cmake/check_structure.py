@@ -8,7 +8,7 @@
   * Public headers include nothing of Kokkos, CUDA or HIP, and core includes none of it anywhere.
   * No circle of includes, neither of files (a header and its source are one room) nor of folders.
   * Sizes: lines of a public header, lines of a function, methods of a class with those of its bases.
-  * Plain English: comments of libraries name their subjects, instead of "what", "so many" and "whoever".
+  * Plain English: comments of libraries and documents name their subjects, instead of "what", "so many" and "whoever".
 
 Exit code 0, or 1 with a line for everything found. Standard library only."""
 import pathlib
@@ -31,7 +31,8 @@ CLASS_METHODS_KNOWN = {"DeviceWorld": 47}
 
 # A noun that is left out, of 10,000 words in comments. RMM, Celeritas, RocksDB and ArborX have 0.4 to 3.8.
 NO_NOUN = re.compile(r"\b(?:what|so many|whoever)\b", re.IGNORECASE)
-NO_NOUN_MAX = {"public headers": 5, "sources": 10}
+CODE = re.compile(r"```.*?```|`[^`]*`|^    [^\n]*$", re.DOTALL | re.MULTILINE)  # in a document
+NO_NOUN_MAX = {"public headers": 5, "documents": 5, "sources": 10}
 
 NO_FUNCTION_NAMES = {"alignas", "decltype", "noexcept", "requires", "explicit"}
 
@@ -209,6 +210,11 @@ class Project:
             for path in sorted((root / top).rglob("*")):
                 if path.suffix in SUFFIXES and path.is_file():
                     self.files[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
+        self.documents = {}
+        below = (path for top in [*LAYERS, *USERS, "python"] for path in (root / top).rglob("*.md"))
+        for path in sorted([*root.glob("*.md"), *below]):
+            if path.name != "CHANGELOG.md":
+                self.documents[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
         self.public = {name.split("/include/", 1)[1]: name for name in self.files if "/include/" in name}
         self.by_name = defaultdict(list)
         for name in self.files:
@@ -308,18 +314,22 @@ class Project:
     def check_words(self):
         words = defaultdict(int)
         hits = defaultdict(list)  # by kind: (number, file)
+
+        def count(kind, name, text):
+            words[kind] += len(text.split())
+            hits[kind].append((len(NO_NOUN.findall(text)), name))
+
         for name, text in self.files.items():
-            if name.split("/")[0] not in LAYERS:
-                continue
-            kind = "public headers" if "/include/" in name else "sources"
-            comments = " ".join(found["comment"].strip("/*!< \n") for found in TOKEN.finditer(text) if found["comment"])
-            words[kind] += len(comments.split())
-            hits[kind].append((len(NO_NOUN.findall(comments)), name))
+            if name.split("/")[0] in LAYERS:
+                comments = [found["comment"].strip("/*!< \n") for found in TOKEN.finditer(text) if found["comment"]]
+                count("public headers" if "/include/" in name else "sources", name, " ".join(comments))
+        for name, text in self.documents.items():
+            count("documents", name, CODE.sub(" ", text))
         for kind, most in NO_NOUN_MAX.items():
-            count = sum(number for number, _ in hits[kind])
-            if 10_000 * count > most * words[kind]:
+            found = sum(number for number, _ in hits[kind])
+            if 10_000 * found > most * words[kind]:
                 self.say(max(hits[kind])[1], f'has most of the comments that say "what", "so many" or "whoever" in place of '
-                         f"a noun: {count} of {words[kind]} words in {kind}, at most {most} of 10,000")
+                         f"a noun: {found} of {words[kind]} words in {kind}, at most {most} of 10,000")
 
 
 def inherited(classes, seen, passed, hidden, bases):

@@ -85,7 +85,7 @@ std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::ve
     const stateport::PassPlan plan = cache.plan({&row, 1});
     expect(plan.rows_without_room == 0, "no room: preempt a request");
 
-    engine.before(plan);  // enqueues what the plan names: slots to clear, states to copy
+    engine.before(plan);  // enqueues the plan's work: slots to clear, states to copy
     const std::optional<Token> sampled = engine.forward(plan, cache.tokens(request));
     const std::int32_t count = sampled ? 1 : 0;
     const Token token = sampled.value_or(0);

@@ -204,6 +204,11 @@ class Words(unittest.TestCase):
         lines = "/// Copies the slots of a plan, in the order of its rows.\n" * 250
         self.assertEqual(found_in({POOL: lines + "/// What is copied.\n"}), [])
 
+    def test_a_document_leaves_no_noun_out(self):
+        self.assertEqual(len(found_in({POOL: self.PLAIN, "README.md": "What is copied.\n"})), 1)
+        code = "It copies slots:\n\n    what()\n\nand `what`.\n"
+        self.assertEqual(found_in({POOL: self.PLAIN, "core/README.md": code, "CHANGELOG.md": "What is new.\n"}), [])
+
     def test_code_and_strings_and_tests_do_not_count(self):
         code = 'const char* what = "what"; // Copies the slots.\n'
         self.assertEqual(found_in({"core/src/pool/slot_pool.cpp": code, "tests/pool_test.cpp": "// What is copied.\n"}), [])
