@@ -18,7 +18,7 @@ RequestCacheOptions DecodeShape::options() const {
                               .checkpoints = 2 * requests,
                               .decode_checkpoint_tokens = block_size,
                               .hash = hash};
-  if (index == CacheIndex::align)
+  if (in_columns(index))
     options.groups = {{.block_size_tokens = block_size,
                        .blocks = requests * (4 + drafts),
                        .conv_window = 3 + drafts,

@@ -17,7 +17,8 @@ namespace {
 
 static_assert(STATEPORT_INDEX_SLOTS == static_cast<int>(CacheIndex::slots) &&
               STATEPORT_INDEX_TREE == static_cast<int>(CacheIndex::tree) &&
-              STATEPORT_INDEX_ALIGN == static_cast<int>(CacheIndex::align));
+              STATEPORT_INDEX_ALIGN == static_cast<int>(CacheIndex::align) &&
+              STATEPORT_INDEX_TREE_ALIGN == static_cast<int>(CacheIndex::tree_align));
 static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::stored) &&
               STATEPORT_EVENT_REMOVED == static_cast<int>(CacheEvent::Kind::removed) &&
               STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared));
@@ -35,7 +36,7 @@ std::int32_t slot_at(std::span<const std::int32_t> slots, std::int64_t column) n
 
 RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
   const auto given = read_struct<stateport_request_cache_options>(options, "options");
-  RequestCacheOptions wanted{.index = enumerator(given.index, CacheIndex::align, "index"),
+  RequestCacheOptions wanted{.index = enumerator(given.index, CacheIndex::tree_align, "index"),
                              .align_mode = align_mode_from_c(given.align_mode, "align_mode"),
                              .max_requests = given.max_requests,
                              .max_request_tokens = given.max_request_tokens,

@@ -13,7 +13,7 @@ from stateport.eviction import Eviction
 from stateport.hashing import check_seed
 from stateport.tier_options import MEDIA, TierOptions
 
-INDEXES = ("slots", "tree", "align")
+INDEXES = ("slots", "tree", "align", "tree_align")
 PLACEMENTS = ("passes", "last", "branch", "rungs", "every")
 SEARCHES = ("everywhere", "known", "device")
 ALIGN_MODES = ("align", "none", "all")
@@ -23,7 +23,7 @@ LOST_REASONS = ("nothing", "no_checkpoint", "off_grid", "evicted", "too_few_toke
 
 @dataclasses.dataclass(frozen=True)
 class StateGroup:
-    """Index "align": layers that share a block table of states.
+    """Indexes "align" and "tree_align": layers that share a block table of states.
 
     block_size_tokens: a multiple of that of KV. blocks: of running requests and checkpoints together. conv_window: the
     shortest of the group's conv states; 0: it has none. layout_fingerprint: StateSpec.fingerprint of its layers."""
@@ -38,7 +38,9 @@ class StateGroup:
 class CacheOptions:
     """What a request cache is made of.
 
-    index: how checkpoints are found: "slots" by block hash, "tree" by tokens, "align" by block-table column.
+    index: how checkpoints are found: "slots" by block hash, "tree" by tokens, "align" by block
+    hash, with states in the columns of block tables, "tree_align" by tokens, with such states. A rule for
+    align holds for tree_align, too, unless it names that.
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
     kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page). drafts: of a row, at most.
     layout_fingerprint: StateSpec.fingerprint (align: each group has its own); 0 is refused unless unchecked_layout.

@@ -152,7 +152,7 @@ def plan_room(plan: sp.PassPlan, row: int) -> bool:
 def options_of(index: str, draw: random.Random) -> dict[str, Any]:
     options: dict[str, Any] = {"max_requests": 4, "max_request_tokens": 256, "block_size_tokens": draw.choice([4, 16]),
                                "kv_tokens": draw.choice([512, 1536]), "events": True}
-    if index == "align":
+    if index.endswith("align"):
         size = options["block_size_tokens"]
         options["groups"] = [sp.StateGroup(size, 40, layout_fingerprint=7), sp.StateGroup(2 * size, 30,
                                                                                           layout_fingerprint=8)]
@@ -172,7 +172,7 @@ def prompt_of(draw: random.Random, earlier: list[list[int]]) -> list[int]:
     return shared + [draw.randint(0, 3) for _ in range(draw.randint(1, 60))]
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
 def test_random_requests_never_read_a_wrong_state(index: str) -> None:
     hits = inserted = 0
     for seed in seeds(25):

@@ -40,7 +40,7 @@ def serve(cache: sp.RequestCache, prompt: list[int], tenant: sp.Namespace | None
     return started.reused_tokens
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
 def test_plans_name_the_kv_that_changes_tenant(index: str) -> None:
     for seed in seeds(20):
         print("seed", seed)
@@ -70,7 +70,7 @@ def test_without_scrub_plans_name_nothing_more() -> None:
         assert not len(plan.scrub_kv) and not len(plan.scrub_scratch) and not len(plan.scrub_draft_rows)
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align"])
+@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_blocks_of_two_tenants_with_one_key_share_nothing(index: str, first: int) -> None:
     """They are those of tests/core/serve/collision_test.cpp."""
@@ -79,7 +79,7 @@ def test_blocks_of_two_tenants_with_one_key_share_nothing(index: str, first: int
     names = [sp.Namespace(salt=b"b"), sp.Namespace(salt=b"a")]
     hashes = [sp.hash_blocks(prompts[i], 4, namespace=names[i], fast=True) for i in range(2)]
     assert hashes[0][0][0] == hashes[1][0][0] and hashes[0][1][0].tolist() != hashes[1][1][0].tolist()
-    groups: dict[str, Any] = {"groups": [sp.StateGroup(4, 16)]} if index == "align" else {"checkpoints": 8}
+    groups: dict[str, Any] = {"groups": [sp.StateGroup(4, 16)]} if index.endswith("align") else {"checkpoints": 8}
     with sp.RequestCache(index, max_requests=1, max_request_tokens=16, kv_tokens=96, block_size_tokens=4, scrub=True,
                          fast_hash=True, unchecked_layout=True, **groups) as cache:
         writers: dict[int, Any] = {}

@@ -278,7 +278,7 @@ void engine_settle(engine* self) {
 // --- Scheduling ------------------------------------------------------------------------------------------------------
 
 stateport_request_cache_options engine_options(int32_t index, int32_t drafts, const stateport_state_group* groups) {
-  const bool align = index == STATEPORT_INDEX_ALIGN;
+  const bool align = index >= STATEPORT_INDEX_ALIGN;
   return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
                                            .index = index,
                                            .max_requests = engine_requests,
@@ -309,7 +309,7 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
   self->cache = cache;
   self->drafts = options->drafts;
   self->block_tokens = options->block_size_tokens;
-  self->align = options->index == STATEPORT_INDEX_ALIGN;
+  self->align = options->index >= STATEPORT_INDEX_ALIGN;
   self->overlap = options->overlap != 0;
   self->random = seed;
   for (int i = 0; i < engine_requests; ++i) self->requests[i].id = STATEPORT_NONE;

@@ -16,7 +16,7 @@ static const stateport_tier_options tiers_of_test = {
 static stateport_request_cache_options options_for(int32_t index, int32_t drafts, const stateport_tier_options* tiers) {
   stateport_request_cache_options options = engine_options(index, drafts, groups);
   options.kv_tokens = 3 * engine_tokens_max / 2;
-  options.checkpoints = index == STATEPORT_INDEX_ALIGN ? 0 : 3;
+  options.checkpoints = index >= STATEPORT_INDEX_ALIGN ? 0 : 3;
   options.tiers = tiers;
   return options;
 }
@@ -87,7 +87,7 @@ void test_cache_tiers(void) {
   const int seeds_of_test = 200;
 #endif
   const int seeds = wanted == NULL ? seeds_of_test : atoi(wanted);
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     int64_t kinds[5] = {0};
     int64_t loaded = 0;
     int64_t failed = 0;
@@ -98,7 +98,7 @@ void test_cache_tiers(void) {
       stateport_tier_options below = alone ? states_alone : tiers_of_test;
       if (seed / 6 % 2 == 1) below.remote_bytes = 600;
       stateport_request_cache_options options = options_for(index, seed % (engine_drafts_max + 1), &below);
-      options.separate_checkpoints = index != STATEPORT_INDEX_ALIGN && seed / 2 % 3 == 0;
+      options.separate_checkpoints = index < STATEPORT_INDEX_ALIGN && seed / 2 % 3 == 0;
       serve(&self, &tiers, &options, (uint64_t)seed);
       for (int kind = 0; kind < 5; ++kind) kinds[kind] += tiers.transfers[kind];
       loaded += tiers.loaded_tokens;

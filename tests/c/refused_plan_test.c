@@ -95,7 +95,7 @@ static stateport_request_cache* make_cache(int32_t index) {
                                              .scan_alignment_tokens = block_tokens,
                                              .placement = STATEPORT_PLACE_EVERY,
                                              .checkpoints = 20};
-  if (index == STATEPORT_INDEX_ALIGN) {
+  if (index >= STATEPORT_INDEX_ALIGN) {
     options.groups = &group;
     options.group_count = 1;
     options.checkpoints = 0;
@@ -150,6 +150,6 @@ static void refuse_plans(int32_t index, bool committed) {
 }
 
 void test_refused_plans(void) {
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index)
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index)
     for (int committed = 0; committed < 2; ++committed) refuse_plans(index, committed != 0);
 }

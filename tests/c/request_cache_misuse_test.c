@@ -25,7 +25,7 @@ static stateport_request_cache* make_cache(int32_t index, bool overlap) {
   const stateport_state_group group = {
       .size = sizeof group, .block_size_tokens = block_tokens, .blocks = 20, .layout_fingerprint = 42};
   options.overlap = overlap;
-  if (index == STATEPORT_INDEX_ALIGN) {
+  if (index >= STATEPORT_INDEX_ALIGN) {
     options.groups = &group;
     options.group_count = 1;
     options.checkpoints = 0;
@@ -288,8 +288,8 @@ static void refuse_in_time(int32_t index) {
 
 static void refuse_options(void) {
   stateport_request_cache* none = NULL;
-  stateport_request_cache_options options = options_for(3);
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "index = 3");
+  stateport_request_cache_options options = options_for(4);
+  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "index = 4");
   options = options_for(STATEPORT_INDEX_TREE);
   options.layout_fingerprint = 0;
   CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "layout_fingerprint = 0");
@@ -364,7 +364,7 @@ static void refuse_ends_together(void) {
 void test_request_cache_refusals(void) {
   refuse_options();
   refuse_ends_together();
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     stateport_request_cache* cache = make_cache(index, false);
     refuse_starts(cache);
     refuse_plans(cache);

@@ -13,7 +13,7 @@ static const stateport_state_group align_groups[engine_groups_max] = ENGINE_GROU
 static stateport_request_cache_options options_for(int32_t index, int32_t drafts, bool overlap) {
   stateport_request_cache_options options = engine_options(index, drafts, align_groups);
   options.kv_tokens = 4 * engine_tokens_max;
-  options.checkpoints = index == STATEPORT_INDEX_ALIGN ? 0 : 6;
+  options.checkpoints = index >= STATEPORT_INDEX_ALIGN ? 0 : 6;
   options.overlap = overlap;
   return options;
 }
@@ -80,7 +80,7 @@ void test_request_caches(void) {
   static engine self;
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
   const int seeds = wanted == NULL ? 12 : atoi(wanted);
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     int64_t reused = 0;
     int64_t finished = 0;
     int64_t ahead = 0;
@@ -102,7 +102,7 @@ void test_request_caches(void) {
     // What is to be tested happened.
     CHECK(reused > 0 && finished > 0 && published > 0);
     if (seeds >= 6) CHECK(ahead > ready && ready > 0);
-    CHECK((moved > 0) == (index != STATEPORT_INDEX_ALIGN));
+    CHECK((moved > 0) == (index < STATEPORT_INDEX_ALIGN));
   }
 }
 
@@ -111,7 +111,7 @@ void test_inserted_prefixes(void) {
   enum { count = 3 * engine_prompt_max, whole = 24 };
   int32_t tokens[count];
   for (int32_t i = 0; i < count; ++i) tokens[i] = i;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     const stateport_request_cache_options options = options_for(index, 0, false);
     stateport_request_cache* cache = NULL;
     CHECK_OK(stateport_request_cache_create(&options, &cache));
@@ -124,7 +124,7 @@ void test_inserted_prefixes(void) {
     CHECK(places.tokens == 0);
     stateport_group_plan groups[engine_groups_max];
     stateport_group_commit commits[engine_groups_max];
-    const size_t group_count = index == STATEPORT_INDEX_ALIGN ? options.group_count : 1;
+    const size_t group_count = index >= STATEPORT_INDEX_ALIGN ? options.group_count : 1;
     for (size_t g = 0; g < group_count; ++g) {
       groups[g].size = sizeof groups[g];
       commits[g].size = sizeof commits[g];
@@ -134,9 +134,9 @@ void test_inserted_prefixes(void) {
     CHECK_OK(stateport_request_cache_insert(cache, started.request, whole, &plan, &commit));
     CHECK(plan.rows == 1 && plan.room[0] == 1 && plan.start[0] == 0);
     CHECK(plan.kv_count[0] * plan.kv_tokens_per_id >= whole);
-    CHECK(index == STATEPORT_INDEX_ALIGN || (commit.published_states == 1 && commits[0].copy_count == 1));
+    CHECK(index >= STATEPORT_INDEX_ALIGN || (commit.published_states == 1 && commits[0].copy_count == 1));
     const int32_t kv = plan.kv[0][whole / plan.kv_tokens_per_id - 1];
-    const int32_t slot = index == STATEPORT_INDEX_ALIGN ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
+    const int32_t slot = index >= STATEPORT_INDEX_ALIGN ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
     CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
     CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
     CHECK(started.reused_tokens == whole);
@@ -260,7 +260,7 @@ void test_request_hints(void) {
 /// Prompts share nothing with those of another tenant, nor behind another image.
 void test_request_names(void) {
   static engine self;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     const stateport_request_cache_options options = options_for(index, 0, false);
     stateport_request_cache* cache = NULL;
     CHECK_OK(stateport_request_cache_create(&options, &cache));
@@ -308,7 +308,7 @@ void test_colliding_keys(void) {
     CHECK((keys[0][0] == keys[1][0]) == (seed == 0));
     CHECK(memcmp(prefixes[0][0], prefixes[1][0], sizeof prefixes[0][0]) != 0);
   }
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index)
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index)
     for (int first = 0; first < 2; ++first) {
       const int second = 1 - first;
       const stateport_request_cache_options options = options_for(index, 0, false);

@@ -138,7 +138,7 @@ static void test_states_alone(int32_t index) {
 }
 
 void test_state_tiers(void) {
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     test_restart(index, false);
     test_restart(index, true);
     test_states_alone(index);
@@ -150,7 +150,7 @@ void test_state_tiers(void) {
 void test_state_tiers_without_memory(void) {
   const int32_t usual = memory_calls_apart;
   memory_calls_apart = 7;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_ALIGN; ++index) {
+  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
     char folder[folder_bytes];
     make_folder(folder, sizeof folder);
     char images[folder_bytes + 8];

@@ -105,7 +105,7 @@ static size_t group_count(const tier_engine* self) {
 
 static void make_cache(tier_engine* self, uint64_t fingerprint) {
   const int64_t file_bytes = self->options.file_bytes == 0 ? 1 << 24 : self->options.file_bytes;
-  const bool align = self->options.index == STATEPORT_INDEX_ALIGN;
+  const bool align = self->options.index >= STATEPORT_INDEX_ALIGN;
   const stateport_state_group group = {.size = sizeof group,
                                        .block_size_tokens = tier_block_tokens,
                                        .blocks = 4,

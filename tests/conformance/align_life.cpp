@@ -14,7 +14,7 @@ constexpr std::int32_t many_blocks = 4096;  // no block is evicted
 
 RequestCacheOptions options_of(const AlignLife::Config& config) {
   const std::int64_t longest = config.prompt + static_cast<std::int64_t>(config.steps + 2) * (1 + config.drafts);
-  return {.index = CacheIndex::align,
+  return {.index = config.index,
           .max_requests = 1,
           .max_request_tokens = longest,
           .drafts = config.drafts,

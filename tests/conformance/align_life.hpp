@@ -24,12 +24,13 @@ struct LifeStep {
   bool foreign_chunk = false;
 };
 
-/// The life of one request through make_request_cache() with the index `align` and one group, as an engine drives it:
+/// The life of one request through make_request_cache() with an index in columns and one group, as an engine drives it:
 /// plan, copies, forward, commit, copies. What a state is worth is simulated: a block holds the number of tokens of its
 /// conv and of its recurrent state; copies and passes change these, and every read is checked.
 class AlignLife {
  public:
   struct Config {
+    CacheIndex index = CacheIndex::align;  ///< one in columns
     std::int32_t block = 0;
     std::int32_t drafts = 0;
     bool overlap = false;

@@ -75,12 +75,18 @@ LifeStep decode_step(std::int32_t drafts, std::int32_t accepted) {
   return {.budget = tokens, .tokens = tokens, .drafts = drafts, .kept = std::min(accepted, tokens)};
 }
 
-AlignLife::Config life_of(const Json& row, std::size_t steps) {
-  return {.block = row.at("block"),
+AlignLife::Config life_of(CacheIndex index, const Json& row, std::size_t steps) {
+  return {.index = index,
+          .block = row.at("block"),
           .drafts = row.at("spec"),
           .overlap = row.at("asynchronous"),
           .prompt = row.at("prompt"),
           .steps = steps};
+}
+
+/// A prefix tree and block hashes find the same states, and lay them out alike.
+void for_each_index(void (*run)(CacheIndex, const Json&), const Json& row) {
+  for (const CacheIndex index : {CacheIndex::align, CacheIndex::tree_align}) run(index, row);
 }
 
 void expect_refused(const AlignLife::Config& config) {
@@ -102,12 +108,12 @@ bool run_without_overlap(AlignLife::Config& config) {
   return true;
 }
 
-void e2e_scenario(const Json& row) {
+void e2e_scenario(CacheIndex index, const Json& row) {
   const Json& recorded = row.at("steps");
   const std::vector<std::int64_t> budgets(recorded.size(), row.at("budget"));
   std::vector<LifeStep> steps = prompt_steps(row, budgets);
   while (steps.size() < recorded.size()) steps.push_back(decode_step(row.at("spec"), row.at("accept_per_step")));
-  AlignLife::Config config = life_of(row, steps.size());
+  AlignLife::Config config = life_of(index, row, steps.size());
   const bool small_blocks = run_without_overlap(config);
   std::vector<Json> got = AlignLife(config).run(steps);
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -122,13 +128,13 @@ void e2e_scenario(const Json& row) {
 void e2e_scenarios(const Json& rows, Report& report) {
   for (const Json& row : rows)
     report.run_case(row.at("name").get<std::string>() + (row.at("asynchronous") ? " asynchronous" : " synchronous"),
-                    row, &e2e_scenario);
+                    row, [](const Json& scenario) { for_each_index(&e2e_scenario, scenario); });
 }
 
-void oracle_run(const Json& row) {
+void oracle_run(CacheIndex index, const Json& row) {
   std::vector<LifeStep> steps = prompt_steps(row, row.at("budgets").get<std::vector<std::int64_t>>());
   for (const Json& accepted : row.at("accepts")) steps.push_back(decode_step(row.at("spec"), accepted));
-  AlignLife::Config config = life_of(row, steps.size());
+  AlignLife::Config config = life_of(index, row, steps.size());
   const bool small_blocks = run_without_overlap(config);
   AlignLife life(config);
   static_cast<void>(life.run(steps));
@@ -138,7 +144,8 @@ void oracle_run(const Json& row) {
 }
 
 void oracle_runs(const Json& rows, Report& report) {
-  for (std::size_t i = 0; i < rows.size(); ++i) report.run_case("run " + std::to_string(i), rows[i], &oracle_run);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    report.run_case("run " + std::to_string(i), rows[i], [](const Json& run) { for_each_index(&oracle_run, run); });
 }
 
 }  // namespace

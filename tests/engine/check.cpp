@@ -133,11 +133,12 @@ Served serve_in(const std::string& folder, const Schedule& schedule, std::string
 }  // namespace
 
 std::vector<std::string_view> cache_names() {
-  return {"none", "slots", "tree", "tree-copy", "align", "all"};
+  return {"none", "slots", "tree", "tree-copy", "align", "all", "tree-align", "tree-all"};
 }
 
 std::string_view cache_of_seed(std::uint64_t seed) {
-  constexpr std::array<std::string_view, 6> caches = {"tree", "slots", "align", "tree-copy", "slots", "all"};
+  constexpr std::array<std::string_view, 8> caches = {"tree",  "slots", "align",      "tree-copy",
+                                                      "slots", "all",   "tree-align", "tree-all"};
   return caches[seed % caches.size()];
 }
 

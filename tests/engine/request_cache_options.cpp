@@ -33,17 +33,18 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
   if (options.overlap) cache.max_request_tokens += 1 + options.drafts;
   cache.kv_tokens += cache.max_request_tokens - options.max_tokens;
   if (name == "align" || name == "all") cache.index = CacheIndex::align;
+  if (name == "tree-align" || name == "tree-all") cache.index = CacheIndex::tree_align;
   if (name == "slots") cache.index = CacheIndex::slots;
   if (name == "tree-copy") cache.scan_alignment_tokens = -1;
   // Two requests that compute one prefix at the same time both keep their blocks. Once the first has gone, each of its
   // blocks may still be the parent of a block of the second, and is not evicted before that.
-  if (cache.index != CacheIndex::tree) cache.kv_tokens += options.max_tokens;
-  if (cache.index != CacheIndex::align) {
-    cache.eviction = options.eviction;
+  if (!by_tokens(cache.index)) cache.kv_tokens += options.max_tokens;
+  if (cache.index != CacheIndex::align) cache.eviction = options.eviction;
+  if (!in_columns(cache.index)) {
     cache.layout_fingerprint = StateStores::spec(options, cache, 0).fingerprint();
     return cache;
   }
-  cache.align_mode = name == "all" ? AlignMode::all : AlignMode::align;
+  cache.align_mode = name.ends_with("all") ? AlignMode::all : AlignMode::align;
   for (std::int32_t g = 0; g < options.state_groups; ++g)
     cache.groups.push_back({.block_size_tokens = options.block_size * (g + 1),
                             .blocks = blocks_of(cache, options),

@@ -57,7 +57,7 @@ std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t to
 /// In all mode all or none: a pass with fewer could not be told from a chunk, whose states are not kept one by one.
 std::int64_t RequestEngineCache::drafts(std::int64_t drafts) {
   const RequestCacheOptions& options = cache_->options();
-  const bool all = options.index == CacheIndex::align && options.align_mode == AlignMode::all;
+  const bool all = in_columns(options.index) && options.align_mode == AlignMode::all;
   return all && drafts != options.drafts ? 0 : drafts;
 }
 

@@ -17,7 +17,7 @@
 namespace stateport::engine {
 
 /// The options that make a cache of this name: slots, tree, tree-copy (checkpoints at the ends of passes alone), align,
-/// all.
+/// all, tree-align, tree-all.
 [[nodiscard]] RequestCacheOptions request_cache_options(std::string_view name, const CacheOptions& options);
 
 /// All that an engine writes to serve with RequestCache, whatever the index.

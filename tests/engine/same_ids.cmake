@@ -14,7 +14,7 @@ function(ids_of cache drafts result)
 endfunction()
 
 ids_of(none 0 expected)
-foreach(cache IN ITEMS none slots tree tree-copy align all)
+foreach(cache IN ITEMS none slots tree tree-copy align all tree-align tree-all)
   ids_of(${cache} ${DRAFTS} ids)
   if(NOT ids STREQUAL expected OR NOT ids MATCHES "[0-9]")
     message(FATAL_ERROR "--cache ${cache} --draft ${DRAFTS} prints\n${ids}instead of\n${expected}")

@@ -13,13 +13,13 @@ using namespace stateport::engine;
 TEST_CASE("with a host and files below it every index gives the oracle's tokens and final states, after restarts too") {
   std::map<std::string_view, CacheCounts> counts;
   std::uint64_t seeds = 0;
-  test::for_each_seed(300, [&](test::Random&, std::uint64_t seed) {
+  test::for_each_seed(400, [&](test::Random&, std::uint64_t seed) {
     ++seeds;
     const std::string_view cache = cache_of_seed(seed);
     const auto failure = check(draw_problem(seed, {.tiers = true}), cache, counts[cache]);
     if (failure) FAIL(*failure);
   });
-  if (seeds < 300) return;
+  if (seeds < 400) return;
   // States and KV really came back, and into engines that had not computed them.
   for (const auto& [cache, count] : counts) {
     CAPTURE(cache);
@@ -37,7 +37,7 @@ TEST_CASE("with a host and files below it every index gives the oracle's tokens 
 }
 
 TEST_CASE("a prompt that an engine has computed is loaded by the one after it, and by none of another layout") {
-  for (const std::string_view cache : {"tree", "slots", "align"}) {
+  for (const std::string_view cache : {"tree", "slots", "align", "tree-align"}) {
     CAPTURE(cache);
     Problem problem;
     Schedule& schedule = problem.schedule;

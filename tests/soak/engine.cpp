@@ -186,7 +186,7 @@ void Engine::check_rest() const {
   }
   const CacheUsage usage = cache_->usage();
   const RequestCacheOptions& options = setup_.options;
-  if (options.index == CacheIndex::align) return;
+  if (in_columns(options.index)) return;
   if (options.budget_bytes > 0 && (options.index == CacheIndex::slots || options.eviction == EvictionOrder::hix))
     must(options.memory.of(usage.kv_tokens, usage.states) <= options.budget_bytes, "a cache exceeds its budget");
   if (!options.events) return;

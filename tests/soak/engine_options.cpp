@@ -47,11 +47,12 @@ void of_tree(RequestCacheOptions& options, int number) {
   if (number == 0) options.budget_bytes = options.memory.of(options.kv_tokens * 3 / 4, options.checkpoints * 3 / 4);
 }
 
-void of_align(RequestCacheOptions& options, int number) {
+void of_columns(RequestCacheOptions& options, int number) {
   options.checkpoints = 0;
   options.layout_fingerprint = 0;
   options.align_mode = number == 0 ? AlignMode::align : AlignMode::all;
   options.eviction = number == 0 ? EvictionOrder::lru : EvictionOrder::lfu;
+  if (options.index == CacheIndex::tree_align && number == 0) options.eviction = EvictionOrder::hix;
   for (const std::int32_t size : {block_size, 2 * block_size}) {
     const auto one = static_cast<std::int32_t>(
         resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0));
@@ -69,7 +70,7 @@ EngineSetup engine_setup(CacheIndex index, int number, bool is_real) {
   RequestCacheOptions& options = setup.options;
   if (index == CacheIndex::slots) of_slots(options, number);
   if (index == CacheIndex::tree) of_tree(options, number);
-  if (index == CacheIndex::align) of_align(options, number);
+  if (in_columns(index)) of_columns(options, number);
   TierOptions& tiers = options.tiers;
   if (is_real)
     RealTiers::set_image_bytes(options);

@@ -28,7 +28,7 @@ std::uint64_t seed_of(const FleetOptions& options, CacheIndex index, bool is_rea
 }  // namespace
 
 std::string_view name_of(CacheIndex index) {
-  constexpr std::array<std::string_view, 3> names = {"slots", "tree", "align"};
+  constexpr std::array<std::string_view, 4> names = {"slots", "tree", "align", "tree_align"};
   return names[static_cast<std::size_t>(index)];
 }
 

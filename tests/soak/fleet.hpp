@@ -18,7 +18,8 @@
 
 namespace stateport::soak {
 
-inline constexpr std::array<CacheIndex, 3> every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align,
+                                           CacheIndex::tree_align};
 [[nodiscard]] std::string_view name_of(CacheIndex index);
 
 struct FleetOptions {

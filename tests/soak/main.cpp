@@ -46,7 +46,7 @@ struct Arguments {
   std::int64_t requests = 0;
   double hours = 0;
   std::uint64_t seed = 1;
-  std::vector<std::string> indexes = {"slots", "tree", "align"};
+  std::vector<std::string> indexes = {"slots", "tree", "align", "tree_align"};
   double real_share = 0.1;
   std::int64_t report_every = 0;
   std::int64_t check_every = 100000;
@@ -55,8 +55,10 @@ struct Arguments {
   std::string plant = "nothing";
 };
 
-const std::map<std::string, CacheIndex> index_names = {
-    {"slots", CacheIndex::slots}, {"tree", CacheIndex::tree}, {"align", CacheIndex::align}};
+const std::map<std::string, CacheIndex> index_names = {{"slots", CacheIndex::slots},
+                                                       {"tree", CacheIndex::tree},
+                                                       {"align", CacheIndex::align},
+                                                       {"tree_align", CacheIndex::tree_align}};
 const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing},
                                                       {"events", Planted::events},
                                                       {"state", Planted::state},

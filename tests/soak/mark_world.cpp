@@ -80,7 +80,7 @@ void MarkWorld::run(std::size_t index, const RowPlan& row, std::span<const Mark>
          "a pass reads KV of other tokens");
   for (std::size_t at = start; at < end; ++at)
     kv_.at(static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))) = marks[at + 1];
-  if (options_.index != CacheIndex::align && row.drafts > 0)
+  if (!in_columns(options_.index) && row.drafts > 0)
     for (std::size_t at = start; at < end; ++at)
       steps_.at(index).push_back(StateMark::whole(static_cast<std::int64_t>(at) + 1, marks[at + 1]));
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -97,7 +97,7 @@ void MarkWorld::write(std::size_t group, const RowState& state, const RowPlan& r
     must(save.in_scratch || !options_.separate_checkpoints, "a pass saves a state in a store that it does not reach");
     (save.in_scratch ? scratch_ : slots_[group]).at(save.slot.index()) = after(save.offset);
   }
-  if (options_.index != CacheIndex::align && row.drafts > 0) return;
+  if (!in_columns(options_.index) && row.drafts > 0) return;
   for (std::int32_t draft = 0; draft <= row.drafts; ++draft) {
     const StateMark reached = after(row.tokens - row.drafts + draft);
     StateMark& target = slots_[group].at(state.target(draft).index());

@@ -27,15 +27,14 @@ RequestCacheOptions options_of(CacheIndex index) {
                               .max_request_tokens = 80,
                               .block_size_tokens = block_size,
                               .kv_tokens = 240,
-                              .checkpoints = index == CacheIndex::align ? 0 : 6,
+                              .checkpoints = in_columns(index) ? 0 : 6,
                               .memory = {.state_bytes = 100, .kv_bytes_per_token = 1},
                               .position_tokens = 4,
                               .hash = BlockHashKind::sha256};
-  if (index == CacheIndex::align)
+  if (in_columns(index))
     options.groups = {{.block_size_tokens = block_size, .blocks = 30, .conv_window = 3, .layout_fingerprint = 7}};
-  else
-    options.eviction = index == CacheIndex::tree ? EvictionOrder::hix : EvictionOrder::gdsf;
-  options.layout_fingerprint = index == CacheIndex::align ? 0 : 7;
+  if (index != CacheIndex::align) options.eviction = by_tokens(index) ? EvictionOrder::hix : EvictionOrder::gdsf;
+  options.layout_fingerprint = in_columns(index) ? 0 : 7;
   options.tiers = {.host_bytes = 4000, .file_bytes = 4000};
   return options;
 }
@@ -77,7 +76,7 @@ std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double
 }  // namespace
 
 TEST_CASE("caches on threads of their own, of every index, serve as one alone does") {
-  constexpr std::array indexes = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+  constexpr std::array indexes = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align, CacheIndex::tree_align};
   const auto life = [&](std::size_t number) {
     const auto cache = make_request_cache(options_of(indexes[number % indexes.size()]));
     test::Random random(number % indexes.size());
@@ -89,9 +88,9 @@ TEST_CASE("caches on threads of their own, of every index, serve as one alone do
     cache->check_invariants();
     return reused;
   };
-  std::array<std::int64_t, 3> alone = {};
+  std::array<std::int64_t, indexes.size()> alone = {};
   for (std::size_t number = 0; number < alone.size(); ++number) CHECK((alone[number] = life(number)) > 0);
-  on_threads(6, [&](std::size_t number) {
+  on_threads(2 * alone.size(), [&](std::size_t number) {
     must(life(number) == alone[number % alone.size()], "a cache served otherwise beside others");
   });
 }

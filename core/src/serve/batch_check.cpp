@@ -19,7 +19,7 @@ void BatchCheck::check_row(const PassRow& row, std::size_t passes) const {
   const RequestRecord& record = records_[row.request.index()];
   require(row.tokens >= 1, "tokens", row.tokens, "must be at least 1");
   require(row.drafts >= 0 && row.drafts <= options_.drafts, "drafts", row.drafts, "must be between 0 and the options'");
-  require(options_.index != CacheIndex::align || options_.align_mode != AlignMode::all || row.drafts == 0 ||
+  require(!in_columns(options_.index) || options_.align_mode != AlignMode::all || row.drafts == 0 ||
               row.drafts == options_.drafts,
           "drafts", row.drafts, "must be none or all in this mode");
   const PassQueue::Bounds start = passes_.bounds(row.request, record.computed, passes);

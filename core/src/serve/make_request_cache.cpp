@@ -5,6 +5,7 @@
 
 #include "serve/hash_columns.hpp"
 #include "serve/hash_slots.hpp"
+#include "serve/radix_columns.hpp"
 #include "serve/radix_slots.hpp"
 #include "serve/request_life.hpp"
 #include "serve/request_options.hpp"
@@ -25,7 +26,7 @@ void check_memory(const RequestCacheOptions& options) {
 }
 
 void require_counts(const RequestCacheOptions& options) {
-  require(options.index >= CacheIndex::slots && options.index <= CacheIndex::align, "index",
+  require(options.index >= CacheIndex::slots && options.index <= CacheIndex::tree_align, "index",
           static_cast<int>(options.index), "is not an index");
   require(options.max_requests >= 1, "max_requests", options.max_requests, "must be at least 1");
   require(options.max_request_tokens >= 1 && options.max_request_tokens <= INT32_MAX, "max_request_tokens",
@@ -73,16 +74,20 @@ void require_group(const RequestCacheOptions& options, const StateGroup& group, 
   require(group.blocks <= INT32_MAX - reserved_state_blocks, "blocks", group.blocks, "is more than can be numbered");
 }
 
-void require_align(const RequestCacheOptions& options) {
+void require_columns(const RequestCacheOptions& options) {
   require(options.placement == CheckpointPlacement::passes, "placement", static_cast<int>(options.placement),
-          "is not for the index align, which keeps states at the boundaries of blocks");
+          "is not for the indexes align and tree_align, which keep states at the boundaries of blocks");
   require(!options.separate_checkpoints, "separate_checkpoints", options.separate_checkpoints,
-          "is not for the index align, whose passes read checkpoints where they lie");
-  require(options.budget_bytes == 0, "budget_bytes", options.budget_bytes, "is not for the index align");
+          "is not for the indexes align and tree_align, whose passes read checkpoints where they lie");
+  require(options.budget_bytes == 0, "budget_bytes", options.budget_bytes,
+          "is not for the indexes align and tree_align");
   require(options.align_mode >= AlignMode::none && options.align_mode <= AlignMode::all, "align_mode",
           static_cast<int>(options.align_mode), "is not a mode");
-  require(options.eviction != EvictionOrder::hix && options.eviction != EvictionOrder::gdsf, "eviction",
-          name(options.eviction), "learns from prompts, which blocks of states do not know");
+  const bool learns = options.eviction == EvictionOrder::hix || options.eviction == EvictionOrder::gdsf;
+  require(!learns || by_tokens(options.index), "eviction", name(options.eviction),
+          "learns from prompts, which blocks of states do not know");
+  require(!by_tokens(options.index) || options.align_mode != AlignMode::none, "align_mode", "none",
+          "is not for the index tree_align, which keeps KV with states");
   require(!options.tiers.enabled() || options.align_mode != AlignMode::none, "tiers", options.tiers.enabled(),
           "need states that are found again, which mode none does not keep");
   require(!options.groups.empty(), "groups", options.groups.size(), "must name at least one group");
@@ -101,15 +106,17 @@ std::unique_ptr<RequestIndex> make_request_index(RequestBook& book) {
       return std::make_unique<HashSlots>(book);
     case CacheIndex::tree:
       return std::make_unique<RadixSlots>(book);
-    default:
+    case CacheIndex::align:
       return std::make_unique<HashColumns>(book);
+    default:
+      return std::make_unique<RadixColumns>(book);
   }
 }
 
 void require_sizes(const RequestCacheOptions& options) {
   require_counts(options);
-  if (options.index == CacheIndex::align) return require_align(options);
-  require(options.groups.empty(), "groups", options.groups.size(), "are for the index align alone");
+  if (in_columns(options.index)) return require_columns(options);
+  require(options.groups.empty(), "groups", options.groups.size(), "are for the indexes align and tree_align alone");
 }
 
 }  // namespace detail
@@ -124,7 +131,7 @@ void check_layout(const RequestCacheOptions& options, std::uint64_t fingerprint)
 void check_options(const RequestCacheOptions& options) {
   detail::require_sizes(options);
   static_cast<void>(scratch_slots(options));
-  if (options.index != CacheIndex::align) return check_layout(options, options.layout_fingerprint);
+  if (!in_columns(options.index)) return check_layout(options, options.layout_fingerprint);
   for (const StateGroup& group : options.groups) check_layout(options, group.layout_fingerprint);
 }
 

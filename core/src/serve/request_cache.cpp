@@ -35,13 +35,13 @@ std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
 }  // namespace
 
 std::size_t group_count(const RequestCacheOptions& options) noexcept {
-  return options.index == CacheIndex::align ? options.groups.size() : 1;
+  return in_columns(options.index) ? options.groups.size() : 1;
 }
 
 std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) {
   detail::require_sizes(options);
   require(group < group_count(options), "group", group, "is out of range");
-  if (options.index == CacheIndex::align) return options.groups[group].blocks + detail::reserved_state_blocks;
+  if (in_columns(options.index)) return options.groups[group].blocks + detail::reserved_state_blocks;
   return options.max_requests + (options.separate_checkpoints ? 0 : options.checkpoints);
 }
 
@@ -62,11 +62,11 @@ std::int32_t scratch_slots(const RequestCacheOptions& options) {
 
 std::size_t saves_max(const RequestCacheOptions& options) {
   detail::require_sizes(options);
-  // Each save of align has a block of states to itself, each of a tree a slot for a checkpoint. With slots two requests
-  // may save at the end of one block.
+  // Each save in columns has a block of states to itself, each of a tree a slot for a checkpoint. With slots two
+  // requests may save at the end of one block.
   std::int64_t saves = options.max_requests * placed_max(options);
   if (options.index == CacheIndex::tree) saves = std::min<std::int64_t>(saves, options.checkpoints);
-  if (options.index == CacheIndex::align)
+  if (in_columns(options.index))
     saves = std::accumulate(options.groups.begin(), options.groups.end(), std::int64_t{0},
                             [](std::int64_t sum, const StateGroup& group) { return sum + group.blocks; });
   return static_cast<std::size_t>(saves);

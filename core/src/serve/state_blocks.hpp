@@ -15,7 +15,7 @@
 
 namespace stateport::detail {
 
-/// Index align: the blocks of states of one group of layers, found by hash. Block 0 stands for a column that holds
+/// The blocks of states of one group of layers. An index by hash finds them by hash, too. Block 0 stands for a column that holds
 /// nothing; the last one is never handed out.
 class StateBlocks final : private BlockListener {
  public:
@@ -36,6 +36,7 @@ class StateBlocks final : private BlockListener {
   /// True if that is new. A block that cannot be found is free when it is released.
   bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens);
   [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
+  [[nodiscard]] const PublicationCheck& publication() const noexcept { return publication_; }
   [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
   /// Blocks that hold a state, of running requests or found by hash.
   [[nodiscard]] std::int64_t used() const noexcept {

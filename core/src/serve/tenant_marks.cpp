@@ -25,7 +25,7 @@ bool take(PrefixHash& writer, const PrefixHash& tenant) noexcept {
 TenantMarks::TenantMarks(const RequestCacheOptions& options, const StateTable& states)
     : options_(options),
       states_(states),
-      in_columns_(options.index == CacheIndex::align),
+      in_columns_(in_columns(options.index)),
       tenant_(static_cast<std::size_t>(options.max_requests)),
       kv_(static_cast<std::size_t>(kv_blocks(options))),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),

@@ -52,7 +52,7 @@ RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t
           "at least twice the tokens of a decode step");
   require(block_size_tokens <= options.step_tokens_max, "block_size_tokens", block_size_tokens,
           fmt::format("at most the {} prefill tokens of a step", options.step_tokens_max));
-  require(cache.index == CacheIndex::align || cache.drafts == 0, "drafts", cache.drafts, "are of the index align");
+  require(in_columns(cache.index) || cache.drafts == 0, "drafts", cache.drafts, "are of the index align");
   return options;
 }
 
@@ -280,7 +280,7 @@ bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_
     if (!row.runs) continue;
     Serving& serving = serving_[row.serving];
     serving.computed += row.tokens - row.drafts + std::max(row.sampled, 1) - 1;
-    if (options_.cache.index == CacheIndex::align) check_published(serving, row.start);
+    if (in_columns(options_.cache.index)) check_published(serving, row.start);
     if (serving.computed < serving.end) continue;
     finish(serving);
     if (&pass != &next)
@@ -321,7 +321,7 @@ void RequestReplayer::check(const RowState& state, const Serving& serving, std::
 
 void RequestReplayer::count_copies(CopyPlan copies) {
   passes_.copies += std::ssize(copies);
-  const std::int32_t first = options_.cache.index == CacheIndex::align ? null_block + 1 : 0;
+  const std::int32_t first = in_columns(options_.cache.index) ? null_block + 1 : 0;
   for (const SlotCopy& copy : copies)
     passes_.skipped_parts += copy.src_slot < first || copy.recurrent_src_slot < first || copy.dst_slot < first;
 }

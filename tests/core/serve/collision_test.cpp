@@ -42,7 +42,7 @@ Tokens salted_prompt(const SaltedBlock& block, std::int32_t more) {
 RequestCacheOptions options_with_tiers(CacheIndex index, const TierOptions& tiers) {
   RequestCacheOptions options = small(index, tiers);
   options.scrub = true;
-  if (index == CacheIndex::align) options.groups[0].blocks = 8;
+  if (in_columns(index)) options.groups[0].blocks = 8;
   return options;
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("a state of another prefix with one key is no hit behind KV that has t
       const SaltedBlock& block = one_key_of_tenants[which];
       const SaltedBlock& other = one_key_of_tenants[1 - which];
       RequestCacheOptions options = options_with_tiers(index, {.host_bytes = 4000});
-      if (index != CacheIndex::align) options.checkpoints = 4;
+      if (!in_columns(index)) options.checkpoints = 4;
       Server server(options);
       server.serve(salted_prompt(block, 1), {.salt = block.salt});   // a state after the block
       server.serve(salted_prompt(other, 30), {.salt = other.salt});  // one much later

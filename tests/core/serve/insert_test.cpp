@@ -58,7 +58,9 @@ TEST_CASE("what is inserted is found, lies at its places, and is read by passes"
   for (const auto& [index, mode] : {std::pair(CacheIndex::slots, AlignMode::align),
                                     {CacheIndex::tree, AlignMode::align},
                                     {CacheIndex::align, AlignMode::align},
-                                    {CacheIndex::align, AlignMode::all}}) {
+                                    {CacheIndex::align, AlignMode::all},
+                                    {CacheIndex::tree_align, AlignMode::align},
+                                    {CacheIndex::tree_align, AlignMode::all}}) {
     CAPTURE(static_cast<int>(index));
     CAPTURE(static_cast<int>(mode));
     RequestCacheOptions options = small_cache(index);
@@ -147,7 +149,7 @@ TEST_CASE("KV that is cached behind the hit is named again by slots, and read by
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    options.placement = index == CacheIndex::align ? CheckpointPlacement::passes : CheckpointPlacement::last;
+    options.placement = in_columns(index) ? CheckpointPlacement::passes : CheckpointPlacement::last;
     Engine engine(options);
     const Tokens prompt = counting(60);
     const RequestId one = engine.start(prompt);
@@ -207,7 +209,7 @@ TEST_CASE("an insert without room changes nothing, and one without room for its 
     const Tokens prompt = counting(90);
     const RequestId request = engine.start(prompt);
     const auto dropped = engine.insert(request, first_of(prompt, 72));
-    CHECK(dropped == (index == CacheIndex::align ? 0 : 1));
+    CHECK(dropped == (in_columns(index) ? 0 : 1));
     const Tokens other = counting(90, 500);
     const RequestId late = engine.start(other);
     CHECK_FALSE(engine.insert(late, first_of(other, 48)));

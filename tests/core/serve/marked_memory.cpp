@@ -48,9 +48,9 @@ void MarkedMemory::before(const PassPlan& plan) {
     if (!ignored_.draft_rows) clear(steps_.at(static_cast<std::size_t>(row)));
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     const auto begins = [&](SlotId slot) {
-      return options_.index != CacheIndex::align && std::ranges::any_of(plan.rows, [&](const RowPlan& row) {
-               return row.room && !row.states.empty() && row.states[g].target() == slot;
-             });
+      return !in_columns(options_.index) && std::ranges::any_of(plan.rows, [&](const RowPlan& row) {
+        return row.room && !row.states.empty() && row.states[g].target() == slot;
+      });
     };
     for (const SlotId slot : plan.groups[g].clear)
       if (!ignored_.clear || begins(slot)) clear(slots_[g].at(slot.index()));
@@ -72,12 +72,11 @@ void MarkedMemory::look_at(std::size_t index, const RowPlan& row, Mark mark) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     constexpr std::int32_t nothing = 0;
     for (const std::int32_t slot : row.states[g].slots)
-      if (options_.index != CacheIndex::align || slot != nothing)
-        look(slots_[g].at(static_cast<std::size_t>(slot)), mark);
+      if (!in_columns(options_.index) || slot != nothing) look(slots_[g].at(static_cast<std::size_t>(slot)), mark);
     for (const StateSave& save : row.states[g].saves)
       look(save.in_scratch ? scratch_.at(save.slot.index()) : slots_[g].at(save.slot.index()), mark);
   }
-  if (options_.index != CacheIndex::align && row.drafts > 0) look(steps_.at(index), mark);
+  if (!in_columns(options_.index) && row.drafts > 0) look(steps_.at(index), mark);
 }
 
 void MarkedMemory::run(std::size_t index, const RowPlan& row, int tenant) {
@@ -94,7 +93,7 @@ void MarkedMemory::write(std::size_t index, const RowPlan& row, Mark mark) {
   for (std::size_t g = 0; g < slots_.size(); ++g)
     for (const StateSave& save : row.states[g].saves)
       std::ranges::fill(save.in_scratch ? scratch_[save.slot.index()] : slots_[g][save.slot.index()], mark);
-  if (options_.index != CacheIndex::align && row.drafts > 0) {
+  if (!in_columns(options_.index) && row.drafts > 0) {
     const std::size_t state = part_bytes + conv_bytes_;
     std::fill_n(steps_[index].begin(), state * static_cast<std::size_t>(row.tokens), mark);
     return;

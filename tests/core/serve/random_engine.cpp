@@ -35,10 +35,10 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
   options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);
   options.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
   options.layout_fingerprint = 3;
-  if (index != CacheIndex::align) {
+  constexpr std::array learned = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
+  if (!in_columns(index)) {
     options.align_mode = AlignMode::align;
-    constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
-    options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
+    options.eviction = learned[static_cast<std::size_t>(random.between(0, 2))];
     options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
     if (index == CacheIndex::tree && options.placement != CheckpointPlacement::passes && random.chance(50))
       options.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
@@ -48,8 +48,9 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
     options.separate_checkpoints = options.checkpoints > 0 && random.chance(30);
     return options;
   }
-  constexpr std::array orders = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
-  options.eviction = orders[static_cast<std::size_t>(random.between(0, 2))];
+  constexpr std::array plain = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
+  options.eviction = (by_tokens(index) ? learned : plain)[static_cast<std::size_t>(random.between(0, 2))];
+  if (by_tokens(index) && options.align_mode == AlignMode::none) options.align_mode = AlignMode::align;
   std::int32_t size = options.block_size_tokens;
   while (size <= 2 * options.drafts) size += options.block_size_tokens;
   for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))
@@ -63,7 +64,7 @@ RequestCacheOptions random_options(Random& random, CacheIndex index) {
 }
 
 TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
-  if (options.index == CacheIndex::align && options.align_mode == AlignMode::none) return {};
+  if (in_columns(options.index) && options.align_mode == AlignMode::none) return {};
   const std::int64_t state = options.memory.state_bytes;
   const std::int64_t block = options.memory.kv_bytes_per_token * options.block_size_tokens;
   const auto room = [&] { return random.between(1, 8) * state + random.between(1, 40) * block; };
@@ -144,7 +145,7 @@ void RandomEngine::finish() {
 
 void RandomEngine::check_usage() const {
   const CacheUsage usage = cache_->usage();
-  if (options_.index == CacheIndex::align) return;
+  if (in_columns(options_.index)) return;
   REQUIRE(cache_->stats().eviction_ages.total() <= usage.evicted_states);
   if (!options_.tiers.enabled()) REQUIRE(cache_->stats().reuse_ages.total() == hits);
   // An order of a tree spares the request that ended last.

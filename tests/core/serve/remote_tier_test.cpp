@@ -442,7 +442,7 @@ TEST_CASE("KV elsewhere that ends before the state that is known is of use to sh
     elsewhere.blocks = 5;
     RequestCacheOptions options = small(index, with(elsewhere, remote));
     set_checkpoints(options, 9, 20);
-    if (index == CacheIndex::align)
+    if (in_columns(index))
       options.align_mode = AlignMode::all;
     else
       options.placement = CheckpointPlacement::every;

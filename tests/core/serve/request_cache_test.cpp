@@ -114,9 +114,9 @@ TEST_CASE("two inputs that begin at one token are both part of what a prompt sha
       };
       Tokens prompt = counting(50);  // the last block is not full
       CHECK(serve_media(*cache, prompt, inputs("sound"), 40) == 0);
-      if (index != CacheIndex::tree) check_events(*cache, prompt, inputs("sound"));
+      if (!by_tokens(index)) check_events(*cache, prompt, inputs("sound"));
       prompt.resize(90, 7);
-      const std::int64_t with_other = index == CacheIndex::tree ? 0 : at / 4 * 4;
+      const std::int64_t with_other = by_tokens(index) ? 0 : at / 4 * 4;
       CHECK(serve_media(*cache, prompt, inputs("other sound"), 0) <= with_other);
       CHECK(serve_media(*cache, prompt, inputs("sound"), 0) > 48);
     }
@@ -127,7 +127,7 @@ TEST_CASE("a state is kept where a pass ends on the last full block of the promp
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
     options.decode_checkpoint_tokens = 0;
-    if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
+    if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     Tokens first = counting(26);
@@ -137,7 +137,7 @@ TEST_CASE("a state is kept where a pass ends on the last full block of the promp
     CHECK(serve_alone(*cache, world, first, 1, RequestEnd::aborted).reused_tokens == 24);
 
     // The second prompt leaves the first one's KV after 12 tokens, where nobody kept a state; its own pass ends there.
-    if (index == CacheIndex::align) continue;
+    if (in_columns(index)) continue;
     Tokens second = counting(12);
     for (int i = 0; i < 12; ++i) second.push_back(5);
     CHECK(serve_alone(*cache, world, second, 1, RequestEnd::aborted, 12).reused_tokens == 0);
@@ -249,7 +249,7 @@ TEST_CASE("the clock may begin again after a reset, and times go on") {
   for (const CacheIndex index : every_index) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    if (index != CacheIndex::align) options.eviction = EvictionOrder::hix;
+    if (!in_columns(index)) options.eviction = EvictionOrder::hix;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     const Tokens prompt = counting(49);
@@ -260,7 +260,7 @@ TEST_CASE("the clock may begin again after a reset, and times go on") {
       CHECK(serve_at(begin_s).reused_tokens == 0);
       const double before_s = cache->stats().reuse_ages.sum_s();
       CHECK(serve_at(begin_s + 3).reused_tokens > 0);
-      if (index != CacheIndex::align) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
+      if (!in_columns(index)) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
       CHECK_THROWS_WITH_AS(static_cast<void>(cache->start({.tokens = prompt, .now_s = begin_s + 2})),
                            doctest::Contains("now_s"), InvalidArgument);
       cache->reset();
@@ -299,7 +299,7 @@ TEST_CASE("a request that was preempted starts again where it was") {
     serve_alone(*cache, world, tokens, 17, RequestEnd::preempted);
     for (Token i = 0; i < 17; ++i) tokens.push_back(1000 + i);
     const StartedRequest again = serve_alone(*cache, world, tokens, 1);
-    CHECK(again.reused_tokens == (index == CacheIndex::align ? 48 : 56));
+    CHECK(again.reused_tokens == (in_columns(index) ? 48 : 56));
   }
 }
 
@@ -641,7 +641,7 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
   for (const CacheIndex index : {CacheIndex::slots, CacheIndex::align}) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    if (index == CacheIndex::align) options.groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
+    if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
     options.events = true;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
@@ -819,7 +819,7 @@ TEST_CASE("a request cache allocates nothing for decode steps, not even for the 
     options.scrub = scrub;
     options.max_request_tokens = 500;
     options.kv_tokens = 4000;
-    if (index == CacheIndex::align)
+    if (in_columns(index))
       for (StateGroup& group : options.groups) group.blocks = 200;
     const auto cache = make_request_cache(options);
     const auto run = [&] {

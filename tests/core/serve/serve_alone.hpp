@@ -25,7 +25,7 @@ inline RequestCacheOptions small_cache(CacheIndex index, std::int32_t drafts = 0
                               .decode_checkpoint_tokens = 8,
                               .hash = BlockHashKind::xxh3_128,
                               .overlap = overlap};
-  if (index != CacheIndex::align) {
+  if (!in_columns(index)) {
     options.layout_fingerprint = 7;
     return options;
   }

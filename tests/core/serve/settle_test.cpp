@@ -18,7 +18,7 @@ namespace {
 RequestCacheOptions remote_options(CacheIndex index) {
   RequestCacheOptions options{.index = index, .max_requests = 2, .max_request_tokens = 5000, .block_size_tokens = 16};
   options.kv_tokens = 10000;
-  if (index == CacheIndex::align)
+  if (in_columns(index))
     options.groups = {{.block_size_tokens = 16, .blocks = 1000, .layout_fingerprint = 3}};
   else
     options.checkpoints = 100;
@@ -44,7 +44,7 @@ std::vector<TransferResult> ask(RequestCache& cache) {
 }  // namespace
 
 TEST_CASE("results with a number that means nothing settle those before it") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree, CacheIndex::align})
+  for (const CacheIndex index : every_index)
     for (const TransferId unknown :
          std::array<TransferId, 4>{0, 1 << 30, TransferId{1} << 32 | 1, std::numeric_limits<TransferId>::max()}) {
       CAPTURE(static_cast<int>(index));

@@ -103,7 +103,7 @@ void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known,
   check_kv(row.kv, known);
   for (std::size_t i = 0; i < fed.size(); ++i) {
     kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = joined(known, fed, i + 1);
-    if (options_.index != CacheIndex::align && row.drafts > 0)
+    if (!in_columns(options_.index) && row.drafts > 0)
       steps_[static_cast<std::int32_t>(index)].push_back(joined(known, fed, i + 1));
   }
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -121,7 +121,7 @@ void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& 
     REQUIRE((save.in_scratch || !options_.separate_checkpoints));
     (save.in_scratch ? scratch_ : slots_[group])[save.slot.index()] = whole(tokens);
   }
-  const bool steps = options_.index != CacheIndex::align && row.drafts > 0;
+  const bool steps = !in_columns(options_.index) && row.drafts > 0;
   if (steps) return;
   for (std::int32_t draft = 0; draft <= row.drafts; ++draft) {
     const auto count = static_cast<std::size_t>(row.tokens - row.drafts + draft);
@@ -257,7 +257,7 @@ void StateWorld::check_targets(const GroupCommit& group) {
 }
 
 void StateWorld::after(const PassCommit& commit) {
-  if (options_.index != CacheIndex::align) check_targets(commit.groups[0]);
+  if (!in_columns(options_.index)) check_targets(commit.groups[0]);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {
       if (at < 0) return;

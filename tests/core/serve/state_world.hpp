@@ -17,7 +17,8 @@
 
 namespace stateport::test {
 
-inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align};
+inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align,
+                                           CacheIndex::tree_align};
 
 /// Memory of an engine in which a state is the list of the tokens that it has seen: what a pass reads is right exactly
 /// if it is the beginning of its request. Executes plans and commits of a RequestCache.

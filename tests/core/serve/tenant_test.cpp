@@ -134,11 +134,11 @@ TEST_CASE("without scrub, or if an engine leaves out one list of a plan, a tenan
       const Looked looked = run_tenants(index, schedules);
       return looked.seeds < 100 || looked.leaking_seeds > 5;
     };
-    const bool in_columns = index == CacheIndex::align;
+    const bool columns = in_columns(index);
     CHECK(leaks({.scrub = false}));
     CHECK(leaks({.ignored = {.kv_blocks = true}}));
-    if (!in_columns) CHECK(leaks({.ignored = {.scratch = true}}));
-    if (!in_columns) CHECK(leaks({.ignored = {.draft_rows = true}}));
+    if (!columns) CHECK(leaks({.ignored = {.scratch = true}}));
+    if (!columns) CHECK(leaks({.ignored = {.draft_rows = true}}));
     if (index != CacheIndex::slots) CHECK(leaks({.ignored = {.clear = true}}));
   }
 }

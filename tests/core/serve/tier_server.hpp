@@ -31,7 +31,7 @@ inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
                               .hash = BlockHashKind::xxh3_128};
   options.tiers = tiers;
   options.layout_fingerprint = 7;
-  if (index != CacheIndex::align) return options;
+  if (!in_columns(index)) return options;
   options.layout_fingerprint = 0;
   options.checkpoints = 0;
   options.groups = {{.block_size_tokens = 4, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7}};
@@ -40,7 +40,7 @@ inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
 
 /// Room for so many checkpoints beside a running request. Index align counts the blocks of running requests, too.
 inline void set_checkpoints(RequestCacheOptions& options, std::int32_t checkpoints, std::int32_t blocks_of_align) {
-  if (options.index == CacheIndex::align)
+  if (in_columns(options.index))
     options.groups[0].blocks = blocks_of_align;
   else
     options.checkpoints = checkpoints;

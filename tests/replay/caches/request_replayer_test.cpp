@@ -25,7 +25,7 @@ constexpr std::int32_t history = 3;
 
 SymbolicPasses symbols_for(const RequestReplayOptions& options) {
   return SymbolicPasses({.slots = state_slots(options.cache), .scratch_slots = scratch_slots(options.cache)},
-                        options.history_tokens, options.cache.drafts, options.cache.index == CacheIndex::align);
+                        options.history_tokens, options.cache.drafts, in_columns(options.cache.index));
 }
 
 /// Looks at the cache after every request.

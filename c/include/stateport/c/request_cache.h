@@ -27,11 +27,12 @@ extern "C" {
 /// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
 typedef struct stateport_request_cache stateport_request_cache;
 
-/// How checkpoints are found.
+/// How checkpoints are found. A rule for align holds for tree_align, too, unless it names that.
 typedef enum stateport_cache_index {
   STATEPORT_INDEX_SLOTS = 0,  ///< by block hash; a KV block may have a state
   STATEPORT_INDEX_TREE,       ///< by tokens, in a prefix tree
-  STATEPORT_INDEX_ALIGN       ///< by block hash; the states lie in blocks of their own, the columns of a block table
+  STATEPORT_INDEX_ALIGN,      ///< by block hash; the states lie in blocks of their own, the columns of a block table
+  STATEPORT_INDEX_TREE_ALIGN  ///< by tokens, in a prefix tree; the states lie as with STATEPORT_INDEX_ALIGN
 } stateport_cache_index;
 
 /// Slots, tree: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before
@@ -45,7 +46,7 @@ typedef enum stateport_checkpoint_placement {
   STATEPORT_PLACE_EVERY        ///< all that are not cached
 } stateport_checkpoint_placement;
 
-/// STATEPORT_INDEX_ALIGN: layers that share a block table of states.
+/// Indexes align and tree_align: layers that share a block table of states.
 typedef struct stateport_state_group {
   size_t size;
   int32_t block_size_tokens;    ///< of states; a multiple of the options' block_size_tokens
@@ -74,9 +75,10 @@ typedef struct stateport_request_cache_options {
   int64_t decode_checkpoint_tokens;
   const stateport_state_group* groups;  ///< align: at least one; else none
   size_t group_count;
-  const stateport_eviction_options* eviction;  ///< of states, and of leaves of the tree; null: LRU. align: no hix, gdsf
-  int32_t fast_hash;                           ///< not 0: xxh3_128, see hash_seed; 0: sha256
-  int32_t overlap;                             ///< not 0: a pass may be planned while the one before is not committed
+  /// Of states, and of leaves of the trees; null: LRU. align: no hix and no gdsf; tree_align: any.
+  const stateport_eviction_options* eviction;
+  int32_t fast_hash;  ///< not 0: xxh3_128, see hash_seed; 0: sha256
+  int32_t overlap;    ///< not 0: a pass may be planned while the one before is not committed
   /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
   /// first, and the numbers have a gap.
   int32_t events;

@@ -18,12 +18,24 @@
 
 namespace stateport {
 
-/// How checkpoints are found.
+/// How checkpoints are found. A rule for `align` holds for `tree_align`, too, unless it names that.
 enum class CacheIndex : std::uint8_t {
   slots,  ///< by block hash; a KV block may have a state (SlotAllocator)
   tree,   ///< by tokens, in a prefix tree (PrefixTree)
-  align   ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
+  align,  ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
+  /// By tokens, in a prefix tree; the states lie as with `align`. All groups have a checkpoint at a boundary, or none,
+  /// and the tree evicts it as a whole.
+  tree_align
 };
+
+/// The states lie in the columns of block tables, else in slots.
+[[nodiscard]] constexpr bool in_columns(CacheIndex index) noexcept {
+  return index == CacheIndex::align || index == CacheIndex::tree_align;
+}
+/// A prefix tree finds prompts by their tokens, else their blocks are found by hash.
+[[nodiscard]] constexpr bool by_tokens(CacheIndex index) noexcept {
+  return index == CacheIndex::tree || index == CacheIndex::tree_align;
+}
 
 /// Indexes `slots` and `tree`: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the
 /// last one before the prompt's last token: the same prompt can continue from no later state. The prompt continues from
@@ -38,7 +50,7 @@ enum class CheckpointPlacement : std::uint8_t {
   every    ///< all that are not cached, the end of a prompt of whole blocks too
 };
 
-/// Index `align`: layers that share a block table of states.
+/// Indexes in columns: layers that share a block table of states.
 struct StateGroup {
   std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
   std::int32_t blocks = 0;             ///< of running requests and of checkpoints together
@@ -75,8 +87,8 @@ struct RequestCacheOptions {
   /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
   std::int64_t decode_checkpoint_tokens = 0;
   std::vector<StateGroup> groups;  ///< align: at least one; else none
-  /// Of states, and of leaves of the tree; align: in each group by itself, and none that learns (hix, gdsf). KV of
-  /// slots and align goes by its last use.
+  /// Of states, and of leaves of the trees. align: in each group by itself, and none that learns (hix, gdsf);
+  /// tree_align as tree. KV of slots and align goes by its last use.
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
@@ -279,10 +291,10 @@ class RequestCache {
 /// blocks, more slots, scratch states or KV indices than 32 bits number, a cost that check_compute_cost or
 /// check_memory_cost refuses or more bytes in all than 64 bits count, tiers that check_tier_options refuses;
 /// spare_checkpoint_tokens without index tree and a placement; separate_checkpoints with index align or without
-/// checkpoints; align: a placement, a budget, no group, and for a group
-/// a block size that is not a multiple of block_size_tokens and of the group before, or not larger than drafts
-/// (overlap: 2 * drafts), blocks fewer than one request needs, or a conv window (if any) not longer than drafts, and an
-/// order that learns; another index: groups.
+/// checkpoints; tree_align with mode none; align: a placement, a budget, no group, and for a group a block size that is
+/// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
+/// fewer than one request needs, or a conv window (if any) not longer than drafts, and an order that learns (but for
+/// tree_align); another index: groups.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/column_rows.hpp"
+
+#include <stateport/core/align/chunk_split.hpp>
+#include <stateport/core/align/state_hit.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace stateport::detail {
+
+ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
+    : book_(book), options_(book.options), mode_(options_.align_mode) {
+  loading_.resize(static_cast<std::size_t>(options_.max_requests) * book_.groups);
+  std::int32_t index = 0;
+  for (const StateGroup& group : options_.groups)
+    blocks_.emplace_back(group, index++, book.news,
+                         eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction));
+  const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
+    return table_columns(mode, options_.max_request_tokens, group.block_size_tokens, options_.drafts);
+  };
+  std::int64_t most = 0;
+  for (std::int32_t request = 0; request < options_.max_requests; ++request)
+    for (const StateGroup& group : options_.groups) {
+      const std::int64_t columns = columns_of(AlignMode::align, group);
+      rows_.push_back(
+          {.window = ColumnTable(group.block_size_tokens, options_.drafts, static_cast<std::int32_t>(columns)),
+           .ids = {}});
+      const std::int64_t ids = columns_of(mode_, group);
+      if (mode_ != AlignMode::align) rows_.back().ids.reserve(static_cast<std::size_t>(ids));
+      most = std::max({most, columns, ids});
+    }
+  scratch_.reserve(static_cast<std::size_t>(most) + 1);
+}
+
+std::int64_t ColumnRows::used() const noexcept {
+  std::int64_t used = 0;
+  for (const StateBlocks& blocks : blocks_) used += blocks.used();
+  return used;
+}
+
+std::span<const std::int32_t> ColumnRows::slots_of(RequestId request, std::size_t group) const {
+  const Row& row = rows_[row_at(request, group)];
+  return mode_ == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
+}
+
+void ColumnRows::begin(RequestId id, std::int64_t tokens, std::span<const SlotId> hit) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    Row& row = rows_[row_at(id, g)];
+    const std::int64_t size = blocks_[g].block_size();
+    const std::int32_t column = seed_column(tokens, size);
+    book_.states.of(id)[g] = {.read_column = column, .write_column = std::max(column, 0)};
+    if (tokens == 0) continue;
+    const BlockId block{hit[g].value()};
+    blocks_[g].retain(block);
+    if (mode_ == AlignMode::align) {
+      row.window.start_from_hit(column, block);
+    } else {
+      row.ids.assign(static_cast<std::size_t>(tokens / size), null_block);
+      row.ids.back() = block.value();
+    }
+  }
+}
+
+bool ColumnRows::reserve(RequestId request, std::int64_t upto) {
+  const bool window = mode_ == AlignMode::align;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    if (window ? grow_window(request, g, upto) : grow_row(request, g, upto)) continue;
+    while (window && g-- > 0) shrink_window(request, g);
+    return false;
+  }
+  return true;
+}
+
+/// An outstanding pass reads the running state of the last commit, or a later one. A pass without drafts writes to the
+/// column of its last token, which may lie before that of the drafts of the pass before it.
+void ColumnRows::release_passed(RequestId request) {
+  if (mode_ != AlignMode::all) return;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    std::vector<std::int32_t>& ids = rows_[row_at(request, g)].ids;
+    const auto next = static_cast<std::int32_t>(book_.record(request).computed / blocks_[g].block_size());
+    const std::int32_t running = std::min(book_.states.of(request)[g].read_column, next);
+    scratch_.clear();
+    for (std::int32_t column = running; column-- > 0 && ids[static_cast<std::size_t>(column)] != null_block;)
+      scratch_.push_back(BlockId{std::exchange(ids[static_cast<std::size_t>(column)], null_block)});
+    if (!scratch_.empty()) blocks_[g].release(scratch_);
+  }
+}
+
+/// A window that was made for a longer pass has no columns for a shorter one.
+void ColumnRows::unplace(Pass& pass) {
+  if (mode_ != AlignMode::align) return;
+  for (std::size_t i = 0; i < pass.rows.size(); ++i)
+    for (std::size_t g = 0; g < groups() && pass.is_busy(i); ++g) shrink_window(pass.rows[i].request, g);
+}
+
+void ColumnRows::shrink_window(RequestId request, std::size_t group) {
+  scratch_.clear();
+  rows_[row_at(request, group)].window.undo_grow(scratch_);
+  blocks_[group].release(scratch_);
+}
+
+/// Columns below the committed state are released: an outstanding pass may still read that state itself.
+bool ColumnRows::grow_window(RequestId request, std::size_t group, std::int64_t upto) {
+  ColumnTable& window = rows_[row_at(request, group)].window;
+  scratch_.clear();
+  window.release(book_.record(request).computed, scratch_);
+  if (!scratch_.empty()) blocks_[group].release(scratch_);
+  scratch_.resize(static_cast<std::size_t>(window.fresh_blocks(upto)));
+  if (!blocks_[group].take(scratch_)) return false;
+  window.grow(upto, scratch_);
+  return true;
+}
+
+bool ColumnRows::grow_row(RequestId request, std::size_t group, std::int64_t upto) {
+  std::vector<std::int32_t>& ids = rows_[row_at(request, group)].ids;
+  const auto needed =
+      static_cast<std::size_t>(table_columns(mode_, upto, blocks_[group].block_size(), options_.drafts));
+  if (needed <= ids.size()) return true;
+  scratch_.resize(needed - ids.size());
+  if (!blocks_[group].take(scratch_)) return false;
+  for (const BlockId block : scratch_) ids.push_back(block.value());
+  return true;
+}
+
+void ColumnRows::place(Pass& pass, std::size_t index) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    const std::size_t first = pass.saves.size();
+    if (mode_ == AlignMode::align)
+      place_window(pass, index, g);
+    else if (mode_ == AlignMode::all)
+      place_all(pass, index, g);
+    else
+      place_none(pass, index, g);
+    pass.save_ranges[index * groups() + g] = {first, pass.saves.size()};
+  }
+}
+
+/// A pass is placed behind another one only if that is quiet: it keeps one token of each row.
+ColumnRows::Running ColumnRows::running_before(const Pass& pass, const RowPlan& row, std::size_t group) const {
+  const Pass* earlier = book_.passes.earlier(pass, row.request);
+  if (earlier != nullptr) {
+    const auto at = static_cast<std::size_t>(earlier->row_of[row.request.index()]);
+    if (earlier->is_busy(at)) return running_after(*earlier, at, group, 1);
+  }
+  const RowState& state = book_.states.of(row.request)[group];
+  return {.column = state.read_column, .bias = state.read_bias};
+}
+
+/// Modes none and all. In mode all the running state lies where a pass without drafts leaves it.
+ColumnRows::Running ColumnRows::running_after(const Pass& pass, std::size_t index, std::size_t group,
+                                              std::int32_t sampled) const {
+  const RowPlan& row = pass.rows[index];
+  const std::int32_t column = pass.columns[index * groups() + group];
+  const std::int32_t bias = accepted_bias(accepted_after_sampling(sampled));
+  if (column >= 0) return {.column = column, .bias = bias};
+  return {.column = all_mode_fallback_column(row.start + row.tokens, blocks_[group].block_size())};
+}
+
+void ColumnRows::place_window(Pass& pass, std::size_t index, std::size_t group) {
+  const RowPlan& row = pass.rows[index];
+  const std::int64_t size = blocks_[group].block_size();
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
+  const Running before = running_before(pass, row, group);
+  const AlignPreStep step = align_pre_step(row.start, row.tokens, before.column, 1 + before.bias, size);
+  if (step.copy) {
+    const auto count = static_cast<std::int32_t>(ids.size());
+    const SlotCopy moved = resolve_column_copy(ids.data(), count, step.src_column, step.column, step.bias).copy;
+    if (moved.dst_slot > null_block && !pass.inserts) pass.copies[group].push_back(moved);
+  }
+  pass.columns[index * groups() + group] = step.column;
+  pass.states[index * groups() + group] = {.slots = ids,
+                                           .read_column = row.start > 0 ? step.column : -1,
+                                           .read_bias = accepted_bias(step.accepted),
+                                           .write_column = step.column};
+  const std::int64_t end = row.start + row.tokens;
+  pass.quiet &= !align_post_step_running(end, neutral_accepted, step.column, size).moves_bytes;
+}
+
+void ColumnRows::place_all(Pass& pass, std::size_t index, std::size_t group) {
+  const RowPlan& row = pass.rows[index];
+  const std::int64_t size = blocks_[group].block_size();
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
+  const Running before = running_before(pass, row, group);
+  const std::int64_t end = row.start + row.tokens;
+  const std::int32_t window = all_mode_column(row.start, row.tokens, options_.drafts, size);
+  pass.columns[index * groups() + group] = window;
+  pass.states[index * groups() + group] = {.slots = ids,
+                                           .read_column = row.start > 0 ? before.column : -1,
+                                           .read_bias = before.bias,
+                                           .write_column = row.drafts > 0 ? window : seed_column(end, size)};
+  const bool saves = row.drafts == 0 && !pass.inserts;
+  for (std::int64_t at = floor_to(row.start, size) + size; saves && at < end; at += size)
+    pass.saves.push_back({.offset = static_cast<std::int32_t>(at - row.start),
+                          .slot = SlotId{ids[static_cast<std::size_t>(at / size) - 1]}});
+}
+
+void ColumnRows::place_none(Pass& pass, std::size_t index, std::size_t group) {
+  const RowPlan& row = pass.rows[index];
+  pass.columns[index * groups() + group] = 0;
+  pass.states[index * groups() + group] = {.slots = slots_of(row.request, group),
+                                           .read_column = row.start > 0 ? 0 : -1,
+                                           .read_bias = running_before(pass, row, group).bias,
+                                           .write_column = 0};
+}
+
+void ColumnRows::settle(const Pass& pass, std::size_t index, std::int32_t sampled) {
+  const RequestId request = pass.rows[index].request;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    Running running = running_after(pass, index, g, sampled);
+    if (mode_ == AlignMode::align)
+      running = settle_window(pass, index, g, sampled);
+    else if (mode_ == AlignMode::all)
+      settle_all(pass, index, g, sampled);
+    RowState& state = book_.states.of(request)[g];
+    state.read_column = state.write_column = running.column;
+    state.read_bias = running.bias;
+  }
+}
+
+ColumnRows::Running ColumnRows::settle_window(const Pass& pass, std::size_t index, std::size_t group,
+                                              std::int32_t sampled) {
+  const RowPlan& row = pass.rows[index];
+  const std::int32_t column = pass.columns[index * groups() + group];
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
+  PublicationCheck& publication = blocks_[group].publication();
+  const std::int32_t accepted = accepted_after_sampling(sampled);
+  // Whatever was moved into the window, and whatever earlier passes wrote there, this pass wrote all of it again.
+  const auto window = static_cast<std::size_t>(column);
+  const std::size_t end = std::min(ids.size(), window + 1 + static_cast<std::size_t>(options_.drafts));
+  const std::int64_t running = row.start + row.tokens - row.drafts;
+  publication.wrote_window(ids.subspan(window, end - window), 0, running, accepted);
+  const AlignPostStep step = align_post_step_running(running, accepted, column, blocks_[group].block_size());
+  if (step.moves_bytes) {
+    const SlotCopy kept = resolve_column_copy(ids.data(), static_cast<std::int32_t>(ids.size()), step.src_column,
+                                              step.dst_column, step.bias)
+                              .copy;
+    if (kept.dst_slot > null_block) {
+      book_.after[group].copies.push_back(kept);
+      publication.copied(kept);
+    }
+  }
+  return {.column = column, .bias = accepted_bias(step.accepted)};
+}
+
+void ColumnRows::settle_all(const Pass& pass, std::size_t index, std::size_t group, std::int32_t sampled) {
+  const RowPlan& row = pass.rows[index];
+  const std::size_t at = index * groups() + group;
+  const std::span<const std::int32_t> ids = slots_of(row.request, group);
+  PublicationCheck& publication = blocks_[group].publication();
+  const auto column = static_cast<std::size_t>(pass.states[at].write_column);
+  if (row.drafts > 0) {
+    publication.wrote_window(ids.subspan(column, static_cast<std::size_t>(row.tokens)), 0, row.start + 1, sampled);
+  } else {
+    const auto [first, end] = pass.save_ranges[at];
+    for (std::size_t i = first; i < end; ++i)
+      publication.wrote(BlockId{pass.saves[i].slot.value()}, row.start + pass.saves[i].offset);
+    publication.wrote(BlockId{ids[column]}, row.start + row.tokens);
+  }
+}
+
+PromptChunk ColumnRows::split(const RequestRecord& record, std::int64_t start, std::int64_t tokens) const {
+  if (mode_ != AlignMode::align) return {.tokens = tokens, .least_budget = 1};
+  const ChunkRequest wanted{
+      .start = start, .tokens = tokens, .prompt = record.prompt_tokens, .total = record.prompt_tokens};
+  return {.tokens = split_chunk(wanted, grid()), .least_budget = least_chunk(wanted, grid())};
+}
+
+/// The running state stays in its column until a token goes into the next one.
+std::int64_t ColumnRows::quiet_until(RequestId request, std::int64_t block) const {
+  if (mode_ != AlignMode::align) return 0;
+  const std::int64_t computed = book_.record(request).computed;
+  for (std::size_t g = 0; g < groups(); ++g) {
+    const std::int32_t column = book_.states.of(request)[g].read_column;
+    const bool stays = column == floor_div(computed, blocks_[g].block_size());
+    if (!stays || rows_[row_at(request, g)].window.released_columns() < column) return 0;
+  }
+  return floor_to(computed, block) + block;
+}
+
+void ColumnRows::release(RequestId id) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    Row& row = rows_[row_at(id, g)];
+    scratch_.clear();
+    row.window.clear(scratch_);
+    for (const std::int32_t block : row.ids)
+      if (block != null_block) scratch_.push_back(BlockId{block});
+    row.ids.clear();
+    blocks_[g].release(scratch_);
+  }
+}
+
+bool ColumnRows::take_loading(RequestId request, std::span<SlotId> slots) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    BlockId block;
+    if (blocks_[g].take({&block, 1})) {
+      slots[g] = loading_[row_at(request, g)] = SlotId{block.value()};
+      continue;
+    }
+    release_loading(request);
+    return false;
+  }
+  return true;
+}
+
+void ColumnRows::hold_loading(RequestId request, std::span<const SlotId> slots) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    blocks_[g].retain(BlockId{slots[g].value()});
+    loading_[row_at(request, g)] = slots[g];
+  }
+}
+
+void ColumnRows::release_loading(RequestId request) {
+  for (std::size_t g = 0; g < groups(); ++g) {
+    const BlockId block{std::exchange(loading_[row_at(request, g)], SlotId{}).value()};
+    if (block.valid()) blocks_[g].release({&block, 1});
+  }
+}
+
+void ColumnRows::reset() {
+  for (StateBlocks& blocks : blocks_) blocks.reset();
+}
+
+void ColumnRows::check() const {
+  for (const StateBlocks& blocks : blocks_) blocks.check_invariants();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    rows_[i].window.check_invariants();
+    const RequestId request{static_cast<std::int32_t>(i / groups())};
+    const RowState& state = book_.states.of(request)[i % groups()];
+    require_invariant(state.read_bias >= 0 && state.read_bias <= options_.drafts, "ColumnRows",
+                      "a bias is not in [0, drafts]");
+  }
+}
+
+}  // namespace stateport::detail

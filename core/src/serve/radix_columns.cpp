@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/radix_columns.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+
+namespace stateport::detail {
+namespace {
+
+/// The tree holds a block of each group for a state, and no block twice.
+std::int32_t states_max(const RequestCacheOptions& options) {
+  return std::ranges::min(options.groups, {}, &StateGroup::blocks).blocks;
+}
+
+}  // namespace
+
+RadixColumns::RadixColumns(RequestBook& book)
+    : RequestIndex(book),
+      rows_(book, EvictionOrder::lru),
+      kv_(book, states_max(options_), static_cast<std::int32_t>(rows_.grid()), this),
+      published_(book.groups) {}
+
+/// The tree gave a state up. A running request may still hold some of its blocks.
+void RadixColumns::on_freed(std::span<const SlotId> places) {
+  for (std::size_t g = 0; g < places.size(); ++g) {
+    const BlockId block{places[g].value()};
+    rows_.blocks(g).release({&block, 1});
+  }
+}
+
+std::optional<OpenedPrompt> RadixColumns::open(RequestId id, const PromptNames& names) {
+  OpenedPrompt opened = kv_.open(id, names, false);
+  if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
+  rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
+  opened.hit = SlotId{};
+  return opened;
+}
+
+bool RadixColumns::reserve(RequestId id, std::int64_t upto) {
+  if (!kv_.reserve(id, upto)) return false;
+  rows_.release_passed(id);
+  while (!rows_.reserve(id, upto))
+    if (!kv_.evict({.states = 1})) return false;
+  return true;
+}
+
+void RadixColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
+  const RowPlan& row = pass.rows[index];
+  rows_.settle(pass, index, sampled);
+  const std::int64_t grid = rows_.grid();
+  const std::int64_t computed = record(row.request).computed;
+  for (std::int64_t boundary = floor_to(row.start, grid) + grid; boundary <= computed; boundary += grid)
+    publish_states(row.request, boundary);
+}
+
+/// Every group has the state at the boundary. Fills in `published_`.
+bool RadixColumns::holds_states(RequestId request, std::int64_t boundary) {
+  for (std::size_t g = 0; g < rows_.groups(); ++g) {
+    const BlockId block = rows_.at(request, g, boundary);
+    if (block.value() == null_block || !rows_.blocks(g).publication().publish(block, boundary)) return false;
+    published_[g] = SlotId{block.value()};
+  }
+  return true;
+}
+
+void RadixColumns::publish_states(RequestId request, std::int64_t boundary) {
+  if (!holds_states(request, boundary)) return;
+  const SlotId state = kv_.take_state();
+  require_invariant(state.valid(), "RadixColumns", "blocks outside the tree, and no number for their state");
+  if (!kv_.donate(request, state, published_, boundary, {})) return kv_.return_state(state);
+  for (std::size_t g = 0; g < rows_.groups(); ++g) rows_.blocks(g).retain(BlockId{published_[g].value()});
+}
+
+bool RadixColumns::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                                std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
+  if (!kv_.reserve_load(id, tokens, cached_tokens, kv_blocks)) return false;
+  while (!rows_.take_loading(id, slots)) {
+    if (kv_.evict({.states = 1})) continue;
+    static_cast<void>(kv_.end_load(id, tokens, false));
+    return false;
+  }
+  return true;
+}
+
+SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
+  if (done) {
+    std::ranges::copy(rows_.loading(id), published_.begin());
+    for (std::size_t g = 0; g < rows_.groups(); ++g)
+      rows_.blocks(g).publication().wrote(BlockId{published_[g].value()}, tokens);
+    const SlotId state = kv_.take_state();
+    require_invariant(state.valid(), "RadixColumns", "blocks outside the tree, and no number for their state");
+    if (kv_.donate(id, state, published_, tokens, {}))
+      for (std::size_t g = 0; g < rows_.groups(); ++g) rows_.blocks(g).retain(BlockId{published_[g].value()});
+    else
+      kv_.return_state(state);
+  }
+  const SlotId hit = kv_.end_load(id, tokens, done);
+  if (done) {
+    rows_.release(id);
+    rows_.begin(id, tokens, kv_.places(hit));
+  }
+  rows_.release_loading(id);
+  return SlotId{};
+}
+
+void RadixColumns::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
+  if (how != RequestEnd::aborted && record(id).begun)
+    kv_.report_end(id, hint, kv_.held_tokens(id) > record(id).prompt_tokens);
+  rows_.release(id);
+  kv_.release_kv(id, kv_.held_tokens(id));
+  kv_.unlock(id);
+}
+
+void RadixColumns::forget_all() {
+  kv_.forget_all();
+  rows_.reset();
+}
+
+CacheUsage RadixColumns::usage() const noexcept {
+  CacheUsage usage = kv_.usage();
+  usage.states = rows_.used();
+  usage.evicted_states *= static_cast<std::int64_t>(rows_.groups());
+  return usage;
+}
+
+void RadixColumns::check() const {
+  kv_.check();
+  rows_.check();
+  std::vector<std::int32_t> held(rows_.groups());
+  for (const NodeInfo& node : kv_.tree().nodes()) {
+    if (!node.slot.valid()) continue;
+    for (std::size_t g = 0; g < rows_.groups(); ++g) {
+      const BlockId block{kv_.places(node.slot)[g].value()};
+      require_invariant(rows_.blocks(g).publication().tokens(block) == node.end_tokens, "RadixColumns",
+                        "a block of the tree has another state");
+    }
+  }
+}
+
+}  // namespace stateport::detail

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/radix_kv.hpp"
+
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/core/model/error.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace stateport::detail {
+namespace {
+
+/// A tree of tokens knows no media: prompts with media share prefixes with the same media at the same positions.
+Namespace with_media(const PromptNames& names) {
+  Namespace result = names.name_space;
+  for (const MediaKey& media : names.media) {
+    const std::int64_t at = media.first_token;
+    const NameKey position(std::string_view(reinterpret_cast<const char*>(&at), sizeof at));
+    // A prompt without an adapter differs from one whose adapter has no name.
+    const NameKey before = result.extra_key ? NameKey::both(*result.extra_key, position) : position;
+    result.extra_key = NameKey::both(before, media.id);
+  }
+  return result;
+}
+
+/// The tree has to report its contents.
+bool reports(const RequestCacheOptions& options) {
+  return options.events || options.tiers.enabled();
+}
+
+}  // namespace
+
+PrefixTree::Options RadixKv::tree_options(std::int32_t states, std::int32_t grid_tokens) {
+  PrefixTree::Options tree{.page_size = options_.block_size_tokens,
+                           .slots = states,
+                           .chunk_size = grid_tokens,
+                           .layout_fingerprint = options_.layout_fingerprint,
+                           .eviction = options_.eviction,
+                           .eviction_options = options_.eviction_options,
+                           .memory = options_.memory,
+                           .position_tokens = options_.position_tokens,
+                           .kv_indices = options_.kv_tokens + options_.block_size_tokens,
+                           .hash_seed = options_.hash_seed,
+                           .kv_event_hash = options_.hash,
+                           .kv_event_hash_seed = options_.hash_seed};
+  if (reports(options_)) tree.on_kv_event = [this](const KvEvent& event) { on_kv_event(event); };
+  return tree;
+}
+
+RadixKv::RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_tokens, StatePlaces* owner)
+    : book_(book),
+      options_(book.options),
+      owner_(owner),
+      hasher_(options_),
+      tree_(tree_options(states, grid_tokens)),
+      kv_(options_.kv_tokens, options_.block_size_tokens),
+      requests_(static_cast<std::size_t>(options_.max_requests)),
+      places_(static_cast<std::size_t>(states) * book.groups),
+      prefix_of_(static_cast<std::size_t>(states)),
+      is_reported_(prefix_of_.size(), 0) {
+  freed_.slots.reserve(prefix_of_.size());
+  freed_.kv.reserve(static_cast<std::size_t>(kv_.capacity()));
+  for (Request& request : requests_) {
+    request.row.reserve(request_blocks(options_) * static_cast<std::size_t>(options_.block_size_tokens));
+    if (reports(options_)) request.hashes = GrowingHashes(request_blocks(options_));
+  }
+}
+
+/// Contents that left the tree are free again.
+void RadixKv::take_back(const Freed& freed) {
+  kv_.release(freed.kv);
+  for (const SlotId state : freed.slots) {
+    ++evicted_states_;
+    book_.ages.lost(state, book_.now_s);
+    if (std::exchange(is_reported_[state.index()], std::uint8_t{0}) != 0)
+      for (std::size_t g = 0; g < book_.groups; ++g)
+        book_.news.state_removed(static_cast<std::int32_t>(g), prefix_of_[state.index()]);
+    if (owner_ != nullptr) owner_->on_freed(places(state));
+  }
+}
+
+bool RadixKv::evict(EvictDemand demand) {
+  freed_.clear();
+  const EvictResult evicted = tree_.evict(demand, freed_);
+  evicted_kv_tokens_ += evicted.tokens;
+  take_back(freed_);
+  return evicted != EvictResult{};
+}
+
+SlotId RadixKv::take_state() {
+  SlotId state;
+  if (tree_.allocate_slots({&state, 1})) return state;
+  evict({.states = 1});
+  return tree_.allocate_slots({&state, 1}) ? state : SlotId{};
+}
+
+bool RadixKv::has_state(RequestId id, std::int64_t tokens) const {
+  return tree_.peek(record(id).tokens.first(tokens), name_space(id)).tokens == tokens;
+}
+
+OpenedPrompt RadixKv::open(RequestId id, const PromptNames& names, bool with_slot) {
+  Request& request = requests_[id.index()];
+  const RequestRecord& prompt = record(id);
+  request.name_space = with_media(names);
+  tree_.set_time(book_.now_s);
+  const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
+  request.row.resize(prompt.tokens.size());
+  freed_.clear();
+  request.hit = with_slot
+                    ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
+                    : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
+  evicted_kv_tokens_ += std::ssize(freed_.kv);
+  take_back(freed_);
+  request.lock = tree_.lock(request.hit);
+  request.row.resize(static_cast<std::size_t>(request.hit.tokens));
+  request.held_tokens = request.hit.tokens;
+  request.hashes.clear();
+  OpenedPrompt opened{.reused_tokens = request.hit.tokens,
+                      .cached_tokens = request.hit.walked_tokens,
+                      .lost = request.hit.lost,
+                      .hit = request.hit.slot};
+  look_further(id, opened);
+  return opened;
+}
+
+/// The forward needs a token, so the last page of a prompt of whole pages was not looked up: it may be cached all the
+/// same.
+void RadixKv::look_further(RequestId id, OpenedPrompt& opened) const {
+  const std::int64_t prompt = record(id).prompt_tokens;
+  if (opened.cached_tokens + options_.block_size_tokens != prompt || opened.lost == LostHit::locked_pool) return;
+  const PrefixMatch all = tree_.peek(record(id).tokens.first(prompt), name_space(id));
+  if (all.walked_tokens == opened.cached_tokens) return;
+  opened.cached_tokens = all.walked_tokens;
+  opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
+}
+
+void RadixKv::cancel(RequestId id) {
+  requests_[id.index()].row.clear();
+  unlock(id);
+}
+
+bool RadixKv::reserve(RequestId id, std::int64_t upto) {
+  std::vector<KvIndex>& row = requests_[id.index()].row;
+  if (upto <= std::ssize(row)) return true;
+  const auto wanted = static_cast<std::size_t>(ceil_div(upto, options_.block_size_tokens) * options_.block_size_tokens);
+  const std::size_t held = row.size();
+  row.resize(wanted);
+  const auto fresh = std::span(row).subspan(held);
+  if (kv_.allocate(fresh)) return true;
+  evict({.tokens = std::ssize(fresh)});
+  if (kv_.allocate(fresh)) return true;
+  row.resize(held);
+  return false;
+}
+
+bool RadixKv::donate(RequestId id, SlotId state, std::span<const SlotId> places, std::int64_t tokens,
+                     const Donation& donation) {
+  Request& request = requests_[id.index()];
+  const auto count = static_cast<std::size_t>(tokens);
+  const auto key = record(id).tokens.first(tokens);
+  const auto known_tokens = static_cast<std::int64_t>(std::ssize(record(id).tokens.all()));
+  if (state.valid()) tree_.tag_slot(state, tree_.state_tag(key, name_space(id)));
+  inserted_ = key;
+  inserted_kv_ = std::span(request.row).first(count);
+  freed_.clear();
+  const InsertResult inserted = tree_.insert(
+      {.tokens = key,
+       .kv = inserted_kv_,
+       .slot = state,
+       .name_space = name_space(id),
+       .prev_tokens = request.held_tokens,
+       .chunked = !donation.ends,
+       .spare = donation.spare,
+       .prompt = {.tokens = donation.ends ? 0 : known_tokens + 1, .past = request.hit.past, .hint = donation.hint}},
+      freed_);
+  take_back(freed_);
+  const bool is_own = !inserted.state_exists && inserted.prefix_tokens == request.held_tokens;
+  if (!donation.ends && !is_own) hold_path(id, tokens);
+  if (!donation.ends && is_own) {  // the row names the KV that the tree took
+    request.lock = tree_.lock(inserted.node);
+    request.held_tokens = tokens;
+  }
+  if (inserted.state_exists || !state.valid()) return false;
+  ++book_.published;
+  book_.ages.made(state, book_.now_s);
+  std::ranges::copy(places, places_.begin() + static_cast<std::ptrdiff_t>(state.index() * book_.groups));
+  if (!book_.news.on()) return true;
+  const GrowingHashes& hashes = hashes_of(id, tokens);
+  prefix_of_[state.index()] = hashes.prefixes()[static_cast<std::size_t>(tokens / options_.block_size_tokens) - 1];
+  is_reported_[state.index()] = 1;
+  for (std::size_t g = 0; g < book_.groups; ++g)
+    book_.news.state_stored(static_cast<std::int32_t>(g), prefix_of_[state.index()], tokens, places[g]);
+  return true;
+}
+
+void RadixKv::hold_path(RequestId id, std::int64_t tokens) {
+  Request& request = requests_[id.index()];
+  const auto count = static_cast<std::size_t>(tokens);
+  const PrefixMatch kept =
+      tree_.match(record(id).tokens.first(tokens), name_space(id), std::span(request.row).first(count), Lookup::again);
+  request.lock = tree_.lock(kept);
+  request.held_tokens = kept.tokens;
+}
+
+void RadixKv::drop_state(RequestId id, NodeId node) {
+  if (tree_.node(node).state_lock != 1) return;
+  requests_[id.index()].lock.release();
+  freed_.clear();
+  tree_.drop_state(node, freed_);
+  take_back(freed_);
+}
+
+const GrowingHashes& RadixKv::hashes_of(RequestId id, std::int64_t tokens) {
+  GrowingHashes& hashes = requests_[id.index()].hashes;
+  hashes.extend(hasher_, record(id).tokens.first(tokens), {.name_space = name_space(id), .media = {}});
+  return hashes;
+}
+
+std::int64_t RadixKv::cached_now(RequestId id) const {
+  return tree_.peek(record(id).tokens.first(record(id).prompt_tokens), name_space(id)).walked_tokens;
+}
+
+/// The pages that the tree has, but for the state of the hit, are taken twice until the load has ended.
+bool RadixKv::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
+                           std::vector<std::int32_t>& kv_blocks) {
+  Request& request = requests_[id.index()];
+  // Since the lookup the tree may have evicted KV behind the hit.
+  const std::int64_t cached = std::min(cached_tokens, tokens);
+  const PrefixMatch path = tree_.match(record(id).tokens.first(tokens), name_space(id), {}, Lookup::again);
+  const NodeId root = tree_.peek({}).node;
+  if (cached > (path.kv_node == root ? 0 : tree_.node(path.kv_node).end_tokens)) return false;
+  request.cached = tree_.lock(path.kv_node);
+  if (!reserve(id, tokens)) {
+    request.cached.release();
+    return false;
+  }
+  for (std::int64_t at = cached_tokens; at < tokens; at += options_.block_size_tokens)
+    kv_blocks.push_back(request.row[static_cast<std::size_t>(at)] / options_.block_size_tokens);
+  return true;
+}
+
+SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
+  Request& request = requests_[id.index()];
+  request.cached.release();
+  if (!done) return SlotId{};
+  const PromptPast past = request.hit.past;
+  request.hit = tree_.peek(record(id).tokens.first(tokens), name_space(id));
+  request.hit.past = past;
+  return request.hit.slot;
+}
+
+/// A policy that learns is told, and the last checkpoint of decoding is as recent as the end.
+void RadixKv::report_end(RequestId id, const ReuseHint& hint, bool decoded) {
+  const Request& request = requests_[id.index()];
+  const bool left_state = request.held_tokens > request.hit.tokens ||
+                          request.held_tokens == floor_to(record(id).computed, options_.block_size_tokens);
+  if (!left_state || (options_.eviction != EvictionOrder::hix && !decoded)) return;
+  freed_.clear();
+  tree_.insert({.tokens = record(id).tokens.first(request.held_tokens),
+                .kv = std::span(request.row).first(static_cast<std::size_t>(request.held_tokens)),
+                .slot = {},
+                .name_space = name_space(id),
+                .prev_tokens = request.held_tokens,
+                .prompt = {.past = request.hit.past, .hint = hint}},
+               freed_);
+}
+
+void RadixKv::release_kv(RequestId id, std::int64_t kept) {
+  std::vector<KvIndex>& row = requests_[id.index()].row;
+  kv_.release(std::span(row).subspan(static_cast<std::size_t>(kept)));
+  row.clear();
+}
+
+void RadixKv::unlock(RequestId id) {
+  requests_[id.index()].lock.release();
+  requests_[id.index()].held_tokens = 0;
+}
+
+CacheUsage RadixKv::usage() const noexcept {
+  return {.kv_tokens = kv_.capacity() - kv_.available(),
+          .states = tree_.sizes().total_states(),
+          .evicted_kv_tokens = evicted_kv_tokens_,
+          .evicted_states = evicted_states_,
+          .metadata_bytes = tree_.bookkeeping_bytes()};
+}
+
+void RadixKv::on_kv_event(const KvEvent& event) {
+  if (event.kind == KvEvent::Kind::cleared) return;
+  if (event.kind == KvEvent::Kind::removed) {
+    for (const BlockDigest& block : event.blocks) book_.news.kv_removed(block.prefix());
+    return;
+  }
+  BlockDigest parent = event.parent;
+  const std::int64_t page = options_.block_size_tokens;
+  std::int64_t tokens = event.tokens.data() - inserted_.data();
+  for (const BlockDigest& block : event.blocks) {
+    const KvIndex kv = inserted_kv_[static_cast<std::size_t>(tokens)];
+    tokens += page;
+    book_.news.kv_stored(block.prefix(), parent.prefix(), tokens, static_cast<std::int32_t>(kv / page));
+    parent = block;
+  }
+}
+
+void RadixKv::forget_all() {
+  freed_.clear();
+  tree_.reset(freed_);
+  kv_.release(freed_.kv);
+  tree_.release_slots(freed_.slots);
+  std::ranges::fill(is_reported_, std::uint8_t{0});
+}
+
+void RadixKv::check() const {
+  constexpr const char* structure = "RadixKv";
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Request& request = requests_[i];
+    const RequestId id{static_cast<std::int32_t>(i)};
+    if (!record(id).running) continue;
+    rows += std::ssize(request.row) - request.held_tokens;
+    require_invariant(request.held_tokens <= record(id).computed && std::ssize(request.row) >= record(id).computed,
+                      structure, "a request computed more than it holds");
+    require_invariant(tree_.contains(request.lock.node()), structure, "a locked node is gone");
+  }
+  require_invariant(kv_.available() + rows + tree_.sizes().total_tokens() == kv_.capacity(), structure, "KV is lost");
+  kv_.check_invariants();
+  tree_.check_invariants();
+}
+
+}  // namespace stateport::detail
