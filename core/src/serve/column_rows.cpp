@@ -41,11 +41,6 @@ std::int64_t ColumnRows::used() const noexcept {
   return used;
 }
 
-std::span<const std::int32_t> ColumnRows::slots_of(RequestId request, std::size_t group) const {
-  const Row& row = rows_[row_at(request, group)];
-  return mode_ == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
-}
-
 void ColumnRows::begin(RequestId id, std::int64_t tokens, std::span<const SlotId> hit) {
   for (std::size_t g = 0; g < groups(); ++g) {
     Row& row = rows_[row_at(id, g)];

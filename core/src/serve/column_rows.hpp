@@ -29,12 +29,15 @@ class ColumnRows {
   /// `eviction`: of blocks that are found by hash; lru and orders that learn nothing.
   ColumnRows(RequestBook& book, EvictionOrder eviction);
 
-  [[nodiscard]] std::size_t groups() const noexcept { return blocks_.size(); }
+  [[nodiscard]] std::size_t groups() const noexcept { return book_.groups; }
   [[nodiscard]] StateBlocks& blocks(std::size_t group) noexcept { return blocks_[group]; }
   [[nodiscard]] const StateBlocks& blocks(std::size_t group) const noexcept { return blocks_[group]; }
   /// The distance of the positions at which every group can have a state, in tokens.
   [[nodiscard]] std::int64_t grid() const noexcept { return blocks_.back().block_size(); }
-  [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const;
+  [[nodiscard]] std::span<const std::int32_t> slots_of(RequestId request, std::size_t group) const {
+    const Row& row = rows_[row_at(request, group)];
+    return mode_ == AlignMode::align ? row.window.columns() : std::span<const std::int32_t>(row.ids);
+  }
   /// The block of this group for the state after `boundary` tokens, a multiple of its block size; null_block: the
   /// request has none.
   [[nodiscard]] BlockId at(RequestId request, std::size_t group, std::int64_t boundary) const {
@@ -84,7 +87,7 @@ class ColumnRows {
 
   /// Of a request in a group, in arrays of both.
   [[nodiscard]] std::size_t row_at(RequestId request, std::size_t group) const noexcept {
-    return request.index() * blocks_.size() + group;
+    return request.index() * groups() + group;
   }
   void shrink_window(RequestId request, std::size_t group);
   [[nodiscard]] bool grow_window(RequestId request, std::size_t group, std::int64_t upto);
