@@ -2,6 +2,8 @@
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "state_world.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
@@ -12,6 +14,7 @@
 #include <vector>
 
 using namespace stateport;
+using test::every_index;
 
 namespace {
 

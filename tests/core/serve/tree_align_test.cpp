@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A prefix tree over states in the columns of block tables.
+#include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
 #include "serve_alone.hpp"

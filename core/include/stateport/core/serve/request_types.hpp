@@ -84,7 +84,7 @@ using PassId = std::uint64_t;
 /// Where the KV of a request lies: ids[i] holds the tokens [i * tokens_per_id, (i + 1) * tokens_per_id). A commit may
 /// replace the ids of blocks that are full by those of blocks with the same content, which another request computed.
 struct KvRow {
-  std::span<const std::int32_t> ids;  ///< block ids; with the index `tree` one KV index a token
+  std::span<const std::int32_t> ids;  ///< block ids; with an index by tokens one KV index a token
   std::int32_t tokens_per_id = 1;
 
   [[nodiscard]] constexpr KvIndex at(std::int64_t position) const noexcept {
