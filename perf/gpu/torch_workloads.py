@@ -32,7 +32,7 @@ class View:
 
     def __init__(self, library, specs, tensors):
         self._library = library
-        memory = [c.TensorMemory(base=tensor.data_ptr(), stride=tensor.stride(0) * tensor.element_size())
+        memory = [c.TensorMemory(base=tensor.data_ptr(), slot_stride_bytes=tensor.stride(0) * tensor.element_size())
                   for tensor in tensors]
         count = len(tensors)
         self._spec = library.make("spec_create", (c.TensorSpec * count)(*specs), count)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stateport import _c
 from stateport._arguments import integer
 from stateport.errors import InvalidArgument
 
@@ -17,18 +18,28 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 
-# The layouts of stateport/c/{copies,transfers,state_tiers,request_types}.h; sizes are fixed for ever.
-SLOT_COPY = np.dtype([("src", "i4"), ("dst", "i4"), ("conv_shift", "i4"), ("recurrent_src", "i4")])
-IMAGE_KEY = np.dtype([("prefix", "u8", 2), ("tokens", "i8"), ("content", "i4"), ("group", "i4")])
-SLOT_IMAGE = np.dtype([("key", IMAGE_KEY), ("slot", "i4"), ("reserved", "i4")])
-TRANSFER = np.dtype([("id", "u8"), ("kind", "i4"), ("from", "i4"), ("to", "i4"), ("place", "i4"), ("request", "i8"),
-                     ("image", IMAGE_KEY)])
-TRANSFER_RESULT = np.dtype([("id", "u8"), ("status", "i4"), ("reserved", "i4")])
-STATE_SAVE = np.dtype([("row", "i4"), ("offset", "i4"), ("slot", "i4"), ("in_scratch", "i4")])
-STEP_COMMIT = np.dtype([("row", "i4"), ("live_step", "i4"), ("live_slot", "i4"), ("kept_step", "i4"),
-                        ("kept_slot", "i4")])
-CACHE_EVENT = np.dtype([("size", "u8"), ("sequence", "u8"), ("kind", "i4"), ("content", "i4"), ("medium", "i4"),
-                        ("group", "i4"), ("prefix", "u8", 2), ("parent", "u8", 2), ("tokens", "i8")])
+
+def record_of(struct: Any) -> np.dtype[Any]:
+    """The element type of an array of a struct of the C interface. Addresses are numbers."""
+
+    def kind_of(kind: Any) -> Any:
+        if issubclass(kind, ctypes.Structure):
+            return record_of(kind)
+        return np.uint64 if issubclass(kind, (ctypes.c_void_p, ctypes._Pointer)) else np.dtype(kind)
+
+    record = np.dtype([(name.rstrip("_"), kind_of(kind)) for name, kind in struct._fields_])
+    assert record.itemsize == ctypes.sizeof(struct), "the struct has gaps"
+    return record
+
+
+SLOT_COPY = record_of(_c.SlotCopy)
+IMAGE_KEY = record_of(_c.ImageKey)
+SLOT_IMAGE = record_of(_c.SlotImage)
+TRANSFER = record_of(_c.Transfer)
+TRANSFER_RESULT = record_of(_c.TransferResult)
+STATE_SAVE = record_of(_c.StateSave)
+STEP_COMMIT = record_of(_c.StepCommit)
+CACHE_EVENT = record_of(_c.CacheEvent)
 
 
 def as_array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -98,9 +109,9 @@ def slot_copies(name: str, values: Any) -> Records:
         raise InvalidArgument(f"{name} has the shape {array.shape}, and must be [n, 2], [n, 4] or SLOT_COPY [n]")
     columns = int32s(name, array.reshape(-1)).reshape(array.shape).T
     copies = np.zeros(len(array), SLOT_COPY)
-    copies["src"], copies["dst"], copies["recurrent_src"] = columns[0], columns[1], columns[0]
+    copies["src_slot"], copies["dst_slot"], copies["recurrent_src_slot"] = columns[0], columns[1], columns[0]
     if len(columns) == 4:
-        copies["conv_shift"], copies["recurrent_src"] = columns[2], columns[3]
+        copies["conv_shift"], copies["recurrent_src_slot"] = columns[2], columns[3]
     return copies
 
 

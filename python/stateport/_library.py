@@ -39,12 +39,10 @@ def _checked(kind: Any, low: int, high: int) -> Any:
     return type(f"checked_{kind.__name__}", (kind,), {"from_param": classmethod(from_param)})
 
 
-HANDLE = STREAM = POINTER = ctypes.c_void_p
-TEXT = ctypes.c_char_p
-INT32 = _checked(ctypes.c_int32, -(2**31), 2**31 - 1)
-INT64 = _checked(ctypes.c_int64, -(2**63), 2**63 - 1)
-UINT64 = _checked(ctypes.c_uint64, 0, 2**64 - 1)
-SIZE = _checked(ctypes.c_size_t, 0, 2**63 - 1)
+# By the letters of _c.FUNCTIONS.
+_ARGUMENTS = {"p": ctypes.c_void_p, "t": ctypes.c_char_p, "d": ctypes.c_double,
+              "i": _checked(ctypes.c_int32, -(2**31), 2**31 - 1), "l": _checked(ctypes.c_int64, -(2**63), 2**63 - 1),
+              "u": _checked(ctypes.c_uint64, 0, 2**64 - 1), "z": _checked(ctypes.c_size_t, 0, 2**63 - 1)}
 
 _NAMES = ("libstateport-c.so", "libstateport-c-core.so")
 
@@ -109,14 +107,14 @@ def last_error() -> str:
     return str(library().stateport_last_error().decode(errors="replace"))
 
 
-def function(name: str, *argument_types: Any) -> Callable[..., None]:
+def _function(name: str) -> Callable[..., None]:
     """stateport_<name> as a Python function that raises what its status says. It is looked up at its first call."""
     raw: Any = None
 
     def call(*arguments: Any) -> None:
         nonlocal raw
         if raw is None:
-            raw = _bind(name, argument_types)
+            raw = _bind(name)
         try:
             status = raw(*arguments)
         except ctypes.ArgumentError as error:
@@ -127,12 +125,25 @@ def function(name: str, *argument_types: Any) -> Callable[..., None]:
     return call
 
 
-def _bind(name: str, argument_types: tuple[Any, ...]) -> Any:
+class _Calls:
+    """calls.<name>(…) calls stateport_<name>."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in _c.FUNCTIONS:
+            raise AttributeError(name)
+        self.__dict__[name] = call = _function(name)
+        return call
+
+
+calls = _Calls()
+
+
+def _bind(name: str) -> Any:
     try:
         raw = getattr(library(), f"stateport_{name}")
     except AttributeError:
         raise BackendError(f"this build of stateport has no device: stateport_{name} is not in it") from None
-    raw.argtypes = argument_types
+    raw.argtypes = [_ARGUMENTS[letter] for letter in _c.FUNCTIONS[name]]
     raw.restype = ctypes.c_int
     return raw
 

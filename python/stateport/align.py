@@ -13,39 +13,12 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import SLOT_COPY, Int32s, Records, address, copied, int32s, int64s, room
-from stateport._library import HANDLE, INT32, INT64, POINTER, SIZE, STREAM
+from stateport._library import calls
 from stateport._tensors import describe, device_int32s, stream_handle
 from stateport.cache_options import ALIGN_MODES
 from stateport.errors import InvalidArgument
 from stateport.runtime import ensure_started
 from stateport.store import StateStore
-
-_STEP = (HANDLE, POINTER, POINTER, SIZE, POINTER)
-_planner_create = _library.function("align_planner_create", POINTER, POINTER)
-_planner_destroy = _library.function("align_planner_destroy", HANDLE)
-_add_requests = _library.function("align_planner_add_requests", HANDLE, POINTER, POINTER, SIZE)
-_planner_forget = _library.function("align_planner_forget", HANDLE, POINTER, SIZE)
-_planner_pre = _library.function("align_planner_pre_step", *_STEP)
-_accept = _library.function("align_planner_accept", HANDLE, POINTER, POINTER, SIZE)
-_planner_post = _library.function("align_planner_post_step", *_STEP)
-_planner_advanced = _library.function("align_planner_post_step_advanced", *_STEP)
-_plan = _library.function("align_planner_plan", HANDLE, INT32, POINTER, POINTER)
-_planner_arrays = _library.function("align_planner_arrays", HANDLE, INT32, POINTER)
-_gather_accepted = _library.function("align_planner_gather_accepted", HANDLE, INT32, POINTER, SIZE, POINTER)
-_retention = _library.function("align_planner_retention", HANDLE, INT32, INT64, POINTER, SIZE, POINTER, SIZE)
-_checkpoint_in = _library.function("align_planner_checkpoint_in", HANDLE, INT32, POINTER, POINTER, POINTER)
-_publish = _library.function("align_planner_publish", HANDLE, INT32, POINTER, POINTER, SIZE, POINTER)
-_wrote = _library.function("align_planner_wrote", HANDLE, INT32, POINTER, POINTER, SIZE)
-_check = _library.function("align_planner_check", HANDLE)
-_create = _library.function("align_create", POINTER, POINTER)
-_destroy = _library.function("align_destroy", HANDLE)
-_bind = _library.function("align_bind", HANDLE, POINTER, SIZE)
-_add_request = _library.function("align_add_request", HANDLE, STREAM, INT32, INT64)
-_forget = _library.function("align_forget", HANDLE, STREAM, INT32)
-_pre_step = _library.function("align_pre_step", HANDLE, STREAM, POINTER)
-_post_step = _library.function("align_post_step", HANDLE, STREAM, POINTER)
-_advanced = _library.function("align_post_step_advanced", HANDLE, STREAM, POINTER)
-_scatter = _library.function("align_scatter_accepted", HANDLE, STREAM, POINTER, POINTER, INT32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,37 +61,39 @@ class AlignPlanner(_library.Object):
                  mode: str = "align") -> None:
         options = _options(groups, max_requests, drafts, mode)
         self._max_requests = max_requests
-        super().__init__(_planner_create, _planner_destroy, ctypes.byref(options))
+        super().__init__(calls.align_planner_create, calls.align_planner_destroy, ctypes.byref(options))
 
     def add_requests(self, requests: Any, computed: Any) -> None:
         """Starts requests (again), each with so many tokens."""
         rows, tokens = int32s("requests", requests), int64s("computed", computed)
         _same("computed", tokens, rows)
-        _add_requests(self.handle, address(rows), address(tokens), len(rows))
+        calls.align_planner_add_requests(self.handle, address(rows), address(tokens), len(rows))
 
     def forget(self, requests: Any) -> None:
         """Finished, preempted or resumed ones; one that is not remembered is harmless."""
         rows = int32s("requests", requests)
-        _planner_forget(self.handle, address(rows), len(rows))
+        calls.align_planner_forget(self.handle, address(rows), len(rows))
 
     def pre_step(self, request: Any, computed: Any, scheduled: Any, drafts: Any, tables: Sequence[Any]) -> AlignStep:
         """Before the forward. int32 [rows] each, in batch order: tokens before the step, tokens of the step with
         drafts, drafts. tables: one for each group, block ids int32 [rows, columns]."""
-        return self._step(_planner_pre, tables, request=request, computed=computed, scheduled=scheduled, drafts=drafts)
+        return self._step(calls.align_planner_pre_step, tables, request=request, computed=computed, scheduled=scheduled,
+                          drafts=drafts)
 
     def accept(self, request: Any, sampled: Any) -> None:
         """After sampling: sampled [rows] tokens of each request."""
         rows, tokens = int32s("request", request), int32s("sampled", sampled)
         _same("sampled", tokens, rows)
-        _accept(self.handle, address(rows), address(tokens), len(rows))
+        calls.align_planner_accept(self.handle, address(rows), address(tokens), len(rows))
 
     def post_step(self, request: Any, computed: Any, scheduled: Any, drafts: Any, tables: Sequence[Any]) -> AlignStep:
         """After accept; the arrays of pre_step."""
-        return self._step(_planner_post, tables, request=request, computed=computed, scheduled=scheduled, drafts=drafts)
+        return self._step(calls.align_planner_post_step, tables, request=request, computed=computed,
+                          scheduled=scheduled, drafts=drafts)
 
     def post_step_advanced(self, request: Any, computed: Any, tables: Sequence[Any]) -> AlignStep:
         """After accept, where `computed` counts the tokens after the step."""
-        return self._step(_planner_advanced, tables, request=request, computed=computed)
+        return self._step(calls.align_planner_post_step_advanced, tables, request=request, computed=computed)
 
     def _step(self, call: Any, tables: Sequence[Any], **arrays: Any) -> AlignStep:
         batch = {name: int32s(name, values) for name, values in arrays.items()}
@@ -127,8 +102,8 @@ class AlignPlanner(_library.Object):
         given = _c.AlignBatch(rows=len(batch["request"]), **{name: address(values) for name, values in batch.items()})
         ids = [_table(f"tables[{i}]", table) for i, table in enumerate(tables)]
         rows = (_c.BlockTable * len(ids))(*(
-            _c.BlockTable(ids=ctypes.cast(address(table) or 0, _c.INT32S), id_count=table.size,
-                          row_stride=table.shape[1], columns=table.shape[1]) for table in ids))
+            _c.BlockTable(ids=address(table), id_count=table.size, row_stride=table.shape[1],
+                          columns=table.shape[1]) for table in ids))
         out = _c.AlignStep()
         with self._turn:
             call(self.handle, ctypes.byref(given), rows, len(ids), ctypes.byref(out))
@@ -138,21 +113,21 @@ class AlignPlanner(_library.Object):
         """SLOT_COPY [n] of the last step for one group, for SlotCopier.copy_shifted. Slots are block ids."""
         copies, count = ctypes.c_void_p(), ctypes.c_size_t()
         with self._turn:
-            _plan(self.handle, group, ctypes.byref(copies), ctypes.byref(count))
+            calls.align_planner_plan(self.handle, group, ctypes.byref(copies), ctypes.byref(count))
             return copied(copies, count.value, SLOT_COPY)
 
     def columns(self, group: int) -> Int32s:
         """[max_requests] the running column of each request slot of a group; -1: it begins with the empty state; -2:
         no request is in the slot."""
         out = _c.AlignArrays()
-        _planner_arrays(self.handle, group, ctypes.byref(out))
+        calls.align_planner_arrays(self.handle, group, ctypes.byref(out))
         return copied(out.columns, self._max_requests, np.int32)
 
     def gather_accepted(self, group: int, request: Any) -> Int32s:
         """[rows] accepted counts in batch order for the forward; 1 for rows that are skipped."""
         rows = int32s("request", request)
         out = np.empty(len(rows), np.int32)
-        _gather_accepted(self.handle, group, address(rows), len(rows), address(out))
+        calls.align_planner_gather_accepted(self.handle, group, address(rows), len(rows), address(out))
         return out
 
     def retention(self, group: int, start_column: int, columns: int,
@@ -160,7 +135,8 @@ class AlignPlanner(_library.Object):
         """[columns] whether column start_column + i is kept: by the group's retention_tokens, or because it ends at or
         last before one of `boundaries` (tokens)."""
         named, keep = int64s("boundaries", boundaries), room("columns", columns, np.uint8)
-        _retention(self.handle, group, start_column, address(named), len(named), address(keep), len(keep))
+        calls.align_planner_retention(self.handle, group, start_column, address(named), len(named), address(keep),
+                                      len(keep))
         return keep.astype(np.bool_)
 
     def checkpoint_in(self, group: int, *, start: int, end: int, position: int, hash_block: int,
@@ -170,7 +146,8 @@ class AlignPlanner(_library.Object):
         the kernel can stop; 0: it cannot."""
         chunk = _c.ChunkCheckpoint(start=start, end=end, position=position, hash_block=hash_block, alignment=alignment)
         column, offset = ctypes.c_int32(), ctypes.c_int64()
-        _checkpoint_in(self.handle, group, ctypes.byref(chunk), ctypes.byref(column), ctypes.byref(offset))
+        calls.align_planner_checkpoint_in(self.handle, group, ctypes.byref(chunk), ctypes.byref(column),
+                                          ctypes.byref(offset))
         return column.value, offset.value
 
     def publish(self, group: int, blocks: Any, tokens: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -179,18 +156,18 @@ class AlignPlanner(_library.Object):
         ids, counts = int32s("blocks", blocks), int64s("tokens", tokens)
         _same("tokens", counts, ids)
         out = np.zeros(len(ids), np.uint8)
-        _publish(self.handle, group, address(ids), address(counts), len(ids), address(out))
+        calls.align_planner_publish(self.handle, group, address(ids), address(counts), len(ids), address(out))
         return out.astype(np.bool_)
 
     def wrote(self, group: int, blocks: Any, tokens: Any) -> None:
         """The caller itself had states written into blocks: after tokens[i] tokens; -1: their content is not known."""
         ids, counts = int32s("blocks", blocks), int64s("tokens", tokens)
         _same("tokens", counts, ids)
-        _wrote(self.handle, group, address(ids), address(counts), len(ids))
+        calls.align_planner_wrote(self.handle, group, address(ids), address(counts), len(ids))
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError that names what is wrong."""
-        _check(self.handle)
+        calls.align_planner_check(self.handle)
 
 
 class AlignContext(_library.Object):
@@ -203,7 +180,7 @@ class AlignContext(_library.Object):
         options = _options(groups, max_requests, drafts, "align")
         self._bound: tuple[object, ...] = ()
         self._table_rows = 0
-        super().__init__(_create, _destroy, ctypes.byref(options))
+        super().__init__(calls.align_create, calls.align_destroy, ctypes.byref(options))
 
     def bind(self, stores: Sequence[StateStore], tables: Sequence[Any]) -> None:
         """One store and one block table (device memory, int32 [rows, columns]) for each group; kept alive. Again after
@@ -222,34 +199,36 @@ class AlignContext(_library.Object):
             _c.AlignBinding(store=store, block_table=memory.address, columns=memory.shape[1],
                             row_stride=memory.strides_bytes[0] // 4 if memory.shape[0] > 1 else memory.shape[1])
             for store, memory in zip(handles, memories, strict=True)))
-        _bind(self.handle, rows, len(rows))
+        calls.align_bind(self.handle, rows, len(rows))
         self._table_rows = min((memory.shape[0] for memory in memories), default=0)
         self._bound = (tuple(stores), tuple(memory.owner for memory in memories))
 
     def add_request(self, request: int, computed: int, stream: Any = None) -> None:
         """Starts a request with `computed` tokens."""
-        _add_request(self.handle, stream_handle(stream), request, computed)
+        calls.align_add_request(self.handle, stream_handle(stream), request, computed)
 
     def forget(self, request: int, stream: Any = None) -> None:
         """A finished, preempted or resumed one."""
-        _forget(self.handle, stream_handle(stream), request)
+        calls.align_forget(self.handle, stream_handle(stream), request)
 
     def pre_step(self, request: Any, computed: Any, scheduled: Any, drafts: Any = None, stream: Any = None) -> None:
         """Before the forward."""
-        self._step(_pre_step, stream, request=request, computed=computed, scheduled=scheduled, drafts=drafts)
+        self._step(calls.align_pre_step, stream, request=request, computed=computed, scheduled=scheduled, drafts=drafts)
 
     def post_step(self, request: Any, computed: Any, scheduled: Any, drafts: Any, stream: Any = None) -> None:
         """After sampling."""
-        self._step(_post_step, stream, request=request, computed=computed, scheduled=scheduled, drafts=drafts)
+        self._step(calls.align_post_step, stream, request=request, computed=computed, scheduled=scheduled,
+                   drafts=drafts)
 
     def post_step_advanced(self, request: Any, computed: Any, stream: Any = None) -> None:
         """After sampling, where `computed` counts the tokens after the step."""
-        self._step(_advanced, stream, request=request, computed=computed)
+        self._step(calls.align_post_step_advanced, stream, request=request, computed=computed)
 
     def scatter_accepted(self, request: Any, sampled: Any, stream: Any = None) -> None:
         """Tokens that each request sampled, before post_step."""
         memories, rows = device_int32s(request=request, sampled=sampled)
-        _scatter(self.handle, stream_handle(stream), memories["request"].address, memories["sampled"].address, rows)
+        calls.align_scatter_accepted(self.handle, stream_handle(stream), memories["request"].address,
+                                     memories["sampled"].address, rows)
 
     def _step(self, call: Any, stream: Any, **arrays: Any) -> None:
         memories, rows = device_int32s(**arrays)

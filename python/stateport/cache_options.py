@@ -97,17 +97,11 @@ class CacheOptions:
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
             if values[name] is not None and not isinstance(values[name], kind):
                 raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
-        groups, eviction, tiers = values.pop("groups"), values.pop("eviction"), values.pop("tiers")
-        rows = (_c.StateGroup * len(groups))()
-        for row, group in zip(rows, groups, strict=True):
+            values[name] = values[name] and values[name].struct()
+        rows = (_c.StateGroup * len(self.groups))()
+        for row, group in zip(rows, self.groups, strict=True):
             row.__init__(**dataclasses.asdict(group))
-        out = _c.CacheOptions(**values, groups=rows, group_count=len(groups))
-        out.keep = [rows, eviction and eviction.struct(), tiers and tiers.struct()]
-        if out.keep[1] is not None:
-            out.eviction = _c.POINTER(_c.EvictionOptions)(out.keep[1])
-        if out.keep[2] is not None:
-            out.tiers = _c.POINTER(_c.TierOptions)(out.keep[2])
-        return out
+        return _c.RequestCacheOptions(**values | {"groups": rows}, group_count=len(rows))
 
 
 @dataclasses.dataclass(frozen=True)

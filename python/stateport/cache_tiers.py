@@ -13,18 +13,10 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import IMAGE_KEY, TRANSFER, TRANSFER_RESULT, Records, address, copied, int64s, records
-from stateport._library import HANDLE, INT32, POINTER, SIZE
+from stateport._library import calls
 from stateport.cache_options import TierUsage, plain
 from stateport.errors import Error
 from stateport.tier_options import medium_number
-
-_take_transfers = _library.function("request_cache_take_transfers", HANDLE, POINTER)
-_settle = _library.function("request_cache_settle", HANDLE, POINTER, SIZE, POINTER, POINTER)
-_loading = _library.function("request_cache_loading", HANDLE, POINTER, SIZE, POINTER)
-_drain = _library.function("request_cache_drain", HANDLE)
-_attach = _library.function("request_cache_attach", HANDLE, INT32, POINTER, SIZE, POINTER, POINTER)
-_set_speeds = _library.function("request_cache_set_speeds", HANDLE, POINTER)
-_tier_usage = _library.function("request_cache_tier_usage", HANDLE, INT32, POINTER)
 
 
 @contextlib.contextmanager
@@ -44,7 +36,7 @@ class CacheTiers(_library.Object):
         before their answers are enqueued."""
         out = _c.TransferPlan()
         with self._turn:
-            _take_transfers(self.handle, ctypes.byref(out))
+            calls.request_cache_take_transfers(self.handle, ctypes.byref(out))
             return copied(out.transfers, out.count, TRANSFER)
 
     def settle(self, results: Any) -> int:
@@ -54,7 +46,8 @@ class CacheTiers(_library.Object):
         array = records("results", results, TRANSFER_RESULT)
         loaded, done = ctypes.c_int32(), ctypes.c_size_t()
         with _telling(done):
-            _settle(self.handle, address(array), len(array), ctypes.byref(loaded), ctypes.byref(done))
+            calls.request_cache_settle(self.handle, address(array), len(array), ctypes.byref(loaded),
+                                       ctypes.byref(done))
         return loaded.value
 
     def loading(self, requests: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -62,13 +55,13 @@ class CacheTiers(_library.Object):
         no pass can run it."""
         rows = int64s("requests", requests)
         out = np.zeros(len(rows), np.uint8)
-        _loading(self.handle, address(rows), len(rows), address(out))
+        calls.request_cache_loading(self.handle, address(rows), len(rows), address(out))
         return out.astype(np.bool_)
 
     def drain(self) -> None:
         """Names stores of all checkpoints, and copies of all that is on the host, to files, or without these to the
         remote tier. All is written when a call names nothing and nothing is under way."""
-        _drain(self.handle)
+        calls.request_cache_drain(self.handle)
 
     def attach(self, medium: str, images: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """The tier has these images (IMAGE_KEY [n]) from before the cache was made. [n] False: there is no room or no
@@ -79,7 +72,8 @@ class CacheTiers(_library.Object):
         array = records("images", images, IMAGE_KEY)
         out, done = np.zeros(len(array), np.uint8), ctypes.c_size_t()
         with _telling(done):
-            _attach(self.handle, medium_number(medium), address(array), len(array), address(out), ctypes.byref(done))
+            calls.request_cache_attach(self.handle, medium_number(medium), address(array), len(array), address(out),
+                                       ctypes.byref(done))
         return out.astype(np.bool_)
 
     def set_speeds(self, *, host_bytes_per_s: float, file_bytes_per_s: float, tokens_per_s: float,
@@ -88,11 +82,11 @@ class CacheTiers(_library.Object):
         speeds = _c.TierSpeeds(host_bytes_per_s=host_bytes_per_s, file_bytes_per_s=file_bytes_per_s,
                                tokens_per_s=tokens_per_s, remote_bytes_per_s=remote_bytes_per_s,
                                remote_latency_s=remote_latency_s)
-        _set_speeds(self.handle, ctypes.byref(speeds))
+        calls.request_cache_set_speeds(self.handle, ctypes.byref(speeds))
 
     def tier_usage(self, medium: str) -> TierUsage:
         """What a tier holds and did. All zero for one that is no tier of this cache."""
         out = _c.TierUsage()
-        _tier_usage(self.handle, medium_number(medium), ctypes.byref(out))
+        calls.request_cache_tier_usage(self.handle, medium_number(medium), ctypes.byref(out))
         usage: TierUsage = plain(TierUsage, out)
         return usage

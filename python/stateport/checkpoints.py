@@ -11,20 +11,10 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import SLOT_COPY, Int32s, Records, copied, int32s
-from stateport._library import HANDLE, INT32, POINTER, SIZE
+from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.slot_allocator import SlotAllocator
 
-_create = _library.function("checkpoint_planner_create", HANDLE, POINTER, POINTER)
-_destroy = _library.function("checkpoint_planner_destroy", HANDLE)
-_plan = _library.function("checkpoint_planner_plan", HANDLE, POINTER, SIZE, POINTER, POINTER)
-_device_arrays = _library.function("checkpoint_planner_device_arrays", HANDLE, INT32, POINTER)
-_commit = _library.function("checkpoint_planner_commit", HANDLE, POINTER)
-_publish = _library.function("checkpoint_planner_publish", HANDLE)
-_abandon = _library.function("checkpoint_planner_abandon", HANDLE)
-_clear = _library.function("checkpoint_planner_clear", HANDLE)
-_check = _library.function("checkpoint_planner_check", HANDLE)
-_scratch_slots_bound = _library.function("scratch_slots_bound", ctypes.c_int64, INT32, INT32, POINTER)
 
 MAX_CHECKPOINTS = 3  # of a row, beside the one at its end
 
@@ -66,7 +56,8 @@ class CheckpointPlanner(_library.Object):
         values = int32s("options", [block_size_tokens, alignment_tokens, max_rows])
         options = _c.CheckpointOptions(block_size_tokens=int(values[0]), alignment_tokens=int(values[1]),
                                        max_rows=int(values[2]), layout_fingerprint=layout_fingerprint)
-        super().__init__(_create, _destroy, allocator.handle, ctypes.byref(options))
+        super().__init__(calls.checkpoint_planner_create, calls.checkpoint_planner_destroy, allocator.handle,
+                         ctypes.byref(options))
 
     def plan(self, row: int, *, live_slot: int, prompt_tokens: int, chunk_tokens: int, finished_tokens: int = 0,
              skip_tokens: int = 0, matched_blocks: int = 0, required_blocks: int, blocks: Any,
@@ -88,13 +79,13 @@ class CheckpointPlanner(_library.Object):
         if len(above):
             chunk.prefixes = above.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64))
         out, done = _c.PlannedCheckpoints(), ctypes.c_size_t()
-        _plan(self.handle, ctypes.byref(chunk), 1, ctypes.byref(out), ctypes.byref(done))
+        calls.checkpoint_planner_plan(self.handle, ctypes.byref(chunk), 1, ctypes.byref(out), ctypes.byref(done))
         return PlannedCheckpoints(tuple(out.offsets[:out.count]), tuple(out.blocks[:out.count]), out.end_block)
 
     def device_arrays(self, rows: int) -> tuple[Int32s, Int32s] | None:
         """For the scan kernels: offsets [rows, 3], 0 behind a row's count, and counts [rows]. None: nothing is due."""
         out = _c.CheckpointArrays()
-        _device_arrays(self.handle, rows, ctypes.byref(out))
+        calls.checkpoint_planner_device_arrays(self.handle, rows, ctypes.byref(out))
         if not out.counts:
             return None
         offsets = copied(out.offsets, rows * MAX_CHECKPOINTS, np.int32).reshape(rows, MAX_CHECKPOINTS)
@@ -104,29 +95,29 @@ class CheckpointPlanner(_library.Object):
         """Gives slots to what is planned and lists the copies. A block that several rows name is copied once, from the
         last. Blocks without a hash get no slot. Raises InvalidState while a commit is pending."""
         out = _c.CheckpointCommit()
-        _commit(self.handle, ctypes.byref(out))
+        calls.checkpoint_planner_commit(self.handle, ctypes.byref(out))
         return CheckpointCommit(copied(out.from_scratch, out.scratch_count, SLOT_COPY),
                                 copied(out.from_live, out.live_count, SLOT_COPY), int(out.dropped))
 
     def publish(self) -> None:
         """The copies were enqueued: tags and hashes are set, the states can be found."""
-        _publish(self.handle)
+        calls.checkpoint_planner_publish(self.handle)
 
     def abandon(self) -> None:
         """They were not: slots that hold nothing go back."""
-        _abandon(self.handle)
+        calls.checkpoint_planner_abandon(self.handle)
 
     def clear(self) -> None:
         """Forgets what is planned."""
-        _clear(self.handle)
+        calls.checkpoint_planner_clear(self.handle)
 
     def check_invariants(self) -> None:
         """Recounts everything. Raises InternalError naming what is wrong."""
-        _check(self.handle)
+        calls.checkpoint_planner_check(self.handle)
 
 
 def scratch_slots_bound(max_tokens: int, block_size_tokens: int, max_requests: int) -> int:
     """Scratch slots that one step can need."""
     out = ctypes.c_int32()
-    _scratch_slots_bound(max_tokens, block_size_tokens, max_requests, ctypes.byref(out))
+    calls.scratch_slots_bound(max_tokens, block_size_tokens, max_requests, ctypes.byref(out))
     return out.value

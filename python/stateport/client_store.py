@@ -17,14 +17,13 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arguments import integer
 from stateport._arrays import copied
-from stateport._library import POINTER
+from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.remote_store import REMOTE_COMPLETION, REMOTE_KEY, RemoteStore
 from stateport.tier_options import TRANSFER_STATUSES
 
 logger = logging.getLogger(__name__)
 
-_create = _library.function("remote_store_callbacks", POINTER, POINTER)
 
 _NUMBERS = {status: number for number, status in enumerate(TRANSFER_STATUSES)}
 _FAILED = _NUMBERS["failed"]
@@ -65,10 +64,10 @@ class ClientStore(RemoteStore):
 
     def __init__(self, client: RemoteClient) -> None:
         context = next(_contexts)
-        calls = _Calls(client, context)
-        _living[context] = calls  # until `destroy`: the library may use the client longer than this object lives
+        functions = _Functions(client, context)
+        _living[context] = functions  # until `destroy`: the library may use the client longer than this object lives
         try:
-            super().__init__(_create, ctypes.byref(calls.table))
+            super().__init__(calls.remote_store_callbacks, ctypes.byref(functions.table))
         except BaseException:
             _living.pop(context, None)
             raise
@@ -76,13 +75,13 @@ class ClientStore(RemoteStore):
 
 
 _contexts = itertools.count(1)
-_living: dict[int, _Calls] = {}
+_living: dict[int, _Functions] = {}
 
 
 _NAMES = ("register", "unregister", "put", "get", "exists", "remove", "poll", "close")
 
 
-class _Calls:
+class _Functions:
     """The functions of a client as C calls them. Nothing is raised: ctypes would give C any number."""
 
     def __init__(self, client: RemoteClient, context: int) -> None:
@@ -94,14 +93,14 @@ class _Calls:
         self._mistake = ""  # the first one
         self.table = _c.RemoteCallbacks(
             context=context, needs_registration=int(client.needs_registration),
-            register_memory=_c.OnRemoteMemory(lambda where, size, _: self._told(client.register, where or 0, size)),
-            unregister_memory=_c.OnRemoteMemory(lambda where, size, _: self._told(client.unregister, where or 0, size)),
-            put=_c.OnRemoteObjects(lambda rows, count, _: self._asked(client.put, rows, count)),
-            get=_c.OnRemoteObjects(lambda rows, count, _: self._asked(client.get, rows, count)),
-            exists=_c.OnRemoteKeys(lambda rows, count, _: self._asked(client.exists, rows, count)),
-            remove=_c.OnRemoteKeys(lambda rows, count, _: self._asked(client.remove, rows, count)),
-            poll=_c.OnRemotePoll(lambda out, capacity, _: self._polled(out, capacity)),
-            destroy=_c.OnRemoteEnd(self._end))
+            register_memory=lambda where, size, _: self._told(client.register, where or 0, size),
+            unregister_memory=lambda where, size, _: self._told(client.unregister, where or 0, size),
+            put=lambda rows, count, _: self._asked(client.put, rows, count),
+            get=lambda rows, count, _: self._asked(client.get, rows, count),
+            exists=lambda rows, count, _: self._asked(client.exists, rows, count),
+            remove=lambda rows, count, _: self._asked(client.remove, rows, count),
+            poll=lambda out, capacity, _: self._polled(out, capacity),
+            destroy=self._end)
 
     @staticmethod
     def _told(call: Any, where: int, size: int) -> int:

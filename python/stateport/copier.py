@@ -7,27 +7,12 @@ from typing import Any
 
 from stateport import _library
 from stateport._arrays import address, slot_copies
+from stateport._library import calls
 from stateport._tensors import describe, stream_handle
 from stateport.errors import InvalidArgument
 from stateport.store import StateStore
 
-_COPY = (_library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
-_DEVICE_COPY = (_library.HANDLE, _library.STREAM, _library.POINTER, _library.INT32)
-_SCRATCH = (*_COPY, _library.POINTER, _library.SIZE)
-_LAYERS = (_library.INT32, _library.INT32)
 
-_create = _library.function("copier_create", _library.HANDLE, _library.HANDLE, _library.POINTER)
-_create_scratch = _library.function("copier_create_scratch", _library.HANDLE, _library.HANDLE, _library.HANDLE,
-                                    _library.POINTER)
-_destroy = _library.function("copier_destroy", _library.HANDLE)
-_copy = _library.function("copier_copy", *_COPY)
-_copy_layers = _library.function("copier_copy_layers", *_COPY, *_LAYERS)
-_shifted = _library.function("copier_copy_shifted", *_COPY)
-_shifted_layers = _library.function("copier_copy_shifted_layers", *_COPY, *_LAYERS)
-_on_device = _library.function("copier_copy_on_device", *_DEVICE_COPY)
-_on_device_layers = _library.function("copier_copy_on_device_layers", *_DEVICE_COPY, *_LAYERS)
-_commit = _library.function("copier_commit_scratch", *_SCRATCH)
-_commit_layers = _library.function("copier_commit_scratch_layers", *_SCRATCH, *_LAYERS)
 
 Layers = tuple[int, int]
 
@@ -45,27 +30,28 @@ class SlotCopier(_library.Object):
         handles = (_library.handle_of("source", source, StateStore),
                    _library.handle_of("destination", destination, StateStore))
         if live is None:
-            super().__init__(_create, _destroy, *handles)
+            super().__init__(calls.copier_create, calls.copier_destroy, *handles)
         else:
-            super().__init__(_create_scratch, _destroy, handles[0], _library.handle_of("live", live, StateStore),
-                             handles[1])
+            super().__init__(calls.copier_create_scratch, calls.copier_destroy, handles[0],
+                             _library.handle_of("live", live, StateStore), handles[1])
 
     def copy(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """copies: SLOT_COPY without shifts, or integers [n, 2] (source, destination); negative slots are skipped.
         Raises InvalidArgument for a slot out of range and for two copies into one slot."""
         array = slot_copies("copies", copies)
         if layers is None:
-            _copy(self.handle, stream_handle(stream), address(array), len(array))
+            calls.copier_copy(self.handle, stream_handle(stream), address(array), len(array))
         else:
-            _copy_layers(self.handle, stream_handle(stream), address(array), len(array), *_range(layers))
+            calls.copier_copy_layers(self.handle, stream_handle(stream), address(array), len(array), *_range(layers))
 
     def copy_shifted(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """As `copy`, with conv_shift: the rest of the destination's window stays."""
         array = slot_copies("copies", copies)
         if layers is None:
-            _shifted(self.handle, stream_handle(stream), address(array), len(array))
+            calls.copier_copy_shifted(self.handle, stream_handle(stream), address(array), len(array))
         else:
-            _shifted_layers(self.handle, stream_handle(stream), address(array), len(array), *_range(layers))
+            calls.copier_copy_shifted_layers(self.handle, stream_handle(stream), address(array), len(array),
+                                             *_range(layers))
 
     def copy_on_device(self, copies: Any, stream: Any = None, *, layers: Layers | None = None) -> None:
         """As copy_shifted, of copies int32 [n, 4] in device memory, which are read when the kernel runs. Parts out of
@@ -77,9 +63,9 @@ class SlotCopier(_library.Object):
                                   f"bytes and elements of type {memory.dtype}, and must be dense int32 [n, 4]")
         arguments = (self.handle, stream_handle(stream), memory.address, memory.shape[0])
         if layers is None:
-            _on_device(*arguments)
+            calls.copier_copy_on_device(*arguments)
         else:
-            _on_device_layers(*arguments, *_range(layers))
+            calls.copier_copy_on_device_layers(*arguments, *_range(layers))
 
     def commit_scratch(self, intermediates: Any, ends: Any, stream: Any = None, *,
                        layers: Layers | None = None) -> None:
@@ -87,9 +73,9 @@ class SlotCopier(_library.Object):
         first, second = slot_copies("intermediates", intermediates), slot_copies("ends", ends)
         arguments = (self.handle, stream_handle(stream), address(first), len(first), address(second), len(second))
         if layers is None:
-            _commit(*arguments)
+            calls.copier_commit_scratch(*arguments)
         else:
-            _commit_layers(*arguments, *_range(layers))
+            calls.copier_commit_scratch_layers(*arguments, *_range(layers))
 
     def __repr__(self) -> str:
         return f"<SlotCopier from {self._stores[0]!r} to {self._stores[1]!r}>"

@@ -16,26 +16,13 @@ import numpy.typing as npt
 from stateport import _c, _library
 from stateport._arguments import name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, TRANSFER_RESULT, Records, address, as_array, ints, records, room
-from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
+from stateport._library import calls
 from stateport.errors import Error, InvalidArgument
 from stateport.model_layout import Shard
 from stateport.spec import StateSpec
 from stateport.tier_options import CONTENTS
 from stateport.tiers import folder_bytes
 
-_create = _library.function("file_tier_create", POINTER, POINTER)
-_destroy = _library.function("file_tier_destroy", HANDLE)
-_describe = _library.function("file_tier_describe", HANDLE, POINTER)
-_layout = _library.function("file_tier_layout", HANDLE, INT32, INT32, POINTER)
-_section = _library.function("file_tier_section", HANDLE, INT32, INT32, SIZE, POINTER, POINTER)
-_write = _library.function("file_tier_write", HANDLE, UINT64, POINTER, POINTER, SIZE)
-_read = _library.function("file_tier_read", HANDLE, UINT64, POINTER, POINTER, SIZE)
-_poll = _library.function("file_tier_poll", HANDLE, POINTER, SIZE, POINTER)
-_wait = _library.function("file_tier_wait", HANDLE)
-_lookup = _library.function("file_tier_lookup", HANDLE, POINTER, SIZE, POINTER)
-_remove = _library.function("file_tier_remove", HANDLE, POINTER, SIZE)
-_keys = _library.function("file_tier_keys", HANDLE, POINTER, SIZE, POINTER)
-_check = _library.function("file_tier_check", HANDLE)
 
 Bytes = npt.NDArray[np.uint8]
 PAGE_BYTES = 4096  # sections of images begin at multiples of it
@@ -81,7 +68,7 @@ class FileTier(_library.Object):
             scrub=scrub)
         self._under_way: dict[int, Any] = {}  # number of a request: memory that its answer sets free
         self._lock = threading.Lock()
-        super().__init__(_create, _destroy, ctypes.byref(options))
+        super().__init__(calls.file_tier_create, calls.file_tier_destroy, ctypes.byref(options))
         self._layouts = {(1, group): self.layout("state", group) for group in range(len(states))}
         if kv is not None:
             self._layouts[0, 0] = self.layout("kv_block")
@@ -91,11 +78,11 @@ class FileTier(_library.Object):
         if content not in CONTENTS:
             raise InvalidArgument(f"content is {content!r}, and must be one of {', '.join(CONTENTS)}")
         number, out = CONTENTS.index(content), _c.ImageLayout()
-        _layout(self.handle, number, group, ctypes.byref(out))
+        calls.file_tier_layout(self.handle, number, group, ctypes.byref(out))
         begin, size = ctypes.c_uint64(), ctypes.c_uint64()
         sections = []
         for index in range(out.sections):
-            _section(self.handle, number, group, index, ctypes.byref(begin), ctypes.byref(size))
+            calls.file_tier_section(self.handle, number, group, index, ctypes.byref(begin), ctypes.byref(size))
             sections.append((begin.value, size.value))
         return ImageLayout(out.image_bytes, tuple(sections))
 
@@ -109,7 +96,7 @@ class FileTier(_library.Object):
         for i, (key, image) in enumerate(zip(named, images, strict=True)):
             self._require(f"images[{i}]", key, image)
         rows = (ctypes.c_void_p * len(images))(*(image.ctypes.data for image in images))
-        self._begin(number, tuple(images), _write, address(named), rows, len(images))
+        self._begin(number, tuple(images), calls.file_tier_write, address(named), rows, len(images))
 
     def read(self, number: int, key: Any, image: Bytes) -> None:
         """Reads the image of one key (IMAGE_KEY [1]) with its header: uint8 [image_bytes], which holds anything until
@@ -120,7 +107,7 @@ class FileTier(_library.Object):
         self._require("image", named[0], image)
         if not image.flags.writeable:
             raise InvalidArgument("image is read-only, and must be writable")
-        self._begin(number, image, _read, address(named), image.ctypes.data, image.nbytes)
+        self._begin(number, image, calls.file_tier_read, address(named), image.ctypes.data, image.nbytes)
 
     def _require(self, name: str, key: Any, image: Bytes) -> None:
         layout = self._layouts.get((int(key["content"]), int(key["group"])))
@@ -150,7 +137,7 @@ class FileTier(_library.Object):
     def poll(self, capacity: int = 4096) -> Records:
         """At most `capacity` answers, in the order in which requests ended: TRANSFER_RESULT [n]."""
         out, count = room("capacity", capacity, TRANSFER_RESULT), ctypes.c_size_t()
-        _poll(self.handle, address(out), capacity, ctypes.byref(count))
+        calls.file_tier_poll(self.handle, address(out), capacity, ctypes.byref(count))
         answers = out[:count.value]
         with self._lock:
             for number in answers["id"].tolist():
@@ -159,25 +146,25 @@ class FileTier(_library.Object):
 
     def wait(self) -> None:
         """Waits until every request has an answer and every removal is done."""
-        _wait(self.handle)
+        calls.file_tier_wait(self.handle)
 
     def lookup(self, keys: Any) -> npt.NDArray[np.bool_]:
         """[n] whether each image (IMAGE_KEY) can be read."""
         named = records("keys", keys, IMAGE_KEY)
         held = np.empty(len(named), np.uint8)
-        _lookup(self.handle, address(named), len(named), address(held))
+        calls.file_tier_lookup(self.handle, address(named), len(named), address(held))
         return held.astype(np.bool_)
 
     def remove(self, keys: Any) -> None:
         """Forgets images (IMAGE_KEY [n]), also those that are being written. Reads that were accepted find them."""
         named = records("keys", keys, IMAGE_KEY)
-        _remove(self.handle, address(named), len(named))
+        calls.file_tier_remove(self.handle, address(named), len(named))
 
     def keys(self) -> Records:
         """The keys of all images, by tokens and then prefix: IMAGE_KEY [n]."""
         count, out = ctypes.c_size_t(), np.empty(0, IMAGE_KEY)
         while True:
-            _keys(self.handle, address(out), len(out), ctypes.byref(count))
+            calls.file_tier_keys(self.handle, address(out), len(out), ctypes.byref(count))
             if count.value <= len(out):
                 return out[:count.value]
             out = np.zeros(count.value, IMAGE_KEY)
@@ -186,12 +173,12 @@ class FileTier(_library.Object):
         """What the tier holds, what opening the folder found, and what was done since: the members of
         stateport_file_tier_info."""
         out = _c.FileTierInfo()
-        _describe(self.handle, ctypes.byref(out))
+        calls.file_tier_describe(self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError that names what is wrong."""
-        _check(self.handle)
+        calls.file_tier_check(self.handle)
 
     def __repr__(self) -> str:
         if not self._usable:

@@ -14,27 +14,15 @@ import numpy.typing as npt
 
 from stateport import _c, _library
 from stateport._arguments import integer, name_bytes, of_kind
-from stateport._arrays import IMAGE_KEY, Records, address, records, slot_copies
-from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
+from stateport._arrays import IMAGE_KEY, Records, address, record_of, records, slot_copies
+from stateport._library import calls
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
 from stateport.tier_options import TRANSFER_STATUSES
 from stateport.tiers import ObjectEncoding, SharedLayout
-
-_plan = _library.function("handover_plan", HANDLE, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE, POINTER)
-_create = _library.function("handover_end_create", HANDLE, POINTER, POINTER, INT32, POINTER)
-_destroy = _library.function("handover_end_destroy", HANDLE)
-_describe = _library.function("handover_end_describe", HANDLE, POINTER)
-_pack = _library.function("handover_end_pack", HANDLE, STREAM, POINTER, SIZE)
-_seal = _library.function("handover_end_seal", HANDLE, INT32, POINTER)
-_check = _library.function("handover_end_check", HANDLE, INT32, POINTER, POINTER)
-_unpack = _library.function("handover_end_unpack", HANDLE, STREAM, POINTER, SIZE)
-
-# The layout of stateport_handover_range.
-HANDOVER_RANGE = np.dtype([("src_rank", "i4"), ("dst_rank", "i4"), ("src_offset", "u8"), ("dst_offset", "u8"),
-                           ("bytes", "u8")])
+HANDOVER_RANGE = record_of(_c.HandoverRange)
 _CONTENTS = ("kv_block", "state")
 
 
@@ -69,8 +57,8 @@ def plan_handover(layout: ModelLayout, sources: Mapping[int, Shard], destination
     options, count, out = handover._struct(), ctypes.c_size_t(), np.empty(0, HANDOVER_RANGE)
     handle = _library.handle_of("layout", layout, ModelLayout)
     while True:
-        _plan(handle, rows[0], len(rows[0]), rows[1], len(rows[1]), ctypes.byref(options), address(out), len(out),
-              ctypes.byref(count))
+        calls.handover_plan(handle, rows[0], len(rows[0]), rows[1], len(rows[1]), ctypes.byref(options), address(out),
+                            len(out), ctypes.byref(count))
         if count.value <= len(out):
             grid = {"head_groups": options.head_groups, "layers_per_object": options.layers_per_object}
             return dataclasses.replace(handover, **grid), out[:count.value]
@@ -89,11 +77,12 @@ class HandoverEnd(_library.Object):
         self._uses = (store, shared)  # what they view must outlive this
         row = of_kind("shared", shared, SharedLayout)._row("shared")
         options = of_kind("handover", handover, Handover)._struct()
-        super().__init__(_create, _destroy, _library.handle_of("store", store, StateStore), ctypes.byref(row),
-                         ctypes.byref(options), integer("places", places, 1, 2**31 - 1))
-        self._owned: _library.Owned | None = _library.Owned(_destroy, self.handle)
+        super().__init__(calls.handover_end_create, calls.handover_end_destroy,
+                         _library.handle_of("store", store, StateStore), ctypes.byref(row), ctypes.byref(options),
+                         integer("places", places, 1, 2**31 - 1))
+        self._owned: _library.Owned | None = _library.Owned(calls.handover_end_destroy, self.handle)
         memory = _c.HandoverMemory()
-        _describe(self.handle, ctypes.byref(memory))
+        calls.handover_end_describe(self.handle, ctypes.byref(memory))
         self.address = int(memory.base)  # of place 0; register it, and the bytes behind it, with the transport
         self.bytes = int(memory.bytes)  # of all places, one behind the other
         self.place_bytes = int(memory.place_bytes)
@@ -118,24 +107,24 @@ class HandoverEnd(_library.Object):
         """Enqueues copies of slots into places: SLOT_COPY without shifts, or integers [n, 2] (slot, place). One
         launch."""
         array = slot_copies("copies", copies)
-        _pack(self.handle, stream_handle(stream), address(array), len(array))
+        calls.handover_end_pack(self.handle, stream_handle(stream), address(array), len(array))
 
     def seal(self, place: int, key: Any) -> None:
         """Writes headers with checksums, once the copy is done. key: IMAGE_KEY [1]."""
         named = _one_key(key)
-        _seal(self.handle, self._place(place), address(named))
+        calls.handover_end_seal(self.handle, self._place(place), address(named))
 
     def check(self, place: int, key: Any) -> str:
         """"done" if what came is the whole and undamaged state that `key` names; else "damaged", "foreign_layout" or
         "wrong_position". Reads every byte."""
         named, status = _one_key(key), ctypes.c_int32()
-        _check(self.handle, self._place(place), address(named), ctypes.byref(status))
+        calls.handover_end_check(self.handle, self._place(place), address(named), ctypes.byref(status))
         return TRANSFER_STATUSES[status.value]
 
     def unpack(self, copies: Any, stream: Any = None) -> None:
         """Enqueues copies of places into slots, as `pack`; only of places that were checked."""
         array = slot_copies("copies", copies)
-        _unpack(self.handle, stream_handle(stream), address(array), len(array))
+        calls.handover_end_unpack(self.handle, stream_handle(stream), address(array), len(array))
 
 
 def _ranks(name: str, ranks: Mapping[int, Shard]) -> Any:

@@ -14,14 +14,8 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import Int64s, UInt64s, address, int32s
-from stateport._library import HANDLE, POINTER, SIZE
+from stateport._library import calls
 from stateport.errors import InvalidArgument
-
-_hash_blocks = _library.function("hash_blocks", POINTER, POINTER, SIZE, POINTER, POINTER)
-_create = _library.function("hasher_create", POINTER, POINTER)
-_destroy = _library.function("hasher_destroy", HANDLE)
-_append = _library.function("hasher_append", HANDLE, POINTER, SIZE, POINTER, SIZE, POINTER, POINTER, SIZE, POINTER)
-_reset = _library.function("hasher_reset", HANDLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +29,7 @@ class Namespace:
 
     def struct(self) -> Any:
         """It holds on to the keys."""
-        out = _c.Namespace()
-        out.keep = [_bytes(out, "extra_key", self.extra_key), _bytes(out, "salt", self.salt)]
-        return out
+        return _c.Namespace(**_bytes("extra_key", self.extra_key), **_bytes("salt", self.salt))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,21 +52,11 @@ def media_rows(media: Sequence[MediaKey]) -> Any:
                                         for key in media))
 
 
-def _name(options: Any, namespace: Namespace | None) -> list[Any]:
-    """Puts a namespace into hash options; the answer keeps its names alive."""
-    namespace = namespace or Namespace()
-    return [_bytes(options, "salt", namespace.salt), _bytes(options, "adapter", namespace.extra_key)]
-
-
-def _bytes(struct: Any, name: str, value: bytes | None) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, bytes):
+def _bytes(name: str, value: bytes | None) -> dict[str, Any]:
+    """The members of a struct for a key; null differs from no bytes."""
+    if value is not None and not isinstance(value, bytes):
         raise InvalidArgument(f"{name} is {value!r}, and must be bytes")
-    buffer = ctypes.create_string_buffer(value, len(value) + 1)  # not null where there are no bytes
-    setattr(struct, name, ctypes.addressof(buffer))
-    setattr(struct, f"{name}_bytes", len(value))
-    return buffer
+    return {name: value, f"{name}_bytes": len(value or b"")}
 
 
 def random_seed(*, lasts: bool) -> int:
@@ -103,9 +85,11 @@ def check_seed(name: str, seed: Any) -> None:
         raise InvalidArgument(f"{name} must be a whole number from 0 to 2^64 - 1")
 
 
-def _options(block_size_tokens: int, fast: bool, seed: int) -> Any:
+def _options(block_size_tokens: int, namespace: Namespace | None, fast: bool, seed: int) -> Any:
     check_seed("seed", seed)
-    return _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast, seed=seed)
+    names = namespace or Namespace()
+    return _c.HashOptions(block_size_tokens=block_size_tokens, fast=fast, seed=seed, **_bytes("salt", names.salt),
+                          **_bytes("adapter", names.extra_key))
 
 
 def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
@@ -114,12 +98,10 @@ def hash_blocks(tokens: Any, block_size_tokens: int, *, namespace: Namespace | N
     SlotAllocator, prefixes [n, 2] for tags and images. fast: xxh3_128 in place of sha256. seed: two seeds share
     nothing; a secret where tenants are not trusted, without which fast is for a single tenant; 0: none."""
     array = int32s("tokens", tokens)
-    options = _options(block_size_tokens, fast, seed)
-    keep = _name(options, namespace)
+    options = _options(block_size_tokens, namespace, fast, seed)
     blocks = len(array) // block_size_tokens if block_size_tokens > 0 else 0
     keys, prefixes = np.empty(blocks, np.int64), np.empty((blocks, 2), np.uint64)
-    _hash_blocks(ctypes.addressof(options), address(array), len(array), address(keys), address(prefixes))
-    del keep
+    calls.hash_blocks(ctypes.addressof(options), address(array), len(array), address(keys), address(prefixes))
     return keys, prefixes
 
 
@@ -128,10 +110,8 @@ class Hasher(_library.Object):
 
     def __init__(self, block_size_tokens: int, *, namespace: Namespace | None = None, fast: bool = False,
                  seed: int = 0) -> None:
-        options = _options(block_size_tokens, fast, seed)
-        keep = _name(options, namespace)
-        super().__init__(_create, _destroy, ctypes.byref(options))
-        del keep
+        options = _options(block_size_tokens, namespace, fast, seed)
+        super().__init__(calls.hasher_create, calls.hasher_destroy, ctypes.byref(options))
         self.block_size_tokens = block_size_tokens
 
     def append(self, tokens: Any, media: Sequence[MediaKey] = ()) -> tuple[Int64s, UInt64s]:
@@ -142,10 +122,10 @@ class Hasher(_library.Object):
         room = len(array) // self.block_size_tokens + 1
         keys, prefixes = np.empty(room, np.int64), np.empty((room, 2), np.uint64)
         blocks = ctypes.c_size_t()
-        _append(self.handle, address(array), len(array), rows, len(media), address(keys), address(prefixes), room,
-                ctypes.byref(blocks))
+        calls.hasher_append(self.handle, address(array), len(array), rows, len(media), address(keys), address(prefixes),
+                            room, ctypes.byref(blocks))
         return keys[:blocks.value], prefixes[:blocks.value]
 
     def reset(self) -> None:
         """Begins another prompt, with the same options."""
-        _reset(self.handle)
+        calls.hasher_reset(self.handle)

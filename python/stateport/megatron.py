@@ -235,7 +235,7 @@ class MambaSlotAllocator(MegatronBooks):
         self._planner.publish()
         self.dropped += commit.dropped
         self._note_slots(named, int32s("slots", [self._states.slot_of(int(block)) for block in named]))
-        saved = self.slot_to_block.numpy()[np.concatenate([commit.from_scratch["dst"], commit.from_live["dst"]])]
+        saved = self.slot_to_block.numpy()[np.concatenate([commit.from_scratch["dst_slot"], commit.from_live["dst_slot"]])]
         for block in saved.tolist():
             self._withdraw(block)
         self._note_written(saved)
@@ -319,14 +319,14 @@ def _device(context: Any) -> torch.device:
 
 
 def _pairs(src: Int32s, dst: Int32s) -> Records:
-    pairs = np.zeros(len(src), np.dtype([("src", "i4"), ("dst", "i4")]))
-    pairs["src"], pairs["dst"] = src, dst
+    pairs = np.zeros(len(src), np.dtype([("src_slot", "i4"), ("dst_slot", "i4")]))
+    pairs["src_slot"], pairs["dst_slot"] = src, dst
     return pairs
 
 
 def _copy(to: torch.Tensor, source: torch.Tensor, copies: Records) -> None:
     """Slots of all layers [layers, slots, …]; of two copies into one slot the last counts."""
-    last = {int(copy["dst"]): int(copy["src"]) for copy in copies}
+    last = {int(copy["dst_slot"]): int(copy["src_slot"]) for copy in copies}
     if not last:
         return
     slots = torch.tensor([*last.items()], dtype=torch.int64).to(to.device, non_blocking=True)

@@ -10,13 +10,8 @@ from typing import Any
 
 from stateport import _c, _library
 from stateport._arguments import of_kind, text_bytes
+from stateport._library import calls
 from stateport.spec import StateSpec, spec_options
-
-_create = _library.function("model_layout_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER)
-_find = _library.function("model_layout_find", _library.TEXT, _library.POINTER, _library.POINTER)
-_destroy = _library.function("model_layout_destroy", _library.HANDLE)
-_fingerprint = _library.function("model_layout_fingerprint", _library.HANDLE, _library.POINTER)
-_spec = _library.function("model_layout_spec", _library.HANDLE, _library.POINTER, _library.POINTER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +66,8 @@ class ModelLayout(_library.Object):
         rows = (_c.TensorSplit * len(splits))(*(
             _c.TensorSplit(bands=of, band_count=len(of), axis=split.axis)
             for split, of in zip(splits, bands, strict=True)))
-        super().__init__(_create, _destroy, _library.handle_of("whole", whole, StateSpec), rows, len(rows))
+        super().__init__(calls.model_layout_create, calls.model_layout_destroy,
+                         _library.handle_of("whole", whole, StateSpec), rows, len(rows))
 
     @classmethod
     def find(cls, model: str, *, drafts: int = 0, conv_layout: str = "sd",
@@ -80,7 +76,8 @@ class ModelLayout(_library.Object):
         options = spec_options(drafts, conv_layout, recurrent_dtype)
         layout = cls.__new__(cls)
         name = text_bytes("model", model)
-        _library.Object.__init__(layout, _find, _destroy, name, ctypes.byref(options))
+        _library.Object.__init__(layout, calls.model_layout_find, calls.model_layout_destroy, name,
+                                 ctypes.byref(options))
         return layout
 
     @property
@@ -88,13 +85,13 @@ class ModelLayout(_library.Object):
         """Of kinds, shapes, layers and splits of the whole model: equal for every rank, element type and memory
         order."""
         out = ctypes.c_uint64()
-        _fingerprint(self.handle, ctypes.byref(out))
+        calls.model_layout_fingerprint(self.handle, ctypes.byref(out))
         return out.value
 
     def spec(self, shard: Shard | None = None) -> StateSpec:
         """What a rank's state consists of; None: the whole. Raises InvalidArgument for a shard that the model cannot
         have."""
-        return StateSpec._from(_spec, self.handle, ctypes.byref(shard_row("shard", shard or Shard())))
+        return StateSpec._from(calls.model_layout_spec, self.handle, ctypes.byref(shard_row("shard", shard or Shard())))
 
     def __repr__(self) -> str:
         return f"<ModelLayout {self.fingerprint:016x}>" if self._usable else "<ModelLayout, closed>"

@@ -141,8 +141,12 @@ class PassPlan:
         return ctypes.addressof(self._struct)
 
     @property
+    def struct(self) -> Any:
+        return self._struct
+
+    @property
     def pass_id(self) -> int:
-        return int(self._struct.pass_id)
+        return int(self._struct.pass_)
 
     @property
     def ready(self) -> bool:

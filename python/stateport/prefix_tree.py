@@ -12,34 +12,12 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import Int32s, address, copied, int32s, ints, room
-from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
+from stateport._library import calls
 from stateport.cache_options import LOST_REASONS
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import Namespace
 
-_MATCH = (HANDLE, POINTER, SIZE, POINTER, POINTER)
-_create = _library.function("tree_create", POINTER, POINTER)
-_destroy = _library.function("tree_destroy", HANDLE)
-_describe = _library.function("tree_describe", HANDLE, POINTER)
-_set_time = _library.function("tree_set_time", HANDLE, ctypes.c_double)
-_match = _library.function("tree_match", *_MATCH, POINTER)
-_match_again = _library.function("tree_match_again", *_MATCH, POINTER)
-_match_live = _library.function("tree_match_with_live_slot", *_MATCH, INT32, POINTER)
-_check_restore = _library.function("tree_check_restore", HANDLE, POINTER, POINTER)
-_insert = _library.function("tree_insert", HANDLE, POINTER, POINTER)
-_touch = _library.function("tree_touch", HANDLE, POINTER, SIZE)
-_evict = _library.function("tree_evict_demand", HANDLE, POINTER, POINTER)
-_drop_state = _library.function("tree_drop_state", HANDLE, UINT64)
-_peek = _library.function("tree_peek_victims", HANDLE, INT32, POINTER, SIZE, POINTER)
-_take_freed_kv = _library.function("tree_take_freed_kv", HANDLE, POINTER, SIZE, POINTER)
-_lock_node = _library.function("tree_lock_node", HANDLE, UINT64, POINTER)
-_lock_destroy = _library.function("tree_lock_destroy", HANDLE)
-_allocate_slots = _library.function("tree_allocate_slots", HANDLE, POINTER, SIZE)
-_release_slots = _library.function("tree_release_slots", HANDLE, POINTER, SIZE)
-_tag_slot = _library.function("tree_tag_slot", HANDLE, INT32, POINTER, SIZE, POINTER)
-_reset = _library.function("tree_reset", HANDLE)
-_check = _library.function("tree_check", HANDLE)
 
 NO_SLOT = -1
 RESTORE_CHECKS = ("match", "empty", "token_count", "prefix", "layout")
@@ -124,31 +102,28 @@ class PrefixTree(_library.Object):
     def __init__(self, slots: int, *, page_size: int = 1, chunk_size: int = 1, max_states_per_path: int = 0,
                  eviction: Eviction | None = None, layout_fingerprint: int = 0, kv_indices: int = 0, hash_seed: int = 0,
                  position_tokens: int = 0, on_victim: Callable[[Victim], bool] | None = None) -> None:
-        policy = (eviction or Eviction("hix")).struct()
+        # What it raises is printed, and the slot is not kept.
+        keeps = on_victim and _library.answering(lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0)
         options = _c.TreeOptions(
             slots=slots, page_size=page_size, chunk_size=chunk_size, max_states_per_path=max_states_per_path,
-            eviction_options=ctypes.pointer(policy), layout_fingerprint=layout_fingerprint, kv_indices=kv_indices,
-            hash_seed=hash_seed, position_tokens=position_tokens)
-        if on_victim is not None:
-            # What it raises is printed, and the slot is not kept.
-            options.on_victim = _c.OnVictim(_library.answering(
-                lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0))
+            eviction_options=(eviction or Eviction("hix")).struct(), layout_fingerprint=layout_fingerprint, kv_indices=kv_indices,
+            hash_seed=hash_seed, position_tokens=position_tokens, on_victim=keeps)
         self._options = options  # holds on to the callback
-        super().__init__(_create, _destroy, ctypes.byref(options))
+        super().__init__(calls.tree_create, calls.tree_destroy, ctypes.byref(options))
 
     def set_time(self, now_s: float) -> None:
         """The clock of hix; never goes back."""
-        _set_time(self.handle, now_s)
+        calls.tree_set_time(self.handle, now_s)
 
     def match(self, tokens: Any, *, namespace: Namespace | None = None, kv: bool = False, again: bool = False) -> Match:
         """Looks a prompt up (int32 [n]). kv: also tell the KV indices of the usable tokens. again: a request that was
         looked up before: hix counts it once."""
-        return self._matched(_match_again if again else _match, tokens, namespace, kv)
+        return self._matched(calls.tree_match_again if again else calls.tree_match, tokens, namespace, kv)
 
     def match_with_live_slot(self, tokens: Any, live_slot: int = NO_SLOT, *, namespace: Namespace | None = None,
                              kv: bool = False) -> Match:
         """As match, for a request that starts from the state, in `live_slot`, or in one that is taken."""
-        return self._matched(_match_live, tokens, namespace, kv, live_slot)
+        return self._matched(calls.tree_match_with_live_slot, tokens, namespace, kv, live_slot)
 
     def _matched(self, call: Callable[..., None], tokens: Any, namespace: Namespace | None, kv: bool,
                  *live_slot: int) -> Match:
@@ -164,7 +139,7 @@ class PrefixTree(_library.Object):
     def check_restore(self, match: Match) -> str:
         """How the slot of a match compares with what it held then, one of RESTORE_CHECKS: "match" while locked."""
         out = ctypes.c_int32()
-        _check_restore(self.handle, ctypes.addressof(match.struct), ctypes.byref(out))
+        calls.tree_check_restore(self.handle, ctypes.addressof(match.struct), ctypes.byref(out))
         return RESTORE_CHECKS[out.value]
 
     def insert(self, tokens: Any, kv: Any, *, slot: int = NO_SLOT, namespace: Namespace | None = None,
@@ -175,38 +150,31 @@ class PrefixTree(_library.Object):
         array, indices, out = int32s("tokens", tokens), int32s("kv", kv), _c.InsertResult()
         if len(indices) != len(array):
             raise InvalidArgument(f"kv has {len(indices)} elements, and tokens {len(array)}")
-        prefix = _c.Insert(count=len(array), prev_tokens=prev_tokens, slot=slot, priority=priority, chunked=chunked,
-                           past=past, request_tokens=request_tokens)
-        if len(array):
-            prefix.tokens = ctypes.cast(address(array) or 0, _c.INT32S)
-            prefix.kv = ctypes.cast(address(indices) or 0, _c.INT32S)
-        keys = None if namespace is None else namespace.struct()
-        if keys is not None:
-            prefix.name_space = ctypes.addressof(keys)
-        if hint is not None:
-            prefix.hint = ctypes.pointer(hint.struct())
-        _insert(self.handle, ctypes.addressof(prefix), ctypes.addressof(out))
+        prefix = _c.Insert(tokens=address(array), kv=address(indices), count=len(array), prev_tokens=prev_tokens,
+                           slot=slot, priority=priority, chunked=chunked, past=past, request_tokens=request_tokens,
+                           name_space=namespace and namespace.struct(), hint=hint and hint.struct())
+        calls.tree_insert(self.handle, ctypes.addressof(prefix), ctypes.addressof(out))
         return Inserted(out.prefix_tokens, out.node, bool(out.state_exists))
 
     def touch(self, nodes: Any) -> None:
         """Makes the paths to these nodes (uint64 [n]), and their states, the ones used last."""
         array = ints("nodes", nodes, np.uint64)
-        _touch(self.handle, address(array), len(array))
+        calls.tree_touch(self.handle, address(array), len(array))
 
     def lock(self, node: int) -> Lock:
         """Pins the path to a node of a match or an insert, and the state that it has or gets. Use it in a `with`
         statement, or close it. Raises InvalidArgument for a node that has been evicted."""
-        return Lock(_lock_node, _lock_destroy, self.handle, node)
+        return Lock(calls.tree_lock_node, calls.tree_lock_destroy, self.handle, node)
 
     def evict(self, *, tokens: int = 0, states: int = 0, total_bytes: int = 0) -> tuple[int, int]:
         """Frees at least what is asked for, or all that is not locked. Answers tokens and states that were freed."""
         demand, out = _c.EvictDemand(tokens=tokens, states=states, bytes=total_bytes), _c.EvictResult()
-        _evict(self.handle, ctypes.addressof(demand), ctypes.addressof(out))
+        calls.tree_evict_demand(self.handle, ctypes.addressof(demand), ctypes.addressof(out))
         return out.tokens, out.states
 
     def drop_state(self, node: int) -> None:
         """Gives up the state of a node, which keeps its KV."""
-        _drop_state(self.handle, node)
+        calls.tree_drop_state(self.handle, node)
 
     def peek_victims(self, kind: str, capacity: int = 16) -> Sequence[Victim]:
         """What it would give up next for a demand of one of VICTIM_KINDS, in order. Nothing changes."""
@@ -216,44 +184,45 @@ class PrefixTree(_library.Object):
         for row in rows:
             row.__init__()
         with self._turn:
-            _peek(self.handle, VICTIM_KINDS.index(kind), rows, capacity, ctypes.byref(count))
+            calls.tree_peek_victims(self.handle, VICTIM_KINDS.index(kind), rows, capacity, ctypes.byref(count))
             return [_victim(rows[i]) for i in range(count.value)]
 
     def take_freed_kv(self, capacity: int = 1 << 16) -> Int32s:
         """KV indices that left the tree and are the caller's again, oldest first, each once: at most `capacity`, the
         next call tells the rest."""
         out, count = room("capacity", capacity, np.int32), ctypes.c_size_t()
-        _take_freed_kv(self.handle, address(out), capacity, ctypes.byref(count))
+        calls.tree_take_freed_kv(self.handle, address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def allocate_slots(self, count: int) -> Int32s:
         """Free slots for the caller; all, or NoCapacity is raised."""
         out = room("count", count, np.int32)
-        _allocate_slots(self.handle, address(out), count)
+        calls.tree_allocate_slots(self.handle, address(out), count)
         return out
 
     def release_slots(self, slots: Any) -> None:
         array = int32s("slots", slots)
-        _release_slots(self.handle, address(array), len(array))
+        calls.tree_release_slots(self.handle, address(array), len(array))
 
     def tag_slot(self, slot: int, tokens: Any, *, namespace: Namespace | None = None) -> None:
         """Says that a slot of the caller holds the state after exactly these tokens, once the copy into it was
         enqueued."""
         array, keys = int32s("tokens", tokens), None if namespace is None else namespace.struct()
-        _tag_slot(self.handle, slot, address(array), len(array), None if keys is None else ctypes.addressof(keys))
+        calls.tree_tag_slot(self.handle, slot, address(array), len(array),
+                            None if keys is None else ctypes.addressof(keys))
 
     def sizes(self) -> TreeSizes:
         out = _c.TreeSizes()
-        _describe(self.handle, ctypes.byref(out))
+        calls.tree_describe(self.handle, ctypes.byref(out))
         return TreeSizes(*(getattr(out, field.name) for field in dataclasses.fields(TreeSizes)))
 
     def reset(self) -> None:
         """Forgets everything: slots of the tree are free, locks hold nothing."""
-        _reset(self.handle)
+        calls.tree_reset(self.handle)
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError that names what is wrong."""
-        _check(self.handle)
+        calls.tree_check(self.handle)
 
     def __repr__(self) -> str:
         return f"<PrefixTree: {self.sizes()}>" if self._usable else "<PrefixTree, closed>"

@@ -14,31 +14,13 @@ import numpy.typing as npt
 
 from stateport import _c, _library
 from stateport._arguments import integer, text_bytes
-from stateport._arrays import Records, address, room
-from stateport._library import HANDLE, INT32, POINTER, SIZE, UINT64
+from stateport._arrays import Records, address, record_of, room
+from stateport._library import calls
 from stateport.errors import Error, InvalidArgument
 from stateport.tier_options import TRANSFER_STATUSES
-
-_create_objects = _library.function("remote_objects_create", UINT64, POINTER)
-_destroy_objects = _library.function("remote_objects_destroy", HANDLE)
-_in_process = _library.function("remote_store_in_process", HANDLE, POINTER, INT32, POINTER)
-_valkey = _library.function("remote_store_valkey", POINTER, POINTER)
-_destroy = _library.function("remote_store_destroy", HANDLE)
-_register = _library.function("remote_store_register", HANDLE, POINTER, SIZE)
-_unregister = _library.function("remote_store_unregister", HANDLE, POINTER, SIZE)
-_put = _library.function("remote_store_put", HANDLE, POINTER, SIZE)
-_get = _library.function("remote_store_get", HANDLE, POINTER, SIZE)
-_exists = _library.function("remote_store_exists", HANDLE, POINTER, SIZE)
-_remove = _library.function("remote_store_remove", HANDLE, POINTER, SIZE)
-_poll = _library.function("remote_store_poll", HANDLE, POINTER, SIZE, POINTER)
-_describe = _library.function("remote_store_describe", HANDLE, POINTER)
-_describe_valkey = _library.function("remote_store_describe_valkey", HANDLE, POINTER)
-
-# The layouts of stateport/c/remote_store.h.
-REMOTE_KEY = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8")])
-REMOTE_OBJECT = np.dtype([("ticket", "u8"), ("key", "u8"), ("key_bytes", "u8"), ("pieces", "u8"),
-                          ("piece_count", "u8")])
-REMOTE_COMPLETION = np.dtype([("ticket", "u8"), ("status", "i4"), ("reserved", "i4"), ("bytes", "u8")])
+REMOTE_KEY = record_of(_c.RemoteKey)
+REMOTE_OBJECT = record_of(_c.RemoteObject)
+REMOTE_COMPLETION = record_of(_c.RemoteCompletion)
 
 Bytes = npt.NDArray[np.uint8]
 Memory = Bytes | tuple[int, int]  # a contiguous array of bytes, or an address and a number of bytes
@@ -56,26 +38,26 @@ class RemoteStore(_library.Object):
         self._under_way: dict[int, Any] = {}  # by ticket: the memory that the answer sets free
         self._registered: dict[int, Memory] = {}
         self._lock = threading.Lock()
-        super().__init__(make, _destroy, *arguments)
+        super().__init__(make, calls.remote_store_destroy, *arguments)
 
     def register(self, memory: Memory) -> None:
         """Makes memory known to the store, for the network's hardware. Slow: call it at the start. Some stores refuse
         puts and gets of other memory: info()["needs_registration"]."""
         where, size = _place("memory", memory)
-        _register(self.handle, where, size)
+        calls.remote_store_register(self.handle, where, size)
         self._registered[where] = memory
 
     def unregister(self, memory: Memory) -> None:
         """As it was registered. No request that is not answered may use it."""
         where, size = _place("memory", memory)
-        _unregister(self.handle, where, size)
+        calls.remote_store_unregister(self.handle, where, size)
         self._registered.pop(where, None)
 
     def put(self, tickets: Sequence[int], keys: Sequence[str], memory: Sequence[Memory | Sequence[Memory]]) -> None:
         """Stores objects: memory[i], or its pieces one behind the other, under keys[i]. It must stay as it is until the
         answer: done (also if the key was there already, which is then left as it is), no_room, failed. Raises
         NoCapacity if a queue is full; there is no answer then."""
-        self._begin(_put, tickets, keys, _objects(memory))
+        self._begin(calls.remote_store_put, tickets, keys, _objects(memory))
 
     def get(self, tickets: Sequence[int], keys: Sequence[str], memory: Sequence[Memory | Sequence[Memory]]) -> None:
         """Reads objects. Answers: done (the first `bytes` bytes of the memory are the object), gone, damaged,
@@ -84,15 +66,15 @@ class RemoteStore(_library.Object):
         for i, pieces in enumerate(objects):
             if any(isinstance(piece, np.ndarray) and not piece.flags.writeable for piece in pieces):
                 raise InvalidArgument(f"memory[{i}] is read-only, and must be writable")
-        self._begin(_get, tickets, keys, objects)
+        self._begin(calls.remote_store_get, tickets, keys, objects)
 
     def exists(self, tickets: Sequence[int], keys: Sequence[str]) -> None:
         """Answers: done (it is there), gone, failed."""
-        self._begin(_exists, tickets, keys)
+        self._begin(calls.remote_store_exists, tickets, keys)
 
     def remove(self, tickets: Sequence[int], keys: Sequence[str]) -> None:
         """Answers: done (it was there, and is not any more), gone, failed."""
-        self._begin(_remove, tickets, keys)
+        self._begin(calls.remote_store_remove, tickets, keys)
 
     def _begin(self, call: Any, tickets: Sequence[int], keys: Sequence[str],
                objects: list[tuple[Memory, ...]] | None = None) -> None:
@@ -114,7 +96,7 @@ class RemoteStore(_library.Object):
     def poll(self, capacity: int = 4096) -> Records:
         """At most `capacity` answers: REMOTE_COMPLETION [n]. Lets what is under way go on."""
         out, count = room("capacity", capacity, REMOTE_COMPLETION), ctypes.c_size_t()
-        _poll(self.handle, address(out), capacity, ctypes.byref(count))
+        calls.remote_store_poll(self.handle, address(out), capacity, ctypes.byref(count))
         answers = out[:count.value]
         with self._lock:
             for ticket in answers["ticket"].tolist():
@@ -124,7 +106,7 @@ class RemoteStore(_library.Object):
     def info(self) -> dict[str, Any]:
         """needs_registration, accepted_requests, refused_requests, and `answers` by status."""
         out = _c.RemoteStoreInfo()
-        _describe(self.handle, ctypes.byref(out))
+        calls.remote_store_describe(self.handle, ctypes.byref(out))
         return {"needs_registration": bool(out.needs_registration), "accepted_requests": out.accepted_requests,
                 "refused_requests": out.refused_requests,
                 "answers": dict(zip(TRANSFER_STATUSES, out.answers, strict=True))}
@@ -135,7 +117,7 @@ class InProcessObjects(_library.Object):
     first."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        super().__init__(_create_objects, _destroy_objects,
+        super().__init__(calls.remote_objects_create, calls.remote_objects_destroy,
                          integer("capacity_bytes", capacity_bytes, 0, 2**64 - 1))
 
 
@@ -146,7 +128,7 @@ class InProcessStore(RemoteStore):
                  queue_requests: int = 0) -> None:
         limits = _c.RemoteLimits(queue_bytes=queue_bytes, queue_requests=queue_requests)
         handle = _library.handle_of("objects", objects, InProcessObjects)
-        super().__init__(_in_process, handle, ctypes.byref(limits), int(needs_registration))
+        super().__init__(calls.remote_store_in_process, handle, ctypes.byref(limits), int(needs_registration))
 
 
 class ValkeyStore(RemoteStore):
@@ -174,13 +156,13 @@ class ValkeyStore(RemoteStore):
             database=database, tls=int(bool(tls)),
             lanes=lanes, connect_timeout_s=connect_timeout_s, silence_timeout_s=silence_timeout_s,
             piece_bytes=piece_bytes, lifetime_s=lifetime_s, queue_bytes=queue_bytes, queue_requests=queue_requests)
-        super().__init__(_valkey, ctypes.byref(options))
+        super().__init__(calls.remote_store_valkey, ctypes.byref(options))
 
     def valkey_info(self) -> dict[str, Any]:
         """connections, failed_attempts, lost_connections, damaged_objects, and last_error: why the last request failed
         that did."""
         out = _c.ValkeyInfo()
-        _describe_valkey(self.handle, ctypes.byref(out))
+        calls.remote_store_describe_valkey(self.handle, ctypes.byref(out))
         numbers = {name: getattr(out, name) for name, _ in out._fields_ if name not in ("size", "last_error")}
         return {**numbers, "last_error": out.last_error.decode(errors="replace")}
 

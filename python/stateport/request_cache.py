@@ -24,7 +24,7 @@ from stateport._arrays import (
     int64s,
     room,
 )
-from stateport._library import HANDLE, INT32, INT64, POINTER, SIZE, TEXT, UINT64
+from stateport._library import calls
 from stateport.cache_options import SEARCHES, CacheOptions, CacheStats, StartedRequest, plain, started
 from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
@@ -32,26 +32,6 @@ from stateport.eviction import ReuseHint
 from stateport.hashing import MediaKey, Namespace, media_rows
 from stateport.passes import HitPlaces, PassCommit, PassPlan
 
-_create = _library.function("request_cache_create", POINTER, POINTER)
-_destroy = _library.function("request_cache_destroy", HANDLE)
-_describe = _library.function("request_cache_describe", HANDLE, POINTER)
-_state_slots = _library.function("request_cache_state_slots", HANDLE, SIZE, POINTER)
-_checkpoint_slots = _library.function("request_cache_checkpoint_slots", HANDLE, SIZE, POINTER)
-_start = _library.function("request_cache_start", HANDLE, POINTER, SIZE, POINTER, POINTER)
-_chunk = _library.function("request_cache_chunk", HANDLE, POINTER, POINTER, SIZE, POINTER, POINTER)
-_plan = _library.function("request_cache_plan", HANDLE, POINTER, POINTER)
-_cancel = _library.function("request_cache_cancel", HANDLE, UINT64)
-_commit = _library.function("request_cache_commit", HANDLE, UINT64, POINTER, SIZE, POINTER, SIZE, POINTER)
-_places = _library.function("request_cache_places", HANDLE, INT64, SIZE, POINTER)
-_insert = _library.function("request_cache_insert", HANDLE, INT64, INT64, POINTER, POINTER)
-_end = _library.function("request_cache_end", HANDLE, POINTER, SIZE, INT32, POINTER)
-_end_copies = _library.function("request_cache_end_copies", HANDLE, POINTER, POINTER)
-_request = _library.function("request_cache_request", HANDLE, INT64, POINTER)
-_reset = _library.function("request_cache_reset", HANDLE)
-_stats = _library.function("request_cache_stats", HANDLE, POINTER)
-_prometheus = _library.function("request_cache_prometheus", HANDLE, TEXT, POINTER, SIZE, POINTER)
-_take_events = _library.function("request_cache_take_events", HANDLE, POINTER, SIZE, POINTER)
-_check = _library.function("request_cache_check", HANDLE)
 
 _FINISHED, _PREEMPTED, _ABORTED = range(3)
 
@@ -70,7 +50,7 @@ class RequestCache(CacheTiers):
         except TypeError as error:
             raise InvalidArgument(f"RequestCache: {str(error).replace('CacheOptions.__init__() ', '')}") from None
         self._options = self.options.struct()  # holds on to a callback
-        super().__init__(_create, _destroy, ctypes.byref(self._options))
+        super().__init__(calls.request_cache_create, calls.request_cache_destroy, ctypes.byref(self._options))
         info = self._describe()
         self.groups = int(info.groups)  # of layers: of align those of the options, else one
         self.kv_blocks = int(info.kv_blocks)  # KV indices of plans are below it times block_size_tokens
@@ -78,20 +58,20 @@ class RequestCache(CacheTiers):
         self._plans: list[PassPlan] = []
 
     def _describe(self) -> Any:
-        info = _c.CacheInfo()
-        _describe(self.handle, ctypes.byref(info))
+        info = _c.RequestCacheInfo()
+        calls.request_cache_describe(self.handle, ctypes.byref(info))
         return info
 
     def state_slots(self, group: int = 0) -> int:
         """Slots that the engine's store of a group must have."""
         out = ctypes.c_int32()
-        _state_slots(self.handle, group, ctypes.byref(out))
+        calls.request_cache_state_slots(self.handle, group, ctypes.byref(out))
         return out.value
 
     def checkpoint_slots(self, group: int = 0) -> int:
         """The same of the store of checkpoints; with separate_checkpoints it is another one."""
         out = ctypes.c_int32()
-        _checkpoint_slots(self.handle, group, ctypes.byref(out))
+        calls.request_cache_checkpoint_slots(self.handle, group, ctypes.byref(out))
         return out.value
 
     @property
@@ -116,21 +96,12 @@ class RequestCache(CacheTiers):
         if search not in SEARCHES:
             raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
         array = int32s("tokens", tokens)
-        prompt = _c.Prompt(count=len(array), now_s=now_s, search=SEARCHES.index(search))
-        keep: list[Any] = []
-        if len(array):
-            prompt.tokens = _pointer(array)
-        if namespace is not None:
-            keep.append(namespace.struct())
-            prompt.name_space = ctypes.addressof(keep[-1])
-        if media:
-            prompt.media, prompt.media_count = media_rows(media), len(media)
-        if hint is not None:
-            keep.append(hint.struct())
-            prompt.hint = ctypes.pointer(keep[-1])
+        prompt = _c.Prompt(tokens=address(array), count=len(array), name_space=namespace and namespace.struct(),
+                           media=media_rows(media), media_count=len(media), hint=hint and hint.struct(), now_s=now_s,
+                           search=SEARCHES.index(search))
         out, done = _c.StartedRequest(), ctypes.c_size_t()
         try:
-            _start(self.handle, ctypes.byref(prompt), 1, ctypes.byref(out), ctypes.byref(done))
+            calls.request_cache_start(self.handle, ctypes.byref(prompt), 1, ctypes.byref(out), ctypes.byref(done))
         except NoCapacity:
             return None
         return started(out)
@@ -141,14 +112,15 @@ class RequestCache(CacheTiers):
         rows, wanted = int64s("requests", requests), int64s("budgets", budgets)
         _same_length("budgets", wanted, rows)
         tokens = np.empty(len(rows), np.int64)
-        _chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens), None)
+        calls.request_cache_chunk(self.handle, address(rows), address(wanted), len(rows), address(tokens), None)
         return tokens
 
     def least_budgets(self, requests: Any) -> Int64s:
         """[n] the smallest budget of each request for which `chunk` is not 0; 0: the request waits for a tier."""
         rows = int64s("requests", requests)
         unread, least = np.zeros(len(rows), np.int64), np.empty(len(rows), np.int64)
-        _chunk(self.handle, address(rows), address(unread), len(rows), address(unread), address(least))
+        calls.request_cache_chunk(self.handle, address(rows), address(unread), len(rows), address(unread),
+                                  address(least))
         return least
 
     def plan(self, requests: Any, tokens: Any, drafts: Any = None) -> PassPlan:
@@ -157,16 +129,12 @@ class RequestCache(CacheTiers):
         for counts that do not fit."""
         rows, counts = int64s("requests", requests), int32s("tokens", tokens)
         _same_length("tokens", counts, rows)
-        batch = _c.PassBatch(rows=len(rows))
-        if len(rows):
-            batch.request, batch.tokens = ctypes.cast(address(rows), _c.INT64S), _pointer(counts)  # type: ignore[arg-type]
-        if drafts is not None:
-            proposed = int32s("drafts", drafts)
-            _same_length("drafts", proposed, rows)
-            batch.drafts = _pointer(proposed) if len(rows) else None
+        proposed = np.zeros(len(rows), np.int32) if drafts is None else int32s("drafts", drafts)
+        _same_length("drafts", proposed, rows)
+        batch = _c.PassBatch(request=address(rows), tokens=address(counts), drafts=address(proposed), rows=len(rows))
         plan = PassPlan(self, self.groups, self._turn)
         with self._turn:
-            _plan(self.handle, ctypes.byref(batch), plan.address)
+            calls.request_cache_plan(self.handle, ctypes.byref(batch), plan.address)
             self._forget_plans()
             self._plans.append(plan)
         return plan
@@ -175,7 +143,7 @@ class RequestCache(CacheTiers):
         """The newest outstanding pass did not run. Raises InvalidState for another one."""
         self._require_own(plan)
         with self._turn:
-            _cancel(self.handle, plan.pass_id)
+            calls.request_cache_cancel(self.handle, plan.pass_id)
             self._forget_plans()
 
     def _require_own(self, plan: PassPlan) -> None:
@@ -192,10 +160,10 @@ class RequestCache(CacheTiers):
         groups, out = self._commit_room()
         upcoming = PassPlan(self, self.groups, self._turn) if self.options.overlap else None
         if upcoming is not None:
-            out.next = ctypes.cast(upcoming.address, ctypes.POINTER(_c.PassPlan))
+            out.next = ctypes.pointer(upcoming.struct)
         with self._turn:
-            _commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens), len(tokens),
-                    ctypes.byref(out))
+            calls.request_cache_commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens),
+                                       len(tokens), ctypes.byref(out))
             self._forget_plans()
             if upcoming is not None:
                 self._plans.append(upcoming)
@@ -213,7 +181,7 @@ class RequestCache(CacheTiers):
         InvalidState after the first commit or insert, and while the request waits for a tier."""
         out = _c.HitPlaces()
         with self._turn:
-            _places(self.handle, request, group, ctypes.byref(out))
+            calls.request_cache_places(self.handle, request, group, ctypes.byref(out))
             return HitPlaces(int(out.tokens), copied(out.kv, out.kv_count, np.int32), int(out.kv_tokens_per_id),
                              int(out.state))
 
@@ -233,7 +201,7 @@ class RequestCache(CacheTiers):
         groups, out = self._commit_room()
         with self._turn:
             try:
-                _insert(self.handle, request, tokens, plan.address, ctypes.byref(out))
+                calls.request_cache_insert(self.handle, request, tokens, plan.address, ctypes.byref(out))
             except NoCapacity:
                 self._forget_plans()
                 return None
@@ -262,10 +230,10 @@ class RequestCache(CacheTiers):
             _same_length("hints", hints, rows)
             told = (_c.ReuseHint * len(rows))(*(hint.struct() for hint in hints))
         with self._turn:
-            _end(self.handle, address(rows), len(rows), how, told)
+            calls.request_cache_end(self.handle, address(rows), len(rows), how, told)
             self._forget_plans()
             copies, count = ctypes.c_void_p(), ctypes.c_size_t()
-            _end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
+            calls.request_cache_end_copies(self.handle, ctypes.byref(copies), ctypes.byref(count))
             return copied(copies, count.value, SLOT_COPY)
 
     @contextlib.contextmanager
@@ -288,7 +256,7 @@ class RequestCache(CacheTiers):
 
     def _running(self, request: int) -> Any:
         out = _c.RunningRequest()
-        _request(self.handle, request, ctypes.byref(out))
+        calls.request_cache_request(self.handle, request, ctypes.byref(out))
         return out
 
     def tokens(self, request: int) -> Int32s:
@@ -313,12 +281,12 @@ class RequestCache(CacheTiers):
         """Forgets everything that is cached, in tiers too. Raises InvalidState while a request runs or a transfer is
         under way."""
         with self._turn:
-            _reset(self.handle)
+            calls.request_cache_reset(self.handle)
             self._forget_plans()
 
     def stats(self) -> CacheStats:
         out = _c.CacheStats()
-        _stats(self.handle, ctypes.byref(out))
+        calls.request_cache_stats(self.handle, ctypes.byref(out))
         stats: CacheStats = plain(CacheStats, out)
         return stats
 
@@ -327,10 +295,10 @@ class RequestCache(CacheTiers):
         if "\0" in prefix:
             raise InvalidArgument(f"prefix is {prefix!r}, and must have no zero character")
         needed = ctypes.c_size_t()
-        _prometheus(self.handle, prefix.encode(), None, 0, ctypes.byref(needed))
+        calls.request_cache_prometheus(self.handle, prefix.encode(), None, 0, ctypes.byref(needed))
         while True:
             text = ctypes.create_string_buffer(needed.value)
-            _prometheus(self.handle, prefix.encode(), text, len(text), ctypes.byref(needed))
+            calls.request_cache_prometheus(self.handle, prefix.encode(), text, len(text), ctypes.byref(needed))
             if needed.value <= len(text):
                 return text.value.decode()
 
@@ -340,12 +308,12 @@ class RequestCache(CacheTiers):
         out = room("capacity", capacity, CACHE_EVENT)
         out["size"] = CACHE_EVENT.itemsize
         count = ctypes.c_size_t()
-        _take_events(self.handle, address(out), capacity, ctypes.byref(count))
+        calls.request_cache_take_events(self.handle, address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError that names what is wrong."""
-        _check(self.handle)
+        calls.request_cache_check(self.handle)
 
     def _forget_plans(self) -> None:
         for plan in self._plans:
@@ -362,10 +330,6 @@ class RequestCache(CacheTiers):
         stats = self.stats()
         return (f"<RequestCache by {self.options.index}: {self.running_requests} requests run, {stats.states} states, "
                 f"{stats.kv_tokens:,} tokens of KV, {stats.hit_tokens:,} of {stats.prompt_tokens:,} tokens hit>")
-
-
-def _pointer(array: Int32s) -> Any:
-    return ctypes.cast(address(array), _c.INT32S)  # type: ignore[arg-type]
 
 
 def _same_length(name: str, values: Any, requests: Any) -> None:

@@ -8,15 +8,12 @@ from typing import Any
 
 from stateport import _c, _library
 from stateport._arrays import address, slot_copies
+from stateport._library import calls
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
 
-_create = _library.function("resharder_create", _library.HANDLE, _library.POINTER, _library.SIZE, _library.POINTER,
-                            _library.SIZE, _library.POINTER)
-_destroy = _library.function("resharder_destroy", _library.HANDLE)
-_copy = _library.function("resharder_copy", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
 
 ShardStores = Sequence[tuple[StateStore, Shard]]
 
@@ -32,13 +29,14 @@ class Resharder(_library.Object):
         self._stores = (layout, *sources, *destinations)  # what the stores view must outlive this
         handle = _library.handle_of("layout", layout, ModelLayout)
         rows = [_rows(name, shards) for name, shards in (("sources", sources), ("destinations", destinations))]
-        super().__init__(_create, _destroy, handle, rows[0], len(rows[0]), rows[1], len(rows[1]))
+        super().__init__(calls.resharder_create, calls.resharder_destroy, handle, rows[0], len(rows[0]), rows[1],
+                         len(rows[1]))
 
     def copy(self, copies: Any, stream: Any = None) -> None:
         """copies: SLOT_COPY without shifts, or integers [n, 2] (source, destination); negative slots are skipped. One
         launch. Raises InvalidArgument for a slot out of range and for two copies into one slot."""
         array = slot_copies("copies", copies)
-        _copy(self.handle, stream_handle(stream), address(array), len(array))
+        calls.resharder_copy(self.handle, stream_handle(stream), address(array), len(array))
 
 
 def _rows(name: str, shards: ShardStores) -> Any:

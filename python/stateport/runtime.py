@@ -8,13 +8,10 @@ import os
 from typing import Any
 
 from stateport import _c, _library
+from stateport._library import calls
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidState
 
-_create = _library.function("runtime_create", _library.POINTER, _library.POINTER)
-_destroy = _library.function("runtime_destroy", _library.HANDLE)
-_synchronize = _library.function("stream_synchronize", _library.STREAM)
-_forget = _library.function("stream_forget", _library.STREAM)
 
 ANY_DEVICE = -1
 
@@ -31,7 +28,7 @@ class Runtime(_library.Object):
     def __init__(self, device: int = ANY_DEVICE, host_threads: int = 0) -> None:
         _refuse_after_fork()
         options = _c.RuntimeOptions(device_id=device, host_threads=host_threads)
-        super().__init__(_create, _destroy, ctypes.byref(options))
+        super().__init__(calls.runtime_create, calls.runtime_destroy, ctypes.byref(options))
         _remember(self)
 
     def __repr__(self) -> str:
@@ -60,10 +57,10 @@ def ensure_started() -> None:
 def synchronize(stream: Any = None) -> None:
     """Waits until everything enqueued on the stream is done."""
     _refuse_after_fork()
-    _synchronize(stream_handle(stream))
+    calls.stream_synchronize(stream_handle(stream))
 
 
 def forget_stream(stream: Any) -> None:
     """Drops what is kept for an engine's stream: before it is destroyed."""
     _refuse_after_fork()
-    _forget(stream_handle(stream))
+    calls.stream_forget(stream_handle(stream))

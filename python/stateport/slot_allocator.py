@@ -13,35 +13,10 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import SLOT_COPY, Int32s, Records, address, int32s, int64s
-from stateport._library import HANDLE, INT32, INT64, POINTER, SIZE
+from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction, ReuseHint
 
-_create = _library.function("slot_allocator_create", POINTER, POINTER)
-_destroy = _library.function("slot_allocator_destroy", HANDLE)
-_describe = _library.function("slot_allocator_describe", HANDLE, POINTER)
-_allocate_blocks = _library.function("slot_allocator_allocate_blocks", HANDLE, POINTER, SIZE)
-_retain_blocks = _library.function("slot_allocator_retain_blocks", HANDLE, POINTER, SIZE)
-_release_blocks = _library.function("slot_allocator_release_blocks", HANDLE, POINTER, SIZE)
-_register_blocks = _library.function("slot_allocator_register_blocks", HANDLE, POINTER, POINTER, POINTER, SIZE)
-_deregister_blocks = _library.function("slot_allocator_deregister_blocks", HANDLE, POINTER, SIZE)
-_clear_blocks = _library.function("slot_allocator_clear_blocks", HANDLE)
-_find_blocks = _library.function("slot_allocator_find_blocks", HANDLE, POINTER, SIZE, POINTER, POINTER)
-_advance_tick = _library.function("slot_allocator_advance_tick", HANDLE)
-_allocate_slots = _library.function("slot_allocator_allocate_slots", HANDLE, POINTER, SIZE, POINTER)
-_evict = _library.function("slot_allocator_evict", HANDLE, INT64, POINTER)
-_peek_victims = _library.function("slot_allocator_peek_victims", HANDLE, POINTER, SIZE, POINTER)
-_slot_of = _library.function("slot_allocator_slot_of", HANDLE, INT32, POINTER)
-_set_tag = _library.function("slot_allocator_set_tag", HANDLE, INT32, POINTER)
-_register_states = _library.function("slot_allocator_register_states", HANDLE, POINTER, POINTER, SIZE)
-_note_served = _library.function("slot_allocator_note_served", HANDLE, POINTER)
-_find_state = _library.function("slot_allocator_find_state", HANDLE, POINTER, SIZE, POINTER)
-_restore = _library.function("slot_allocator_restore", HANDLE, INT32, INT32, POINTER, POINTER)
-_withdraw = _library.function("slot_allocator_withdraw", HANDLE, INT32)
-_invalidate = _library.function("slot_allocator_invalidate", HANDLE, POINTER, SIZE)
-_pin = _library.function("slot_allocator_pin", HANDLE, INT32, POINTER)
-_unpin = _library.function("slot_allocator_unpin", HANDLE, INT32)
-_check = _library.function("slot_allocator_check", HANDLE)
 
 POLICIES = ("lru", "ref_zero")
 TAG_CHECKS = ("match", "empty", "token_count", "prefix", "layout")
@@ -111,20 +86,17 @@ class SlotAllocator(_library.Object):
                  external_blocks: bool = False, on_victim: Callable[[SlotVictim], None] | None = None) -> None:
         if policy not in POLICIES:
             raise InvalidArgument(f"policy is {policy!r}, and must be one of {', '.join(POLICIES)}")
-        options = _c.AllocatorOptions(blocks=_int32("blocks", blocks), slots=_int32("slots", slots),
-                                      policy=POLICIES.index(policy), external_blocks=external_blocks)
-        self._eviction = eviction.struct() if eviction is not None else None
-        if self._eviction is not None:
-            options.eviction = ctypes.pointer(self._eviction)
-        if on_victim is not None:
-            told = on_victim
-            options.on_victim = self._on_victim = _c.OnSlotVictim(lambda row, _: told(_victim(row.contents)))
+        report = on_victim and (lambda row, _: on_victim(_victim(row.contents)))
+        options = _c.SlotAllocatorOptions(blocks=_int32("blocks", blocks), slots=_int32("slots", slots),
+                                          policy=POLICIES.index(policy), external_blocks=external_blocks,
+                                          eviction=eviction and eviction.struct(), on_victim=report)
+        self._options = options  # holds on to the callback
         self.blocks, self.slots = blocks, slots
-        super().__init__(_create, _destroy, ctypes.byref(options))
+        super().__init__(calls.slot_allocator_create, calls.slot_allocator_destroy, ctypes.byref(options))
 
     def info(self) -> AllocatorInfo:
-        out = _c.AllocatorInfo()
-        _describe(self.handle, ctypes.byref(out))
+        out = _c.SlotAllocatorInfo()
+        calls.slot_allocator_describe(self.handle, ctypes.byref(out))
         return AllocatorInfo(*(int(getattr(out, field.name)) for field in dataclasses.fields(AllocatorInfo)))
 
     # --- Blocks ------------------------------------------------------------------------------------------------------
@@ -134,16 +106,16 @@ class SlotAllocator(_library.Object):
         if count < 0:
             raise InvalidArgument(f"count is {count}, and must not be negative")
         out = np.empty(count, np.int32)
-        _allocate_blocks(self.handle, address(out), count)
+        calls.slot_allocator_allocate_blocks(self.handle, address(out), count)
         return out
 
     def retain_blocks(self, blocks: Any) -> None:
         """One reference more for each occurrence. External blocks begin with it."""
-        self._each(_retain_blocks, blocks)
+        self._each(calls.slot_allocator_retain_blocks, blocks)
 
     def release_blocks(self, blocks: Any) -> None:
         """One less. Of an external block that then has none the state stays if it is registered, else it is gone."""
-        self._each(_release_blocks, blocks)
+        self._each(calls.slot_allocator_release_blocks, blocks)
 
     def register_blocks(self, blocks: Any, hashes: Any, parents: Any = None) -> None:
         """Makes the KV of full blocks findable. parents[i]: the hash of the block before it, 0 for none."""
@@ -152,26 +124,27 @@ class SlotAllocator(_library.Object):
         for name, array in (("hashes", keys), ("parents", above)):
             if array is not None and len(array) != len(ids):
                 raise InvalidArgument(f"{name} has {len(array)} elements, and must have {len(ids)}, as blocks has")
-        _register_blocks(self.handle, address(ids), address(keys), None if above is None else address(above), len(ids))
+        calls.slot_allocator_register_blocks(self.handle, address(ids), address(keys),
+                                             None if above is None else address(above), len(ids))
 
     def deregister_blocks(self, blocks: Any) -> None:
         """External blocks, without references, that the engine evicted: their states are gone."""
-        self._each(_deregister_blocks, blocks)
+        self._each(calls.slot_allocator_deregister_blocks, blocks)
 
     def clear_blocks(self) -> None:
         """The engine dropped all of its blocks."""
-        _clear_blocks(self.handle)
+        calls.slot_allocator_clear_blocks(self.handle)
 
     def find_blocks(self, hashes: Any) -> Int32s:
         """The blocks of the leading hashes, up to the first that no block has."""
         keys = int64s("hashes", hashes)
         out, found = np.empty(len(keys), np.int32), ctypes.c_size_t()
-        _find_blocks(self.handle, address(keys), len(keys), address(out), ctypes.byref(found))
+        calls.slot_allocator_find_blocks(self.handle, address(keys), len(keys), address(out), ctypes.byref(found))
         return out[:found.value]
 
     def advance_tick(self) -> None:
         """Advances the clock of last use, once per step of the engine."""
-        _advance_tick(self.handle)
+        calls.slot_allocator_advance_tick(self.handle)
 
     # --- States ------------------------------------------------------------------------------------------------------
 
@@ -180,13 +153,13 @@ class SlotAllocator(_library.Object):
         of a block of this call. Raises NoCapacity, nothing changed."""
         ids = int32s("blocks", blocks)
         out = np.empty(len(ids), np.int32)
-        _allocate_slots(self.handle, address(ids), len(ids), address(out))
+        calls.slot_allocator_allocate_slots(self.handle, address(ids), len(ids), address(out))
         return out
 
     def evict(self, states: int) -> int:
         """Evicts states, whose slots are free then. How many: fewer if the rest is referenced or pinned."""
         out = ctypes.c_int64()
-        _evict(self.handle, states, ctypes.byref(out))
+        calls.slot_allocator_evict(self.handle, states, ctypes.byref(out))
         return out.value
 
     def peek_victims(self, count: int) -> list[SlotVictim]:
@@ -194,25 +167,25 @@ class SlotAllocator(_library.Object):
         if count < 0:
             raise InvalidArgument(f"count is {count}, and must not be negative")
         rows, found = _c.room(_c.SlotVictim, count), ctypes.c_size_t()
-        _peek_victims(self.handle, rows, count, ctypes.byref(found))
+        calls.slot_allocator_peek_victims(self.handle, rows, count, ctypes.byref(found))
         return [_victim(rows[i]) for i in range(found.value)]
 
     def slot_of(self, block: int) -> int:
         """-1: the block has none."""
         out = ctypes.c_int32()
-        _slot_of(self.handle, _int32("block", block), ctypes.byref(out))
+        calls.slot_allocator_slot_of(self.handle, _int32("block", block), ctypes.byref(out))
         return out.value
 
     def set_tag(self, block: int, tag: StateTag) -> None:
         """Says what the slot of a block holds, once the copy into it was enqueued."""
-        _set_tag(self.handle, _int32("block", block), ctypes.byref(tag.struct()))
+        calls.slot_allocator_set_tag(self.handle, _int32("block", block), ctypes.byref(tag.struct()))
 
     def register_states(self, blocks: Any, hashes: Any) -> None:
         """Makes states findable; hashes <= 0 are skipped. A block without a slot is refused. Tag them first."""
         ids, keys = int32s("blocks", blocks), int64s("hashes", hashes)
         if len(keys) != len(ids):
             raise InvalidArgument(f"hashes has {len(keys)} elements, and must have {len(ids)}, as blocks has")
-        _register_states(self.handle, address(ids), address(keys), len(ids))
+        calls.slot_allocator_register_states(self.handle, address(ids), address(keys), len(ids))
 
     def note_served(self, hashes: Any, *, usable_blocks: int, matched_blocks: int = 0, hit_blocks: int = 0,
                     now_s: float = 0.0, hint: ReuseHint | None = None) -> None:
@@ -220,45 +193,41 @@ class SlotAllocator(_library.Object):
         blocks. usable_blocks: (tokens - 1) // block size. matched_blocks: whose KV was cached before. hit_blocks: the
         state that it continued from. now_s: the caller's clock, which never goes back."""
         keys = int64s("hashes", hashes)
-        prompt = _c.ServedPrompt(now_s=now_s, count=len(keys), usable_blocks=usable_blocks,
-                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks)
-        if len(keys):
-            prompt.hashes = keys.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))
-        if hint is not None:
-            prompt.hint = ctypes.pointer(hint.struct())
-        _note_served(self.handle, ctypes.byref(prompt))
+        prompt = _c.ServedPrompt(now_s=now_s, hashes=address(keys), count=len(keys), usable_blocks=usable_blocks,
+                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks, hint=hint and hint.struct())
+        calls.slot_allocator_note_served(self.handle, ctypes.byref(prompt))
 
     def find_state(self, hashes: Any) -> FoundState | None:
         """The last of the hashes that has a state."""
         keys, out = int64s("hashes", hashes), _c.FoundState()
-        _find_state(self.handle, address(keys), len(keys), ctypes.byref(out))
+        calls.slot_allocator_find_state(self.handle, address(keys), len(keys), ctypes.byref(out))
         return None if out.index < 0 else FoundState(out.index, out.block, out.slot)
 
     def restore(self, block: int, live_slot: int, wanted: StateTag) -> tuple[str, Records]:
         """Compares the state of a block with what is wanted: one of TAG_CHECKS, and for "match" the copy (SLOT_COPY
         [1]) that brings it into a slot of the store of live states, else no copy."""
         out = _c.Restore()
-        _restore(self.handle, _int32("block", block), _int32("live_slot", live_slot), ctypes.byref(wanted.struct()),
-                 ctypes.byref(out))
+        calls.slot_allocator_restore(self.handle, _int32("block", block), _int32("live_slot", live_slot),
+                                     ctypes.byref(wanted.struct()), ctypes.byref(out))
         copies = np.frombuffer(bytes(out.copy), SLOT_COPY)
         return TAG_CHECKS[out.check], copies if out.check == 0 else copies[:0]
 
     def withdraw(self, block: int) -> None:
         """Hides a state before its slot is written again; the slot stays."""
-        _withdraw(self.handle, _int32("block", block))
+        calls.slot_allocator_withdraw(self.handle, _int32("block", block))
 
     def invalidate(self, blocks: Any) -> None:
         """Gives the slots of blocks back, in this order; those without one are passed over."""
-        self._each(_invalidate, blocks)
+        self._each(calls.slot_allocator_invalidate, blocks)
 
     def pin(self, block: int) -> int:
         """Forbids the eviction of a state while a copy is in flight. Its slot, for unpin."""
         out = ctypes.c_int32()
-        _pin(self.handle, _int32("block", block), ctypes.byref(out))
+        calls.slot_allocator_pin(self.handle, _int32("block", block), ctypes.byref(out))
         return out.value
 
     def unpin(self, slot: int) -> None:
-        _unpin(self.handle, _int32("slot", slot))
+        calls.slot_allocator_unpin(self.handle, _int32("slot", slot))
 
     @contextlib.contextmanager
     def pinned(self, block: int) -> Iterator[int]:
@@ -271,7 +240,7 @@ class SlotAllocator(_library.Object):
 
     def check_invariants(self) -> None:
         """Recounts everything. Raises InternalError naming what is wrong."""
-        _check(self.handle)
+        calls.slot_allocator_check(self.handle)
 
     def _each(self, call: Callable[..., None], blocks: Any) -> None:
         ids = int32s("blocks", blocks)

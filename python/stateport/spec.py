@@ -10,6 +10,7 @@ from typing import Any
 
 from stateport import _c, _library
 from stateport._arguments import text_bytes
+from stateport._library import calls
 from stateport.errors import InvalidArgument
 
 ELEMENT_TYPES = {"default": 0, "float32": 1, "float16": 2, "bfloat16": 3, "float64": 4, "float8": 5, "int8": 6,
@@ -18,14 +19,6 @@ _ELEMENT_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "float8": 1, "int8": 1}
 _KINDS = ("conv", "recurrent")
 _LAYOUTS = ("sd", "ds")
-
-_create = _library.function("spec_create", _library.POINTER, _library.SIZE, _library.POINTER)
-_find = _library.function("spec_find", _library.TEXT, _library.POINTER, _library.POINTER)
-_quantised = _library.function("spec_quantised", _library.HANDLE, _library.INT32, _library.POINTER)
-_destroy = _library.function("spec_destroy", _library.HANDLE)
-_describe = _library.function("spec_describe", _library.HANDLE, _library.POINTER)
-_tensor = _library.function("spec_tensor", _library.HANDLE, _library.SIZE, _library.POINTER)
-_image_bytes = _library.function("image_bytes", _library.HANDLE, _library.POINTER)
 
 
 def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:
@@ -112,20 +105,20 @@ class StateSpec(_library.Object):
                          type=ELEMENT_TYPES[tensor.dtype], conv_layout=_LAYOUTS.index(tensor.conv_layout),
                          token_stride=tensor.token_stride, channel_stride=tensor.channel_stride)
             row.shape[:] = [_extent(extent) for extent in (*tensor.shape, 1, 1)[:3]]
-        self._make(_create, rows, len(tensors))
+        self._make(calls.spec_create, rows, len(tensors))
         self.tensors = tuple(tensors)  # with trailing extents of 1, as they were given
 
     def _make(self, create: object, *arguments: object) -> None:
-        _library.Object.__init__(self, create, _destroy, *arguments)  # type: ignore[arg-type]
+        _library.Object.__init__(self, create, calls.spec_destroy, *arguments)  # type: ignore[arg-type]
         info = _c.SpecInfo()
-        _describe(self.handle, ctypes.byref(info))
+        calls.spec_describe(self.handle, ctypes.byref(info))
         self.fingerprint = int(info.fingerprint)  # of the memory layout: equal specs have equal ones on every machine
         self.slot_bytes = int(info.slot_bytes)  # one state without padding
         self.tensors = tuple(self._read(i) for i in range(info.tensors))
 
     def _read(self, index: int) -> TensorSpec:
         row = _c.TensorSpec()
-        _tensor(self.handle, index, ctypes.byref(row))
+        calls.spec_tensor(self.handle, index, ctypes.byref(row))
         kind = _KINDS[row.kind]
         shape = tuple(row.shape)
         while len(shape) > 1 and shape[-1] == 1 and not (kind == "conv" and len(shape) == 2):
@@ -138,7 +131,7 @@ class StateSpec(_library.Object):
              recurrent_dtype: str = "default") -> StateSpec:
         """The spec of a model of the catalogue (see `models`)."""
         name, options = text_bytes("model", model), spec_options(drafts, conv_layout, recurrent_dtype)
-        return cls._from(_find, name, ctypes.byref(options))
+        return cls._from(calls.spec_find, name, ctypes.byref(options))
 
     @classmethod
     def _from(cls, create: object, *arguments: object) -> StateSpec:
@@ -150,13 +143,13 @@ class StateSpec(_library.Object):
         """The spec of checkpoints whose recurrent tensors are kept as "float32", "float16", "bfloat16" or
         "int8_block32". Copies between stores of both specs convert on the way."""
         _one_of("recurrent_dtype", recurrent_dtype, ELEMENT_TYPES)
-        return type(self)._from(_quantised, self.handle, ELEMENT_TYPES[recurrent_dtype])
+        return type(self)._from(calls.spec_quantised, self.handle, ELEMENT_TYPES[recurrent_dtype])
 
     @property
     def image_bytes(self) -> int:
         """What the image of one state takes in a tier, with header and padding."""
         out = ctypes.c_uint64()
-        _image_bytes(self.handle, ctypes.byref(out))
+        calls.image_bytes(self.handle, ctypes.byref(out))
         return out.value
 
     def __len__(self) -> int:

@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c, _library
-from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
+from stateport._library import calls
 from stateport._tensors import Memory, describe, device_int32s, stream_handle
 from stateport.errors import InvalidArgument
 from stateport.spec import ELEMENT_TYPES, TensorSpec
 from stateport.store import StateStore
 
-_create = _library.function("step_committer_create", POINTER, SIZE, HANDLE, INT32, INT32, POINTER)
-_destroy = _library.function("step_committer_destroy", HANDLE)
-_commit = _library.function("step_committer_commit", HANDLE, STREAM, POINTER)
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -43,7 +40,8 @@ class StepCommitter(_library.Object):
             (_strip if spec.kind == "conv" else _states)(f"scratch[{i}]", memory, spec, requests, steps)
             for i, (memory, spec) in enumerate(zip(memories, specs, strict=True))))
         self._keep = [memory.owner for memory in memories], destination
-        super().__init__(_create, _destroy, rows, len(rows), target, requests, steps)
+        super().__init__(calls.step_committer_create, calls.step_committer_destroy, rows, len(rows), target, requests,
+                         steps)
 
     def commit(self, last_step: Any, live_slot: Any, *, track_step: Any = None, track_slot: Any = None,
                stream: Any = None) -> None:
@@ -52,7 +50,7 @@ class StepCommitter(_library.Object):
         memories, rows = device_int32s(last_step=last_step, live_slot=live_slot, track_step=track_step,
                                        track_slot=track_slot)
         targets = _c.StepTargets(rows=rows, **{name: memory.address for name, memory in memories.items()})
-        _commit(self.handle, stream_handle(stream), ctypes.byref(targets))
+        calls.step_committer_commit(self.handle, stream_handle(stream), ctypes.byref(targets))
 
     def __repr__(self) -> str:
         return f"<StepCommitter into {self._keep[1]!r}>"

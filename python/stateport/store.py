@@ -12,6 +12,7 @@ import numpy as np
 
 from stateport import _c, _library
 from stateport._arrays import address, int32s, slot_copies
+from stateport._library import calls
 from stateport._tensors import Memory, describe, stream_handle
 from stateport.errors import BackendError, InvalidArgument
 from stateport.runtime import ensure_started
@@ -23,14 +24,6 @@ _NUMPY = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "
           "int8_block32": "u1"}
 _ROW = ("int8", "uint8")  # how int8_block32 comes: [slots, bytes]
 _SAME_BITS = {"bfloat16": ("bfloat16", "uint16"), "float8": ("float8", "uint8"), "int8_block32": _ROW}
-
-_create = _library.function("store_create", _library.HANDLE, _library.POINTER, _library.STREAM, _library.POINTER)
-_view = _library.function("store_view", _library.HANDLE, _library.POINTER, _library.SIZE, _library.INT32,
-                          _library.POINTER)
-_destroy = _library.function("store_destroy", _library.HANDLE)
-_tensor = _library.function("store_tensor", _library.HANDLE, _library.SIZE, _library.POINTER)
-_copy = _library.function("store_copy", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
-_clear = _library.function("store_clear", _library.HANDLE, _library.STREAM, _library.POINTER, _library.SIZE)
 
 
 class DeviceArray:
@@ -56,9 +49,9 @@ class StateStore(_library.Object):
         options = _c.StoreOptions(slots=slots, layout=_LAYOUTS.index(layout))
         self._keep: tuple[object, ...] = ()
         self.spec, self.slots = spec, slots
-        super().__init__(_create, _destroy, _library.handle_of("spec", spec, StateSpec), ctypes.byref(options),
-                         stream_handle(stream))
-        self._owned: _library.Owned | None = _library.Owned(_destroy, self.handle)
+        super().__init__(calls.store_create, calls.store_destroy, _library.handle_of("spec", spec, StateSpec),
+                         ctypes.byref(options), stream_handle(stream))
+        self._owned: _library.Owned | None = _library.Owned(calls.store_destroy, self.handle)
 
     @classmethod
     def view(cls, spec: StateSpec, tensors: Sequence[Any]) -> StateStore:
@@ -76,14 +69,14 @@ class StateStore(_library.Object):
         for i, (memory, wanted) in enumerate(zip(memories, spec.tensors, strict=True)):
             slot_bytes = _check(f"tensors[{i}]", memory, wanted, slots)
             # Of a single slot the stride says nothing.
-            rows[i].__init__(base=memory.address, stride=memory.strides_bytes[0] if slots > 1 else slot_bytes)
+            rows[i].__init__(base=memory.address, slot_stride_bytes=memory.strides_bytes[0] if slots > 1 else slot_bytes)
         _require_slots(slots)
         ensure_started()
         store = cls.__new__(cls)
         store._keep = tuple(memory.owner for memory in memories)
         store.spec, store.slots = spec, slots
-        _library.Object.__init__(store, _view, _destroy, spec.handle, rows, len(memories), slots)
-        store._owned = _library.Owned(_destroy, store.handle)
+        _library.Object.__init__(store, calls.store_view, calls.store_destroy, spec.handle, rows, len(memories), slots)
+        store._owned = _library.Owned(calls.store_destroy, store.handle)
         return store
 
     def close(self) -> None:
@@ -98,10 +91,10 @@ class StateStore(_library.Object):
         if wanted.dtype == "int8_block32":
             raise BackendError(f"tensor {index} has elements of type int8_block32, which have no array")
         owned, memory = self._owned, _c.TensorMemory()
-        _tensor(self.handle, index % len(self.spec.tensors), ctypes.byref(memory))
+        calls.store_tensor(self.handle, index % len(self.spec.tensors), ctypes.byref(memory))
         dtype = np.dtype(_NUMPY[wanted.dtype])
         shape = (self.slots, *wanted.memory_shape())
-        strides = (memory.stride, *(stride * dtype.itemsize for stride in wanted.strides()))
+        strides = (memory.slot_stride_bytes, *(stride * dtype.itemsize for stride in wanted.strides()))
         if _library.backend() != "OpenMP":
             return DeviceArray((owned, self._keep), {"data": (memory.base, False), "shape": shape, "strides": strides,
                                       "typestr": dtype.str, "version": 3})
@@ -115,12 +108,12 @@ class StateStore(_library.Object):
         negative slots are skipped. Raises InvalidArgument for a slot out of range, two copies into one slot, and a slot
         that one copy writes and another reads."""
         array = slot_copies("copies", copies)
-        _copy(self.handle, stream_handle(stream), address(array), len(array))
+        calls.store_copy(self.handle, stream_handle(stream), address(array), len(array))
 
     def clear(self, slots: Any, stream: Any = None) -> None:
         """Zeroes slots [n], in one launch. Negative ones are skipped."""
         array = int32s("slots", slots)
-        _clear(self.handle, stream_handle(stream), address(array), len(array))
+        calls.store_clear(self.handle, stream_handle(stream), address(array), len(array))
 
     def __repr__(self) -> str:
         kind = "view" if self._keep else "store"

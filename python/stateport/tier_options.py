@@ -64,12 +64,11 @@ class TierOptions:
         """It holds on to the callback: keep it as long as the cache."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         ask = values.pop("leading_blocks")
-        out = _c.TierOptions(**values)
-        if ask is not None and not callable(ask):
-            raise InvalidArgument(f"leading_blocks is {ask!r}, and must be a function")
         if ask is not None:
-            out.leading_blocks = _c.LeadingBlocks(_library.answering(_answer_of(ask), 0))
-        return out
+            if not callable(ask):
+                raise InvalidArgument(f"leading_blocks is {ask!r}, and must be a function")
+            values["leading_blocks"] = _library.answering(_answer_of(ask), 0)
+        return _c.TierOptions(**values)
 
 
 def _answer_of(ask: LeadingBlocks) -> Callable[[Any, int, Any], int]:

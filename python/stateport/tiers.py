@@ -15,7 +15,7 @@ import numpy as np
 from stateport import _c, _library
 from stateport._arguments import name_bytes, of_kind
 from stateport._arrays import IMAGE_KEY, SLOT_IMAGE, TRANSFER, TRANSFER_RESULT, Int32s, Records, address, records, room
-from stateport._library import HANDLE, INT32, POINTER, SIZE, STREAM
+from stateport._library import calls
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
@@ -24,24 +24,6 @@ from stateport.request_cache import RequestCache
 from stateport.spec import element_type
 from stateport.store import StateStore
 from stateport.tier_options import medium_number
-
-_create = _library.function("state_tiers_create", POINTER, POINTER)
-_destroy = _library.function("state_tiers_destroy", HANDLE)
-_describe = _library.function("state_tiers_describe", HANDLE, POINTER)
-_check = _library.function("state_tiers_check", HANDLE)
-_begin = _library.function("state_tiers_begin_transfers", HANDLE, STREAM, HANDLE, POINTER)
-_finish = _library.function("state_tiers_end_transfers", HANDLE, STREAM, HANDLE, POINTER)
-_take_loads = _library.function("state_tiers_take_loads", HANDLE, POINTER, SIZE, POINTER)
-_attach = _library.function("state_tiers_attach", HANDLE, STREAM, HANDLE, POINTER)
-_execute = _library.function("state_tiers_execute", HANDLE, STREAM, POINTER, SIZE)
-_poll = _library.function("state_tiers_poll", HANDLE, STREAM, POINTER, SIZE, POINTER)
-_put = _library.function("state_tiers_put", HANDLE, STREAM, POINTER, SIZE, INT32, POINTER)
-_get = _library.function("state_tiers_get", HANDLE, STREAM, POINTER, SIZE, POINTER)
-_find = _library.function("state_tiers_find", HANDLE, STREAM, POINTER, SIZE, POINTER)
-_lookup = _library.function("state_tiers_lookup", HANDLE, POINTER, SIZE, POINTER)
-_remove = _library.function("state_tiers_remove", HANDLE, STREAM, POINTER, SIZE)
-_drain = _library.function("state_tiers_drain", HANDLE, STREAM, POINTER)
-_keys = _library.function("state_tiers_keys", HANDLE, INT32, POINTER, SIZE, POINTER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +80,7 @@ class RemoteOptions:
         encodings = (_c.ObjectEncoding * len(self.encodings))(*(
             of_kind(f"remote.encodings[{i}]", encoding, ObjectEncoding)._row()
             for i, encoding in enumerate(self.encodings)))
-        kv = None if self.kv is None else ctypes.pointer(
-            of_kind("remote.kv", self.kv, SharedLayout)._row("remote.kv"))
+        kv = self.kv and of_kind("remote.kv", self.kv, SharedLayout)._row("remote.kv")
         return _c.RemoteOptions(
             store=_library.handle_of("remote.store", self.store, RemoteStore), states=states, state_count=len(states),
             kv=kv, head_groups=self.head_groups, layers_per_object=self.layers_per_object, encodings=encodings,
@@ -164,9 +145,8 @@ class StateTiers(_library.Object):
             folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
             free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
             file_transfers_max=file_transfers_max, file_lanes=file_lanes, scrub=scrub,
-            remote=None if remote is None else ctypes.pointer(
-                of_kind("remote", remote, RemoteOptions)._struct()))
-        super().__init__(_create, _destroy, ctypes.byref(options))
+            remote=remote and of_kind("remote", remote, RemoteOptions)._struct())
+        super().__init__(calls.state_tiers_create, calls.state_tiers_destroy, ctypes.byref(options))
         if remote is not None:
             _library.close_at_exit(self)
 
@@ -177,7 +157,7 @@ class StateTiers(_library.Object):
         before their answers are enqueued on this stream."""
         begun = ctypes.c_size_t()
         served = _library.handle_of("cache", cache, RequestCache)
-        _begin(self.handle, stream_handle(stream), served, ctypes.byref(begun))
+        calls.state_tiers_begin_transfers(self.handle, stream_handle(stream), served, ctypes.byref(begun))
         return begun.value
 
     def end_transfers(self, cache: RequestCache, stream: Any = None) -> int:
@@ -185,21 +165,21 @@ class StateTiers(_library.Object):
         chunk; also while requests wait for loads. Answers how many requests need not wait any more."""
         loaded = ctypes.c_int32()
         served = _library.handle_of("cache", cache, RequestCache)
-        _finish(self.handle, stream_handle(stream), served, ctypes.byref(loaded))
+        calls.state_tiers_end_transfers(self.handle, stream_handle(stream), served, ctypes.byref(loaded))
         return loaded.value
 
     def take_loads(self, capacity: int = 4096) -> Records:
         """Loads from "elsewhere" (TRANSFER [n]), each once: the engine carries them out, and tells the cache
         (settle)."""
         out, count = room("capacity", capacity, TRANSFER), ctypes.c_size_t()
-        _take_loads(self.handle, address(out), capacity, ctypes.byref(count))
+        calls.state_tiers_take_loads(self.handle, address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def attach(self, cache: RequestCache, stream: Any = None) -> AttachedImages:
         """Tells a cache of all images in files, which are there from an earlier run."""
         out = _c.AttachedImages()
         served = _library.handle_of("cache", cache, RequestCache)
-        _attach(self.handle, stream_handle(stream), served, ctypes.byref(out))
+        calls.state_tiers_attach(self.handle, stream_handle(stream), served, ctypes.byref(out))
         return AttachedImages(out.attached, out.removed, out.skipped)
 
     # --- Transfers of an engine's own --------------------------------------------------------------------------------
@@ -208,34 +188,35 @@ class StateTiers(_library.Object):
         """Begins transfers (TRANSFER [n]) in their order; poll tells how they ended. Raises InvalidArgument for one
         that no tier here can carry out; nothing has begun then."""
         array = records("transfers", transfers, TRANSFER)
-        _execute(self.handle, stream_handle(stream), address(array), len(array))
+        calls.state_tiers_execute(self.handle, stream_handle(stream), address(array), len(array))
 
     def poll(self, stream: Any = None, capacity: int = 4096) -> Records:
         """At most `capacity` transfers that have ended, each once: TRANSFER_RESULT [n]. Lets what is under way go on:
         call it in every step, on the stream that reads what was loaded."""
         out, count = room("capacity", capacity, TRANSFER_RESULT), ctypes.c_size_t()
-        _poll(self.handle, stream_handle(stream), address(out), capacity, ctypes.byref(count))
+        calls.state_tiers_poll(self.handle, stream_handle(stream), address(out), capacity, ctypes.byref(count))
         return out[:count.value]
 
     def put(self, images: Any, medium: str, stream: Any = None) -> int:
         """Stores slots (SLOT_IMAGE [n]) on the "host", in a "file" or "remote". poll answers each: the first one has
         the number that is answered here, those behind it the next ones."""
         array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
-        _put(self.handle, stream_handle(stream), address(array), len(array), medium_number(medium), ctypes.byref(first))
+        calls.state_tiers_put(self.handle, stream_handle(stream), address(array), len(array), medium_number(medium),
+                              ctypes.byref(first))
         return first.value
 
     def get(self, images: Any, stream: Any = None) -> int:
         """Loads into slots (SLOT_IMAGE [n]), from host memory, a file or else the remote tier, and numbers as put does.
         After a load that was not "done" its slot holds anything."""
         array, first = records("images", images, SLOT_IMAGE), ctypes.c_uint64()
-        _get(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
+        calls.state_tiers_get(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
         return first.value
 
     def find(self, images: Any, stream: Any = None) -> int:
         """Asks the remote tier for images (IMAGE_KEY [n]), and numbers as put does: poll answers done or gone. Raises
         InvalidState without a remote tier."""
         array, first = records("images", images, IMAGE_KEY), ctypes.c_uint64()
-        _find(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
+        calls.state_tiers_find(self.handle, stream_handle(stream), address(array), len(array), ctypes.byref(first))
         return first.value
 
     def lookup(self, images: Any) -> Int32s:
@@ -243,19 +224,19 @@ class StateTiers(_library.Object):
         tier is not among them."""
         array = records("images", images, IMAGE_KEY)
         out = np.empty(len(array), np.int32)
-        _lookup(self.handle, address(array), len(array), address(out))
+        calls.state_tiers_lookup(self.handle, address(array), len(array), address(out))
         return out
 
     def remove(self, images: Any, stream: Any = None) -> None:
         """Forgets images (IMAGE_KEY [n]) in host memory and files, in the order of what was enqueued."""
         array = records("images", images, IMAGE_KEY)
-        _remove(self.handle, stream_handle(stream), address(array), len(array))
+        calls.state_tiers_remove(self.handle, stream_handle(stream), address(array), len(array))
 
     def keys(self, medium: str) -> Records:
         """The keys of all images on the "host" or in a "file": IMAGE_KEY [n]."""
         count, out = ctypes.c_size_t(), np.empty(0, IMAGE_KEY)
         while True:
-            _keys(self.handle, medium_number(medium), address(out), len(out), ctypes.byref(count))
+            calls.state_tiers_keys(self.handle, medium_number(medium), address(out), len(out), ctypes.byref(count))
             if count.value <= len(out):
                 return out[:count.value]
             out = np.zeros(count.value, IMAGE_KEY)
@@ -264,19 +245,19 @@ class StateTiers(_library.Object):
         """Copies what host memory holds to files that do not hold it: call it and poll until it answers 0. Give up when
         nothing but failures come. Raises InvalidState without a file tier."""
         left = ctypes.c_size_t()
-        _drain(self.handle, stream_handle(stream), ctypes.byref(left))
+        calls.state_tiers_drain(self.handle, stream_handle(stream), ctypes.byref(left))
         return left.value
 
     def info(self) -> dict[str, int | float]:
         """What the tiers hold, what opening the folder found, and what was done with files since: the members of
         stateport_state_tiers_info."""
         out = _c.StateTiersInfo()
-        _describe(self.handle, ctypes.byref(out))
+        calls.state_tiers_describe(self.handle, ctypes.byref(out))
         return {name: getattr(out, name) for name, _ in out._fields_ if name != "size"}
 
     def check_invariants(self) -> None:
         """Recounts everything; raises InternalError that names what is wrong."""
-        _check(self.handle)
+        calls.state_tiers_check(self.handle)
 
     def __repr__(self) -> str:
         if not self._usable:

@@ -96,14 +96,14 @@ class Engine:
                 states[int(slot)] = 0
             before = dict(states)
             for copy in group.copies:
-                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+                states[int(copy["dst_slot"])] = before[int(copy["recurrent_src_slot"])]
 
     def _after(self, commit: sp.PassCommit) -> None:
         for states, group in zip(self.states, commit.groups, strict=True):
             assert not len(group.steps) and not len(group.from_scratch)
             before = dict(states)
             for copy in group.copies:
-                states[int(copy["dst"])] = before[int(copy["recurrent_src"])]
+                states[int(copy["dst_slot"])] = before[int(copy["recurrent_src_slot"])]
 
     def _run(self, plan: sp.PassPlan, rows: list[tuple[int, int]]) -> None:
         self._before(plan)

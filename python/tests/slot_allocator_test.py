@@ -152,8 +152,8 @@ def test_a_prefill_saves_where_it_was_planned() -> None:
     assert arrays is not None
     assert (arrays[0].tolist(), arrays[1].tolist()) == ([[0, 0, 0], [16, 48, 0]], [0, 2])
     commit = planner.commit()
-    assert commit.from_scratch[["src", "dst"]].tolist() == [(0, states.slot_of(0)), (1, states.slot_of(2))]
-    assert commit.from_live[["src", "dst"]].tolist() == [(5, states.slot_of(3))] and commit.dropped == 0
+    assert commit.from_scratch[["src_slot", "dst_slot"]].tolist() == [(0, states.slot_of(0)), (1, states.slot_of(2))]
+    assert commit.from_live[["src_slot", "dst_slot"]].tolist() == [(5, states.slot_of(3))] and commit.dropped == 0
     assert states.find_state([10, 20, 30, 40]) is None
     with pytest.raises(InvalidState):
         planner.commit()

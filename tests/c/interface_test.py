@@ -9,16 +9,17 @@ import tempfile
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (ALIGN, BACKEND_ERROR, DEVICE, DONE, DROP, FILE, FINISHED, HIX, HOST, INT8, INVALID_ARGUMENT,
-                         INVALID_HANDLE, INVALID_STATE, LOAD, MRU, NONE, NO_CAPACITY, RECURRENT, SLOTS, STATE, STORE,
-                         TREE, AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, AllocatorOptions,
-                         BlockTable, CacheEvent, CacheOptions, CacheStats, CheckpointCommit, CheckpointOptions,
-                         EvictDemand, EvictResult, EvictionOptions, FoundState, GroupCommit, GroupPlan, I, ImageKey,
-                         Insert, InsertResult, Library, Lookup, Match, OnSlotVictim, OnVictim, PassBatch, PassCommit,
-                         PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, Restore, ReuseHint, RunningRequest,
-                         ServedPrompt, SlotCopy, SlotImage, SlotVictim, SpecInfo, StartedRequest, StateGroup,
-                         StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions,
-                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, int64s, room)
+from stateport_c import (BACKEND_ERROR, EVICT_HIX, EVICT_MRU, FINISHED, I, INDEX_ALIGN, INDEX_SLOTS, INDEX_TREE, INT8,
+                         INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE, MEDIUM_DEVICE, MEDIUM_FILE, MEDIUM_HOST, NONE,
+                         NO_CAPACITY, RECURRENT, STATE, TRANSFER_DONE, TRANSFER_DROP, TRANSFER_LOAD, TRANSFER_STORE,
+                         AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, BlockTable, CacheEvent,
+                         CacheStats, CheckpointCommit, CheckpointOptions, EvictDemand, EvictResult, EvictionOptions,
+                         FoundState, GroupCommit, GroupPlan, ImageKey, Insert, InsertResult, Library, Lookup, Match,
+                         PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, RequestCacheOptions,
+                         Restore, ReuseHint, RunningRequest, ServedPrompt, SlotAllocatorOptions, SlotCopy, SlotImage,
+                         SlotVictim, SpecInfo, StartedRequest, StateGroup, StateTiersInfo, StateTiersOptions,
+                         StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions, TierUsage, TransferPlan,
+                         TransferResult, TreeOptions, int32s, int64s, room)
 
 SKIPPED = 77
 
@@ -31,7 +32,7 @@ def spec_of_bytes(stateport, count):
 def base_of(stateport, store):
     memory = TensorMemory()
     stateport.store_tensor(store, 0, byref(memory))
-    return memory.base, memory.stride
+    return memory.base, memory.slot_stride_bytes
 
 
 def write(stateport, store, slot, data):
@@ -63,7 +64,7 @@ def test_stores(stateport):
     stateport.store_copy(store, None, byref(SlotCopy(0, 2, 0, 0)), 1)
     assert read(stateport, store, 2, 10) == b"stateport!"
     base, stride = base_of(stateport, store)
-    view = stateport.make("store_view", spec, byref(TensorMemory(base=base, stride=stride)), 1, I(3))
+    view = stateport.make("store_view", spec, byref(TensorMemory(base=base, slot_stride_bytes=stride)), 1, I(3))
     copier = stateport.make("copier_create", view, store)
     stateport.store_clear(view, None, int32s(0), 1)
     stateport.copier_copy(copier, None, byref(SlotCopy(2, 1, 0, 2)), 1)
@@ -75,7 +76,7 @@ def test_stores(stateport):
 
 
 def test_slot_allocator(stateport):
-    allocator = stateport.make("slot_allocator_create", byref(AllocatorOptions(blocks=4, slots=2)))
+    allocator = stateport.make("slot_allocator_create", byref(SlotAllocatorOptions(blocks=4, slots=2)))
     blocks, slot = int32s(0, 0), c_int32()
     stateport.slot_allocator_allocate_blocks(allocator, blocks, 2)
     stateport.slot_allocator_allocate_slots(allocator, byref(blocks, 4), 1, byref(slot))
@@ -88,7 +89,7 @@ def test_slot_allocator(stateport):
     assert (found.index, found.block, found.slot) == (1, blocks[1], slot.value)
     restore = Restore()
     stateport.slot_allocator_restore(allocator, I(blocks[1]), I(9), byref(tag), byref(restore))
-    assert restore.check == 0 and restore.copy.src == slot.value and restore.copy.dst == 9
+    assert restore.check == 0 and restore.copy.src_slot == slot.value and restore.copy.dst_slot == 9
     stateport.refuses(NO_CAPACITY, "required 2, available 1", "slot_allocator_allocate_blocks", allocator, blocks, 2)
     stateport.slot_allocator_check(allocator)
     stateport.slot_allocator_destroy(allocator)
@@ -125,8 +126,8 @@ def test_victims_of_trees(stateport):
         stateport.refuses(INVALID_STATE, "by a callback", "tree_check", tree)
         return 1
 
-    on_victim = OnVictim(hear)
-    tree = stateport.make("tree_create", byref(TreeOptions(slots=1, on_victim=on_victim, on_victim_context=77)))
+    options = TreeOptions(slots=1, on_victim=hear, on_victim_context=77)  # holds on to the callback
+    tree = stateport.make("tree_create", byref(options))
     slot, kept, freed = c_int32(), InsertResult(), c_int64()
     stateport.tree_allocate_slots(tree, byref(slot), 1)
     stateport.tree_tag_slot(tree, slot, tokens, 4, None)
@@ -140,10 +141,10 @@ def test_victims_of_trees(stateport):
 
 def test_victims_of_allocators(stateport):
     told = []
-    on_victim = OnSlotVictim(lambda victim, context: told.append((victim.contents.block, victim.contents.slot,
-                                                                  victim.contents.token_count, context)))
-    allocator = stateport.make("slot_allocator_create",
-                               byref(AllocatorOptions(blocks=3, slots=2, on_victim=on_victim, on_victim_context=78)))
+    options = SlotAllocatorOptions(blocks=3, slots=2, on_victim_context=78)
+    options.on_victim = lambda victim, context: told.append((victim.contents.block, victim.contents.slot,
+                                                             victim.contents.token_count, context))
+    allocator = stateport.make("slot_allocator_create", byref(options))
     blocks, slots, evicted, count = int32s(0, 0), int32s(0, 0), c_int64(), c_size_t()
     stateport.slot_allocator_allocate_blocks(allocator, blocks, 2)
     stateport.slot_allocator_register_blocks(allocator, blocks, (c_int64 * 2)(31, 32), None, 2)
@@ -190,7 +191,7 @@ def test_tree_batches(stateport):
 
 
 def test_checkpoints(stateport):
-    allocator = stateport.make("slot_allocator_create", byref(AllocatorOptions(blocks=4, slots=3)))
+    allocator = stateport.make("slot_allocator_create", byref(SlotAllocatorOptions(blocks=4, slots=3)))
     planner = stateport.make("checkpoint_planner_create", allocator,
                              byref(CheckpointOptions(block_size_tokens=4, alignment_tokens=4)))
     blocks, keys, prefixes = int32s(0, 0, 0), (c_int64 * 3)(5, 6, 7), (c_uint64 * 6)(1, 2, 3, 4, 5, 6)
@@ -202,11 +203,11 @@ def test_checkpoints(stateport):
     stateport.checkpoint_planner_plan(planner, byref(chunk), 1, byref(planned), byref(done))
     assert (planned.count, planned.offsets[0], planned.end_block) == (1, 8, blocks[2])
     stateport.checkpoint_planner_commit(planner, byref(commit))
-    assert commit.scratch_count == commit.live_count == 1 and commit.from_live[0].src == 9
+    assert commit.scratch_count == commit.live_count == 1 and commit.from_live[0].src_slot == 9
     stateport.checkpoint_planner_publish(planner)
     found = FoundState()
     stateport.slot_allocator_find_state(allocator, keys, 3, byref(found))
-    assert (found.index, found.slot) == (2, commit.from_live[0].dst)
+    assert (found.index, found.slot) == (2, commit.from_live[0].dst_slot)
     stateport.refuses(INVALID_STATE, "no pending commit", "checkpoint_planner_publish", planner)
     stateport.checkpoint_planner_destroy(planner)
     stateport.slot_allocator_destroy(allocator)
@@ -214,7 +215,7 @@ def test_checkpoints(stateport):
 
 def tree_victim(stateport, hints, interleaved=False, handed_on=True):
     """Two prompts are looked up in order and kept in order, or the other way round. Which loses its state first?"""
-    eviction = EvictionOptions(order=HIX, samples=-1)
+    eviction = EvictionOptions(order=EVICT_HIX, samples=-1)
     tree = stateport.make("tree_create", byref(TreeOptions(slots=2, eviction_options=ctypes.pointer(eviction),
                                                            position_tokens=2)))
     prompts = [int32s(*range(10 * i, 10 * i + 4)) for i in range(2)]
@@ -243,8 +244,8 @@ def tree_victim(stateport, hints, interleaved=False, handed_on=True):
 
 
 def allocator_victim(stateport, hints):
-    eviction = EvictionOptions(order=HIX)
-    options = AllocatorOptions(blocks=4, slots=2, eviction=ctypes.pointer(eviction))
+    eviction = EvictionOptions(order=EVICT_HIX)
+    options = SlotAllocatorOptions(blocks=4, slots=2, eviction=ctypes.pointer(eviction))
     allocator = stateport.make("slot_allocator_create", byref(options))
     blocks, slot = int32s(0, 0, 0), c_int32()
     stateport.slot_allocator_allocate_blocks(allocator, blocks, 3)
@@ -278,8 +279,8 @@ def test_hints(stateport):
     assert tree_victim(stateport, [ReuseHint(), ReuseHint()], interleaved=True) == 0
     assert tree_victim(stateport, [ReuseHint(), ReuseHint()], interleaved=True, handed_on=False) == 1
 
-    for wrong, part in (EvictionOptions(order=9), "order = 9"), (EvictionOptions(order=MRU), "eviction = mru"):
-        options = AllocatorOptions(blocks=2, eviction=ctypes.pointer(wrong))
+    for wrong, part in (EvictionOptions(order=9), "order = 9"), (EvictionOptions(order=EVICT_MRU), "eviction = mru"):
+        options = SlotAllocatorOptions(blocks=2, eviction=ctypes.pointer(wrong))
         stateport.refuses(INVALID_ARGUMENT, part, "slot_allocator_create", byref(options), byref(c_void_p()))
     tree = stateport.make("tree_create", byref(TreeOptions(slots=1)))
     for hint, part in ((ReuseHint(factor=-2), "factor = -2"), (ReuseHint(expected_idle_s=-1), "expected_idle_s = -1"),
@@ -325,7 +326,7 @@ def test_align_planner(stateport):
     table = BlockTable(ids=row, id_count=3, row_stride=3, columns=3)
     stateport.align_planner_pre_step(planner, byref(batch), byref(table), 1, byref(step))
     stateport.align_planner_plan(planner, I(0), byref(copies), byref(count))
-    assert step.copies == count.value == 1 and (copies[0].src, copies[0].dst) == (1, 3)
+    assert step.copies == count.value == 1 and (copies[0].src_slot, copies[0].dst_slot) == (1, 3)
     stateport.align_planner_destroy(planner)
 
 
@@ -339,19 +340,19 @@ def run_pass(stateport, cache, requests, tokens, sampled):
     assert plan.ready and plan.rows == rows and not plan.rows_without_room and all(plan.room[:rows])
     starts = plan.start[:rows]
     done = PassCommit(groups=done_groups, group_count=1)
-    stateport.request_cache_commit(cache, c_uint64(plan.pass_id), int32s(*[1] * rows), rows, int32s(*sampled), rows,
+    stateport.request_cache_commit(cache, c_uint64(plan.pass_), int32s(*[1] * rows), rows, int32s(*sampled), rows,
                                    byref(done))
-    stateport.refuses(INVALID_STATE, "pass", "request_cache_commit", cache, c_uint64(plan.pass_id),
+    stateport.refuses(INVALID_STATE, "pass", "request_cache_commit", cache, c_uint64(plan.pass_),
                       int32s(*[1] * rows), rows, int32s(*sampled), rows, byref(done))
     return starts, groups[0], done_groups[0]
 
 
 def test_request_caches(stateport):
-    for index in (SLOTS, TREE, ALIGN):
-        options = CacheOptions(index=index, max_requests=2, max_request_tokens=16, block_size_tokens=4, kv_tokens=64,
-                               layout_fingerprint=7, events=1)
+    for index in (INDEX_SLOTS, INDEX_TREE, INDEX_ALIGN):
+        options = RequestCacheOptions(index=index, max_requests=2, max_request_tokens=16, block_size_tokens=4,
+                                      kv_tokens=64, layout_fingerprint=7, events=1)
         group = StateGroup(block_size_tokens=4, blocks=16, layout_fingerprint=7)
-        if index == ALIGN:
+        if index == INDEX_ALIGN:
             options.groups, options.group_count = ctypes.pointer(group), 1
         else:
             options.checkpoints = 4
@@ -366,7 +367,7 @@ def test_request_caches(stateport):
         chunks = (c_int64 * 2)()
         stateport.request_cache_chunk(cache, int64s(*requests), (c_int64 * 2)(8, 8), 2, chunks, None)
         # By blocks prefill also stops where the same prompt hits: its last token is computed anyway.
-        assert chunks[:] == ([4, 4] if index == ALIGN else [8, 8])
+        assert chunks[:] == ([4, 4] if index == INDEX_ALIGN else [8, 8])
         starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))
         assert starts == [0, 0] and plan.read_slot[:2] == [NONE, NONE] and plan.write_slot[0] != plan.write_slot[1]
         starts, plan, _ = run_pass(stateport, cache, requests, (1, 1), (88, 89))
@@ -381,7 +382,7 @@ def test_request_caches(stateport):
         prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
         stateport.request_cache_start(cache, prompts, 1, started, byref(done))
         # The state at the end of a prompt of whole blocks does not serve the same prompt: by blocks alone it is kept.
-        reused = 8 if index == ALIGN else 4
+        reused = 8 if index == INDEX_ALIGN else 4
         assert started[0].reused_tokens == reused
         stats, events, count = CacheStats(), room(CacheEvent, 100), c_size_t()
         stateport.request_cache_stats(cache, byref(stats))
@@ -396,8 +397,9 @@ def test_request_caches(stateport):
 def test_cache_tiers(stateport):
     """What two checkpoints cannot hold goes below, and is named for a load when a prompt needs it."""
     tiers = TierOptions(host_bytes=1000, state_image_bytes=50, kv_image_bytes=10)
-    options = CacheOptions(index=TREE, max_requests=1, max_request_tokens=16, block_size_tokens=4, kv_tokens=32,
-                           checkpoints=2, scan_alignment_tokens=-1, layout_fingerprint=7, tiers=ctypes.pointer(tiers))
+    options = RequestCacheOptions(index=INDEX_TREE, max_requests=1, max_request_tokens=16, block_size_tokens=4,
+                                  kv_tokens=32, checkpoints=2, scan_alignment_tokens=-1, layout_fingerprint=7,
+                                  tiers=tiers)
     cache = stateport.make("request_cache_create", byref(options))
     images = {}  # by key: the prompt that it belongs to
     places = {}  # by (content, place)
@@ -408,15 +410,15 @@ def test_cache_tiers(stateport):
         stateport.request_cache_take_transfers(cache, byref(plan))
         for move in plan.transfers[: plan.count]:
             key, place = bytes(move.image), (move.image.content, move.place)
-            if move.kind == STORE:
-                assert (move.from_, move.to) == (DEVICE, HOST) and move.image.tokens in (4, 8)
+            if move.kind == TRANSFER_STORE:
+                assert (move.from_, move.to) == (MEDIUM_DEVICE, MEDIUM_HOST) and move.image.tokens in (4, 8)
                 images[key] = places.get(place)
-            elif move.kind == LOAD:
+            elif move.kind == TRANSFER_LOAD:
                 places[place] = images[key]
-            if move.kind == DROP:
+            if move.kind == TRANSFER_DROP:
                 del images[key]
             else:
-                answers.append(TransferResult(move.id, DONE))
+                answers.append(TransferResult(move.id, TRANSFER_DONE))
 
     def settle():
         done = c_size_t()
@@ -428,7 +430,7 @@ def test_cache_tiers(stateport):
 
     def copy(group):
         for move in group.copies[: group.copy_count]:
-            places[STATE, move.dst] = places[STATE, move.src]
+            places[STATE, move.dst_slot] = places[STATE, move.src_slot]
 
     def serve(number):
         prompt, started, done = room(Prompt, 1), room(StartedRequest, 1), c_size_t()
@@ -446,14 +448,14 @@ def test_cache_tiers(stateport):
             plan = PassPlan(groups=plan_groups, group_count=1)
             stateport.request_cache_plan(cache, byref(PassBatch(request=int64s(request), tokens=int32s(tokens),
                                                                 rows=1)), byref(plan))
-            stateport.refuses(INVALID_STATE, "were not taken", "request_cache_cancel", cache, c_uint64(plan.pass_id))
+            stateport.refuses(INVALID_STATE, "were not taken", "request_cache_cancel", cache, c_uint64(plan.pass_))
             take()
             copy(plan_groups[0])
             read = plan_groups[0].read_slot[0]
             assert read == NONE or places[STATE, read] == number, (places, read)
             places[STATE, plan_groups[0].write_slot[0]] = number
             done_pass = PassCommit(groups=groups, group_count=1)
-            stateport.request_cache_commit(cache, c_uint64(plan.pass_id), int32s(samples), 1, int32s(5), samples,
+            stateport.request_cache_commit(cache, c_uint64(plan.pass_), int32s(samples), 1, int32s(5), samples,
                                            byref(done_pass))
             take()
             copy(groups[0])
@@ -464,10 +466,10 @@ def test_cache_tiers(stateport):
 
     assert [serve(number).load_tokens for number in range(4)] == [0] * 4
     started = serve(0)
-    assert (started.load_tokens, started.load_medium, started.reused_tokens) == (8, HOST, 0)
+    assert (started.load_tokens, started.load_medium, started.reused_tokens) == (8, MEDIUM_HOST, 0)
     assert started.load_bytes == 50 + 2 * 10
     usage = TierUsage()
-    stateport.request_cache_tier_usage(cache, I(HOST), byref(usage))
+    stateport.request_cache_tier_usage(cache, I(MEDIUM_HOST), byref(usage))
     assert (usage.loads, usage.hit_tokens, usage.lost_images) == (1, 8, 0)
     stateport.refuses(INVALID_STATE, "no file tier", "request_cache_drain", cache)
     stateport.request_cache_check(cache)
@@ -480,7 +482,7 @@ def test_state_tiers(stateport):
     store = stateport.make("store_create", spec, byref(StoreOptions(slots=3)), None)
     write(stateport, store, 0, b"stateport!")
     with tempfile.TemporaryDirectory() as folder:
-        for index, medium in enumerate((HOST, FILE, FILE)):
+        for index, medium in enumerate((MEDIUM_HOST, MEDIUM_FILE, MEDIUM_FILE)):
             options = StateTiersOptions(states=ctypes.pointer(store), state_count=1, model=b"m", model_bytes=1,
                                         host_bytes=1 << 16, folder=folder.encode(), file_bytes=1 << 20)
             tiers = stateport.make("state_tiers_create", byref(options))
@@ -495,14 +497,14 @@ def test_state_tiers(stateport):
 
             if index < 2:
                 stateport.state_tiers_put(tiers, None, byref(image), 1, I(medium), byref(first))
-                assert answer() == (0, DONE)
+                assert answer() == (0, TRANSFER_DONE)
             where = c_int32()
             stateport.state_tiers_lookup(tiers, byref(image.key), 1, byref(where))
             assert where.value == medium
             write(stateport, store, 2, b"..........")
             image.slot = 2
             stateport.state_tiers_get(tiers, None, byref(image), 1, byref(first))
-            assert answer() == (0, DONE) and read(stateport, store, 2, 10) == b"stateport!"
+            assert answer() == (0, TRANSFER_DONE) and read(stateport, store, 2, 10) == b"stateport!"
             info = StateTiersInfo()
             stateport.state_tiers_describe(tiers, byref(info))
             assert (info.found_images, info.file_images) == ((0, 0), (0, 1), (1, 1))[index]

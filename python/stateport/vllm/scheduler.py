@@ -401,7 +401,7 @@ class SchedulerSide:
             self._step.save(group, tables[group][first:tokens // self._block], places)
         for copy in commit.groups[0].copies:
             for group, block in blocks.items():
-                self._step.save(group, [block], [copy["dst"]])
+                self._step.save(group, [block], [copy["dst_slot"]])
         states = len(commit.groups[0].copies)
         self.counters.add("saved_states", states)
         self.counters.add("saved_bytes", len(places) * self._bytes[0] + states * self._bytes[1])

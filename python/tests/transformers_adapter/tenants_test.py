@@ -53,7 +53,7 @@ class Watch:
     def copy(self, copies: Any) -> None:
         """Of whole slots: what was there is gone."""
         self._copy(copies)
-        self.writers.update({("slot", int(copy["dst"])): self.tenant for copy in copies})
+        self.writers.update({("slot", int(copy["dst_slot"])): self.tenant for copy in copies})
 
     def visit(self, kind: str, places: set[int], memory: list[torch.Tensor]) -> None:
         for place in places:

@@ -5,6 +5,7 @@
 
 #include "serve_alone.hpp"
 #include "state_world.hpp"
+#include "tier_server.hpp"
 
 #include <doctest/doctest.h>
 
@@ -32,7 +33,7 @@ RequestCacheOptions two_groups(std::int32_t blocks, AlignMode mode = AlignMode::
 }
 
 /// A prompt of its own whose first 8 tokens are a boundary.
-Tokens prompt_of(Token number) {
+Tokens numbered(Token number) {
   return counting(9, 100 * number);
 }
 
@@ -69,7 +70,7 @@ TEST_CASE("checkpoints make room for requests that run, in all groups at once") 
     const RequestCacheOptions options = two_groups(13, mode);
     const auto cache = make_request_cache(options);
     StateWorld world(options);
-    for (Token number = 1; number <= 12; ++number) serve_alone(*cache, world, prompt_of(number), 1);
+    for (Token number = 1; number <= 12; ++number) serve_alone(*cache, world, numbered(number), 1);
     static_cast<void>(events_of(*cache));
     CHECK(serve_alone(*cache, world, counting(9, 5000), 80).reused_tokens == 0);
     std::vector<PrefixHash> gone[2];
@@ -82,10 +83,10 @@ TEST_CASE("checkpoints make room for requests that run, in all groups at once") 
     // The oldest went, and no more of them than the request left states.
     const auto count = static_cast<Token>(gone[0].size());
     CHECK(count <= 11);
-    const auto oldest = cache->start({.tokens = prompt_of(1)});
+    const auto oldest = cache->start({.tokens = numbered(1)});
     CHECK(oldest->reused_tokens == 0);
     cache->abort(oldest->request);
-    const auto kept = cache->start({.tokens = prompt_of(12)});
+    const auto kept = cache->start({.tokens = numbered(12)});
     CHECK(kept->reused_tokens == 8);
     cache->abort(kept->request);
   }
@@ -139,13 +140,27 @@ TEST_CASE("an order that learns decides over states in columns, and hears of the
       cache->end(started->request, RequestEnd::finished, {.last_turn = last_turn});
       return started->reused_tokens;
     };
-    for (Token number = 1; cache->usage().evicted_states == 0; ++number) serve(prompt_of(number), number == 2);
+    for (Token number = 1; cache->usage().evicted_states == 0; ++number) serve(numbered(number), number == 2);
     const Token kept = order == EvictionOrder::lru ? 2 : 1;
-    CHECK(serve(prompt_of(kept), false) == 8);
+    CHECK(serve(numbered(kept), false) == 8);
     CHECK(cache->stats().reuse_ages.total() == 1);
-    CHECK(serve(prompt_of(3 - kept), false) == 0);
+    CHECK(serve(numbered(3 - kept), false) == 0);
     CHECK(cache->stats().reuse_ages.total() == 1);
   }
+}
+
+TEST_CASE("two requests that load one state read the same blocks of states and of KV") {
+  PushedDown server(small(CacheIndex::tree_align, host));
+  const auto first = server.cache->start({.tokens = server.prompt});
+  const auto second = server.cache->start({.tokens = server.prompt});
+  REQUIRE((first->load && second->load));
+  server.move_all();
+  const HitPlaces places = server.cache->places(first->request);
+  CHECK(places.tokens == 32);
+  CHECK(server.cache->places(second->request).state == places.state);
+  CHECK(std::ranges::equal(server.cache->places(second->request).kv.ids, places.kv.ids));
+  CHECK(server.cache->usage().states == 1);
+  CHECK(server.cache->usage().kv_tokens == 32);
 }
 
 TEST_CASE("a tree over columns refuses options that keep no state") {

@@ -12,8 +12,9 @@ from typing import Any
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "c" / "python"))
 import stateport_c as c  # noqa: E402
 
-POLICIES = {"lru": c.LRU, "lfu": c.LFU, "fifo": c.FIFO, "slru": c.SLRU, "priority": c.PRIORITY, "mru": c.MRU,
-            "filo": c.FILO}
+POLICIES = {"lru": c.EVICT_LRU, "lfu": c.EVICT_LFU, "fifo": c.EVICT_FIFO, "slru": c.EVICT_SLRU,
+            "priority": c.EVICT_PRIORITY, "mru": c.EVICT_MRU,
+            "filo": c.EVICT_FILO}
 LOCKED_POOL = 5  # stateport_lost_hit
 
 

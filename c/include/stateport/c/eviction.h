@@ -2,8 +2,7 @@
 #ifndef STATEPORT_C_EVICTION_H
 #define STATEPORT_C_EVICTION_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stateport/c/status.h>
 
 /// What to evict from a tree or a slot allocator, and facts for a policy that learns: stateport::EvictionPolicy,
 /// stateport::ReuseHint. The conventions are in stateport/c/core.h, the rules in the C++ headers.
@@ -46,8 +45,8 @@ typedef struct stateport_eviction_options {
 /// The multipliers are of the rate of uses, at any age; together they are rounded to half octaves, within 1/16 and 16.
 typedef struct stateport_reuse_hint {
   size_t size;
-  int32_t last_turn;          ///< not 0: no continuation of the prompt is expected: 1/8
-  int32_t tool_call_pending;  ///< not 0: it goes on as soon as a tool has answered: 4
+  stateport_flag last_turn;          ///< not 0: no continuation of the prompt is expected: 1/8
+  stateport_flag tool_call_pending;  ///< not 0: it goes on as soon as a tool has answered: 4
   double factor;              ///< for other knowledge; 0: 1
   double expected_idle_s;     ///< no use is expected before this time has passed; afterwards the hint says nothing
   /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, no prompt is

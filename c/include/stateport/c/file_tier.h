@@ -38,7 +38,7 @@ typedef struct stateport_file_tier_options {
   int32_t lanes;  ///< files that are written or read at a time; 0: 2
   /// Not 0: bytes are overwritten before they are given back, and no padding of the caller's is written. File systems
   /// that write elsewhere and disks that level wear keep old copies: encrypt the disk.
-  int32_t scrub;
+  stateport_flag scrub;
 } stateport_file_tier_options;
 
 typedef struct stateport_file_tier_info {

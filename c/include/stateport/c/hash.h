@@ -12,7 +12,7 @@ extern "C" {
 typedef struct stateport_hash_options {
   size_t size;
   int32_t block_size_tokens;
-  int32_t fast;      ///< not 0: xxh3_128, for a single tenant unless seed is a secret; 0: sha256
+  stateport_flag fast;      ///< not 0: xxh3_128, for a single tenant unless seed is a secret; 0: sha256
   const void* salt;  ///< of the tenant
   size_t salt_bytes;
   const void* adapter;

@@ -29,7 +29,7 @@ typedef struct stateport_shard {
 typedef struct stateport_split_band {
   int64_t extent;
   int32_t parts;
-  int32_t unique;  ///< not 0: no two ranks hold the same part
+  stateport_flag unique;  ///< not 0: no two ranks hold the same part
 } stateport_split_band;
 
 /// How one tensor of the whole model is split: along extent `axis` of its shape (of a conv tensor 1, the channels),

@@ -87,7 +87,7 @@ typedef struct stateport_insert {
   int64_t prev_tokens;  ///< tokens of a match, still locked, at the front
   int32_t slot;  ///< checkpoint to donate, tagged with the whole pages of `tokens`, or STATEPORT_NONE; 0 is a slot
   int32_t priority;
-  int32_t chunked;  ///< not 0: a chunk of a prompt, which counts as no use
+  stateport_flag chunked;  ///< not 0: a chunk of a prompt, which counts as no use
   // Facts about the request for hix; zeros: unknown. Impossible values are refused, such as a time after now.
   uint64_t past[2];                  ///< of its match; zeros: a new prompt, whose age counts from now
   const stateport_reuse_hint* hint;  ///< about its end
@@ -108,7 +108,7 @@ typedef struct stateport_lookup {
   size_t count;
   const stateport_namespace* name_space;  ///< null: none
   int32_t* kv_out;                        ///< null, or [count]: gets the KV indices of the usable tokens
-  int32_t again;                          ///< not 0: of a request that was looked up before
+  stateport_flag again;                          ///< not 0: of a request that was looked up before
 } stateport_lookup;
 
 /// How much to free: counts of separate pools, or bytes of one memory that holds KV and states.

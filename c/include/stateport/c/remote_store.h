@@ -27,7 +27,7 @@ typedef struct stateport_remote_piece {
 /// A value to put, the bytes of its pieces one behind the other; or where one that is got goes. 40 bytes for ever.
 typedef struct stateport_remote_object {
   uint64_t ticket;  ///< any number, by which the answer names the request
-  const char* key;  ///< key_bytes characters; nothing needs to end them
+  const void* key;  ///< key_bytes characters; nothing needs to end them
   size_t key_bytes;
   const stateport_remote_piece* pieces;
   size_t piece_count;
@@ -36,7 +36,7 @@ typedef struct stateport_remote_object {
 /// 24 bytes for ever.
 typedef struct stateport_remote_key {
   uint64_t ticket;
-  const char* key;
+  const void* key;
   size_t key_bytes;
 } stateport_remote_key;
 
@@ -67,7 +67,7 @@ typedef struct stateport_valkey_options {
   const char* unix_socket;  ///< a path; host and port are not used then
   const char* user;
   const char* password;  ///< in no text that the library gives
-  int32_t tls;           ///< not 0: the server's certificate is verified
+  stateport_flag tls;           ///< not 0: the server's certificate is verified
   int32_t lanes;         ///< connections, each with a thread; 0: 2
   const char* ca_file;   ///< null: the authorities of the system
   const char* certificate_file;
@@ -105,7 +105,7 @@ typedef struct stateport_mooncake_options {
 typedef struct stateport_remote_callbacks {
   size_t size;
   void* context;
-  int32_t needs_registration;  ///< not 0: pieces outside of registered memory are refused
+  stateport_flag needs_registration;  ///< not 0: pieces outside of registered memory are refused
   int32_t (*register_memory)(void* memory, size_t bytes, void* context);    ///< 0: done. Null: nothing to do
   int32_t (*unregister_memory)(void* memory, size_t bytes, void* context);  ///< the same
   int32_t (*put)(const stateport_remote_object* objects, size_t count, void* context);
@@ -120,7 +120,7 @@ typedef struct stateport_remote_callbacks {
 
 typedef struct stateport_remote_store_info {
   size_t size;
-  int32_t needs_registration;
+  stateport_flag needs_registration;
   uint64_t accepted_requests;
   uint64_t refused_requests;  ///< the queue was full
   uint64_t answers[7];        ///< by stateport_transfer_status

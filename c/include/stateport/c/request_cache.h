@@ -66,7 +66,7 @@ typedef struct stateport_request_cache_options {
   int64_t kv_tokens;           ///< room for KV; rounded down to whole blocks
   /// stateport_spec_info.fingerprint; of align each group has its own. 0 is refused unless unchecked_layout is set.
   uint64_t layout_fingerprint;
-  int32_t unchecked_layout;  ///< not 0: restores do not compare memory layouts
+  stateport_flag unchecked_layout;  ///< not 0: restores do not compare memory layouts
   int32_t checkpoints;       ///< slots, tree: states that can be kept beside those of running requests
   /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
   /// token; -1: only at its end.
@@ -77,11 +77,11 @@ typedef struct stateport_request_cache_options {
   size_t group_count;
   /// Of states, and of leaves of the trees; null: LRU. align: no hix and no gdsf; tree_align: any.
   const stateport_eviction_options* eviction;
-  int32_t fast_hash;  ///< not 0: xxh3_128, see hash_seed; 0: sha256
-  int32_t overlap;    ///< not 0: a pass may be planned while the one before is not committed
+  stateport_flag fast_hash;  ///< not 0: xxh3_128, see hash_seed; 0: sha256
+  stateport_flag overlap;    ///< not 0: a pass may be planned while the one before is not committed
   /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
   /// first, and the numbers have a gap.
-  int32_t events;
+  stateport_flag events;
   /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
   double cost_linear;
   double cost_quadratic;
@@ -99,7 +99,7 @@ typedef struct stateport_request_cache_options {
   /// layout_fingerprint and the state_bytes of `eviction` of that store. Slots of running requests are [0,
   /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
   /// the latter to the former, those after it back. 0: one store has both.
-  int32_t separate_checkpoints;
+  stateport_flag separate_checkpoints;
   /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A
   /// secret random value where tenants are not trusted, the same for all that share files or a store; fast_hash without
   /// one is for a single tenant. No error, event or statistic tells it.
@@ -107,7 +107,7 @@ typedef struct stateport_request_cache_options {
   /// Not 0: plans name memory that changes tenant (stateport_namespace.salt), to be set to zero before the copies and
   /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
   /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
-  int32_t scrub;
+  stateport_flag scrub;
 } stateport_request_cache_options;
 
 /// Sizes that the engine must provide, and how many requests run.

@@ -44,7 +44,7 @@ typedef struct stateport_slot_allocator_options {
   /// Not 0: the blocks, the last one too, are of the engine's own KV pool, which hands them out. The engine reports
   /// changes, in batches: retain_blocks, release_blocks, register_blocks, and deregister_blocks before one that it
   /// evicted is written again. allocate_blocks is refused, and a `policy` other than 0.
-  int32_t external_blocks;
+  stateport_flag external_blocks;
   /// Null, or called for every victim of a call, in order of eviction, before its slot is free or given to another
   /// block. A copy that it enqueues on the stream that writes the slot later still reads the state. The slot cannot be
   /// kept. `victim` stays until it returns. The rules of callbacks are in stateport/c/core.h.
@@ -59,7 +59,7 @@ typedef struct stateport_slot_allocator_info {
   int32_t free_slots;
   int32_t registered_states;  ///< found by hash
   int64_t evictions;          ///< states evicted, for other blocks or by stateport_slot_allocator_evict
-  int32_t external_blocks;    ///< of the engine's own pool: registered, with references or without
+  stateport_flag external_blocks;    ///< of the engine's own pool: registered, with references or without
 } stateport_slot_allocator_info;
 
 typedef struct stateport_found_state {

@@ -94,7 +94,7 @@ typedef struct stateport_state_tiers_options {
   const stateport_remote_options* remote;  ///< null: no remote tier
   /// Not 0: host memory is set to zero at the end, and the bytes of files as in stateport_file_tier_options. Objects of
   /// the remote tier are the store's.
-  int32_t scrub;
+  stateport_flag scrub;
 } stateport_state_tiers_options;
 
 typedef struct stateport_state_tiers_info {

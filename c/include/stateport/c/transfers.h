@@ -2,8 +2,7 @@
 #ifndef STATEPORT_C_TRANSFERS_H
 #define STATEPORT_C_TRANSFERS_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stateport/c/status.h>
 
 /// The tiers below the device, and transfers between them and the device: stateport::TierOptions,
 /// stateport::TransferPlan. Plain data.
@@ -97,7 +96,7 @@ typedef struct stateport_tier_options {
   int64_t state_image_bytes;
   int64_t kv_image_bytes;
   int64_t queue_bytes;  ///< of stores and copies under way; one that does not fit is dropped and counted. 0: no limit
-  int32_t
+  stateport_flag
       write_through;  ///< not 0: checkpoints go to the slowest tier as they are made, not when the device drops them
   /// See stateport_tier_speeds. A hit below the device is taken if loading it takes less time than computing it; every
   /// such hit is taken unless all that it needs is known.
