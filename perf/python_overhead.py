@@ -97,15 +97,14 @@ def bare_step(ones):
     commit.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
                        ctypes.c_size_t, ctypes.c_void_p)
     groups, kept = (_c.GroupPlan * 1)(_c.GroupPlan()), (_c.GroupCommit * 1)(_c.GroupCommit())
-    batch = _c.PassBatch(rows=REQUESTS, request=ctypes.cast(requests.ctypes.data, _c.INT64S),
-                         tokens=ctypes.cast(ones.ctypes.data, _c.INT32S))
+    batch = _c.PassBatch(rows=REQUESTS, request=requests.ctypes.data, tokens=ones.ctypes.data)
     out, done = _c.PassPlan(groups=groups, group_count=1), _c.PassCommit(groups=kept, group_count=1)
     data, kept_alive = ones.ctypes.data, (cache, requests, ones, groups, kept)
     handle, where = cache.handle, [ctypes.addressof(struct) for struct in (batch, out, done)]
 
     def bare():
         assert plan(handle, where[0], where[1]) == 0 and out.rows == len(kept_alive[1]) and batch.rows == REQUESTS
-        assert commit(handle, out.pass_id, data, REQUESTS, data, REQUESTS, where[2]) == 0 and done.has_next == 0
+        assert commit(handle, out.pass_, data, REQUESTS, data, REQUESTS, where[2]) == 0 and done.has_next == 0
 
     return bare
 

@@ -47,24 +47,24 @@ def plain_struct(name, **members):
 
 def _struct(name, members):
     sized = next(iter(members)) == "size"
+    store = ctypes.Structure.__setattr__
+    fields = [(member, c_int32 if kind is FLAG else kind) for member, kind in members.items()]
 
     def init(self, *in_order, **values):
-        ctypes.Structure.__init__(self)
         if sized:
-            self.size = sizeof(self)
-        for member, value in (dict(zip(list(members)[sized:], in_order)) | values).items():
-            setattr(self, member, value)
+            store(self, "size", sizeof(self))
+        for member, value in zip(list(members)[sized:], in_order):
+            assign(self, member, value)
+        for member, value in values.items():
+            assign(self, member, value)
 
     def assign(self, member, value):
-        if member not in members:
+        kind = members.get(member)
+        if kind is None:
             raise TypeError(f"{name} has no member {member}")
-        kind = members[member]
-        if value is not None or kind in _RANGES:
-            ctypes.Structure.__setattr__(self, member, _checked(member, value, kind))
-        else:
-            ctypes.Structure.__setattr__(self, member, kind())  # null
+        # None is null.
+        store(self, member, kind() if value is None and kind not in _RANGES else _checked(member, value, kind))
 
-    fields = [(member, c_int32 if kind is FLAG else kind) for member, kind in members.items()]
     return type(name, (ctypes.Structure,), {"_fields_": fields, "__init__": init, "__setattr__": assign})
 
 

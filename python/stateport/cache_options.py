@@ -13,12 +13,11 @@ from stateport.eviction import Eviction
 from stateport.hashing import check_seed
 from stateport.tier_options import MEDIA, TierOptions
 
-INDEXES = ("slots", "tree", "align", "tree_align")
-PLACEMENTS = ("passes", "last", "branch", "rungs", "every")
-SEARCHES = ("everywhere", "known", "device")
-ALIGN_MODES = ("align", "none", "all")
-LOST_REASONS = ("nothing", "no_checkpoint", "off_grid", "evicted", "too_few_tokens", "locked_pool", "evicted_kv",
-                "never_stored", "tier_costs_more", "tier_failed")
+INDEXES: tuple[str, ...] = _c.CACHE_INDEX
+PLACEMENTS: tuple[str, ...] = _c.CHECKPOINT_PLACEMENT
+SEARCHES: tuple[str, ...] = _c.PROMPT_SEARCH
+ALIGN_MODES: tuple[str, ...] = _c.ALIGN_MODE
+LOST_REASONS: tuple[str, ...] = _c.LOST_HIT
 
 
 @dataclasses.dataclass(frozen=True)

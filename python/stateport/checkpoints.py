@@ -15,7 +15,6 @@ from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.slot_allocator import SlotAllocator
 
-
 MAX_CHECKPOINTS = 3  # of a row, beside the one at its end
 
 

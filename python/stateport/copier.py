@@ -12,8 +12,6 @@ from stateport._tensors import describe, stream_handle
 from stateport.errors import InvalidArgument
 from stateport.store import StateStore
 
-
-
 Layers = tuple[int, int]
 
 

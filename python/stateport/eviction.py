@@ -9,7 +9,7 @@ from typing import Any
 from stateport import _c
 from stateport.errors import InvalidArgument
 
-ORDERS = ("hix", "gdsf", "lru", "lfu", "fifo", "slru", "priority", "mru", "filo")
+ORDERS: tuple[str, ...] = _c.EVICTION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,6 @@ from stateport.spec import StateSpec
 from stateport.tier_options import CONTENTS
 from stateport.tiers import folder_bytes
 
-
 Bytes = npt.NDArray[np.uint8]
 PAGE_BYTES = 4096  # sections of images begin at multiples of it
 

@@ -20,10 +20,10 @@ from stateport._tensors import stream_handle
 from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
-from stateport.tier_options import TRANSFER_STATUSES
+from stateport.tier_options import CONTENTS, TRANSFER_STATUSES
 from stateport.tiers import ObjectEncoding, SharedLayout
+
 HANDOVER_RANGE = record_of(_c.HandoverRange)
-_CONTENTS = ("kv_block", "state")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Handover:
 
     def _struct(self) -> Any:
         name = name_bytes("handover.model", self.model)
-        if self.content not in _CONTENTS:
-            raise InvalidArgument(f"content is {self.content!r}, and must be one of {', '.join(_CONTENTS)}")
+        if self.content not in CONTENTS:
+            raise InvalidArgument(f"content is {self.content!r}, and must be one of {', '.join(CONTENTS)}")
         encoding = of_kind("handover.encoding", self.encoding, ObjectEncoding)
-        return _c.HandoverOptions(model=name, model_bytes=len(name), content=_CONTENTS.index(self.content),
+        return _c.HandoverOptions(model=name, model_bytes=len(name), content=CONTENTS.index(self.content),
                                   group=self.group, encoding=encoding._row(), head_groups=self.head_groups,
                                   layers_per_object=self.layers_per_object)
 

@@ -235,7 +235,8 @@ class MambaSlotAllocator(MegatronBooks):
         self._planner.publish()
         self.dropped += commit.dropped
         self._note_slots(named, int32s("slots", [self._states.slot_of(int(block)) for block in named]))
-        saved = self.slot_to_block.numpy()[np.concatenate([commit.from_scratch["dst_slot"], commit.from_live["dst_slot"]])]
+        slots = np.concatenate([commit.from_scratch["dst_slot"], commit.from_live["dst_slot"]])
+        saved = self.slot_to_block.numpy()[slots]
         for block in saved.tolist():
             self._withdraw(block)
         self._note_written(saved)

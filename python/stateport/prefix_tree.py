@@ -18,10 +18,9 @@ from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import Namespace
 
-
 NO_SLOT = -1
-RESTORE_CHECKS = ("match", "empty", "token_count", "prefix", "layout")
-VICTIM_KINDS = ("tokens", "states", "bytes")
+RESTORE_CHECKS: tuple[str, ...] = _c.TAG_CHECK
+VICTIM_KINDS: tuple[str, ...] = _c.VICTIM_KIND
 Past = tuple[int, int]
 
 
@@ -106,8 +105,8 @@ class PrefixTree(_library.Object):
         keeps = on_victim and _library.answering(lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0)
         options = _c.TreeOptions(
             slots=slots, page_size=page_size, chunk_size=chunk_size, max_states_per_path=max_states_per_path,
-            eviction_options=(eviction or Eviction("hix")).struct(), layout_fingerprint=layout_fingerprint, kv_indices=kv_indices,
-            hash_seed=hash_seed, position_tokens=position_tokens, on_victim=keeps)
+            eviction_options=(eviction or Eviction("hix")).struct(), layout_fingerprint=layout_fingerprint,
+            kv_indices=kv_indices, hash_seed=hash_seed, position_tokens=position_tokens, on_victim=keeps)
         self._options = options  # holds on to the callback
         super().__init__(calls.tree_create, calls.tree_destroy, ctypes.byref(options))
 

@@ -18,6 +18,7 @@ from stateport._arrays import Records, address, record_of, room
 from stateport._library import calls
 from stateport.errors import Error, InvalidArgument
 from stateport.tier_options import TRANSFER_STATUSES
+
 REMOTE_KEY = record_of(_c.RemoteKey)
 REMOTE_OBJECT = record_of(_c.RemoteObject)
 REMOTE_COMPLETION = record_of(_c.RemoteCompletion)

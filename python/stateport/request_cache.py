@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one interface that an engine needs: the life of a request, the same for each of the three indexes."""
+"""The one interface that an engine needs: the life of a request, the same for each of the four indexes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stateport import _c, _library
+from stateport import _c
 from stateport._arrays import (
     CACHE_EVENT,
     SLOT_COPY,
@@ -31,7 +31,6 @@ from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
 from stateport.hashing import MediaKey, Namespace, media_rows
 from stateport.passes import HitPlaces, PassCommit, PassPlan
-
 
 _FINISHED, _PREEMPTED, _ABORTED = range(3)
 
@@ -129,9 +128,11 @@ class RequestCache(CacheTiers):
         for counts that do not fit."""
         rows, counts = int64s("requests", requests), int32s("tokens", tokens)
         _same_length("tokens", counts, rows)
-        proposed = np.zeros(len(rows), np.int32) if drafts is None else int32s("drafts", drafts)
-        _same_length("drafts", proposed, rows)
-        batch = _c.PassBatch(request=address(rows), tokens=address(counts), drafts=address(proposed), rows=len(rows))
+        proposed = None if drafts is None else int32s("drafts", drafts)
+        if proposed is not None:
+            _same_length("drafts", proposed, rows)
+        batch = _c.PassBatch(request=address(rows), tokens=address(counts), rows=len(rows),
+                             drafts=None if proposed is None else address(proposed))
         plan = PassPlan(self, self.groups, self._turn)
         with self._turn:
             calls.request_cache_plan(self.handle, ctypes.byref(batch), plan.address)

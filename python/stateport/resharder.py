@@ -14,7 +14,6 @@ from stateport.errors import InvalidArgument
 from stateport.model_layout import ModelLayout, Shard, shard_row
 from stateport.store import StateStore
 
-
 ShardStores = Sequence[tuple[StateStore, Shard]]
 
 

@@ -12,7 +12,6 @@ from stateport._library import calls
 from stateport._tensors import stream_handle
 from stateport.errors import InvalidState
 
-
 ANY_DEVICE = -1
 
 _started: Runtime | None = None

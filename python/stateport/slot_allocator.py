@@ -17,9 +17,8 @@ from stateport._library import calls
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction, ReuseHint
 
-
-POLICIES = ("lru", "ref_zero")
-TAG_CHECKS = ("match", "empty", "token_count", "prefix", "layout")
+POLICIES: tuple[str, ...] = _c.BLOCK_POLICY
+TAG_CHECKS: tuple[str, ...] = _c.TAG_CHECK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,10 +85,11 @@ class SlotAllocator(_library.Object):
                  external_blocks: bool = False, on_victim: Callable[[SlotVictim], None] | None = None) -> None:
         if policy not in POLICIES:
             raise InvalidArgument(f"policy is {policy!r}, and must be one of {', '.join(POLICIES)}")
-        report = on_victim and (lambda row, _: on_victim(_victim(row.contents)))
         options = _c.SlotAllocatorOptions(blocks=_int32("blocks", blocks), slots=_int32("slots", slots),
                                           policy=POLICIES.index(policy), external_blocks=external_blocks,
-                                          eviction=eviction and eviction.struct(), on_victim=report)
+                                          eviction=eviction and eviction.struct())
+        if on_victim is not None:
+            options.on_victim = lambda row, _: on_victim(_victim(row.contents))
         self._options = options  # holds on to the callback
         self.blocks, self.slots = blocks, slots
         super().__init__(calls.slot_allocator_create, calls.slot_allocator_destroy, ctypes.byref(options))

@@ -17,8 +17,8 @@ ELEMENT_TYPES = {"default": 0, "float32": 1, "float16": 2, "bfloat16": 3, "float
                  "int8_block32": 7}
 _ELEMENT_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "float8": 1, "int8": 1}
-_KINDS = ("conv", "recurrent")
-_LAYOUTS = ("sd", "ds")
+_KINDS: tuple[str, ...] = _c.STATE_KIND
+_LAYOUTS: tuple[str, ...] = _c.CONV_LAYOUT
 
 
 def _one_of(name: str, value: str, allowed: Iterable[str]) -> None:

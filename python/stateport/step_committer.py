@@ -14,7 +14,6 @@ from stateport.errors import InvalidArgument
 from stateport.spec import ELEMENT_TYPES, TensorSpec
 from stateport.store import StateStore
 
-
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 

@@ -18,7 +18,7 @@ from stateport.errors import BackendError, InvalidArgument
 from stateport.runtime import ensure_started
 from stateport.spec import ELEMENT_BYTES, StateSpec, TensorSpec
 
-_LAYOUTS = ("layer_major", "slot_major")
+_LAYOUTS: tuple[str, ...] = _c.STORE_LAYOUT
 # numpy has neither bfloat16 nor float8: their bits are seen as integers.
 _NUMPY = {"float32": "f4", "float16": "f2", "bfloat16": "u2", "float64": "f8", "float8": "u1", "int8": "i1",
           "int8_block32": "u1"}
@@ -69,7 +69,8 @@ class StateStore(_library.Object):
         for i, (memory, wanted) in enumerate(zip(memories, spec.tensors, strict=True)):
             slot_bytes = _check(f"tensors[{i}]", memory, wanted, slots)
             # Of a single slot the stride says nothing.
-            rows[i].__init__(base=memory.address, slot_stride_bytes=memory.strides_bytes[0] if slots > 1 else slot_bytes)
+            rows[i].__init__(base=memory.address,
+                             slot_stride_bytes=memory.strides_bytes[0] if slots > 1 else slot_bytes)
         _require_slots(slots)
         ensure_started()
         store = cls.__new__(cls)

@@ -13,10 +13,10 @@ from stateport import _c, _library
 from stateport._arrays import UInt64s, copied
 from stateport.errors import InvalidArgument
 
-MEDIA = ("device", "host", "file", "remote", "elsewhere")
-CONTENTS = ("kv_block", "state")
-TRANSFER_KINDS = ("store", "load", "copy", "drop", "find")
-TRANSFER_STATUSES = ("done", "no_room", "gone", "damaged", "foreign_layout", "wrong_position", "failed")
+MEDIA: tuple[str, ...] = _c.MEDIUM
+CONTENTS: tuple[str, ...] = _c.CONTENT
+TRANSFER_KINDS: tuple[str, ...] = _c.TRANSFER_KIND
+TRANSFER_STATUSES: tuple[str, ...] = _c.TRANSFER_STATUS
 
 LeadingBlocks = Callable[[UInt64s], int]
 

@@ -13,7 +13,7 @@ import pytest
 
 import stateport as sp
 from conftest import open_images
-from stateport import file_tier
+from stateport._library import calls
 
 STATE = [sp.TensorSpec("conv", "bfloat16", (3, 64), conv_layout="ds"), sp.TensorSpec("recurrent", "float32", (4, 8))]
 KV = [sp.TensorSpec("recurrent", "int8", (5000,))]
@@ -129,13 +129,13 @@ def test_a_full_tier_refuses_until_something_is_removed(tmp_path: pathlib.Path) 
 
 def test_memory_lives_though_an_interrupt_follows_the_call(tmp_path: pathlib.Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    real = file_tier._read
+    real = calls.file_tier_read
 
     def interrupted(*arguments: Any) -> None:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(file_tier, "_read", interrupted)
+    monkeypatch.setattr(calls, "file_tier_read", interrupted)
     with open_tier(tmp_path) as tier:
         image = images_of(tier, "state", 1)[0].copy()
         seen = weakref.ref(image)

@@ -15,7 +15,7 @@ import pytest
 
 import stateport as sp
 from remote_store_conformance import CASES, answers, behaves_like_a_map, bytes_of_seed, exists, get, put, room_of
-from stateport import remote_store
+from stateport._library import calls
 
 pytestmark = pytest.mark.skipif(not sp.has_device(), reason="a core-only build has no tiers")
 
@@ -183,13 +183,13 @@ def test_registered_memory_lives_until_it_is_unregistered() -> None:
 
 
 def test_memory_lives_though_an_interrupt_follows_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = remote_store._put
+    real = calls.remote_store_put
 
     def interrupted(*arguments: Any) -> None:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(remote_store, "_put", interrupted)
+    monkeypatch.setattr(calls, "remote_store_put", interrupted)
     with sp.InProcessStore(sp.InProcessObjects(1 << 20)) as store:
         memory = bytes_of_seed(1, 1000)
         seen = weakref.ref(memory)

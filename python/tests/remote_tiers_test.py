@@ -26,8 +26,8 @@ from stateport import (
     StateTiers,
     TensorSpec,
     TensorSplit,
-    handover,
 )
+from stateport._library import calls
 
 HEADS = 12
 
@@ -263,8 +263,8 @@ def test_the_key_of_a_hand_over_lives_as_long_as_the_call(monkeypatch: pytest.Mo
 
         return call
 
-    for name in ("_seal", "_check"):
-        monkeypatch.setattr(handover, name, busy(getattr(handover, name)))
+    for name in ("handover_end_seal", "handover_end_check"):
+        monkeypatch.setattr(calls, name, busy(getattr(calls, name)))
     end.seal(0, [key(5)[0]])
     assert end.check(0, [key(5)[0]]) == "done"
 

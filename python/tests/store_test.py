@@ -14,7 +14,7 @@ import pytest
 import stateport as sp
 from conftest import seeds
 from stateport import _c, _tensors
-from stateport import store as store_module
+from stateport._library import calls
 
 pytestmark = pytest.mark.usefixtures("runtime")
 
@@ -100,12 +100,12 @@ def test_a_store_goes_with_the_last_array_of_it(spec: sp.StateSpec) -> None:
     handle, array, out = store.handle, store.tensor(1), _c.TensorMemory()
     store.close()
     gc.collect()
-    store_module._tensor(handle, 1, ctypes.byref(out))
+    calls.store_tensor(handle, 1, ctypes.byref(out))
     assert out.base == array.ctypes.data
     del array
     gc.collect()
     with pytest.raises(sp.Error, match="a handle that was destroyed"):
-        store_module._tensor(handle, 1, ctypes.byref(out))
+        calls.store_tensor(handle, 1, ctypes.byref(out))
 
 
 def test_a_view_keeps_tensors_until_the_last_user_is_gone(spec: sp.StateSpec) -> None:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's loop around RequestCache, as the README shows it, with each of the three indexes. States are lists of
+// An engine's loop around RequestCache, as the README shows it, with each of the four indexes. States are lists of
 // tokens here: what a pass leaves in a slot is what it has read.
 #include <stateport/core.hpp>
 
@@ -105,15 +105,14 @@ stateport::RequestCacheOptions options_of(CacheIndex index) {
                                          .kv_tokens = 256,
                                          .layout_fingerprint = layout,
                                          .checkpoints = 8};
-  if (index == CacheIndex::align)
-    options.groups = {{.block_size_tokens = 4, .blocks = 32, .layout_fingerprint = layout}};
+  if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 32, .layout_fingerprint = layout}};
   return options;
 }
 
 }  // namespace
 
 int main() {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree, CacheIndex::align}) {
+  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree, CacheIndex::align, CacheIndex::tree_align}) {
     const stateport::RequestCacheOptions options = options_of(index);
     const auto cache = stateport::make_request_cache(options);
     Engine engine(options);

@@ -9,7 +9,7 @@
 #include <stateport/c/status.h>
 #include <stateport/c/transfers.h>
 
-/// The one interface that an engine needs, for each of the three indexes: stateport::RequestCache. The conventions are
+/// The one interface that an engine needs, for each of the four indexes: stateport::RequestCache. The conventions are
 /// in stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {

@@ -149,7 +149,7 @@ struct CacheUsage {
   std::size_t metadata_bytes = 0;      ///< tree: of its nodes and its policy, beside tokens and KV indices
 };
 
-/// The cache of KV and recurrent states as an engine sees it: one interface for the three indexes.
+/// The cache of KV and recurrent states as an engine sees it: one interface for the four indexes.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
