@@ -106,7 +106,7 @@ void TamperedPool::set_tick(BlockId block, std::int64_t tick) {
 
 void TamperedPool::tell(BlockId block) {
   if (ref_count(block) > 0) return;
-  tell_unreferenced({&block, 1});
+  report_unreferenced({&block, 1});
 }
 
 void TamperedPool::forget(std::span<const BlockId> blocks) {

@@ -156,7 +156,7 @@ void BlockPool::release(std::span<const BlockId> blocks) {
   take_references(blocks);
   cached_count_ += static_cast<std::int32_t>(books_->unreferenced.size());
   for (const BlockId id : books_->unreferenced) books_->offer(id);
-  if (!books_->unreferenced.empty()) tell_unreferenced(books_->unreferenced);
+  if (!books_->unreferenced.empty()) report_unreferenced(books_->unreferenced);
   if (!books_->listed.empty()) {
     std::ranges::sort(books_->listed);
     free_listed(books_->listed);
@@ -314,7 +314,7 @@ void BlockPool::free_listed(std::span<const BlockId> blocks) {
         raw(blocks[i]).tick = 0;
       });
   if (blocks.empty()) return;
-  tell_deregistered(blocks, books_->hashes);
+  report_deregistered(blocks, books_->hashes);
 }
 
 void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick) {
@@ -331,7 +331,7 @@ void BlockPool::set_last_use(std::span<const BlockId> blocks, std::int64_t tick)
     if (!older) continue;
     if (block.is_cached()) books_->unreferenced.push_back(id);
   }
-  if (!books_->unreferenced.empty()) tell_unreferenced(books_->unreferenced);
+  if (!books_->unreferenced.empty()) report_unreferenced(books_->unreferenced);
 }
 
 BlockId BlockPool::find(BlockHash hash) const {
@@ -363,7 +363,7 @@ void BlockPool::reset() {
   cached_count_ = 0;
   free_all();
   if (books_->listed.empty()) return;
-  tell_deregistered(books_->listed, books_->hashes);
+  report_deregistered(books_->listed, books_->hashes);
 }
 
 void BlockPool::free_all() {

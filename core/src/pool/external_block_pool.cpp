@@ -46,7 +46,7 @@ void ExternalBlockPool::reference(std::span<const BlockId> blocks) {
 
 void ExternalBlockPool::unreference(std::span<const BlockId> blocks) {
   take_references(blocks);
-  if (!books_->cached.empty()) tell_unreferenced(books_->cached);
+  if (!books_->cached.empty()) report_unreferenced(books_->cached);
   forget(books_->lost);
 }
 
@@ -135,7 +135,7 @@ void ExternalBlockPool::forget(std::span<const BlockId> blocks) {
         }
         raw(blocks[i]) = {.life = raw(blocks[i]).life + 1};
       });
-  tell_deregistered(blocks, books_->lost_hashes);
+  report_deregistered(blocks, books_->lost_hashes);
 }
 
 void ExternalBlockPool::clear() {

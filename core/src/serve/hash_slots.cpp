@@ -51,7 +51,7 @@ HashSlots::HashSlots(RequestBook& book)
   checkpoints_.reserve(most);
   blocks_.reserve(most);
   given_.reserve(most);
-  to_tell_.reserve(requests_.size());
+  to_report_.reserve(requests_.size());
   matched_.reserve(request_blocks(options_));
   passed_over_.reserve(request_blocks(options_));
   positions_.reserve(request_blocks(options_));
@@ -127,9 +127,9 @@ void HashSlots::settle(Pass& pass, std::size_t index, std::int32_t) {
   request.pinned = {};
   if (kv_.fills_block(row.request, computed))
     kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
-  if (!request.told && computed >= record(row.request).prompt_tokens) {
-    request.told = true;
-    to_tell_.push_back(row.request);
+  if (!request.reported && computed >= record(row.request).prompt_tokens) {
+    request.reported = true;
+    to_report_.push_back(row.request);
   }
   if (row.drafts > 0) return settle_decode(row);
   const auto [first, end] = pass.save_ranges[index];
@@ -183,8 +183,8 @@ void HashSlots::publish(Pass&) {
     blocks_.clear();
     ++commit_;
   }
-  for (const RequestId id : to_tell_) tell_prompt(id);
-  to_tell_.clear();
+  for (const RequestId id : to_report_) report_prompt(id);
+  to_report_.clear();
 }
 
 /// The last ones, of a row the deepest; those whose block has a slot need none.
@@ -292,7 +292,7 @@ void HashSlots::on_blocks_deregistered(std::span<const BlockId> blocks, std::spa
 }
 
 /// The request runs on behind its prompt.
-void HashSlots::tell_prompt(RequestId id) {
+void HashSlots::report_prompt(RequestId id) {
   Request& request = requests_[id.index()];
   const std::int64_t block = options_.block_size_tokens;
   const std::int64_t prompt = record(id).prompt_tokens;
@@ -307,7 +307,7 @@ void HashSlots::tell_prompt(RequestId id) {
 }
 
 /// A prompt that continues the request continues from its last state. That is its own only if it is beyond the hit.
-void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
+void HashSlots::report_end(RequestId id, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   const auto full = static_cast<std::size_t>(record(id).computed / options_.block_size_tokens);
   const auto hashes = kv_.hashes(id).keys().first(full);
@@ -315,7 +315,7 @@ void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
   if (!last ||
       static_cast<std::int64_t>(last->index + 1) * options_.block_size_tokens <= book_.opened_of(id).reused_tokens)
     return;
-  if (!request.told) tell_prompt(id);
+  if (!request.reported) report_prompt(id);
   allocator_.note_served(
       hashes.first(last->index + 1),
       {.matched_blocks = static_cast<std::int32_t>(book_.opened_of(id).cached_tokens / options_.block_size_tokens),
@@ -327,7 +327,7 @@ void HashSlots::tell_end(RequestId id, const ReuseHint& hint) {
 void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
-  if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) tell_end(id, hint);
+  if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) report_end(id, hint);
   if (options_.budget_bytes > 0) {
     order_uses(id);
     const std::span<const BlockId> held = kv_.blocks(id);

@@ -49,7 +49,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
     SlotId pinned;                  ///< the checkpoint that the first pass restores
     SlotId loading;                 ///< where a checkpoint is loaded to, pinned
     std::int64_t known_tokens = 0;  ///< of the deepest state that was there when it began
-    bool told = false;              ///< the eviction policy knows of it, or will after this commit
+    bool reported = false;          ///< the eviction policy knows of it, or will after this commit
     PromptPast past;                ///< the policy's knowledge then
   };
   struct Recency {
@@ -79,8 +79,8 @@ class HashSlots final : public RequestIndex, private BlockListener {
   void store(const Checkpoint& checkpoint, SlotId slot);
   void make_findable(BlockId block, const StateTag& tag, SlotId slot);
   void lose_state(BlockId block);
-  void tell_prompt(RequestId request);
-  void tell_end(RequestId request, const ReuseHint& hint);
+  void report_prompt(RequestId request);
+  void report_end(RequestId request, const ReuseHint& hint);
   void order_uses(RequestId request);
   void keep_to_budget();
   void drop_useless(BlockId block);
@@ -93,7 +93,7 @@ class HashSlots final : public RequestIndex, private BlockListener {
   std::vector<Checkpoint> checkpoints_;  ///< of this commit
   std::vector<BlockId> blocks_;
   std::vector<SlotId> given_;
-  std::vector<RequestId> to_tell_;        ///< whose prompts this commit completed
+  std::vector<RequestId> to_report_;      ///< whose prompts this commit completed
   std::vector<SlotId> published_slot_;    ///< by block: where its state was published
   std::vector<PrefixHash> state_prefix_;  ///< by slot
   std::vector<BlockId> matched_;

@@ -253,7 +253,7 @@ PassCommit RequestLife::settle_oldest(std::span<const std::int32_t> counts, std:
   for (std::size_t i = 0; tiers_ && i < pass.rows.size(); ++i)
     if (const RequestId id = pass.rows[i].request;
         pass.runs(i) && book_.record(id).computed >= book_.record(id).prompt_tokens)
-      tiers_->tell_prompt(id, book_.now_s);
+      tiers_->report_prompt(id, book_.now_s);
   book_.passes.pop_oldest();
   const PassCommit commit = take_commit();
   if (tiers_) tiers_->end_call(true);
@@ -294,7 +294,7 @@ CopyPlan RequestLife::end(RequestId request, RequestEnd how, const ReuseHint& hi
   book_.end_copies.clear();
   const ReuseHint& known = hint == ReuseHint{} ? book_.record(request).hint : hint;
   index_->close(request, how, known);
-  if (tiers_ && how != RequestEnd::aborted) tiers_->tell_end(request, known, book_.now_s);
+  if (tiers_ && how != RequestEnd::aborted) tiers_->report_end(request, known, book_.now_s);
   book_.passes.end_request(request);
   book_.records[request.index()].running = false;
   book_.records[request.index()].quiet_until = 0;

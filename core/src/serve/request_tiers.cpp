@@ -176,9 +176,9 @@ void RequestTiers::stop_asking(RequestId id) noexcept {
   count(id);
 }
 
-void RequestTiers::tell_prompt(RequestId id, double now_s) {
+void RequestTiers::report_prompt(RequestId id, double now_s) {
   Request& request = requests_[id.index()];
-  if (std::exchange(request.told, true)) return;
+  if (std::exchange(request.reported, true)) return;
   const std::int64_t prompt = records_[id.index()].prompt_tokens;
   const auto blocks = [&](std::int64_t tokens) { return static_cast<std::int32_t>(tokens / block_size_); };
   const GrowingHashes& hashes = device_.hashes_of(id, prompt);
@@ -193,10 +193,10 @@ void RequestTiers::tell_prompt(RequestId id, double now_s) {
 }
 
 /// A prompt that continues the request continues from its last state. That is its own only if it is beyond the hit.
-void RequestTiers::tell_end(RequestId id, const ReuseHint& hint, double now_s) {
+void RequestTiers::report_end(RequestId id, const ReuseHint& hint, double now_s) {
   const std::int64_t computed = records_[id.index()].computed;
   if (computed < records_[id.index()].prompt_tokens) return;
-  tell_prompt(id, now_s);
+  report_prompt(id, now_s);
   const Request& request = requests_[id.index()];
   const GrowingHashes& hashes = device_.hashes_of(id, computed);
   const auto full = std::min(hashes.size(), static_cast<std::size_t>(computed / block_size_));

@@ -49,8 +49,8 @@ class RequestTiers final : public CacheTiers {
   [[nodiscard]] bool has_ended(RequestId request) const noexcept { return requests_[request.index()].ended; }
   /// As an index reports to its own eviction policy: a prompt once its states are made, and the last state that the
   /// request left.
-  void tell_prompt(RequestId request, double now_s);
-  void tell_end(RequestId request, const ReuseHint& hint, double now_s);
+  void report_prompt(RequestId request, double now_s);
+  void report_end(RequestId request, const ReuseHint& hint, double now_s);
   /// A call of the cache ends; `planned`: the next one must wait until the transfers are taken.
   void end_call(bool planned);
   void check_reset() const;
@@ -68,8 +68,8 @@ class RequestTiers final : public CacheTiers {
     std::optional<LostHit> lost;
     Stage stage = Stage::states;
     Wait wait = Wait::nothing;
-    bool ended = false;  ///< while it waited for its load
-    bool told = false;   ///< the index was told of its prompt
+    bool ended = false;     ///< while it waited for its load
+    bool reported = false;  ///< the index was told of its prompt
     PromptPast past;
   };
   void look(RequestId request, std::int64_t cached_tokens);

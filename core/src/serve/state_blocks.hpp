@@ -15,8 +15,8 @@
 
 namespace stateport::detail {
 
-/// The blocks of states of one group of layers. An index by hash finds them by hash, too. Block 0 stands for a column that holds
-/// nothing; the last one is never handed out.
+/// The blocks of states of one group of layers. An index by hash finds them by hash, too. Block 0 stands for a column
+/// that holds nothing; the last one is never handed out.
 class StateBlocks final : private BlockListener {
  public:
   /// `eviction`: which state goes first; null: the least recently used.

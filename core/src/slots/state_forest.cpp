@@ -130,17 +130,17 @@ void StateForest::note_fork() {
   if (node.children >= 2) forks_.push_back(node.depth_blocks);
 }
 
-PromptPast StateForest::tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
-  PromptFacts told = prompt;
-  told.blocks = static_cast<std::int32_t>(hashes.size());
+PromptPast StateForest::report(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept {
+  PromptFacts facts = prompt;
+  facts.blocks = static_cast<std::int32_t>(hashes.size());
   // Positive hashes are the same numbers without a sign.
   const std::span keys(reinterpret_cast<const PositionKey*>(hashes.data()), hashes.size());
-  told.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
-  told.forks = forks_;
+  facts.keys = keys.first(std::min(static_cast<std::size_t>(prompt.usable_blocks), keys.size()));
+  facts.forks = forks_;
   const bool again = prompt.past.looked_up_s.has_value();
   if (learning_ && learning_->observes_prompts()) {
     learning_->set_time(now_s);
-    if (!again) told.past = learning_->looked_up(told);
+    if (!again) facts.past = learning_->looked_up(facts);
   }
   for (const std::uint32_t index : path_) {
     Node& node = nodes_[index];
@@ -149,17 +149,17 @@ PromptPast StateForest::tell(std::span<const BlockHash> hashes, const PromptFact
       if (learning_) learning_->used(index);
     }
     KeptAt at = node.depth_blocks <= prompt.matched_blocks ? KeptAt::branch : KeptAt::rung;
-    if (node.depth_blocks == told.blocks && prompt.tokens <= node.end_tokens) at = KeptAt::end;
+    if (node.depth_blocks == facts.blocks && prompt.tokens <= node.end_tokens) at = KeptAt::end;
     if (!learning_) continue;
     learning_->kept({.index = index,
                      .has_state = true,
                      .key = keys[static_cast<std::size_t>(node.depth_blocks) - 1],
                      .depth_blocks = node.depth_blocks,
                      .at = at,
-                     .prompt = told});
+                     .prompt = facts});
   }
-  if (!told.past.looked_up_s) told.past.looked_up_s = now_s;
-  return told.past;
+  if (!facts.past.looked_up_s) facts.past.looked_up_s = now_s;
+  return facts.past;
 }
 
 void StateForest::clear() noexcept {

@@ -55,7 +55,7 @@ class StateForest {
     for (; blocks < hashes.size() && hashes[blocks] > 0; ++blocks)
       if (const auto found = find(hashes[blocks])) follow(*found, static_cast<std::int32_t>(blocks) + 1);
     note_fork();
-    return tell(hashes.first(blocks), prompt, now_s);
+    return report(hashes.first(blocks), prompt, now_s);
   }
   /// The states of the last prompt, whose keys may have become smaller. Valid until the next one.
   [[nodiscard]] std::span<const std::uint32_t> served() const noexcept { return path_; }
@@ -85,7 +85,7 @@ class StateForest {
   [[nodiscard]] std::int64_t needed_tokens(const Node& leaf) const noexcept;
   void follow(const Found& state, std::int32_t depth_blocks);
   void note_fork();
-  PromptPast tell(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
+  PromptPast report(std::span<const BlockHash> hashes, const PromptFacts& prompt, double now_s) noexcept;
   void attach(std::uint32_t index, std::uint32_t parent) noexcept;
   /// Removes the places above that have no children left; returns the next one that stays.
   std::uint32_t detach(std::uint32_t index) noexcept;

@@ -21,7 +21,7 @@ void KvEventSource::prepare(std::optional<std::uint32_t> parent, std::span<const
   if (!parent && name_space.extra_key) names[named++] = {.kind = ExtraKey::Kind::adapter, .id = *name_space.extra_key};
   parent_ = parent ? digests_[*parent] : BlockDigest{};
   prepared_.clear();
-  told_ = 0;
+  reported_ = 0;
   const auto page = static_cast<std::size_t>(hasher_->options().block_size_tokens);
   for (BlockDigest before = parent_; !tokens.empty(); tokens = tokens.subspan(page), named = 0) {
     before = hasher_->hash_block(before, tokens.first(page), std::span(names).first(named));
@@ -33,8 +33,8 @@ void KvEventSource::stored(std::uint32_t first_page, std::uint32_t pages, std::s
                            const Namespace& name_space) {
   if (digests_.size() < std::size_t{first_page} + pages) digests_.resize(std::size_t{first_page} + pages);
   const std::span blocks = std::span(digests_).subspan(first_page, pages);
-  std::ranges::copy(std::span(prepared_).subspan(told_, pages), blocks.begin());
-  told_ += pages;
+  std::ranges::copy(std::span(prepared_).subspan(reported_, pages), blocks.begin());
+  reported_ += pages;
   tell_({.kind = KvEvent::Kind::stored,
          .blocks = blocks,
          .parent = std::exchange(parent_, blocks.back()),

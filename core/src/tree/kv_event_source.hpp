@@ -45,8 +45,8 @@ class KvEventSource {
   std::optional<BlockHasher> hasher_;
   Table<BlockDigest> digests_;  ///< by page of the arena
   std::vector<BlockDigest> prepared_;
-  std::size_t told_ = 0;  ///< of the prepared pages
-  BlockDigest parent_;    ///< of the next prepared page
+  std::size_t reported_ = 0;  ///< of the prepared pages
+  BlockDigest parent_;        ///< of the next prepared page
 };
 
 }  // namespace stateport::detail

@@ -27,7 +27,7 @@ Victim victim_of(const RadixNodes& nodes, const SlotPool& pool, std::uint32_t no
 
 }  // namespace
 
-bool RadixTree::tell_victim(std::uint32_t node, bool whole) const {
+bool RadixTree::report_victim(std::uint32_t node, bool whole) const {
   return options_.on_victim && options_.on_victim(victim_of(nodes_, pool_, node, whole)) && nodes_[node].slot >= 0;
 }
 
@@ -48,7 +48,7 @@ void RadixTree::release_state(std::uint32_t node, bool keep, Freed& freed, Evict
 void RadixTree::remove_state(std::uint32_t node, Freed& freed, EvictResult& result) {
   freed.slots.emplace_back();  // room, before the listener is told
   freed.slots.pop_back();
-  release_state(node, tell_victim(node, false), freed, result);
+  release_state(node, report_victim(node, false), freed, result);
   if (learning_) learning_->lost_state(node);
 }
 
@@ -74,7 +74,7 @@ void RadixTree::remove_leaf(std::uint32_t node, Freed& freed, EvictResult& resul
     freed.slots.pop_back();
   }
   freed.kv.insert(freed.kv.end(), kv.begin(), kv.end());
-  const bool keep = tell_victim(node, true);
+  const bool keep = report_victim(node, true);
   victims_.drop(node);
   if (const auto next = victims_.upcoming_leaf()) prefetch(&nodes_[*next]);
   if (entry.slot >= 0) release_state(node, keep, freed, result);

@@ -107,7 +107,7 @@ class RadixTree {
   /// Takes the state from a node whose listener has been told.
   void release_state(std::uint32_t node, bool keep, Freed& freed, EvictResult& result);
   /// True if the listener keeps the slot.
-  [[nodiscard]] bool tell_victim(std::uint32_t node, bool whole) const;
+  [[nodiscard]] bool report_victim(std::uint32_t node, bool whole) const;
 
   void check_nodes() const;
   void check_states() const;

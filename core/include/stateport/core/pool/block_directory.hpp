@@ -29,8 +29,8 @@ class BlockListener {
 /// The KV blocks as the slot allocator, the planner and the matcher read them. BlockPool is one; ExternalBlockPool is
 /// one for an engine with its own KV pool. Another implementation tells its listeners:
 ///
-///   - tell_unreferenced() once per release, for the blocks whose count reached 0;
-///   - tell_deregistered() once per eviction, before one of the blocks is handed out again.
+///   - report_unreferenced() once per release, for the blocks whose count reached 0;
+///   - report_deregistered() once per eviction, before one of the blocks is handed out again.
 ///
 /// Reads are O(1), throw InvalidArgument for a block outside [0, block_count) and are called in hot loops.
 class BlockDirectory {
@@ -58,10 +58,10 @@ class BlockDirectory {
 
  protected:
   /// See BlockListener. In the order in which the listeners were added.
-  void tell_unreferenced(std::span<const BlockId> blocks) const {
+  void report_unreferenced(std::span<const BlockId> blocks) const {
     for (BlockListener* listener : listeners_) listener->on_blocks_unreferenced(blocks);
   }
-  void tell_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) const {
+  void report_deregistered(std::span<const BlockId> blocks, std::span<const BlockHash> hashes) const {
     for (BlockListener* listener : listeners_) listener->on_blocks_deregistered(blocks, hashes);
   }
 
