@@ -5,9 +5,11 @@
     generate.py           rewrites the file
     generate.py --check   changes nothing, and fails if the file differs from the headers
 
-The headers keep to a few forms, and another one is refused: enums, structs of plain members, pointers and callbacks,
-and functions. A struct is named as in C, without stateport_ and in CamelCase. An enumerator is a number named as in C,
-without STATEPORT_; a member whose name is a keyword of Python ends in _. Each enum is a tuple of the names of its values, too, without their common beginning."""
+The headers keep to a few forms: enums that count from 0, structs of plain members, pointers and callbacks, opaque
+structs, and functions that answer a status or a text. Anything else is refused. A struct is named as in C, without
+stateport_ and in CamelCase. A member whose name is a keyword of Python ends in _. An enumerator is a number, named as in
+C without STATEPORT_. For each enum there is a tuple of the names of its values, too, in lower case and without the words
+that all of them begin with."""
 import argparse
 import keyword
 import os
@@ -68,8 +70,10 @@ class Declarations:
             kind = "c_char"
         elif base in self.structs:
             kind = camel(base)
-        else:
+        elif base in NUMBERS:
             kind = NUMBERS[base]
+        else:
+            raise SystemExit(f"generate.py knows no type {base}: {text}")
         if stars and kind in ("c_int32", "c_int64"):
             kind, stars = kind[2:].upper() + "S", stars - 1
         return "POINTER(" * stars + kind + ")" * stars
@@ -117,12 +121,24 @@ class Declarations:
     def write(self):
         """The declarations in their order, then the functions."""
         self.lines += [f"{name} = {value}" for name, value in self.constants.items()]
-        form = r"typedef (struct|enum) (\w+) \{(.*?)\} \2;"
-        for kind, name, body in re.findall(form, self.text, flags=re.S):
-            (self.add_struct if kind == "struct" else self.add_enum)(name, body)
         functions = []
-        for name, arguments in re.findall(r"^stateport_status stateport_(\w+)\((.*?)\);", self.text, flags=re.S | re.M):
-            functions.append(f'"{name}": "{"".join(self.letter(argument) for argument in arguments.split(","))}"')
+
+        def add(found):
+            kind, name, body, function, arguments = found.groups()
+            if function:
+                letters = "".join(self.letter(argument) for argument in arguments.split(","))
+                functions.append(f'"{function}": "{letters}"')
+            elif body:
+                (self.add_struct if kind == "struct" else self.add_enum)(name, body)
+            return ""
+
+        rest = re.sub(r"typedef (struct|enum) (\w+) \{(.*?)\} \2;|\bstateport_status stateport_(\w+)\((.*?)\);", add,
+                      self.text, flags=re.S)
+        known = [r"typedef struct (\w+) \1;", r"typedef int32_t stateport_flag;", r"enum \{ \w+ = \d+ \};",
+                 r"const char\* \w+\([^)]*\);", r'extern "C" \{|\}']
+        rest = re.sub("|".join(known), "", rest).split()
+        if rest:
+            raise SystemExit(f"generate.py does not know this form: {' '.join(rest)[:200]}")
         self.lines += ["FUNCTIONS = {", *textwrap.wrap(", ".join(text.replace(" ", "\0") for text in functions), 119,
                                                        initial_indent="    ", subsequent_indent="    "), "}"]
         return "\n".join(self.lines).replace("\0", " ") + "\n"

@@ -18,7 +18,8 @@ _RANGES = {FLAG: (-2**31, 2**31 - 1), c_int32: (-2**31, 2**31 - 1), c_int64: (-2
 
 def _checked(name, value, kind):
     """A value for a member of a struct. Numbers that do not fit are refused, not cut. A pointer takes an address, bytes
-    or another struct, a callback a function. The struct keeps all of them but what lies at an address."""
+    or another struct, a callback a function, and both take None for null. The struct keeps what it was given, but
+    nothing at an address."""
     if kind in _RANGES:
         return _fitting(name, value, kind)
     if kind is c_double:
@@ -26,6 +27,8 @@ def _checked(name, value, kind):
             raise InvalidValue(f"{name} is {value!r}, and must be a number")
     elif kind is c_void_p and isinstance(value, bytes):
         return ctypes.cast(c_char_p(value), c_void_p)
+    elif value is None and issubclass(kind, (c_void_p, c_char_p, ctypes._Pointer, ctypes._CFuncPtr)):
+        return kind()
     elif isinstance(value, ctypes.Structure) and issubclass(kind, ctypes._Pointer):
         return ctypes.pointer(value)
     elif isinstance(value, (int, c_void_p)) and issubclass(kind, ctypes._Pointer):
@@ -53,6 +56,8 @@ def _struct(name, members):
     def init(self, *in_order, **values):
         if sized:
             store(self, "size", sizeof(self))
+        if len(in_order) > len(members) - sized:
+            raise TypeError(f"{name} has {len(members) - sized} members, not {len(in_order)}")
         for member, value in zip(list(members)[sized:], in_order):
             assign(self, member, value)
         for member, value in values.items():
@@ -62,8 +67,7 @@ def _struct(name, members):
         kind = members.get(member)
         if kind is None:
             raise TypeError(f"{name} has no member {member}")
-        # None is null.
-        store(self, member, kind() if value is None and kind not in _RANGES else _checked(member, value, kind))
+        store(self, member, _checked(member, value, kind))
 
     return type(name, (ctypes.Structure,), {"_fields_": fields, "__init__": init, "__setattr__": assign})
 
@@ -81,7 +85,8 @@ def _fitting(name, value, kind):
     return number
 
 
-_ARGUMENTS = {"p": c_void_p, "t": c_char_p, "i": c_int32, "l": c_int64, "u": c_uint64, "z": c_size_t, "d": c_double}
+# By the letters of FUNCTIONS.
+ARGUMENTS = {"p": c_void_p, "t": c_char_p, "i": c_int32, "l": c_int64, "u": c_uint64, "z": c_size_t, "d": c_double}
 
 
 class Library:
@@ -98,7 +103,7 @@ class Library:
 
     def status(self, name, *arguments):
         raw = getattr(self._library, f"stateport_{name}")
-        raw.argtypes = [_ARGUMENTS[letter] for letter in FUNCTIONS[name]]
+        raw.argtypes = [ARGUMENTS[letter] for letter in FUNCTIONS[name]]
         return raw(*arguments)
 
     def __getattr__(self, name):

@@ -19,6 +19,11 @@ def of_kind(name: str, value: Any, kind: type[_Kind]) -> _Kind:
     return value
 
 
+def struct_of(name: str, value: Any, kind: type[Any]) -> Any:
+    """The struct of an argument; None for None. Raises InvalidArgument for one of another type."""
+    return None if value is None else of_kind(name, value, kind).struct()
+
+
 def integer(name: str, value: Any, low: int, high: int) -> int:
     """An argument as a number. Raises InvalidArgument for one outside of [low, high], and for what is no integer."""
     try:

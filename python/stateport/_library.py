@@ -39,10 +39,9 @@ def _checked(kind: Any, low: int, high: int) -> Any:
     return type(f"checked_{kind.__name__}", (kind,), {"from_param": classmethod(from_param)})
 
 
-# By the letters of _c.FUNCTIONS.
-_ARGUMENTS = {"p": ctypes.c_void_p, "t": ctypes.c_char_p, "d": ctypes.c_double,
-              "i": _checked(ctypes.c_int32, -(2**31), 2**31 - 1), "l": _checked(ctypes.c_int64, -(2**63), 2**63 - 1),
-              "u": _checked(ctypes.c_uint64, 0, 2**64 - 1), "z": _checked(ctypes.c_size_t, 0, 2**63 - 1)}
+_ARGUMENTS = _c.ARGUMENTS | {"i": _checked(ctypes.c_int32, -(2**31), 2**31 - 1),
+                             "l": _checked(ctypes.c_int64, -(2**63), 2**63 - 1),
+                             "u": _checked(ctypes.c_uint64, 0, 2**64 - 1), "z": _checked(ctypes.c_size_t, 0, 2**63 - 1)}
 
 _NAMES = ("libstateport-c.so", "libstateport-c-core.so")
 

@@ -37,9 +37,9 @@ class StateGroup:
 class CacheOptions:
     """What a request cache is made of.
 
-    index: how checkpoints are found: "slots" by block hash, "tree" by tokens, "align" by block
-    hash, with states in the columns of block tables, "tree_align" by tokens, with such states. A rule for
-    align holds for tree_align, too, unless it names that.
+    index: how checkpoints are found. "slots": by block hash. "tree": by tokens. "align": by block hash, with states in
+    the columns of block tables. "tree_align" keeps states by the rules for align; it finds prompts, holds KV and evicts
+    by the rules for tree.
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
     kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page). drafts: of a row, at most.
     layout_fingerprint: StateSpec.fingerprint (align: each group has its own); 0 is refused unless unchecked_layout.
@@ -47,7 +47,7 @@ class CacheOptions:
     scan_alignment_tokens: slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0:
     every token; -1: only at its end. decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only
     at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
-    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots, tree: of cached KV and
+    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots and tree alone: of cached KV and
     checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If
     nobody takes them the oldest are lost, and their numbers have a gap.

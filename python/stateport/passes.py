@@ -142,6 +142,7 @@ class PassPlan:
 
     @property
     def struct(self) -> Any:
+        """That of the C interface."""
         return self._struct
 
     @property

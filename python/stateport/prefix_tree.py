@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
+from stateport._arguments import struct_of
 from stateport._arrays import Int32s, address, copied, int32s, ints, room
 from stateport._library import calls
 from stateport.cache_options import LOST_REASONS
@@ -102,7 +103,8 @@ class PrefixTree(_library.Object):
                  eviction: Eviction | None = None, layout_fingerprint: int = 0, kv_indices: int = 0, hash_seed: int = 0,
                  position_tokens: int = 0, on_victim: Callable[[Victim], bool] | None = None) -> None:
         # What it raises is printed, and the slot is not kept.
-        keeps = on_victim and _library.answering(lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0)
+        keeps = None if on_victim is None else _library.answering(
+            lambda victim, _: int(bool(on_victim(_victim(victim.contents)))), 0)
         options = _c.TreeOptions(
             slots=slots, page_size=page_size, chunk_size=chunk_size, max_states_per_path=max_states_per_path,
             eviction_options=(eviction or Eviction("hix")).struct(), layout_fingerprint=layout_fingerprint,
@@ -151,7 +153,8 @@ class PrefixTree(_library.Object):
             raise InvalidArgument(f"kv has {len(indices)} elements, and tokens {len(array)}")
         prefix = _c.Insert(tokens=address(array), kv=address(indices), count=len(array), prev_tokens=prev_tokens,
                            slot=slot, priority=priority, chunked=chunked, past=past, request_tokens=request_tokens,
-                           name_space=namespace and namespace.struct(), hint=hint and hint.struct())
+                           name_space=struct_of("namespace", namespace, Namespace),
+                           hint=struct_of("hint", hint, ReuseHint))
         calls.tree_insert(self.handle, ctypes.addressof(prefix), ctypes.addressof(out))
         return Inserted(out.prefix_tokens, out.node, bool(out.state_exists))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c
+from stateport._arguments import struct_of
 from stateport._arrays import (
     CACHE_EVENT,
     SLOT_COPY,
@@ -95,8 +96,9 @@ class RequestCache(CacheTiers):
         if search not in SEARCHES:
             raise InvalidArgument(f"search is {search!r}, and must be one of {', '.join(SEARCHES)}")
         array = int32s("tokens", tokens)
-        prompt = _c.Prompt(tokens=address(array), count=len(array), name_space=namespace and namespace.struct(),
-                           media=media_rows(media), media_count=len(media), hint=hint and hint.struct(), now_s=now_s,
+        prompt = _c.Prompt(tokens=address(array), count=len(array),
+                           name_space=struct_of("namespace", namespace, Namespace), media=media_rows(media),
+                           media_count=len(media), hint=struct_of("hint", hint, ReuseHint), now_s=now_s,
                            search=SEARCHES.index(search))
         out, done = _c.StartedRequest(), ctypes.c_size_t()
         try:
@@ -161,7 +163,7 @@ class RequestCache(CacheTiers):
         groups, out = self._commit_room()
         upcoming = PassPlan(self, self.groups, self._turn) if self.options.overlap else None
         if upcoming is not None:
-            out.next = ctypes.pointer(upcoming.struct)
+            out.next = upcoming.struct
         with self._turn:
             calls.request_cache_commit(self.handle, plan.pass_id, address(numbers), len(numbers), address(tokens),
                                        len(tokens), ctypes.byref(out))

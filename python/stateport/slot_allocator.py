@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stateport import _c, _library
+from stateport._arguments import struct_of
 from stateport._arrays import SLOT_COPY, Int32s, Records, address, int32s, int64s
 from stateport._library import calls
 from stateport.errors import InvalidArgument
@@ -87,7 +88,7 @@ class SlotAllocator(_library.Object):
             raise InvalidArgument(f"policy is {policy!r}, and must be one of {', '.join(POLICIES)}")
         options = _c.SlotAllocatorOptions(blocks=_int32("blocks", blocks), slots=_int32("slots", slots),
                                           policy=POLICIES.index(policy), external_blocks=external_blocks,
-                                          eviction=eviction and eviction.struct())
+                                          eviction=struct_of("eviction", eviction, Eviction))
         if on_victim is not None:
             options.on_victim = lambda row, _: on_victim(_victim(row.contents))
         self._options = options  # holds on to the callback
@@ -194,7 +195,7 @@ class SlotAllocator(_library.Object):
         state that it continued from. now_s: the caller's clock, which never goes back."""
         keys = int64s("hashes", hashes)
         prompt = _c.ServedPrompt(now_s=now_s, hashes=address(keys), count=len(keys), usable_blocks=usable_blocks,
-                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks, hint=hint and hint.struct())
+                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks, hint=struct_of("hint", hint, ReuseHint))
         calls.slot_allocator_note_served(self.handle, ctypes.byref(prompt))
 
     def find_state(self, hashes: Any) -> FoundState | None:

@@ -80,7 +80,7 @@ class RemoteOptions:
         encodings = (_c.ObjectEncoding * len(self.encodings))(*(
             of_kind(f"remote.encodings[{i}]", encoding, ObjectEncoding)._row()
             for i, encoding in enumerate(self.encodings)))
-        kv = self.kv and of_kind("remote.kv", self.kv, SharedLayout)._row("remote.kv")
+        kv = None if self.kv is None else of_kind("remote.kv", self.kv, SharedLayout)._row("remote.kv")
         return _c.RemoteOptions(
             store=_library.handle_of("remote.store", self.store, RemoteStore), states=states, state_count=len(states),
             kv=kv, head_groups=self.head_groups, layers_per_object=self.layers_per_object, encodings=encodings,
@@ -145,7 +145,7 @@ class StateTiers(_library.Object):
             folder=None if folder is None else folder_bytes(folder), file_bytes=file_bytes,
             free_floor_bytes=free_floor_bytes, file_queue_bytes=file_queue_bytes, staging_bytes=staging_bytes,
             file_transfers_max=file_transfers_max, file_lanes=file_lanes, scrub=scrub,
-            remote=remote and of_kind("remote", remote, RemoteOptions)._struct())
+            remote=None if remote is None else of_kind("remote", remote, RemoteOptions)._struct())
         super().__init__(calls.state_tiers_create, calls.state_tiers_destroy, ctypes.byref(options))
         if remote is not None:
             _library.close_at_exit(self)

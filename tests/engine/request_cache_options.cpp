@@ -11,8 +11,9 @@ namespace {
 std::int32_t blocks_of(const RequestCacheOptions& cache, const CacheOptions& options) {
   const auto resident = static_cast<std::int32_t>(
       resident_blocks(cache.align_mode, cache.max_request_tokens, options.block_size, options.drafts, 0));
-  if (cache.align_mode == AlignMode::all) return resident + 3 * options.checkpoints;
-  const std::int32_t ahead = cache.overlap ? 1 : 0;
+  // A request that runs keeps one checkpoint in a tree.
+  const std::int32_t ahead = (cache.overlap ? 1 : 0) + (by_tokens(cache.index) ? 1 : 0);
+  if (cache.align_mode == AlignMode::all) return resident + ahead + 3 * options.checkpoints;
   return options.max_running * (resident + ahead) + options.checkpoints;
 }
 

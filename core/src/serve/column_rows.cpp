@@ -11,6 +11,13 @@
 
 namespace stateport::detail {
 
+std::vector<std::vector<std::int32_t>> no_references(const RequestCacheOptions& options) {
+  std::vector<std::vector<std::int32_t>> references;
+  for (const StateGroup& group : options.groups)
+    references.emplace_back(static_cast<std::size_t>(group.blocks + reserved_state_blocks));
+  return references;
+}
+
 ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
     : book_(book), options_(book.options), mode_(options_.align_mode) {
   loading_.resize(static_cast<std::size_t>(options_.max_requests) * book_.groups);
@@ -67,6 +74,13 @@ bool ColumnRows::reserve(RequestId request, std::int64_t upto) {
     return false;
   }
   return true;
+}
+
+std::int64_t ColumnRows::missing(RequestId request, std::size_t group, std::int64_t upto) const {
+  const Row& row = rows_[row_at(request, group)];
+  const StateBlocks& blocks = blocks_[group];
+  if (mode_ == AlignMode::align) return row.window.fresh_blocks(upto) - blocks.available();
+  return table_columns(mode_, upto, blocks.block_size(), options_.drafts) - std::ssize(row.ids) - blocks.available();
 }
 
 /// An outstanding pass reads the running state of the last commit, or a later one. A pass without drafts writes to the
@@ -318,8 +332,21 @@ void ColumnRows::reset() {
   for (StateBlocks& blocks : blocks_) blocks.reset();
 }
 
-void ColumnRows::check() const {
+void ColumnRows::check(std::vector<std::vector<std::int32_t>> others) const {
   for (const StateBlocks& blocks : blocks_) blocks.check_invariants();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    std::vector<std::int32_t>& held = others[i % groups()];
+    const auto hold = [&](std::int32_t block) {
+      if (block != null_block) ++held[static_cast<std::size_t>(block)];
+    };
+    std::ranges::for_each(rows_[i].window.columns(), hold);
+    std::ranges::for_each(rows_[i].ids, hold);
+    if (loading_[i].valid()) hold(loading_[i].value());
+  }
+  for (std::size_t g = 0; g < groups(); ++g)
+    for (std::size_t block = null_block + 1; block < others[g].size(); ++block)
+      require_invariant(blocks_[g].ref_count(BlockId{static_cast<std::int32_t>(block)}) == others[g][block],
+                        "ColumnRows", "a block of states has another number of references than holders");
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     rows_[i].window.check_invariants();
     const RequestId request{static_cast<std::int32_t>(i / groups())};

@@ -15,6 +15,9 @@
 
 namespace stateport::detail {
 
+/// [groups, blocks] zeros: for ColumnRows::check().
+[[nodiscard]] std::vector<std::vector<std::int32_t>> no_references(const RequestCacheOptions& options);
+
 /// The states of requests in the columns of block tables: every group of layers has blocks of states, and a request has
 /// a row of them in each group. By the rules of align_rules.hpp:
 ///
@@ -23,11 +26,13 @@ namespace stateport::detail {
 ///             that a pass ends on or crosses gets a block of its own
 ///     all     a row has all blocks, and the pass itself writes the state at each boundary
 ///
-/// An index decides which blocks are found again, and by what. No call allocates after construction.
+/// An index decides which blocks are found again, and whether by hash or by tokens. No call allocates after
+/// construction.
 class ColumnRows {
  public:
-  /// `eviction`: of blocks that are found by hash; lru and orders that learn nothing.
-  ColumnRows(RequestBook& book, EvictionOrder eviction);
+  /// `eviction`: which block goes first of those that are found by hash and that nobody holds. An order that learns is
+  /// not allowed. An index that finds no block by hash has no use for it.
+  explicit ColumnRows(RequestBook& book, EvictionOrder eviction = EvictionOrder::lru);
 
   [[nodiscard]] std::size_t groups() const noexcept { return book_.groups; }
   [[nodiscard]] StateBlocks& blocks(std::size_t group) noexcept { return blocks_[group]; }
@@ -49,6 +54,8 @@ class ColumnRows {
   void begin(RequestId request, std::int64_t tokens, std::span<const SlotId> hit);
   /// Takes blocks for `upto` tokens in every group. False: a group has too few.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
+  /// The number of blocks that the group lacks for reserve(); not more than 0: none.
+  [[nodiscard]] std::int64_t missing(RequestId request, std::size_t group, std::int64_t upto) const;
   /// Mode all: gives the blocks below the running state back. (In mode align reserve() does.)
   void release_passed(RequestId request);
   /// See RequestIndex.
@@ -71,7 +78,9 @@ class ColumnRows {
 
   [[nodiscard]] std::int64_t used() const noexcept;
   void reset();
-  void check() const;
+  /// Throws std::logic_error if a block has another number of references than its rows, its loads and `others` make:
+  /// by group and block, the references that the index holds.
+  void check(std::vector<std::vector<std::int32_t>> others) const;
 
  private:
   /// Where a running state lies: `bias` tokens past the one of `column`.

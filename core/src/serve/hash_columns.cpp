@@ -141,7 +141,7 @@ void HashColumns::forget_all() {
 
 void HashColumns::check() const {
   kv_.pool().check_invariants();
-  rows_.check();
+  rows_.check(no_references(options_));
 }
 
 }  // namespace stateport::detail

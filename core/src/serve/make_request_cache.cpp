@@ -69,7 +69,7 @@ void require_group(const RequestCacheOptions& options, const StateGroup& group, 
   require(group.conv_window == 0 || group.conv_window > options.drafts, "conv_window", group.conv_window,
           "must be 0 or longer than drafts: a bias of up to drafts tokens has to leave one");
   const std::int64_t needed = resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0) +
-                              (options.overlap ? 1 : 0);
+                              (options.overlap ? 1 : 0) + (by_tokens(options.index) ? 1 : 0);
   require(group.blocks >= needed, "blocks", group.blocks, "must be enough for one request");
   require(group.blocks <= INT32_MAX - reserved_state_blocks, "blocks", group.blocks, "is more than can be numbered");
 }

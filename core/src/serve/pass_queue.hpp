@@ -41,7 +41,7 @@ struct Pass {
   std::vector<SlotId> scrub_scratch;
   std::vector<std::int32_t> scrub_draft_rows;
   std::vector<GroupPlan> group_plans;
-  std::vector<std::int32_t> columns;  ///< [rows, groups] index align: the running column; of busy rows
+  std::vector<std::int32_t> columns;  ///< [rows, groups] indexes in columns: the running column; of busy rows
   std::int32_t without_room = 0;
   std::int32_t dropped = 0;  ///< checkpoints for which place() found no room
 

@@ -5,6 +5,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace stateport::detail {
 namespace {
@@ -18,7 +19,7 @@ std::int32_t states_max(const RequestCacheOptions& options) {
 
 RadixColumns::RadixColumns(RequestBook& book)
     : RequestIndex(book),
-      rows_(book, EvictionOrder::lru),
+      rows_(book),
       kv_(book, states_max(options_), static_cast<std::int32_t>(rows_.grid()), this),
       published_(book.groups) {}
 
@@ -31,16 +32,32 @@ void RadixColumns::on_freed(std::span<const SlotId> places) {
 }
 
 std::optional<OpenedPrompt> RadixColumns::open(RequestId id, const PromptNames& names) {
-  OpenedPrompt opened = kv_.open(id, names, false);
-  if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
-  rows_.begin(id, opened.reused_tokens, opened.hit.valid() ? kv_.places(opened.hit) : std::span<const SlotId>{});
-  opened.hit = SlotId{};
+  std::optional<OpenedPrompt> opened = kv_.open(id, names, nullptr);
+  if (opened->hit.valid()) book_.ages.reused(opened->hit, book_.now_s);
+  rows_.begin(id, opened->reused_tokens, opened->hit.valid() ? kv_.places(opened->hit) : std::span<const SlotId>{});
+  opened->hit = SlotId{};
   return opened;
 }
 
+/// Evictions can free this number of blocks of the group: those of states that nobody has locked, and whose block no
+/// running request holds.
+bool RadixColumns::can_free(std::size_t group, std::int64_t blocks) const {
+  const SlotPool& states = kv_.tree().slots();
+  for (std::int32_t i = 0; blocks > 0 && i < states.capacity_slots(); ++i) {
+    const SlotId state{i};
+    if (states.is_free(state) || states.owner(state) == SlotPool::caller || states.lock_count(state) > 0) continue;
+    blocks -= rows_.blocks(group).ref_count(BlockId{kv_.places(state)[group].value()}) == 1;
+  }
+  return blocks <= 0;
+}
+
+/// Nothing is evicted if that would not be enough.
 bool RadixColumns::reserve(RequestId id, std::int64_t upto) {
   if (!kv_.reserve(id, upto)) return false;
   rows_.release_passed(id);
+  if (rows_.reserve(id, upto)) return true;
+  for (std::size_t g = 0; g < rows_.groups(); ++g)
+    if (!can_free(g, rows_.missing(id, g, upto))) return false;
   while (!rows_.reserve(id, upto))
     if (!kv_.evict({.states = 1})) return false;
   return true;
@@ -52,21 +69,22 @@ void RadixColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const std::int64_t grid = rows_.grid();
   const std::int64_t computed = record(row.request).computed;
   for (std::int64_t boundary = floor_to(row.start, grid) + grid; boundary <= computed; boundary += grid)
-    publish_states(row.request, boundary);
+    if (holds_states(row.request, boundary)) donate(row.request, boundary);
 }
 
 /// Every group has the state at the boundary. Fills in `published_`.
 bool RadixColumns::holds_states(RequestId request, std::int64_t boundary) {
   for (std::size_t g = 0; g < rows_.groups(); ++g) {
     const BlockId block = rows_.at(request, g, boundary);
-    if (block.value() == null_block || !rows_.blocks(g).publication().publish(block, boundary)) return false;
+    if (block.value() == null_block || rows_.blocks(g).publication().tokens(block) != boundary) return false;
     published_[g] = SlotId{block.value()};
   }
   return true;
 }
 
-void RadixColumns::publish_states(RequestId request, std::int64_t boundary) {
-  if (!holds_states(request, boundary)) return;
+/// Gives the blocks of `published_` to the tree, which holds them from now on unless it has the state already. The tree
+/// has fewer states than a group has blocks, so that there is a number for another one.
+void RadixColumns::donate(RequestId request, std::int64_t boundary) {
   const SlotId state = kv_.take_state();
   require_invariant(state.valid(), "RadixColumns", "blocks outside the tree, and no number for their state");
   if (!kv_.donate(request, state, published_, boundary, {})) return kv_.return_state(state);
@@ -76,12 +94,11 @@ void RadixColumns::publish_states(RequestId request, std::int64_t boundary) {
 bool RadixColumns::reserve_load(RequestId id, std::int64_t tokens, std::int64_t cached_tokens,
                                 std::vector<std::int32_t>& kv_blocks, std::span<SlotId> slots) {
   if (!kv_.reserve_load(id, tokens, cached_tokens, kv_blocks)) return false;
-  while (!rows_.take_loading(id, slots)) {
-    if (kv_.evict({.states = 1})) continue;
-    static_cast<void>(kv_.end_load(id, tokens, false));
-    return false;
-  }
-  return true;
+  bool has_room = true;
+  for (std::size_t g = 0; g < rows_.groups(); ++g) has_room &= can_free(g, 1 - rows_.blocks(g).available());
+  while (has_room && !rows_.take_loading(id, slots)) has_room = kv_.evict({.states = 1});
+  if (!has_room) static_cast<void>(kv_.end_load(id, tokens, false));
+  return has_room;
 }
 
 SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
@@ -89,12 +106,7 @@ SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
     std::ranges::copy(rows_.loading(id), published_.begin());
     for (std::size_t g = 0; g < rows_.groups(); ++g)
       rows_.blocks(g).publication().wrote(BlockId{published_[g].value()}, tokens);
-    const SlotId state = kv_.take_state();
-    require_invariant(state.valid(), "RadixColumns", "blocks outside the tree, and no number for their state");
-    if (kv_.donate(id, state, published_, tokens, {}))
-      for (std::size_t g = 0; g < rows_.groups(); ++g) rows_.blocks(g).retain(BlockId{published_[g].value()});
-    else
-      kv_.return_state(state);
+    donate(id, tokens);
   }
   const SlotId hit = kv_.end_load(id, tokens, done);
   if (done) {
@@ -107,7 +119,7 @@ SlotId RadixColumns::end_load(RequestId id, std::int64_t tokens, bool done) {
 
 void RadixColumns::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   if (how != RequestEnd::aborted && record(id).begun)
-    kv_.report_end(id, hint, kv_.held_tokens(id) > record(id).prompt_tokens);
+    kv_.report_end(id, hint, rows_.grid(), kv_.held_tokens(id) > record(id).prompt_tokens);
   rows_.release(id);
   kv_.release_kv(id, kv_.held_tokens(id));
   kv_.unlock(id);
@@ -127,16 +139,16 @@ CacheUsage RadixColumns::usage() const noexcept {
 
 void RadixColumns::check() const {
   kv_.check();
-  rows_.check();
-  std::vector<std::int32_t> held(rows_.groups());
+  std::vector<std::vector<std::int32_t>> held = no_references(options_);
   for (const NodeInfo& node : kv_.tree().nodes()) {
-    if (!node.slot.valid()) continue;
-    for (std::size_t g = 0; g < rows_.groups(); ++g) {
+    for (std::size_t g = 0; node.slot.valid() && g < rows_.groups(); ++g) {
       const BlockId block{kv_.places(node.slot)[g].value()};
+      ++held[g][block.index()];
       require_invariant(rows_.blocks(g).publication().tokens(block) == node.end_tokens, "RadixColumns",
                         "a block of the tree has another state");
     }
   }
+  rows_.check(std::move(held));
 }
 
 }  // namespace stateport::detail

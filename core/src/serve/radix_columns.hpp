@@ -50,10 +50,11 @@ class RadixColumns final : public RequestIndex, private StatePlaces {
 
  private:
   void on_freed(std::span<const SlotId> places) override;
+  [[nodiscard]] bool can_free(std::size_t group, std::int64_t blocks) const;
   [[nodiscard]] bool holds_states(RequestId request, std::int64_t boundary);
-  void publish_states(RequestId request, std::int64_t boundary);
+  void donate(RequestId request, std::int64_t boundary);
 
-  ColumnRows rows_;  // before the tree, which gives blocks back
+  ColumnRows rows_;
   RadixKv kv_;
   std::vector<SlotId> published_;  ///< [groups] of one boundary
 };

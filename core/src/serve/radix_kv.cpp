@@ -99,7 +99,7 @@ bool RadixKv::has_state(RequestId id, std::int64_t tokens) const {
   return tree_.peek(record(id).tokens.first(tokens), name_space(id)).tokens == tokens;
 }
 
-OpenedPrompt RadixKv::open(RequestId id, const PromptNames& names, bool with_slot) {
+std::optional<OpenedPrompt> RadixKv::open(RequestId id, const PromptNames& names, SlotId* live) {
   Request& request = requests_[id.index()];
   const RequestRecord& prompt = record(id);
   request.name_space = with_media(names);
@@ -107,12 +107,20 @@ OpenedPrompt RadixKv::open(RequestId id, const PromptNames& names, bool with_slo
   const auto usable = prompt.tokens.first(prompt.prompt_tokens - 1);
   request.row.resize(prompt.tokens.size());
   freed_.clear();
-  request.hit = with_slot
+  request.hit = live != nullptr
                     ? tree_.match_with_live_slot(usable, name_space(id), request.row, {}, freed_, prompt.prompt_tokens)
                     : tree_.match(usable, name_space(id), request.row, Lookup::request, prompt.prompt_tokens);
   evicted_kv_tokens_ += std::ssize(freed_.kv);
   take_back(freed_);
   request.lock = tree_.lock(request.hit);
+  if (live != nullptr) {
+    *live = request.hit.live_slot.valid() ? request.hit.live_slot : take_state();
+    if (!live->valid()) {
+      request.lock.release();
+      request.row.clear();
+      return std::nullopt;
+    }
+  }
   request.row.resize(static_cast<std::size_t>(request.hit.tokens));
   request.held_tokens = request.hit.tokens;
   request.hashes.clear();
@@ -133,11 +141,6 @@ void RadixKv::look_further(RequestId id, OpenedPrompt& opened) const {
   if (all.walked_tokens == opened.cached_tokens) return;
   opened.cached_tokens = all.walked_tokens;
   opened.lost = all.tokens > opened.reused_tokens ? LostHit::too_few_tokens : all.lost;
-}
-
-void RadixKv::cancel(RequestId id) {
-  requests_[id.index()].row.clear();
-  unlock(id);
 }
 
 bool RadixKv::reserve(RequestId id, std::int64_t upto) {
@@ -250,11 +253,12 @@ SlotId RadixKv::end_load(RequestId id, std::int64_t tokens, bool done) {
   return request.hit.slot;
 }
 
-/// A policy that learns is told, and the last checkpoint of decoding is as recent as the end.
-void RadixKv::report_end(RequestId id, const ReuseHint& hint, bool decoded) {
+/// A policy that learns hears of every end. For the others the last checkpoint of decoding becomes as recent as the
+/// end.
+void RadixKv::report_end(RequestId id, const ReuseHint& hint, std::int64_t step, bool decoded) {
   const Request& request = requests_[id.index()];
-  const bool left_state = request.held_tokens > request.hit.tokens ||
-                          request.held_tokens == floor_to(record(id).computed, options_.block_size_tokens);
+  const bool left_state =
+      request.held_tokens > request.hit.tokens || request.held_tokens == floor_to(record(id).computed, step);
   if (!left_state || (options_.eviction != EvictionOrder::hix && !decoded)) return;
   freed_.clear();
   tree_.insert({.tokens = record(id).tokens.first(request.held_tokens),

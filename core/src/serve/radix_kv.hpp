@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,13 +42,13 @@ class RadixKv {
   /// The tree holds `states` states, at multiples of `grid_tokens` tokens. `owner` may be null: nobody has to know of
   /// states that the tree gives up.
   RadixKv(RequestBook& book, std::int32_t states, std::int32_t grid_tokens, StatePlaces* owner);
+  RadixKv(const RadixKv&) = delete;
+  RadixKv& operator=(const RadixKv&) = delete;
 
-  /// Looks a prompt up, which the record holds already, and locks its hit. `with_slot`: a hit takes a slot for the
-  /// request (live_slot), evicting another state if it must.
-  [[nodiscard]] OpenedPrompt open(RequestId request, const PromptNames& names, bool with_slot);
-  /// The request did not start.
-  void cancel(RequestId request);
-  [[nodiscard]] SlotId live_slot(RequestId request) const noexcept { return requests_[request.index()].hit.live_slot; }
+  /// Looks a prompt up, which the record holds already, and locks its hit. If `live` is not null, the request gets a
+  /// number of its own, too, and another state is evicted for it if need be. None: there is no such number, and nothing
+  /// is locked.
+  [[nodiscard]] std::optional<OpenedPrompt> open(RequestId request, const PromptNames& names, SlotId* live);
   /// Takes KV for `upto` tokens, whole pages. False: there is too little.
   [[nodiscard]] bool reserve(RequestId request, std::int64_t upto);
 
@@ -78,9 +79,9 @@ class RadixKv {
 
   /// Frees as much as `demand` says if it can; false: nothing was free.
   bool evict(EvictDemand demand);
-  /// The request ends with no further state: the policy hears of the last one, if the request left one. `decoded`: that
-  /// is one of its decoding.
-  void report_end(RequestId request, const ReuseHint& hint, bool decoded);
+  /// The request ends with no further state. The policy hears of the last one if the request left it, or continued from
+  /// it and has passed no later multiple of `step` tokens. `decoded`: the last state is one of its decoding.
+  void report_end(RequestId request, const ReuseHint& hint, std::int64_t step, bool decoded);
   /// The request ends: its KV behind `kept` tokens is free.
   void release_kv(RequestId request, std::int64_t kept);
   /// The contents that the request held can be evicted.

@@ -51,16 +51,12 @@ void RadixSlots::share_kv(RequestId id, std::int64_t tokens) {
 }
 
 std::optional<OpenedPrompt> RadixSlots::open(RequestId id, const PromptNames& names) {
-  const OpenedPrompt opened = kv_.open(id, names, !options_.separate_checkpoints);
-  SlotId live = options_.separate_checkpoints ? SlotId{static_cast<std::int32_t>(id.index())} : kv_.live_slot(id);
-  if (!live.valid()) live = kv_.take_state();
-  if (!live.valid()) {
-    kv_.cancel(id);
-    return std::nullopt;
-  }
+  SlotId live{static_cast<std::int32_t>(id.index())};
+  const std::optional<OpenedPrompt> opened = kv_.open(id, names, options_.separate_checkpoints ? nullptr : &live);
+  if (!opened) return std::nullopt;
   requests_[id.index()] = {.live = live.value()};
-  book_.states.of(id)[0] = {.read_column = opened.reused_tokens > 0 ? 0 : -1};
-  if (opened.hit.valid()) book_.ages.reused(opened.hit, book_.now_s);
+  book_.states.of(id)[0] = {.read_column = opened->reused_tokens > 0 ? 0 : -1};
+  if (opened->hit.valid()) book_.ages.reused(opened->hit, book_.now_s);
   return opened;
 }
 
@@ -238,7 +234,7 @@ void RadixSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
     } else if (ends_page && computed > kept && keep_copy(id, hint)) {
       kept = computed;
     } else {
-      kv_.report_end(id, hint, request.decoded.has_value());
+      kv_.report_end(id, hint, options_.block_size_tokens, request.decoded.has_value());
     }
   }
   if (!live_donated && !options_.separate_checkpoints) kv_.return_state(live);

@@ -9,7 +9,7 @@ struct RequestCacheOptions;
 
 namespace stateport::detail {
 
-/// Of each group of align: the null block, and the last one, which is never handed out.
+/// Of each group of an index in columns: the null block, and the last one, which is never handed out.
 inline constexpr std::int32_t reserved_state_blocks = 2;
 
 /// Throws InvalidArgument for sizes, and for combinations of options, that no RequestCache can have. Does not look at

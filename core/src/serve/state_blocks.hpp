@@ -37,6 +37,9 @@ class StateBlocks final : private BlockListener {
   bool publish(BlockId block, BlockHash key, const PrefixHash& prefix, std::int64_t tokens);
   [[nodiscard]] PublicationCheck& publication() noexcept { return publication_; }
   [[nodiscard]] const PublicationCheck& publication() const noexcept { return publication_; }
+  /// Blocks that take() could give out now.
+  [[nodiscard]] std::int64_t available() const noexcept { return pool_.free_blocks() + pool_.cached_blocks(); }
+  [[nodiscard]] std::int32_t ref_count(BlockId block) const { return pool_.ref_count(block); }
   [[nodiscard]] std::int64_t evictions() const noexcept { return evictions_; }
   /// Blocks that hold a state, of running requests or found by hash.
   [[nodiscard]] std::int64_t used() const noexcept {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A prefix tree over states in the columns of block tables.
+#include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/request_cache.hpp>
 
@@ -147,6 +148,71 @@ TEST_CASE("an order that learns decides over states in columns, and hears of the
     CHECK(serve(numbered(3 - kept), false) == 0);
     CHECK(cache->stats().reuse_ages.total() == 1);
   }
+}
+
+/// The fewest blocks that are accepted are enough for a request alone, however long it gets.
+TEST_CASE("a request in the smallest cache runs to its end") {
+  for (const AlignMode mode : {AlignMode::align, AlignMode::all})
+    for (const bool overlap : {false, true})
+      for (const std::int32_t drafts : {0, 1, 3}) {
+        CAPTURE(static_cast<int>(mode));
+        CAPTURE(overlap);
+        CAPTURE(drafts);
+        RequestCacheOptions options = two_groups(0, mode);
+        options.drafts = drafts;
+        options.overlap = overlap;
+        options.groups[1].block_size_tokens = 16;
+        for (StateGroup& group : options.groups) group.conv_window = 3 + drafts;
+        for (StateGroup& group : options.groups) {
+          const std::int64_t resident =
+              resident_blocks(mode, options.max_request_tokens, group.block_size_tokens, drafts, 0);
+          group.blocks = static_cast<std::int32_t>(resident) + (overlap ? 1 : 0);
+        }
+        for (StateGroup& group : options.groups) {
+          CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("blocks"),
+                               InvalidArgument);
+          ++group.blocks;
+        }
+        const auto cache = make_request_cache(options);
+        const Tokens prompt = counting(20);
+        const auto started = cache->start({.tokens = prompt});
+        std::int64_t known = std::ssize(prompt);
+        for (std::int64_t computed = 0; known + drafts < options.max_request_tokens;) {
+          const auto left = static_cast<std::int32_t>(known - computed);
+          const std::int32_t tokens =
+              computed < 20 ? static_cast<std::int32_t>(cache->chunk(started->request, left).tokens) : 1 + drafts;
+          const PassRow row{.request = started->request, .tokens = tokens, .drafts = computed < 20 ? 0 : drafts};
+          const PassPlan plan = cache->plan({&row, 1});
+          REQUIRE(plan.rows_without_room == 0);
+          // The first draft alone is kept, so that the window moves at every offset.
+          const std::int32_t count = computed + tokens < 20 ? 0 : std::min(1 + row.drafts, 2);
+          const std::array<Token, 2> sampled = {7, 7};
+          static_cast<void>(cache->commit(plan.pass, {&count, 1}, std::span(sampled).first(std::size_t(count))));
+          cache->check_invariants();
+          computed = cache->computed(started->request);
+          known += count;
+        }
+        cache->finish(started->request);
+      }
+}
+
+TEST_CASE("a row that finds no room evicts nothing") {
+  // Of 13 blocks the first request takes 7 and the checkpoint 1; the second needs 7.
+  const RequestCacheOptions options = two_groups(13, AlignMode::all);
+  const auto cache = make_request_cache(options);
+  StateWorld world(options);
+  serve_alone(*cache, world, numbered(1), 1);
+  const auto first = cache->start({.tokens = counting(60, 3000)});
+  const auto second = cache->start({.tokens = counting(60, 4000)});
+  const std::array rows = {PassRow{.request = first->request, .tokens = 56},
+                           PassRow{.request = second->request, .tokens = 56}};
+  const PassPlan plan = cache->plan(rows);
+  CHECK(plan.rows[0].room);
+  CHECK(!plan.rows[1].room);
+  CHECK(cache->usage().evicted_states == 0);
+  cache->abort(second->request);
+  cache->abort(first->request);
+  CHECK(cache->start({.tokens = numbered(1)})->reused_tokens == 8);
 }
 
 TEST_CASE("two requests that load one state read the same blocks of states and of KV") {

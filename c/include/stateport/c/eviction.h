@@ -47,8 +47,8 @@ typedef struct stateport_reuse_hint {
   size_t size;
   stateport_flag last_turn;          ///< not 0: no continuation of the prompt is expected: 1/8
   stateport_flag tool_call_pending;  ///< not 0: it goes on as soon as a tool has answered: 4
-  double factor;              ///< for other knowledge; 0: 1
-  double expected_idle_s;     ///< no use is expected before this time has passed; afterwards the hint says nothing
+  double factor;                     ///< for other knowledge; 0: 1
+  double expected_idle_s;  ///< no use is expected before this time has passed; afterwards the hint says nothing
   /// Names a conversation whose next prompt goes on from this one; 0: unknown. If its next one does not, no prompt is
   /// expected to return to this end: 1/8 from then on.
   uint64_t session;

@@ -12,8 +12,8 @@ extern "C" {
 typedef struct stateport_hash_options {
   size_t size;
   int32_t block_size_tokens;
-  stateport_flag fast;      ///< not 0: xxh3_128, for a single tenant unless seed is a secret; 0: sha256
-  const void* salt;  ///< of the tenant
+  stateport_flag fast;  ///< not 0: xxh3_128, for a single tenant unless seed is a secret; 0: sha256
+  const void* salt;     ///< of the tenant
   size_t salt_bytes;
   const void* adapter;
   size_t adapter_bytes;

@@ -108,7 +108,7 @@ typedef struct stateport_lookup {
   size_t count;
   const stateport_namespace* name_space;  ///< null: none
   int32_t* kv_out;                        ///< null, or [count]: gets the KV indices of the usable tokens
-  stateport_flag again;                          ///< not 0: of a request that was looked up before
+  stateport_flag again;                   ///< not 0: of a request that was looked up before
 } stateport_lookup;
 
 /// How much to free: counts of separate pools, or bytes of one memory that holds KV and states.

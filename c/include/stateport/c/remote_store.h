@@ -67,7 +67,7 @@ typedef struct stateport_valkey_options {
   const char* unix_socket;  ///< a path; host and port are not used then
   const char* user;
   const char* password;  ///< in no text that the library gives
-  stateport_flag tls;           ///< not 0: the server's certificate is verified
+  stateport_flag tls;    ///< not 0: the server's certificate is verified
   int32_t lanes;         ///< connections, each with a thread; 0: 2
   const char* ca_file;   ///< null: the authorities of the system
   const char* certificate_file;

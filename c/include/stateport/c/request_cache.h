@@ -27,7 +27,8 @@ extern "C" {
 /// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
 typedef struct stateport_request_cache stateport_request_cache;
 
-/// How checkpoints are found. A rule for align holds for tree_align, too, unless it names that.
+/// How checkpoints are found. The index tree_align keeps states by the rules for align. It finds prompts, holds KV and
+/// evicts by the rules for tree.
 typedef enum stateport_cache_index {
   STATEPORT_INDEX_SLOTS = 0,  ///< by block hash; a KV block may have a state
   STATEPORT_INDEX_TREE,       ///< by tokens, in a prefix tree
@@ -49,8 +50,9 @@ typedef enum stateport_checkpoint_placement {
 /// Indexes align and tree_align: layers that share a block table of states.
 typedef struct stateport_state_group {
   size_t size;
-  int32_t block_size_tokens;    ///< of states; a multiple of the options' block_size_tokens
-  int32_t blocks;               ///< of running requests and of checkpoints together
+  int32_t block_size_tokens;  ///< of states; a multiple of the options' block_size_tokens
+  /// Of running requests and of checkpoints together. Index tree_align: a running request keeps one checkpoint, too.
+  int32_t blocks;
   int32_t conv_window;          ///< the shortest of the group's conv states; 0: it has none
   uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint of the group's layers
 } stateport_state_group;
@@ -67,7 +69,7 @@ typedef struct stateport_request_cache_options {
   /// stateport_spec_info.fingerprint; of align each group has its own. 0 is refused unless unchecked_layout is set.
   uint64_t layout_fingerprint;
   stateport_flag unchecked_layout;  ///< not 0: restores do not compare memory layouts
-  int32_t checkpoints;       ///< slots, tree: states that can be kept beside those of running requests
+  int32_t checkpoints;              ///< slots, tree: states that can be kept beside those of running requests
   /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
   /// token; -1: only at its end.
   int32_t scan_alignment_tokens;
@@ -87,7 +89,7 @@ typedef struct stateport_request_cache_options {
   double cost_quadratic;
   int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
   int32_t position_tokens;  ///< tree, hix: distance of the positions whose history is kept, in tokens; 0: 64
-  /// Slots, tree: > 0: the bytes that cached KV and checkpoints may take together whenever a request ends, by
+  /// Slots and tree alone: > 0: the bytes that cached KV and checkpoints may take together whenever a request ends, by
   /// state_bytes and kv_bytes_per_token of `eviction`, which must name both. Memory of running requests counts and
   /// stays. A tree may exceed it by the KV of the request that just ended and its last state, unless hix decides.
   int64_t budget_bytes;

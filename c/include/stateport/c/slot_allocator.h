@@ -57,9 +57,9 @@ typedef struct stateport_slot_allocator_info {
   int32_t free_blocks;
   int32_t cached_blocks;  ///< registered and without references: can be evicted
   int32_t free_slots;
-  int32_t registered_states;  ///< found by hash
-  int64_t evictions;          ///< states evicted, for other blocks or by stateport_slot_allocator_evict
-  stateport_flag external_blocks;    ///< of the engine's own pool: registered, with references or without
+  int32_t registered_states;       ///< found by hash
+  int64_t evictions;               ///< states evicted, for other blocks or by stateport_slot_allocator_evict
+  stateport_flag external_blocks;  ///< of the engine's own pool: registered, with references or without
 } stateport_slot_allocator_info;
 
 typedef struct stateport_found_state {

@@ -29,7 +29,7 @@ const char* stateport_last_error(void);
 const char* stateport_version(void);
 
 typedef int32_t stateport_flag;  ///< 0: no; any other number: yes
-#define STATEPORT_NONE (-1)  ///< no slot, no block
+#define STATEPORT_NONE (-1)      ///< no slot, no block
 
 #ifdef __cplusplus
 }

@@ -96,8 +96,8 @@ typedef struct stateport_tier_options {
   int64_t state_image_bytes;
   int64_t kv_image_bytes;
   int64_t queue_bytes;  ///< of stores and copies under way; one that does not fit is dropped and counted. 0: no limit
-  stateport_flag
-      write_through;  ///< not 0: checkpoints go to the slowest tier as they are made, not when the device drops them
+  /// Not 0: checkpoints go to the slowest tier as they are made, not when the device drops them.
+  stateport_flag write_through;
   /// See stateport_tier_speeds. A hit below the device is taken if loading it takes less time than computing it; every
   /// such hit is taken unless all that it needs is known.
   double host_bytes_per_s;

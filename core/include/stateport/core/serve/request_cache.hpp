@@ -18,7 +18,8 @@
 
 namespace stateport {
 
-/// How checkpoints are found. A rule for `align` holds for `tree_align`, too, unless it names that.
+/// How checkpoints are found. The index `tree_align` keeps states by the rules for `align`. It finds prompts, holds KV
+/// and evicts by the rules for `tree`.
 enum class CacheIndex : std::uint8_t {
   slots,  ///< by block hash; a KV block may have a state (SlotAllocator)
   tree,   ///< by tokens, in a prefix tree (PrefixTree)
@@ -53,8 +54,9 @@ enum class CheckpointPlacement : std::uint8_t {
 /// Indexes in columns: layers that share a block table of states.
 struct StateGroup {
   std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
-  std::int32_t blocks = 0;             ///< of running requests and of checkpoints together
-  std::int32_t conv_window = 0;        ///< W, the shortest of the group's conv states; 0: it has none
+  /// Of running requests and of checkpoints together. Index tree_align: a running request keeps one checkpoint, too.
+  std::int32_t blocks = 0;
+  std::int32_t conv_window = 0;  ///< W, the shortest of the group's conv states; 0: it has none
   std::uint64_t layout_fingerprint = 0;
 };
 
@@ -92,10 +94,10 @@ struct RequestCacheOptions {
   EvictionOrder eviction = EvictionOrder::lru;
   EvictionOptions eviction_options;
   MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
-  /// Slots, tree: > 0: the bytes that cached KV and checkpoints may take together, by `memory`, whenever a request
-  /// ends. Memory of running requests counts and stays; kv_tokens and checkpoints are limits besides. A tree spares the
-  /// KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by these until
-  /// the next end.
+  /// Slots and tree alone: > 0: the bytes that cached KV and checkpoints may take together, by `memory`, whenever a
+  /// request ends. Memory of running requests counts and stays; kv_tokens and checkpoints are limits besides. A tree
+  /// spares the KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by
+  /// these until the next end.
   std::int64_t budget_bytes = 0;
   std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
   BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
