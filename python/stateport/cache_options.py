@@ -47,8 +47,8 @@ class CacheOptions:
     scan_alignment_tokens: slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0:
     every token; -1: only at its end. decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only
     at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
-    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots and tree alone: of cached KV and
-    checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
+    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots and tree alone: of cached KV
+    and checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If
     nobody takes them the oldest are lost, and their numbers have a gap.
     cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of

@@ -195,7 +195,8 @@ class SlotAllocator(_library.Object):
         state that it continued from. now_s: the caller's clock, which never goes back."""
         keys = int64s("hashes", hashes)
         prompt = _c.ServedPrompt(now_s=now_s, hashes=address(keys), count=len(keys), usable_blocks=usable_blocks,
-                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks, hint=struct_of("hint", hint, ReuseHint))
+                                 matched_blocks=matched_blocks, hit_blocks=hit_blocks,
+                                 hint=struct_of("hint", hint, ReuseHint))
         calls.slot_allocator_note_served(self.handle, ctypes.byref(prompt))
 
     def find_state(self, hashes: Any) -> FoundState | None:

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace stateport {
@@ -116,19 +117,21 @@ TEST_CASE("a request in mode all holds no block that it has passed once the tree
 }
 
 TEST_CASE("an order that learns decides over states in columns, and hears of the ends of requests") {
-  // Of two prompts the one that will not be continued is evicted first, although it was used last.
-  for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::hix}) {
+  // Of two prompts the one that will not be continued is evicted first, although it was used last. A request that
+  // continued from a state and ended a page later says that it waits for a tool, and the state stays.
+  for (const auto& [order, continues] : {std::pair(EvictionOrder::lru, false), std::pair(EvictionOrder::hix, false),
+                                         std::pair(EvictionOrder::hix, true)}) {
     CAPTURE(name(order));
+    CAPTURE(continues);
     RequestCacheOptions options = two_groups(13);
     options.eviction = order;
     options.eviction_options.samples = -1;
     options.position_tokens = 8;
     options.memory = {.state_bytes = 100, .kv_bytes_per_token = 1};
     const auto cache = make_request_cache(options);
-    StateWorld world(options);
     double now_s = 0;
-    const auto serve = [&](const Tokens& prompt, bool last_turn) {
-      const auto started = cache->start({.tokens = prompt, .hint = {.last_turn = last_turn}, .now_s = now_s += 1});
+    const auto serve = [&](const Tokens& prompt, const ReuseHint& hint = {}) {
+      const auto started = cache->start({.tokens = prompt, .now_s = now_s += 1});
       REQUIRE(started);
       for (std::int64_t left = std::ssize(prompt) - started->reused_tokens; left > 0;) {
         const PassRow pass{.request = started->request,
@@ -138,15 +141,19 @@ TEST_CASE("an order that learns decides over states in columns, and hears of the
         const Token sampled = 7;
         static_cast<void>(cache->commit(cache->plan({&pass, 1}).pass, {&count, 1}, {&sampled, left == 0 ? 1u : 0u}));
       }
-      cache->end(started->request, RequestEnd::finished, {.last_turn = last_turn});
+      cache->end(started->request, RequestEnd::finished, hint);
       return started->reused_tokens;
     };
-    for (Token number = 1; cache->usage().evicted_states == 0; ++number) serve(numbered(number), number == 2);
-    const Token kept = order == EvictionOrder::lru ? 2 : 1;
-    CHECK(serve(numbered(kept), false) == 8);
-    CHECK(cache->stats().reuse_ages.total() == 1);
-    CHECK(serve(numbered(3 - kept), false) == 0);
-    CHECK(cache->stats().reuse_ages.total() == 1);
+    for (Token number = 1; cache->usage().evicted_states == 0; ++number) {
+      serve(numbered(number), {.last_turn = number == 2 && !continues});
+      if (number == 2 && continues) serve(counting(13, 100 * number), {.tool_call_pending = true});
+    }
+    const Token kept = order == EvictionOrder::lru || continues ? 2 : 1;
+    const std::int64_t hits = continues ? 1 : 0;
+    CHECK(serve(numbered(kept)) == 8);
+    CHECK(cache->stats().reuse_ages.total() == hits + 1);
+    CHECK(serve(numbered(3 - kept)) == 0);
+    CHECK(cache->stats().reuse_ages.total() == hits + 1);
   }
 }
 
