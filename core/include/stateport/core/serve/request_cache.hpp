@@ -18,14 +18,13 @@
 
 namespace stateport {
 
-/// How checkpoints are found. The index `tree_align` keeps states by the rules for `align`. It finds prompts, holds KV
-/// and evicts by the rules for `tree`.
+/// How checkpoints are found.
 enum class CacheIndex : std::uint8_t {
   slots,  ///< by block hash; a KV block may have a state (SlotAllocator)
   tree,   ///< by tokens, in a prefix tree (PrefixTree)
   align,  ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
-  /// By tokens, in a prefix tree; the states lie as with `align`. All groups have a checkpoint at a boundary, or none,
-  /// and the tree evicts it as a whole.
+  /// By tokens; the states lie as with `align`. The rules for `align` hold for states, those for `tree` for prompts, KV
+  /// and eviction. All groups have a checkpoint at a boundary, or none.
   tree_align
 };
 
@@ -54,9 +53,8 @@ enum class CheckpointPlacement : std::uint8_t {
 /// Indexes in columns: layers that share a block table of states.
 struct StateGroup {
   std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
-  /// Of running requests and of checkpoints together. Index tree_align: a running request keeps one checkpoint, too.
-  std::int32_t blocks = 0;
-  std::int32_t conv_window = 0;  ///< W, the shortest of the group's conv states; 0: it has none
+  std::int32_t blocks = 0;             ///< of checkpoints and of running requests, which (tree_align) keep one of them
+  std::int32_t conv_window = 0;        ///< W, the shortest of the group's conv states; 0: it has none
   std::uint64_t layout_fingerprint = 0;
 };
 
