@@ -99,6 +99,10 @@ class Declarations:
     def add_struct(self, name, body):
         python = camel(name)
         members = [self.member(" ".join(text.split())) for text in body.split(";") if text.strip()]
+        names = [member for member, _ in members]
+        # A text with a number of bytes may hold zero bytes.
+        members = [(member, "c_void_p" if kind == "c_char_p" and f"{member}_bytes" in names else kind)
+                   for member, kind in members]
         sized = members[0] == ("size", "c_size_t")
         self.add(python, "struct" if sized else "plain_struct",
                  [f'"{python}"', *(f"{member}_={kind}" if keyword.iskeyword(member) else f"{member}={kind}"

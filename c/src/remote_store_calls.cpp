@@ -130,8 +130,8 @@ std::shared_ptr<RemoteStoreObject> make_store(const Arguments&... arguments) {
   return std::make_shared<RemoteStoreObject>([&](Object&) { return std::make_unique<Store>(arguments...); });
 }
 
-std::string_view read_key(const void* key, std::size_t bytes) {
-  const auto text = array(static_cast<const char*>(key), bytes, "key");
+std::string_view read_key(const char* key, std::size_t bytes) {
+  const auto text = array(key, bytes, "key");
   return {text.data(), text.size()};
 }
 

@@ -27,7 +27,7 @@ typedef struct stateport_remote_piece {
 /// A value to put, the bytes of its pieces one behind the other; or where one that is got goes. 40 bytes for ever.
 typedef struct stateport_remote_object {
   uint64_t ticket;  ///< any number, by which the answer names the request
-  const void* key;  ///< key_bytes characters; nothing needs to end them
+  const char* key;  ///< key_bytes characters; nothing needs to end them
   size_t key_bytes;
   const stateport_remote_piece* pieces;
   size_t piece_count;
@@ -36,7 +36,7 @@ typedef struct stateport_remote_object {
 /// 24 bytes for ever.
 typedef struct stateport_remote_key {
   uint64_t ticket;
-  const void* key;
+  const char* key;
   size_t key_bytes;
 } stateport_remote_key;
 
