@@ -7,9 +7,9 @@
 
 The headers keep to a few forms: enums that count from 0, structs of plain members, pointers and callbacks, opaque
 structs, and functions that answer a status or a text. Anything else is refused. A struct is named as in C, without
-stateport_ and in CamelCase. A member whose name is a keyword of Python ends in _. An enumerator is a number, named as in
-C without STATEPORT_. For each enum there is a tuple of the names of its values, too, in lower case and without the words
-that all of them begin with."""
+stateport_ and in CamelCase. A member whose name is a keyword of Python ends in _. An enumerator is a number, named as
+in C without STATEPORT_. For each enum there is a tuple of the names of its values, too, in lower case and without the
+words that all of them begin with."""
 import argparse
 import keyword
 import os

@@ -6,8 +6,8 @@
 
 import ctypes
 import operator
-from ctypes import (CFUNCTYPE, POINTER, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64,
-                    c_void_p, sizeof)
+from ctypes import (CFUNCTYPE, POINTER, byref, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint8,
+                    c_uint64, c_void_p, sizeof)
 
 INT32S, INT64S = POINTER(c_int32), POINTER(c_int64)
 InvalidValue = ValueError  # raised for a number that does not fit into its member
