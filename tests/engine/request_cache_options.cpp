@@ -13,7 +13,8 @@ std::int32_t blocks_of(const RequestCacheOptions& cache, const CacheOptions& opt
       resident_blocks(cache.align_mode, cache.max_request_tokens, options.block_size, options.drafts, 0));
   // A request that runs keeps one checkpoint in a tree.
   const std::int32_t ahead = (cache.overlap ? 1 : 0) + (by_tokens(cache.index) ? 1 : 0);
-  if (cache.align_mode == AlignMode::all) return resident + ahead + 3 * options.checkpoints;
+  if (cache.align_mode == AlignMode::all)  // in a tree a request gives back the blocks that it has passed
+    return resident + (by_tokens(cache.index) ? ahead + options.checkpoints : 3 * options.checkpoints);
   return options.max_running * (resident + ahead) + options.checkpoints;
 }
 
