@@ -50,15 +50,16 @@ def plain_struct(name, **members):
 
 def _struct(name, members):
     sized = next(iter(members)) == "size"
+    names = list(members)[sized:]
     store = ctypes.Structure.__setattr__
     fields = [(member, c_int32 if kind is FLAG else kind) for member, kind in members.items()]
 
     def init(self, *in_order, **values):
         if sized:
             store(self, "size", sizeof(self))
-        if len(in_order) > len(members) - sized:
-            raise TypeError(f"{name} has {len(members) - sized} members, not {len(in_order)}")
-        for member, value in zip(list(members)[sized:], in_order):
+        if len(in_order) > len(names):
+            raise TypeError(f"{name} has {len(names)} members, not {len(in_order)}")
+        for member, value in zip(names, in_order):
             assign(self, member, value)
         for member, value in values.items():
             assign(self, member, value)
@@ -97,14 +98,15 @@ class Library:
         self.has_device = hasattr(self._library, "stateport_backend")  # else it is libstateport-c-core.so
         for name in ("last_error", "version", *(("backend",) if self.has_device else ())):
             getattr(self._library, f"stateport_{name}").restype = c_char_p
+        for name, letters in FUNCTIONS.items():
+            if hasattr(self._library, f"stateport_{name}"):
+                getattr(self._library, f"stateport_{name}").argtypes = [ARGUMENTS[letter] for letter in letters]
 
     def text(self, name):
         return getattr(self._library, f"stateport_{name}")().decode()
 
     def status(self, name, *arguments):
-        raw = getattr(self._library, f"stateport_{name}")
-        raw.argtypes = [ARGUMENTS[letter] for letter in FUNCTIONS[name]]
-        return raw(*arguments)
+        return getattr(self._library, f"stateport_{name}")(*arguments)
 
     def __getattr__(self, name):
         def call(*arguments):
