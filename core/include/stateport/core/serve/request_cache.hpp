@@ -53,7 +53,7 @@ enum class CheckpointPlacement : std::uint8_t {
 /// Indexes in columns: layers that share a block table of states.
 struct StateGroup {
   std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
-  std::int32_t blocks = 0;             ///< of checkpoints and of running requests, which (tree_align) keep one of them
+  std::int32_t blocks = 0;             ///< of checkpoints and running requests (tree_align: each keeps a checkpoint)
   std::int32_t conv_window = 0;        ///< W, the shortest of the group's conv states; 0: it has none
   std::uint64_t layout_fingerprint = 0;
 };
