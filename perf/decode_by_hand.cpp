@@ -315,7 +315,7 @@ class AlignByHand final : public DecodeWorkload {
                   .max_requests = DecodeShape::requests,
                   .groups = {{.block_size_tokens = block_size,
                               .blocks = state_slots(shape.options()),
-                              .conv_window = shape.options().groups[0].conv_window}}}),
+                              .conv_window = 3 + shape.drafts}}}),
         stride_(static_cast<std::size_t>(shape.options().max_request_tokens / block_size + 2 + shape.drafts)),
         table_(requests * stride_),
         request_(requests),
@@ -421,10 +421,10 @@ class AlignByHand final : public DecodeWorkload {
 }  // namespace
 
 std::unique_ptr<DecodeWorkload> decode_by_hand(const DecodeShape& shape) {
-  switch (shape.index) {
-    case CacheIndex::slots:
+  switch (shape.cache) {
+    case DecodeCache::hash_slots:
       return std::make_unique<SlotsByHand>(shape);
-    case CacheIndex::tree:
+    case DecodeCache::tree_slots:
       return std::make_unique<TreeByHand>(shape);
     default:
       return std::make_unique<AlignByHand>(shape);

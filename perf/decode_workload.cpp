@@ -8,21 +8,21 @@ namespace stateport::perf {
 
 RequestCacheOptions DecodeShape::options() const {
   const std::int32_t longest = prompt_tokens + steps * (1 + drafts) + 8;
-  RequestCacheOptions options{.index = index,
+  RequestCacheOptions options{.index = cache == DecodeCache::tree_slots ? CacheIndex::tree : CacheIndex::hash,
                               .max_requests = requests,
                               .max_request_tokens = longest,
                               .drafts = drafts,
                               .block_size_tokens = block_size,
                               .kv_tokens = std::int64_t{requests} * (longest + 2 * block_size),
-                              .layout_fingerprint = 1,
-                              .checkpoints = 2 * requests,
-                              .decode_checkpoint_tokens = block_size,
                               .hash = hash};
-  if (in_columns(index))
-    options.groups = {{.block_size_tokens = block_size,
-                       .blocks = requests * (4 + drafts),
-                       .conv_window = 3 + drafts,
-                       .layout_fingerprint = 1}};
+  if (cache == DecodeCache::hash_columns)
+    options.layout = ColumnLayout{.groups = {{.block_size_tokens = block_size,
+                                              .blocks = requests * (4 + drafts),
+                                              .conv_window = 3 + drafts,
+                                              .layout_fingerprint = 1}}};
+  else
+    options.layout =
+        SlotLayout{.layout_fingerprint = 1, .checkpoints = 2 * requests, .decode_checkpoint_tokens = block_size};
   return options;
 }
 

@@ -10,6 +10,9 @@
 
 namespace stateport::perf {
 
+/// The caches that are compared with the same done by hand.
+enum class DecodeCache : std::uint8_t { hash_slots, tree_slots, hash_columns };
+
 /// R1's workload: requests that all decode, one batch a step. With drafts a row keeps between one and all of its
 /// tokens. Each lives for so many steps; then others take their place.
 struct DecodeShape {
@@ -18,7 +21,7 @@ struct DecodeShape {
   static constexpr std::int32_t prompt_tokens = 1000;
   static constexpr std::int32_t steps = 400;
 
-  CacheIndex index = CacheIndex::slots;
+  DecodeCache cache = DecodeCache::hash_slots;
   std::int32_t drafts = 0;
   BlockHashKind hash = BlockHashKind::sha256;
 

@@ -230,9 +230,9 @@ void use_states() {
 
 /// R1: 256 decode steps of 256 requests, in which each fills one block, or with drafts a few. The instructions of
 /// sha256 are those of a library that is not ours.
-void decode_steps(CacheIndex index, std::int32_t drafts) {
+void decode_steps(DecodeCache cache, std::int32_t drafts) {
   const std::unique_ptr<DecodeWorkload> workload =
-      decode_with_request_cache({.index = index, .drafts = drafts, .hash = BlockHashKind::xxh3_128});
+      decode_with_request_cache({.cache = cache, .drafts = drafts, .hash = BlockHashKind::xxh3_128});
   workload->start();
   for (std::int32_t step = 0; step < DecodeShape::steps; ++step) workload->step();
   workload->start();
@@ -248,12 +248,12 @@ const std::map<std::string, std::function<void()>> workloads{
     {"B3.touch", [] { lru(false); }},
     {"B3.evict_insert", [] { lru(true); }},
     {"B4.plan_step", &plan_step},
-    {"R1.slots", [] { decode_steps(CacheIndex::slots, 0); }},
-    {"R1.slots_3_drafts", [] { decode_steps(CacheIndex::slots, 3); }},
-    {"R1.tree", [] { decode_steps(CacheIndex::tree, 0); }},
-    {"R1.tree_3_drafts", [] { decode_steps(CacheIndex::tree, 3); }},
-    {"R1.align", [] { decode_steps(CacheIndex::align, 0); }},
-    {"R1.align_3_drafts", [] { decode_steps(CacheIndex::align, 3); }},
+    {"R1.slots", [] { decode_steps(DecodeCache::hash_slots, 0); }},
+    {"R1.slots_3_drafts", [] { decode_steps(DecodeCache::hash_slots, 3); }},
+    {"R1.tree", [] { decode_steps(DecodeCache::tree_slots, 0); }},
+    {"R1.tree_3_drafts", [] { decode_steps(DecodeCache::tree_slots, 3); }},
+    {"R1.align", [] { decode_steps(DecodeCache::hash_columns, 0); }},
+    {"R1.align_3_drafts", [] { decode_steps(DecodeCache::hash_columns, 3); }},
     {"blocks.evict", [] { evict_blocks(0); }},
     {"states.evict", [] { evict_blocks(5'000); }},
     {"states.use", &use_states},

@@ -65,8 +65,8 @@ def match_questions():
 
 def decoding_cache():
     """256 requests past their prompts."""
-    cache = sp.RequestCache("slots", max_requests=REQUESTS, max_request_tokens=1 << 20, kv_tokens=1 << 23,
-                            checkpoints=64, layout_fingerprint=1)
+    cache = sp.RequestCache("hash", sp.SlotLayout(layout_fingerprint=1, checkpoints=64), max_requests=REQUESTS,
+                            max_request_tokens=1 << 20, kv_tokens=1 << 23)
     draw = np.random.default_rng(2)
     requests = []
     for _ in range(REQUESTS):

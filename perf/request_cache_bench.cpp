@@ -30,9 +30,9 @@ void live(DecodeWorkload& workload) {
   for (std::int32_t i = 0; i < DecodeShape::steps; ++i) workload.step();
 }
 
-/// Arguments: index (0 slots, 1 tree, 2 align), drafts.
+/// Arguments: a DecodeCache, drafts.
 void decode_step(benchmark::State& state) {
-  const DecodeShape shape{.index = static_cast<CacheIndex>(state.range(0)),
+  const DecodeShape shape{.cache = static_cast<DecodeCache>(state.range(0)),
                           .drafts = static_cast<std::int32_t>(state.range(1))};
   const std::unique_ptr<DecodeWorkload> ours = decode_with_request_cache(shape);
   const std::unique_ptr<DecodeWorkload> by_hand = decode_by_hand(shape);
@@ -55,7 +55,7 @@ void decode_step(benchmark::State& state) {
   });
   state.counters["allocations"] = static_cast<double>(allocations);
 }
-BENCHMARK(decode_step)->ArgNames({"index", "drafts"})->ArgsProduct({{0, 1, 2}, {0, 3}})->Iterations(1)->UseManualTime();
+BENCHMARK(decode_step)->ArgNames({"cache", "drafts"})->ArgsProduct({{0, 1, 2}, {0, 3}})->Iterations(1)->UseManualTime();
 
 }  // namespace
 }  // namespace stateport::perf

@@ -192,6 +192,50 @@ EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, stat
                          positions=c_uint64)
 ReuseHint = struct("ReuseHint", last_turn=FLAG, tool_call_pending=FLAG, factor=c_double, expected_idle_s=c_double,
                    session=c_uint64, continues=c_double)
+(MEDIUM_DEVICE, MEDIUM_HOST, MEDIUM_FILE, MEDIUM_REMOTE, MEDIUM_ELSEWHERE) = range(5)
+MEDIUM = ("device", "host", "file", "remote", "elsewhere")
+(KV_BLOCK, STATE) = range(2)
+CONTENT = ("kv_block", "state")
+ImageKey = plain_struct("ImageKey", prefix=c_uint64 * 2, tokens=c_int64, content=c_int32, group=c_int32)
+(TRANSFER_STORE, TRANSFER_LOAD, TRANSFER_COPY, TRANSFER_DROP, TRANSFER_FIND) = range(5)
+TRANSFER_KIND = ("store", "load", "copy", "drop", "find")
+Transfer = plain_struct("Transfer", id=c_uint64, kind=c_int32, from_=c_int32, to=c_int32, place=c_int32,
+                        request=c_int64, image=ImageKey)
+TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_t)
+(TRANSFER_DONE, TRANSFER_NO_ROOM, TRANSFER_GONE, TRANSFER_DAMAGED, TRANSFER_FOREIGN_LAYOUT, TRANSFER_WRONG_POSITION,
+ TRANSFER_FAILED) = range(7)
+TRANSFER_STATUS = ("done", "no_room", "gone", "damaged", "foreign_layout", "wrong_position", "failed")
+TransferResult = plain_struct("TransferResult", id=c_uint64, status=c_int32, reserved=c_int32)
+TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double,
+                    remote_bytes_per_s=c_double, remote_latency_s=c_double)
+TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
+                     kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=FLAG, host_bytes_per_s=c_double,
+                     file_bytes_per_s=c_double, tokens_per_s=c_double,
+                     leading_blocks=CFUNCTYPE(c_int64, POINTER(c_uint64), c_size_t, c_void_p),
+                     leading_blocks_context=c_void_p, remote_bytes=c_int64, max_finds=c_int32,
+                     remote_bytes_per_s=c_double, remote_latency_s=c_double)
+TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
+                   bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
+                   dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64, saved_s=c_double,
+                   asked_images=c_int64, found_images=c_int64)
+(INDEX_HASH, INDEX_TREE) = range(2)
+CACHE_INDEX = ("hash", "tree")
+(HASH_SHA256, HASH_XXH3_128) = range(2)
+BLOCK_HASH = ("sha256", "xxh3_128")
+(PLACE_PASSES, PLACE_LAST, PLACE_BRANCH, PLACE_RUNGS, PLACE_EVERY) = range(5)
+CHECKPOINT_PLACEMENT = ("passes", "last", "branch", "rungs", "every")
+SlotLayout = struct("SlotLayout", layout_fingerprint=c_uint64, checkpoints=c_int32, separate_checkpoints=FLAG,
+                    scan_alignment_tokens=c_int32, placement=c_int32, spare_checkpoint_tokens=c_int64,
+                    decode_checkpoint_tokens=c_int64, budget_bytes=c_int64)
+StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
+                    layout_fingerprint=c_uint64)
+ColumnLayout = struct("ColumnLayout", mode=c_int32, groups=POINTER(StateGroup), group_count=c_size_t)
+RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, slots=POINTER(SlotLayout),
+                             columns=POINTER(ColumnLayout), max_requests=c_int32, max_request_tokens=c_int64,
+                             drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64, unchecked_layout=FLAG,
+                             eviction=POINTER(EvictionOptions), position_tokens=c_int32, hash=c_int32,
+                             hash_seed=c_uint64, overlap=FLAG, events=FLAG, scrub=FLAG, tiers=POINTER(TierOptions),
+                             cost_linear=c_double, cost_quadratic=c_double)
 HashOptions = struct("HashOptions", block_size_tokens=c_int32, fast=FLAG, salt=c_void_p, salt_bytes=c_size_t,
                      adapter=c_void_p, adapter_bytes=c_size_t, seed=c_uint64)
 MediaKey = struct("MediaKey", id=c_void_p, id_bytes=c_size_t, first_token=c_int64)
@@ -225,32 +269,6 @@ EvictResult = struct("EvictResult", tokens=c_int64, states=c_int64)
 VICTIM_KIND = ("tokens", "states", "bytes")
 TreeSizes = struct("TreeSizes", evictable_tokens=c_int64, protected_tokens=c_int64, evictable_states=c_int64,
                    protected_states=c_int64, free_slots=c_int32)
-(MEDIUM_DEVICE, MEDIUM_HOST, MEDIUM_FILE, MEDIUM_REMOTE, MEDIUM_ELSEWHERE) = range(5)
-MEDIUM = ("device", "host", "file", "remote", "elsewhere")
-(KV_BLOCK, STATE) = range(2)
-CONTENT = ("kv_block", "state")
-ImageKey = plain_struct("ImageKey", prefix=c_uint64 * 2, tokens=c_int64, content=c_int32, group=c_int32)
-(TRANSFER_STORE, TRANSFER_LOAD, TRANSFER_COPY, TRANSFER_DROP, TRANSFER_FIND) = range(5)
-TRANSFER_KIND = ("store", "load", "copy", "drop", "find")
-Transfer = plain_struct("Transfer", id=c_uint64, kind=c_int32, from_=c_int32, to=c_int32, place=c_int32,
-                        request=c_int64, image=ImageKey)
-TransferPlan = struct("TransferPlan", transfers=POINTER(Transfer), count=c_size_t)
-(TRANSFER_DONE, TRANSFER_NO_ROOM, TRANSFER_GONE, TRANSFER_DAMAGED, TRANSFER_FOREIGN_LAYOUT, TRANSFER_WRONG_POSITION,
- TRANSFER_FAILED) = range(7)
-TRANSFER_STATUS = ("done", "no_room", "gone", "damaged", "foreign_layout", "wrong_position", "failed")
-TransferResult = plain_struct("TransferResult", id=c_uint64, status=c_int32, reserved=c_int32)
-TierSpeeds = struct("TierSpeeds", host_bytes_per_s=c_double, file_bytes_per_s=c_double, tokens_per_s=c_double,
-                    remote_bytes_per_s=c_double, remote_latency_s=c_double)
-TierOptions = struct("TierOptions", host_bytes=c_int64, file_bytes=c_int64, state_image_bytes=c_int64,
-                     kv_image_bytes=c_int64, queue_bytes=c_int64, write_through=FLAG, host_bytes_per_s=c_double,
-                     file_bytes_per_s=c_double, tokens_per_s=c_double,
-                     leading_blocks=CFUNCTYPE(c_int64, POINTER(c_uint64), c_size_t, c_void_p),
-                     leading_blocks_context=c_void_p, remote_bytes=c_int64, max_finds=c_int32,
-                     remote_bytes_per_s=c_double, remote_latency_s=c_double)
-TierUsage = struct("TierUsage", states=c_int64, kv_blocks=c_int64, bytes=c_int64, bytes_written=c_int64,
-                   bytes_read=c_int64, loads=c_int64, hit_tokens=c_int64, evicted_states=c_int64,
-                   dropped_states=c_int64, refused_images=c_int64, lost_images=c_int64, saved_s=c_double,
-                   asked_images=c_int64, found_images=c_int64)
 (SEARCH_EVERYWHERE, SEARCH_KNOWN, SEARCH_DEVICE) = range(3)
 PROMPT_SEARCH = ("everywhere", "known", "device")
 Prompt = struct("Prompt", tokens=INT32S, count=c_size_t, name_space=POINTER(Namespace), media=POINTER(MediaKey),
@@ -283,21 +301,6 @@ REQUEST_END = ("finished", "preempted", "aborted")
 EVENT_KIND = ("stored", "removed", "cleared")
 CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int32, medium=c_int32, group=c_int32,
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
-(INDEX_SLOTS, INDEX_TREE, INDEX_ALIGN, INDEX_TREE_ALIGN) = range(4)
-CACHE_INDEX = ("slots", "tree", "align", "tree_align")
-(PLACE_PASSES, PLACE_LAST, PLACE_BRANCH, PLACE_RUNGS, PLACE_EVERY) = range(5)
-CHECKPOINT_PLACEMENT = ("passes", "last", "branch", "rungs", "every")
-StateGroup = struct("StateGroup", block_size_tokens=c_int32, blocks=c_int32, conv_window=c_int32,
-                    layout_fingerprint=c_uint64)
-RequestCacheOptions = struct("RequestCacheOptions", index=c_int32, align_mode=c_int32, max_requests=c_int32,
-                             max_request_tokens=c_int64, drafts=c_int32, block_size_tokens=c_int32, kv_tokens=c_int64,
-                             layout_fingerprint=c_uint64, unchecked_layout=FLAG, checkpoints=c_int32,
-                             scan_alignment_tokens=c_int32, decode_checkpoint_tokens=c_int64,
-                             groups=POINTER(StateGroup), group_count=c_size_t, eviction=POINTER(EvictionOptions),
-                             fast_hash=FLAG, overlap=FLAG, events=FLAG, cost_linear=c_double, cost_quadratic=c_double,
-                             placement=c_int32, position_tokens=c_int32, budget_bytes=c_int64,
-                             spare_checkpoint_tokens=c_int64, tiers=POINTER(TierOptions), separate_checkpoints=FLAG,
-                             hash_seed=c_uint64, scrub=FLAG)
 RequestCacheInfo = struct("RequestCacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32,
                           running_requests=c_int32, transfers_under_way=c_size_t)
 (BLOCK_LRU, BLOCK_REF_ZERO) = range(2)

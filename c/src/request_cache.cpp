@@ -11,14 +11,15 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 namespace stateport::c {
 namespace {
 
-static_assert(STATEPORT_INDEX_SLOTS == static_cast<int>(CacheIndex::slots) &&
-              STATEPORT_INDEX_TREE == static_cast<int>(CacheIndex::tree) &&
-              STATEPORT_INDEX_ALIGN == static_cast<int>(CacheIndex::align) &&
-              STATEPORT_INDEX_TREE_ALIGN == static_cast<int>(CacheIndex::tree_align));
+static_assert(STATEPORT_INDEX_HASH == static_cast<int>(CacheIndex::hash) &&
+              STATEPORT_INDEX_TREE == static_cast<int>(CacheIndex::tree));
+static_assert(STATEPORT_HASH_SHA256 == static_cast<int>(BlockHashKind::sha256) &&
+              STATEPORT_HASH_XXH3_128 == static_cast<int>(BlockHashKind::xxh3_128));
 static_assert(STATEPORT_EVENT_STORED == static_cast<int>(CacheEvent::Kind::stored) &&
               STATEPORT_EVENT_REMOVED == static_cast<int>(CacheEvent::Kind::removed) &&
               STATEPORT_EVENT_CLEARED == static_cast<int>(CacheEvent::Kind::cleared));
@@ -34,43 +35,64 @@ std::int32_t slot_at(std::span<const std::int32_t> slots, std::int64_t column) n
 
 }  // namespace
 
-RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
-  const auto given = read_struct<stateport_request_cache_options>(options, "options");
-  RequestCacheOptions wanted{.index = enumerator(given.index, CacheIndex::tree_align, "index"),
-                             .align_mode = align_mode_from_c(given.align_mode, "align_mode"),
-                             .max_requests = given.max_requests,
-                             .max_request_tokens = given.max_request_tokens,
-                             .drafts = given.drafts,
-                             .kv_tokens = given.kv_tokens,
-                             .layout_fingerprint = given.layout_fingerprint,
-                             .unchecked_layout = given.unchecked_layout != 0,
-                             .checkpoints = given.checkpoints,
-                             .separate_checkpoints = given.separate_checkpoints != 0,
-                             .scan_alignment_tokens = given.scan_alignment_tokens,
-                             .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
-                             .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
-                             .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
-                             .budget_bytes = given.budget_bytes,
-                             .hash = given.fast_hash != 0 ? BlockHashKind::xxh3_128 : BlockHashKind::sha256,
-                             .hash_seed = given.hash_seed,
-                             .overlap = given.overlap != 0,
-                             .events = given.events != 0,
-                             .scrub = given.scrub != 0,
-                             .tiers = read_tier_options(given.tiers)};
-  if (given.block_size_tokens != 0) wanted.block_size_tokens = given.block_size_tokens;
-  if (given.cost_linear != 0 || given.cost_quadratic != 0) wanted.cost = {given.cost_linear, given.cost_quadratic};
+namespace {
+
+SlotLayout read_slot_layout(const stateport_slot_layout* layout) {
+  const auto given = read_struct<stateport_slot_layout>(layout, "slots");
+  return {.layout_fingerprint = given.layout_fingerprint,
+          .checkpoints = given.checkpoints,
+          .separate_checkpoints = given.separate_checkpoints != 0,
+          .scan_alignment_tokens = given.scan_alignment_tokens,
+          .placement = enumerator(given.placement, CheckpointPlacement::every, "placement"),
+          .spare_checkpoint_tokens = given.spare_checkpoint_tokens,
+          .decode_checkpoint_tokens = given.decode_checkpoint_tokens,
+          .budget_bytes = given.budget_bytes};
+}
+
+ColumnLayout read_column_layout(const stateport_column_layout* layout) {
+  const auto given = read_struct<stateport_column_layout>(layout, "columns");
+  ColumnLayout wanted{.mode = align_mode_from_c(given.mode, "mode")};
   for (const stateport_state_group& group : read_structs(given.groups, given.group_count, "groups"))
     wanted.groups.push_back({.block_size_tokens = group.block_size_tokens,
                              .blocks = group.blocks,
                              .conv_window = group.conv_window,
                              .layout_fingerprint = group.layout_fingerprint});
+  return wanted;
+}
+
+}  // namespace
+
+RequestCacheOptions read_cache_options(const stateport_request_cache_options* options) {
+  const auto given = read_struct<stateport_request_cache_options>(options, "options");
+  RequestCacheOptions wanted{.index = enumerator(given.index, CacheIndex::tree, "index"),
+                             .max_requests = given.max_requests,
+                             .max_request_tokens = given.max_request_tokens,
+                             .drafts = given.drafts,
+                             .kv_tokens = given.kv_tokens,
+                             .unchecked_layout = given.unchecked_layout != 0,
+                             .hash = enumerator(given.hash, BlockHashKind::xxh3_128, "hash"),
+                             .hash_seed = given.hash_seed,
+                             .overlap = given.overlap != 0,
+                             .events = given.events != 0,
+                             .scrub = given.scrub != 0,
+                             .tiers = read_tier_options(given.tiers)};
+  require((given.slots == nullptr) != (given.columns == nullptr), "slots", given.slots == nullptr ? "null" : "given",
+          "must be given if and only if columns is null");
+  if (given.slots != nullptr)
+    wanted.layout = read_slot_layout(given.slots);
+  else
+    wanted.layout = read_column_layout(given.columns);
+  if (given.block_size_tokens != 0) wanted.block_size_tokens = given.block_size_tokens;
+  if (given.cost_linear != 0 || given.cost_quadratic != 0) wanted.cost = {given.cost_linear, given.cost_quadratic};
   if (given.position_tokens != 0) wanted.position_tokens = given.position_tokens;
   bool has_costs = false;
   if (given.eviction != nullptr) {
     const auto costs = read_struct<stateport_eviction_options>(given.eviction, "eviction");
     has_costs = costs.state_bytes > 0 && costs.kv_bytes_per_token > 0;
   }
-  require(given.budget_bytes == 0 || has_costs, "budget_bytes", given.budget_bytes,
+  const auto* const slots = std::get_if<SlotLayout>(&wanted.layout);
+  const std::int64_t budget_bytes = slots == nullptr ? 0 : slots->budget_bytes;
+  require(budget_bytes == 0 || has_costs, "budget_bytes", budget_bytes,
           "needs state_bytes and kv_bytes_per_token of eviction");
   const bool keeps_kv = read_optional_struct(given.tiers, "tiers").leading_blocks != nullptr;
   const bool has_image_sizes = wanted.tiers.state_image_bytes != 0 && (keeps_kv || wanted.tiers.kv_image_bytes != 0);

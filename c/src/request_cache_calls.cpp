@@ -14,6 +14,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <variant>
 
 using namespace stateport;
 using namespace stateport::c;
@@ -294,8 +295,10 @@ stateport_status stateport_request_cache_end(stateport_request_cache* cache, con
                              [](const stateport_reuse_hint& hint) { return from_c(hint); });
     check_running(*held->cache, named);
     const RequestCacheOptions& options = held->cache->options();
-    const bool copies = options.separate_checkpoints && options.index == CacheIndex::tree && end != RequestEnd::aborted;
-    require(count <= 1 || !copies, "count", count, "must be 1 of a tree with separate_checkpoints");
+    const auto* const slots = std::get_if<SlotLayout>(&options.layout);
+    const bool copies = options.index == CacheIndex::tree && slots != nullptr && slots->separate_checkpoints &&
+                        end != RequestEnd::aborted;
+    require(count <= 1 || !copies, "count", count, "must be 1 with index tree and separate_checkpoints");
     held->end_copies.clear();
     for (std::size_t i = 0; i < count; ++i)
       to_c(held->cache->end(RequestId{named[i]}, end, known[i]), held->end_copies);

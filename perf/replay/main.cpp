@@ -60,7 +60,7 @@ std::unique_ptr<ReplayCache> make_cache(const Options& options, const RunDescrip
                              compute_cost(options.model), workload, tells_stored);
   const bool tree = options.cache == CacheKind::tree;
   const StateSpec checkpoint = checkpoint_spec(options, spec);
-  ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::slots,
+  ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::hash,
                            .blocks = run.blocks,
                            .slots = run.slots,
                            .block_size_tokens = run.block_size_tokens,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace stateport::replay {
@@ -19,8 +20,9 @@ RequestCacheOptions align_options(const Options& options, const Workload& worklo
                                   const RunDescription& run) {
   RequestCacheOptions cache =
       align_cache_options(workload, static_cast<std::int32_t>(run.slots), options.drafts, options.asynchronous);
-  cache.groups.front().layout_fingerprint = full.fingerprint();
-  cache.groups.front().conv_window = conv_window(full);
+  StateGroup& group = std::get<ColumnLayout>(cache.layout).groups.front();
+  group.layout_fingerprint = full.fingerprint();
+  group.conv_window = conv_window(full);
   return cache;
 }
 
@@ -28,11 +30,12 @@ RequestCacheOptions align_options(const Options& options, const Workload& worklo
 RequestCacheOptions pool_options(const Options& options, const Workload& workload, const StateSpec& full,
                                  const RunDescription& run) {
   const bool tree = options.cache == CacheKind::tree;
-  RequestCacheOptions cache = pool_cache_options(workload, tree ? CacheIndex::tree : CacheIndex::slots, run.blocks,
+  RequestCacheOptions cache = pool_cache_options(workload, tree ? CacheIndex::tree : CacheIndex::hash, run.blocks,
                                                  run.slots, options.asynchronous);
   const StateSpec checkpoint = checkpoint_spec(options, full);
-  cache.layout_fingerprint = checkpoint.fingerprint();
-  cache.separate_checkpoints = options.checkpoint_type.has_value();
+  auto& layout = std::get<SlotLayout>(cache.layout);
+  layout.layout_fingerprint = checkpoint.fingerprint();
+  layout.separate_checkpoints = options.checkpoint_type.has_value();
   cache.hash = options.hash;
   cache.eviction = options.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
   const auto kv_bytes = models::info(options.model).kv_bytes_per_token;

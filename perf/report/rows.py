@@ -190,7 +190,7 @@ def bookkeeping_rows():
         for drafts in (0, 3):
             goal = {"ns": 25_000} if name == "align" else {"ns": 10_000} if drafts == 0 else {}
             yield row("R1", f"plan and commit a decode step of 256 requests, {name}, {drafts} drafts | by hand",
-                      "request_cache_bench", f"decode_step/index:{index}/drafts:{drafts}{manual}", "ours_ns",
+                      "request_cache_bench", f"decode_step/cache:{index}/drafts:{drafts}{manual}", "ours_ns",
                       "by_hand_ns", **goal)
     # The goal is for 48 tensors, one group of them. Four groups hold 192.
     for groups, goal in ((1, {"ns": 50_000}), (4, {})):

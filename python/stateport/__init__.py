@@ -16,7 +16,15 @@ from stateport._arrays import (
 )
 from stateport._library import backend, has_device, library_path, version
 from stateport.align import AlignContext, AlignGroup, AlignPlanner, AlignStep
-from stateport.cache_options import CacheOptions, CacheStats, StartedRequest, StateGroup, TierUsage
+from stateport.cache_options import (
+    CacheOptions,
+    CacheStats,
+    ColumnLayout,
+    SlotLayout,
+    StartedRequest,
+    StateGroup,
+    TierUsage,
+)
 from stateport.checkpoints import CheckpointCommit, CheckpointPlanner, PlannedCheckpoints, scratch_slots_bound
 from stateport.client_store import ClientStore, RemoteClient, RemoteRequest
 from stateport.copier import SlotCopier
@@ -77,6 +85,7 @@ __all__ = [
     "CheckpointPlanner",
     "ClientStore",
     "ClosedError",
+    "ColumnLayout",
     "DeviceArray",
     "Error",
     "Eviction",
@@ -120,6 +129,7 @@ __all__ = [
     "SharedLayout",
     "SlotAllocator",
     "SlotCopier",
+    "SlotLayout",
     "SlotVictim",
     "SplitBand",
     "StartedRequest",

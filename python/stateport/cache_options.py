@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateport import _c
+from stateport._arguments import of_kind, struct_of
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.hashing import check_seed
@@ -16,13 +17,48 @@ from stateport.tier_options import MEDIA, TierOptions
 INDEXES: tuple[str, ...] = _c.CACHE_INDEX
 PLACEMENTS: tuple[str, ...] = _c.CHECKPOINT_PLACEMENT
 SEARCHES: tuple[str, ...] = _c.PROMPT_SEARCH
+HASHES: tuple[str, ...] = _c.BLOCK_HASH
 ALIGN_MODES: tuple[str, ...] = _c.ALIGN_MODE
 LOST_REASONS: tuple[str, ...] = _c.LOST_HIT
 
 
+def _number_of(name: str, value: str, allowed: tuple[str, ...]) -> int:
+    if value not in allowed:
+        raise InvalidArgument(f"{name} is {value!r}, and must be one of {', '.join(allowed)}")
+    return allowed.index(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotLayout:
+    """States lie in slots: each running request has a live slot, and each checkpoint has a slot.
+
+    layout_fingerprint: StateSpec.fingerprint; 0 is refused unless unchecked_layout.
+    checkpoints: states that can be kept beside those of running requests.
+    separate_checkpoints: checkpoints lie in a store of their own.
+    scan_alignment_tokens: a pass over a prompt can save the state every so many tokens from its start; 0: every token;
+    -1: only at its end.
+    placement: where passes over a prompt leave checkpoints, one of PLACEMENTS.
+    spare_checkpoint_tokens: index "tree": further checkpoints at its multiples, while there is room.
+    decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only at the end of a request.
+    budget_bytes: > 0: the bytes of cached KV and checkpoints together."""
+
+    layout_fingerprint: int = 0
+    checkpoints: int = 0
+    separate_checkpoints: bool = False
+    scan_alignment_tokens: int = 0
+    placement: str = "passes"
+    spare_checkpoint_tokens: int = 0
+    decode_checkpoint_tokens: int = 0
+    budget_bytes: int = 0
+
+    def struct(self) -> Any:
+        values = dataclasses.asdict(self)
+        return _c.SlotLayout(**values | {"placement": _number_of("placement", self.placement, PLACEMENTS)})
+
+
 @dataclasses.dataclass(frozen=True)
 class StateGroup:
-    """Indexes "align" and "tree_align": layers that share a block table of states.
+    """Layers that share a block table of states.
 
     block_size_tokens: a multiple of that of KV. blocks: of running requests and checkpoints together. conv_window: the
     shortest of the group's conv states; 0: it has none. layout_fingerprint: StateSpec.fingerprint of its layers."""
@@ -34,73 +70,73 @@ class StateGroup:
 
 
 @dataclasses.dataclass(frozen=True)
+class ColumnLayout:
+    """States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies.
+
+    groups: at least one. mode: one of ALIGN_MODES; index "tree": not "none"."""
+
+    groups: Sequence[StateGroup] = ()
+    mode: str = "align"
+
+    def struct(self) -> Any:
+        """It holds on to its groups."""
+        rows = (_c.StateGroup * len(self.groups))()
+        for row, group in zip(rows, self.groups, strict=True):
+            row.__init__(**dataclasses.asdict(of_kind("groups", group, StateGroup)))
+        return _c.ColumnLayout(mode=_number_of("mode", self.mode, ALIGN_MODES), groups=rows, group_count=len(rows))
+
+
+@dataclasses.dataclass(frozen=True)
 class CacheOptions:
     """What a request cache is made of.
 
-    index: how checkpoints are found. "slots": by block hash. "tree": by tokens. "align": by block hash, with states in
-    the columns of block tables. "tree_align" keeps states by the rules for align; it finds prompts, holds KV and evicts
-    by the rules for tree.
+    index: how prefixes of prompts are found. "hash": by the hash of each block. "tree": by tokens, in a prefix tree.
+    layout: how states lie in the engine's stores: a SlotLayout or a ColumnLayout.
     max_requests: that run at a time. max_request_tokens: of one: prompt, output and drafts together.
-    kv_tokens: room for KV, in whole blocks of block_size_tokens (tree: a page). drafts: of a row, at most.
-    layout_fingerprint: StateSpec.fingerprint (align: each group has its own); 0 is refused unless unchecked_layout.
-    checkpoints: slots, tree: states that can be kept beside those of running requests.
-    scan_alignment_tokens: slots, tree: a pass over a prompt can save the state every so many tokens from its start; 0:
-    every token; -1: only at its end. decode_checkpoint_tokens: decoding leaves a checkpoint at its multiples; 0: only
-    at the end of a request. placement: slots, tree: where passes over a prompt leave checkpoints, one of PLACEMENTS.
-    spare_checkpoint_tokens: tree: further ones while there is room. budget_bytes: slots and tree alone: of cached KV
-    and checkpoints together. fast_hash: xxh3_128 in place of sha256, for a single tenant unless hash_seed is a secret.
+    drafts: of a row, at most. kv_tokens: room for KV, in whole blocks of block_size_tokens (index "tree": a page).
+    unchecked_layout: a layout_fingerprint of 0 is accepted, and compares nothing.
+    eviction: None: least recent use. position_tokens: index "tree" with hix: the history of positions so many tokens
+    apart is kept.
+    hash: of blocks, "sha256" or "xxh3_128", which is for a single tenant unless hash_seed is a secret.
+    hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the same
+    for all that share files or a store; 0: none.
     overlap: a pass may be planned while the one before is not committed. events: keep them for take_events. If
     nobody takes them the oldest are lost, and their numbers have a gap.
-    cost_linear, cost_quadratic: of a forward, for FLOPs in statistics. position_tokens: tree, hix: the history of
-    positions so many tokens apart is kept. separate_checkpoints: slots, tree: checkpoints lie in a store of their
-    own. hash_seed: enters every hash of a block: a secret random number below 2^64 where tenants are not trusted, the
-    same for all that share files or a store; 0: none. scrub: plans name memory that changes tenant (Namespace.salt), to
-    be set to zero before the copies and the pass: PassPlan.scrub_…, GroupPlan.clear."""
+    scrub: plans name memory that changes tenant (Namespace.salt), to be set to zero before the copies and the pass:
+    PassPlan.scrub_…, GroupPlan.clear.
+    tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
-    index: str
-    max_requests: int
-    max_request_tokens: int
-    kv_tokens: int
-    layout_fingerprint: int = 0
-    checkpoints: int = 0
-    block_size_tokens: int = 16
+    index: str = "tree"
+    layout: SlotLayout | ColumnLayout = SlotLayout()
+    max_requests: int = 0
+    max_request_tokens: int = 0
     drafts: int = 0
-    align_mode: str = "align"
+    block_size_tokens: int = 16
+    kv_tokens: int = 0
     unchecked_layout: bool = False
-    scan_alignment_tokens: int = 0
-    decode_checkpoint_tokens: int = 0
-    groups: Sequence[StateGroup] = ()
     eviction: Eviction | None = None
-    fast_hash: bool = False
+    position_tokens: int = 64
+    hash: str = "sha256"
+    hash_seed: int = dataclasses.field(default=0, repr=False)
     overlap: bool = False
     events: bool = False
+    scrub: bool = False
+    tiers: TierOptions | None = None
     cost_linear: float = 0.0
     cost_quadratic: float = 0.0
-    placement: str = "passes"
-    position_tokens: int = 64
-    budget_bytes: int = 0
-    spare_checkpoint_tokens: int = 0
-    tiers: TierOptions | None = None
-    separate_checkpoints: bool = False
-    hash_seed: int = dataclasses.field(default=0, repr=False)
-    scrub: bool = False
 
     def struct(self) -> Any:
         """It holds on to what it points to."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name, allowed in (("index", INDEXES), ("placement", PLACEMENTS), ("align_mode", ALIGN_MODES)):
-            if values[name] not in allowed:
-                raise InvalidArgument(f"{name} is {values[name]!r}, and must be one of {', '.join(allowed)}")
-            values[name] = allowed.index(values[name])
+        for name, allowed in (("index", INDEXES), ("hash", HASHES)):
+            values[name] = _number_of(name, values[name], allowed)
         check_seed("hash_seed", self.hash_seed)
         for name, kind in (("eviction", Eviction), ("tiers", TierOptions)):
-            if values[name] is not None and not isinstance(values[name], kind):
-                raise InvalidArgument(f"{name} is {values[name]!r}, and must be of {kind.__name__}")
-            values[name] = values[name] and values[name].struct()
-        rows = (_c.StateGroup * len(self.groups))()
-        for row, group in zip(rows, self.groups, strict=True):
-            row.__init__(**dataclasses.asdict(group))
-        return _c.RequestCacheOptions(**values | {"groups": rows}, group_count=len(rows))
+            values[name] = struct_of(name, values[name], kind)
+        if not isinstance(self.layout, SlotLayout | ColumnLayout):
+            raise InvalidArgument(f"layout is {self.layout!r}, and must be a SlotLayout or a ColumnLayout")
+        values["slots" if isinstance(self.layout, SlotLayout) else "columns"] = values.pop("layout").struct()
+        return _c.RequestCacheOptions(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +171,7 @@ def started(struct: Any) -> StartedRequest:
 class CacheStats:
     """Counters since the cache was made. lost_…: by reason, those that occurred. Ages are upper bounds, powers of two,
     of states since their last use; 0: none was counted. kv_tokens: of whole blocks, cached or of running requests.
-    states: checkpoints; align: blocks of states, with those of running requests."""
+    states: checkpoints; in columns: blocks of states, with those of running requests."""
 
     requests: int
     requests_hit: int

@@ -29,7 +29,7 @@ def _array(plan: PassPlan | GroupPlan, member: str, count: int, dtype: Any) -> A
 class HitPlaces(NamedTuple):
     """The places of a hit in the memory of the cache. tokens: the length of the hit; 0: there is none, and the other
     members have no meaning. kv: id k holds the tokens [k, k + 1) * kv_tokens_per_id, at least those of the hit. state:
-    holds the state after these tokens: a slot for checkpoints; align: a block of states."""
+    holds the state after these tokens: a slot for checkpoints; in columns: a block of states."""
 
     tokens: int
     kv: Int32s
@@ -105,7 +105,7 @@ class GroupPlan:
         return array
 
     def slots(self, row: int) -> Int32s:
-        """The row of the block table (align), or the live slot alone."""
+        """The row of the block table (layout in columns), or the live slot alone."""
         count = int(self.slot_count[row])
         with self._turn:
             self._check()
@@ -217,7 +217,7 @@ class PassPlan:
 
     @functools.cached_property
     def groups(self) -> tuple[GroupPlan, ...]:
-        """What each group of layers needs; of slots and tree there is one."""
+        """What each group of layers needs; with a layout in slots there is one."""
         self._check()
         return tuple(GroupPlan(group, self.rows, self._check, self._turn) for group in self._groups)
 

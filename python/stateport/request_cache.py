@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one interface that an engine needs: the life of a request, the same for each of the four indexes."""
+"""The one interface that an engine needs: the life of a request, the same for each index and each layout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ from stateport._arrays import (
     room,
 )
 from stateport._library import calls
-from stateport.cache_options import SEARCHES, CacheOptions, CacheStats, StartedRequest, plain, started
+from stateport.cache_options import (
+    SEARCHES,
+    CacheOptions,
+    CacheStats,
+    ColumnLayout,
+    SlotLayout,
+    StartedRequest,
+    plain,
+    started,
+)
 from stateport.cache_tiers import CacheTiers
 from stateport.errors import InvalidArgument, NoCapacity
 from stateport.eviction import ReuseHint
@@ -44,15 +53,16 @@ class RequestCache(CacheTiers):
     [before]: for each group of the plan: clear, copies. [after]: for each group of the commit: steps, from_scratch,
     copies. Passes are committed in the order of their plans. Raises InvalidArgument for options that do not fit."""
 
-    def __init__(self, index: str, **options: Any) -> None:
+    def __init__(self, index: str, layout: SlotLayout | ColumnLayout, **options: Any) -> None:
         try:
-            self.options = CacheOptions(index, **options)
+            self.options = CacheOptions(index, layout, **options)
         except TypeError as error:
             raise InvalidArgument(f"RequestCache: {str(error).replace('CacheOptions.__init__() ', '')}") from None
+        self._answers_end_copies = (index == "tree" and isinstance(layout, SlotLayout) and layout.separate_checkpoints)
         self._options = self.options.struct()  # holds on to a callback
         super().__init__(calls.request_cache_create, calls.request_cache_destroy, ctypes.byref(self._options))
         info = self._describe()
-        self.groups = int(info.groups)  # of layers: of align those of the options, else one
+        self.groups = int(info.groups)  # of layers: in columns those of the layout, else one
         self.kv_blocks = int(info.kv_blocks)  # KV indices of plans are below it times block_size_tokens
         self.scratch_slots = int(info.scratch_slots)  # for saves in scratch
         self._plans: list[PassPlan] = []
@@ -194,9 +204,9 @@ class RequestCache(CacheTiers):
         tiers), scrubs and clears as the plan names it, copies the KV of [start[0], tokens) to kv(0) and the state after
         them to write_slot[0] of each group, and enqueues the copies of the commit: all before any later call. The plan
         itself has no copies. The tokens count as computed from then on. The state becomes a checkpoint if the tokens
-        are whole blocks (align: of every group, and not in mode none), whatever the placement; dropped_states is 1 if
+        are whole blocks (in columns: of every group, and not in mode none), whatever the placement; dropped_states is 1 if
         it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached already.
-        Slots: its blocks are named again, and must get the same content. Tree, align: the request reads the cached KV,
+        Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request reads the cached KV,
         and nobody reads the engine's copy. None: the tokens find no room; with tiers, transfers are taken all the same.
         Raises InvalidArgument for a request that does not run or waits for a tier, and for tokens that are computed
         already or beyond the prompt; InvalidState while a pass is outstanding."""
@@ -243,7 +253,7 @@ class RequestCache(CacheTiers):
     def serving(self, tokens: Any, **options: Any) -> Iterator[StartedRequest]:
         """A request that starts now, is finished at the end of the `with` statement, and aborted when that raises.
         Raises NoCapacity if there is no room. Options are those of `start`."""
-        if self.options.separate_checkpoints and self.options.index == "tree":
+        if self._answers_end_copies:
             raise InvalidArgument("separate_checkpoints is set: finish answers copies then; call start and finish")
         request = self.start(tokens, **options)
         if request is None:

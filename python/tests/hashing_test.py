@@ -51,7 +51,7 @@ def test_seeds_keep_blocks_apart_and_are_told_to_nobody() -> None:
             prefixes.add(tuple(whole[0]))
         assert len(prefixes) == 4
     secret = 1234567890123456789
-    options = sp.CacheOptions("tree", 1, 16, 64, hash_seed=secret)
+    options = sp.CacheOptions("tree", max_requests=1, max_request_tokens=16, kv_tokens=64, hash_seed=secret)
     assert str(secret) not in repr(options)
     for bad in (-secret, 16 * secret):
         with pytest.raises(sp.InvalidArgument, match="hash_seed must be") as told:

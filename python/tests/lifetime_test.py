@@ -17,8 +17,9 @@ import stateport as sp
 
 
 def make_cache(**options: Any) -> sp.RequestCache:
-    return sp.RequestCache("tree", **{"max_requests": 4, "max_request_tokens": 1024, "kv_tokens": 4096,
-                                      "checkpoints": 8, "unchecked_layout": True, **options})
+    return sp.RequestCache("tree", sp.SlotLayout(checkpoints=8),
+                           **{"max_requests": 4, "max_request_tokens": 1024, "kv_tokens": 4096,
+                              "unchecked_layout": True, **options})
 
 
 def closed(value: Any) -> Any:
@@ -85,8 +86,8 @@ raise SystemExit(os.waitstatus_to_exitcode(status))
 
 
 def test_objects_of_the_parent_are_refused_after_a_fork() -> None:
-    cache = ("sp.RequestCache('tree', max_requests=1, max_request_tokens=64, kv_tokens=256, checkpoints=2, "
-             "unchecked_layout=True)")
+    cache = ("sp.RequestCache('tree', sp.SlotLayout(checkpoints=2), max_requests=1, max_request_tokens=64, "
+             "kv_tokens=256, unchecked_layout=True)")
     done = run(FORK.format(before=f"cache = {cache}", use="cache.start([1, 2, 3])",
                            after=f"assert {cache}.start([1, 2])", again="assert cache.start([1, 2, 3])"))
     assert done.returncode == 7, done
@@ -98,7 +99,7 @@ def test_objects_of_the_parent_have_a_name_after_a_fork() -> None:
     done = run("""
 import os, stateport as sp
 tree, books = sp.PrefixTree(2), sp.SlotAllocator(2, 2)
-cache = sp.RequestCache('tree', max_requests=1, max_request_tokens=64, kv_tokens=256, checkpoints=2,
+cache = sp.RequestCache('tree', sp.SlotLayout(checkpoints=2), max_requests=1, max_request_tokens=64, kv_tokens=256,
                         unchecked_layout=True)
 assert "closed" not in repr((tree, books, cache))
 child = os.fork()

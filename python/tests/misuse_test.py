@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import combinations
 import stateport as sp
 from stateport import _arrays
 
@@ -19,8 +20,9 @@ BIG = 2**32
 
 
 def make_cache(**options: Any) -> sp.RequestCache:
-    return sp.RequestCache("tree", **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 1024, "checkpoints": 4,
-                                      "layout_fingerprint": 3, "scan_alignment_tokens": -1, **options})
+    defaults = {"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 1024, "checkpoints": 4,
+                "layout_fingerprint": 3, "scan_alignment_tokens": -1}
+    return combinations.make_cache("tree_slots", **defaults | options)
 
 
 NUMBERS: list[tuple[Callable[[], Any], str]] = [
@@ -135,8 +137,8 @@ def test_an_exception_tells_how_many_were_done() -> None:
 
 def test_threads_plan_and_read_without_tearing() -> None:
     """What one thread reads of its own request is not changed by the calls of others."""
-    cache = sp.RequestCache("slots", max_requests=4, max_request_tokens=512, kv_tokens=1 << 14, checkpoints=8,
-                            layout_fingerprint=1, events=True)
+    cache = sp.RequestCache("hash", sp.SlotLayout(layout_fingerprint=1, checkpoints=8), max_requests=4,
+                            max_request_tokens=512, kv_tokens=1 << 14, events=True)
     failed: list[BaseException] = []
 
     def serve(thread: int) -> None:

@@ -15,8 +15,8 @@ PROMPT = np.arange(34)
 
 def make(**options: Any) -> sp.RequestCache:
     tiers = sp.TierOptions(remote_bytes=4000, state_image_bytes=100, kv_image_bytes=4, write_through=True, **options)
-    return sp.RequestCache("tree", max_requests=2, max_request_tokens=40, kv_tokens=80, block_size_tokens=4,
-                           checkpoints=2, layout_fingerprint=7, tiers=tiers)
+    return sp.RequestCache("tree", sp.SlotLayout(layout_fingerprint=7, checkpoints=2), max_requests=2,
+                           max_request_tokens=40, kv_tokens=80, block_size_tokens=4, tiers=tiers)
 
 
 def move(cache: sp.RequestCache, stored: set[bytes]) -> list[str]:

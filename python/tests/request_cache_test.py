@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import stateport as sp
+from combinations import COMBINATIONS, make_cache
 from conftest import seeds
 
 PRIME = (1 << 31) - 1
@@ -149,10 +150,10 @@ def plan_room(plan: sp.PassPlan, row: int) -> bool:
     return bool(plan.room[row])
 
 
-def options_of(index: str, draw: random.Random) -> dict[str, Any]:
+def options_of(combination: str, draw: random.Random) -> dict[str, Any]:
     options: dict[str, Any] = {"max_requests": 4, "max_request_tokens": 256, "block_size_tokens": draw.choice([4, 16]),
                                "kv_tokens": draw.choice([512, 1536]), "events": True}
-    if index.endswith("align"):
+    if combination.endswith("columns"):
         size = options["block_size_tokens"]
         options["groups"] = [sp.StateGroup(size, 40, layout_fingerprint=7), sp.StateGroup(2 * size, 30,
                                                                                           layout_fingerprint=8)]
@@ -172,13 +173,13 @@ def prompt_of(draw: random.Random, earlier: list[list[int]]) -> list[int]:
     return shared + [draw.randint(0, 3) for _ in range(draw.randint(1, 60))]
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
-def test_random_requests_never_read_a_wrong_state(index: str) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_random_requests_never_read_a_wrong_state(combination: str) -> None:
     hits = inserted = 0
     for seed in seeds(25):
-        print("index", index, "seed", seed)
+        print("combination", combination, "seed", seed)
         draw = random.Random(seed)
-        with sp.RequestCache(index, **options_of(index, draw)) as cache:
+        with make_cache(combination, **options_of(combination, draw)) as cache:
             engine, earlier = Engine(cache, draw), list[list[int]]()
             for now in range(40):
                 prompt = prompt_of(draw, earlier)[:180]
@@ -203,15 +204,15 @@ def test_random_requests_never_read_a_wrong_state(index: str) -> None:
     assert inserted > 1000
 
 
-def make(index: str = "tree", **options: Any) -> sp.RequestCache:
-    return sp.RequestCache(index, **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 512, "checkpoints": 4,
+def make(combination: str = "tree_slots", **options: Any) -> sp.RequestCache:
+    return make_cache(combination, **{"max_requests": 2, "max_request_tokens": 256, "kv_tokens": 512, "checkpoints": 4,
                                       "layout_fingerprint": 3, "scan_alignment_tokens": -1, **options})
 
 
 @pytest.mark.parametrize(("options", "text"), [
     ({"max_requests": 0}, "max_requests"), ({"kv_tokens": -1}, "kv_tokens"), ({"layout_fingerprint": 0}, "layout"),
     ({"placement": "somewhere"}, "placement is 'somewhere'"), ({"color": 3}, "color"),
-    ({"groups": [sp.StateGroup(16, 4)]}, "group"),
+    ({"groups": [sp.StateGroup(16, 4)]}, "group"), ({"hash": "md5"}, "hash is 'md5'"),
 ])
 def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(sp.InvalidArgument) as raised:
@@ -219,9 +220,20 @@ def test_bad_options_are_refused(options: dict[str, Any], text: str) -> None:
     assert text in str(raised.value)
 
 
+@pytest.mark.parametrize(("layout", "text"), [
+    (sp.ColumnLayout(), "groups"), (sp.ColumnLayout([sp.StateGroup(16, 4)], mode="none"), "mode"),
+    (sp.ColumnLayout([sp.StateGroup(16, 4)], mode="some"), "mode is 'some'"), ({"checkpoints": 3}, "layout is {"),
+    (sp.ColumnLayout([(16, 4)]), "groups is a tuple"),  # type: ignore[list-item]
+])
+def test_bad_layouts_are_refused(layout: Any, text: str) -> None:
+    with pytest.raises(sp.InvalidArgument) as raised:
+        sp.RequestCache("tree", layout, max_requests=1, max_request_tokens=16, kv_tokens=16)
+    assert text in str(raised.value)
+
+
 def test_no_index_of_another_name_exists() -> None:
-    with pytest.raises(sp.InvalidArgument, match="index is 'trie', and must be one of slots, tree, align"):
-        sp.RequestCache("trie", max_requests=1, max_request_tokens=16, kv_tokens=16)
+    with pytest.raises(sp.InvalidArgument, match="index is 'trie', and must be one of hash, tree"):
+        sp.RequestCache("trie", sp.SlotLayout(), max_requests=1, max_request_tokens=16, kv_tokens=16)
 
 
 def test_bad_calls_are_refused_and_change_nothing() -> None:
@@ -257,7 +269,7 @@ def test_no_room_takes_nothing() -> None:
 
 
 def test_an_insert_without_room_and_calls_at_a_wrong_time_change_nothing() -> None:
-    cache = make("slots", kv_tokens=256)
+    cache = make("hash_slots", kv_tokens=256)
     one, two = (cache.start([first, *range(200)]).request for first in (1, 2))  # type: ignore[union-attr]
     assert cache.insert(one, 192) is not None
     assert cache.insert(two, 96) is None
@@ -279,9 +291,9 @@ def test_a_request_is_aborted_when_its_statement_raises() -> None:
     cache.check_invariants()
 
 
-@pytest.mark.parametrize("index", ["slots", "tree"])
-def test_the_number_of_a_request_that_ended_ends_no_other_one(index: str) -> None:
-    cache = make(index=index, max_requests=1)
+@pytest.mark.parametrize("combination", ["hash_slots", "tree_slots"])
+def test_the_number_of_a_request_that_ended_ends_no_other_one(combination: str) -> None:
+    cache = make(combination, max_requests=1)
     with pytest.raises(sp.InvalidArgument, match="request = 0"), cache.serving([1, 2, 3]) as first:
         cache.abort(first.request)
         second = cache.start([4, 5, 6])
@@ -301,8 +313,8 @@ def test_the_number_of_a_request_that_ended_ends_no_other_one(index: str) -> Non
 
 
 def test_a_budget_that_runs_nothing_is_answered_with_the_one_that_does() -> None:
-    cache = make("align", checkpoints=0, layout_fingerprint=0, scan_alignment_tokens=0,
-                 groups=[sp.StateGroup(16, 20, layout_fingerprint=3)])
+    cache = make_cache("hash_columns", max_requests=2, max_request_tokens=256, kv_tokens=512,
+                       groups=[sp.StateGroup(16, 20, layout_fingerprint=3)])
     request = cache.start(list(range(40)))
     assert request is not None
     assert cache.least_budgets([request.request]).tolist() == [16]
@@ -361,7 +373,7 @@ def test_a_plan_is_read_before_the_next_call_or_never() -> None:
 def test_a_plan_is_read_after_another_one_was_refused() -> None:
     told = []
     for refused in (False, True):
-        cache = make(index="slots", block_size_tokens=4, checkpoints=20, scan_alignment_tokens=4, placement="every")
+        cache = make("hash_slots", block_size_tokens=4, checkpoints=20, scan_alignment_tokens=4, placement="every")
         requests = [cache.start(range(n, n + 200)).request for n in (0, 1000)]  # type: ignore[union-attr]
         plan = cache.plan(requests[:1], [5])
         if refused:

@@ -34,8 +34,8 @@ class Served:
             shared = sp.RemoteOptions(remote, [sp.SharedLayout(whole(STATE))], kv=sp.SharedLayout(whole(KV)),
                                       staging_bytes=4 << 20)
         self.cache = sp.RequestCache(
-            "slots", max_requests=1, max_request_tokens=128, kv_tokens=192, block_size_tokens=16, checkpoints=2,
-            layout_fingerprint=states.fingerprint, scan_alignment_tokens=-1,
+            "hash", sp.SlotLayout(states.fingerprint, checkpoints=2, scan_alignment_tokens=-1),
+            max_requests=1, max_request_tokens=128, kv_tokens=192, block_size_tokens=16,
             tiers=sp.TierOptions(**room, **bytes_below, **options))
         self.states = sp.StateStore(states, self.cache.state_slots())
         self.kv = sp.StateStore(kv, self.cache.kv_blocks)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import stateport as sp
+from combinations import COMBINATIONS, make_cache
 from conftest import seeds
 from request_cache_test import options_of
 
@@ -40,13 +41,13 @@ def serve(cache: sp.RequestCache, prompt: list[int], tenant: sp.Namespace | None
     return started.reused_tokens
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
-def test_plans_name_the_kv_that_changes_tenant(index: str) -> None:
+@pytest.mark.parametrize("combination", COMBINATIONS)
+def test_plans_name_the_kv_that_changes_tenant(combination: str) -> None:
     for seed in seeds(20):
         print("seed", seed)
         draw = random.Random(seed)
-        options = options_of(index, draw)
-        with sp.RequestCache(index, scrub=True, hash_seed=draw.getrandbits(64), **options) as cache:
+        options = options_of(combination, draw)
+        with make_cache(combination, scrub=True, hash_seed=draw.getrandbits(64), **options) as cache:
             writers: dict[int, Any] = {}
             prompts = [[draw.randint(0, 9) for _ in range(draw.randint(1, 200))] for _ in range(3)]
             served: dict[tuple[Any, int], int] = {}
@@ -62,7 +63,7 @@ def test_plans_name_the_kv_that_changes_tenant(index: str) -> None:
 
 
 def test_without_scrub_plans_name_nothing_more() -> None:
-    with sp.RequestCache("tree", max_requests=1, max_request_tokens=64, kv_tokens=256, checkpoints=2,
+    with sp.RequestCache("tree", sp.SlotLayout(checkpoints=2), max_requests=1, max_request_tokens=64, kv_tokens=256,
                          unchecked_layout=True) as cache:
         started = cache.start([1, 2, 3])
         assert started is not None
@@ -70,18 +71,19 @@ def test_without_scrub_plans_name_nothing_more() -> None:
         assert not len(plan.scrub_kv) and not len(plan.scrub_scratch) and not len(plan.scrub_draft_rows)
 
 
-@pytest.mark.parametrize("index", ["slots", "tree", "align", "tree_align"])
+@pytest.mark.parametrize("combination", COMBINATIONS)
 @pytest.mark.parametrize("first", [0, 1])
-def test_blocks_of_two_tenants_with_one_key_share_nothing(index: str, first: int) -> None:
+def test_blocks_of_two_tenants_with_one_key_share_nothing(combination: str, first: int) -> None:
     """They are those of tests/core/serve/collision_test.cpp."""
     rest = list(range(9))
     prompts = [[1207531, 710360, 377369, 1, *rest], [949596, 1597246, 27063, 1, *rest]]
     names = [sp.Namespace(salt=b"b"), sp.Namespace(salt=b"a")]
     hashes = [sp.hash_blocks(prompts[i], 4, namespace=names[i], fast=True) for i in range(2)]
     assert hashes[0][0][0] == hashes[1][0][0] and hashes[0][1][0].tolist() != hashes[1][1][0].tolist()
-    groups: dict[str, Any] = {"groups": [sp.StateGroup(4, 16)]} if index.endswith("align") else {"checkpoints": 8}
-    with sp.RequestCache(index, max_requests=1, max_request_tokens=16, kv_tokens=96, block_size_tokens=4, scrub=True,
-                         fast_hash=True, unchecked_layout=True, **groups) as cache:
+    in_columns = combination.endswith("columns")
+    layout: dict[str, Any] = {"groups": [sp.StateGroup(4, 16)]} if in_columns else {"checkpoints": 8}
+    with make_cache(combination, max_requests=1, max_request_tokens=16, kv_tokens=96, block_size_tokens=4, scrub=True,
+                    hash="xxh3_128", unchecked_layout=True, **layout) as cache:
         writers: dict[int, Any] = {}
         for which in (first, 1 - first):
             started = cache.start(prompts[which], namespace=names[which])

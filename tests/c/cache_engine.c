@@ -277,21 +277,20 @@ void engine_settle(engine* self) {
 
 // --- Scheduling ------------------------------------------------------------------------------------------------------
 
-stateport_request_cache_options engine_options(int32_t index, int32_t drafts, const stateport_state_group* groups) {
-  const bool align = index >= STATEPORT_INDEX_ALIGN;
-  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
-                                           .index = index,
-                                           .max_requests = engine_requests,
-                                           .max_request_tokens = engine_tokens_max,
-                                           .drafts = drafts,
-                                           .block_size_tokens = engine_block_tokens,
-                                           .layout_fingerprint = align ? 0 : 42,
-                                           .scan_alignment_tokens = index == STATEPORT_INDEX_TREE ? 0 : 2,
-                                           .decode_checkpoint_tokens = align ? 0 : engine_block_tokens,
-                                           .groups = align ? groups : NULL,
-                                           .group_count = align ? engine_groups_max : 0,
-                                           .fast_hash = 1,
-                                           .events = 1};
+void engine_setup(cache_setup* self, int32_t combination, int32_t drafts, const stateport_state_group* groups) {
+  *self = (cache_setup){
+      .options = {.max_requests = engine_requests,
+                  .max_request_tokens = engine_tokens_max,
+                  .drafts = drafts,
+                  .block_size_tokens = engine_block_tokens,
+                  .hash = STATEPORT_HASH_XXH3_128,
+                  .events = 1},
+      .slots = {.layout_fingerprint = 42,
+                .scan_alignment_tokens = combination == tree_slots ? 0 : 2,
+                .decode_checkpoint_tokens = engine_block_tokens},
+      .columns = {.groups = groups, .group_count = engine_groups_max},
+  };
+  set_combination(self, combination);
 }
 
 void engine_prompts(engine* self, int prompts, int32_t (*tokens)[engine_prompt_max], int32_t* counts) {
@@ -309,11 +308,11 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
   self->cache = cache;
   self->drafts = options->drafts;
   self->block_tokens = options->block_size_tokens;
-  self->align = options->index >= STATEPORT_INDEX_ALIGN;
+  self->align = options->columns != NULL;
   self->overlap = options->overlap != 0;
   self->random = seed;
   for (int i = 0; i < engine_requests; ++i) self->requests[i].id = STATEPORT_NONE;
-  self->separate = options->separate_checkpoints != 0;
+  self->separate = options->slots != NULL && options->slots->separate_checkpoints != 0;
   memset(self->store, 0xee, sizeof self->store);
   memset(self->checkpoints, 0xee, sizeof self->checkpoints);
   memset(self->kv, 0xee, sizeof self->kv);
@@ -328,7 +327,7 @@ void engine_make(engine* self, stateport_request_cache* cache, const stateport_r
     CHECK(slots <= engine_slots_max);
     int32_t kept = 0;
     CHECK_OK(stateport_request_cache_checkpoint_slots(cache, g, &kept));
-    CHECK(self->separate ? kept == options->checkpoints && slots == options->max_requests : kept == slots);
+    CHECK(self->separate ? kept == options->slots->checkpoints && slots == options->max_requests : kept == slots);
   }
 }
 

@@ -5,6 +5,7 @@
 #define STATEPORT_TESTS_C_CACHE_ENGINE_H
 
 #include "check.h"
+#include "combination.h"
 
 enum {
   engine_window = 2,
@@ -22,7 +23,7 @@ enum {
 /// Sizes that the tests of request caches share.
 enum { engine_block_tokens = 4, engine_prompt_max = 22 };
 
-/// Groups of layers for index align, with so many blocks each.
+/// Two groups of layers for a layout in columns, with this number of blocks each.
 #define ENGINE_GROUP(blocks_, fingerprint_)                                                                 \
   {                                                                                                         \
     .size = sizeof(stateport_state_group), .block_size_tokens = 2 * engine_block_tokens, .blocks = blocks_, \
@@ -130,7 +131,7 @@ uint64_t engine_kv(const int32_t* tokens, int64_t position);
 /// A number below `limit` (or 0).
 int32_t engine_random(engine* self, int32_t limit);
 /// Options of a small cache with events; what is 0 is left to the test: room for KV and checkpoints, and what it tests.
-stateport_request_cache_options engine_options(int32_t index, int32_t drafts, const stateport_state_group* groups);
+void engine_setup(cache_setup* self, int32_t combination, int32_t drafts, const stateport_state_group* groups);
 /// Fills in prompts that share beginnings, and their lengths.
 void engine_prompts(engine* self, int prompts, int32_t (*tokens)[engine_prompt_max], int32_t* counts);
 /// Takes over a cache whose sizes fit the arrays.

@@ -13,12 +13,11 @@ static const stateport_state_group groups[engine_groups_max] = ENGINE_GROUPS(26)
 static const stateport_tier_options tiers_of_test = {
     .size = sizeof tiers_of_test, .host_bytes = 90, .file_bytes = 300, .state_image_bytes = 10, .kv_image_bytes = 3};
 
-static stateport_request_cache_options options_for(int32_t index, int32_t drafts, const stateport_tier_options* tiers) {
-  stateport_request_cache_options options = engine_options(index, drafts, groups);
-  options.kv_tokens = 3 * engine_tokens_max / 2;
-  options.checkpoints = index >= STATEPORT_INDEX_ALIGN ? 0 : 3;
-  options.tiers = tiers;
-  return options;
+static void make_setup(cache_setup* self, int32_t kind, int32_t drafts, const stateport_tier_options* tiers) {
+  engine_setup(self, kind, drafts, groups);
+  self->options.kv_tokens = 3 * engine_tokens_max / 2;
+  self->slots.checkpoints = 3;
+  self->options.tiers = tiers;
 }
 
 /// Requests come and go; transfers end late, in any order, and some fail; and every read is right.
@@ -87,7 +86,7 @@ void test_cache_tiers(void) {
   const int seeds_of_test = 200;
 #endif
   const int seeds = wanted == NULL ? seeds_of_test : atoi(wanted);
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
+  for (int32_t kind = 0; kind < combinations; ++kind) {
     int64_t kinds[5] = {0};
     int64_t loaded = 0;
     int64_t failed = 0;
@@ -97,15 +96,16 @@ void test_cache_tiers(void) {
       const bool alone = seed % 2 == 1;
       stateport_tier_options below = alone ? states_alone : tiers_of_test;
       if (seed / 6 % 2 == 1) below.remote_bytes = 600;
-      stateport_request_cache_options options = options_for(index, seed % (engine_drafts_max + 1), &below);
-      options.separate_checkpoints = index < STATEPORT_INDEX_ALIGN && seed / 2 % 3 == 0;
-      serve(&self, &tiers, &options, (uint64_t)seed);
+      cache_setup setup;
+      make_setup(&setup, kind, seed % (engine_drafts_max + 1), &below);
+      setup.slots.separate_checkpoints = !in_columns(kind) && seed / 2 % 3 == 0;
+      serve(&self, &tiers, &setup.options, (uint64_t)seed);
       for (int kind = 0; kind < 5; ++kind) kinds[kind] += tiers.transfers[kind];
       loaded += tiers.loaded_tokens;
       failed += tiers.failed;
       elsewhere += tiers.elsewhere;
       CHECK(tiers.elsewhere == 0 || alone);
-      if (check_failures > before) fprintf(stderr, "cache tiers: index %d, seed %d\n", (int)index, seed);
+      if (check_failures > before) fprintf(stderr, "cache tiers: combination %d, seed %d\n", (int)kind, seed);
     }
     // What is to be tested happened.
     for (int kind = 0; kind < 5; ++kind) CHECK(kinds[kind] > 0);
@@ -116,9 +116,10 @@ void test_cache_tiers(void) {
 // --- Misuse ----------------------------------------------------------------------------------------------------------
 
 static void refuse_options(stateport_tier_options tiers, const char* text) {
-  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &tiers);
+  cache_setup setup;
+  make_setup(&setup, tree_slots, 0, &tiers);
   stateport_request_cache* cache = NULL;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &cache), STATEPORT_INVALID_ARGUMENT, text);
+  CHECK_REFUSED(stateport_request_cache_create(&setup.options, &cache), STATEPORT_INVALID_ARGUMENT, text);
   CHECK(cache == NULL);
 }
 
@@ -169,9 +170,10 @@ static void refuse_all_options(void) {
 
 /// A cache without tiers, in the first step of a request.
 static void refuse_without_tiers(void) {
-  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, NULL);
+  cache_setup setup;
+  make_setup(&setup, tree_slots, 0, NULL);
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   stateport_transfer_plan plan = {.size = sizeof plan};
   stateport_tier_usage usage = {.size = sizeof usage, .states = 5};
   const stateport_tier_speeds speeds = {.size = sizeof speeds};
@@ -193,9 +195,10 @@ static size_t finds_of(int32_t max_finds) {
   stateport_tier_options below = tiers_of_test;
   below.remote_bytes = 600;
   below.max_finds = max_finds;
-  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &below);
+  cache_setup setup;
+  make_setup(&setup, tree_slots, 0, &below);
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   int32_t tokens[40];
   for (int32_t i = 0; i < 40; ++i) tokens[i] = i;
   const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = 40};
@@ -292,9 +295,10 @@ void test_cache_tiers_refusals(void) {
   CHECK(finds_of(0) > 1 && finds_of(1) == 1 && finds_of(STATEPORT_NONE) == 0);
   refuse_all_options();
   refuse_without_tiers();
-  const stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE, 0, &tiers_of_test);
+  cache_setup setup;
+  make_setup(&setup, tree_slots, 0, &tiers_of_test);
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   refuse_answers(cache);
   refuse_attached(cache);
   CHECK_OK(stateport_request_cache_check(cache));

@@ -141,7 +141,7 @@ static void damage_files(const char* path) {
 /// What a mover stored from the device is read into memory of the host.
 static void read_what_a_mover_wrote(const char* folder) {
   const tier_engine_options options = {
-      .index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .folder = folder, .by_hand = true};
+      .combination = tree_slots, .host_bytes = 1 << 20, .folder = folder, .by_hand = true};
   tier_engine engine;
   tier_engine_make(&engine, &options);
   fill_image(engine.states, small_tensors, 1, 77);

@@ -3,23 +3,24 @@
 """Runs the C interface from Python's standard library: interface_test.py LIBRARY."""
 
 import ctypes
+import itertools
 import pathlib
 import sys
 import tempfile
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "c" / "python"))
-from stateport_c import (BACKEND_ERROR, CACHE_INDEX, EVICT_HIX, EVICT_MRU, FINISHED, I, INDEX_ALIGN, INDEX_TREE, INT8,
+from stateport_c import (BACKEND_ERROR, CACHE_INDEX, EVICT_HIX, EVICT_MRU, FINISHED, I, INDEX_TREE, INT8,
                          INVALID_ARGUMENT, INVALID_HANDLE, INVALID_STATE, MEDIUM_DEVICE, MEDIUM_FILE, MEDIUM_HOST, NONE,
                          NO_CAPACITY, RECURRENT, STATE, TRANSFER_DONE, TRANSFER_DROP, TRANSFER_LOAD, TRANSFER_STORE,
                          AlignBatch, AlignBinding, AlignGroup, AlignOptions, AlignStep, BlockTable, CacheEvent,
-                         CacheStats, CheckpointCommit, CheckpointOptions, EvictDemand, EvictResult, EvictionOptions,
-                         FoundState, GroupCommit, GroupPlan, ImageKey, Insert, InsertResult, Library, Lookup, Match,
-                         PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt, RequestCacheOptions,
-                         Restore, ReuseHint, RunningRequest, ServedPrompt, SlotAllocatorOptions, SlotCopy, SlotImage,
-                         SlotVictim, SpecInfo, StartedRequest, StateGroup, StateTiersInfo, StateTiersOptions,
-                         StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions, TierUsage, TransferPlan,
-                         TransferResult, TreeOptions, int32s, int64s, room)
+                         CacheStats, CheckpointCommit, CheckpointOptions, ColumnLayout, EvictDemand, EvictResult,
+                         EvictionOptions, FoundState, GroupCommit, GroupPlan, ImageKey, Insert, InsertResult, Library,
+                         Lookup, Match, PassBatch, PassCommit, PassPlan, PlannedCheckpoints, PrefillChunk, Prompt,
+                         RequestCacheOptions, Restore, ReuseHint, RunningRequest, ServedPrompt, SlotAllocatorOptions,
+                         SlotCopy, SlotImage, SlotLayout, SlotVictim, SpecInfo, StartedRequest, StateGroup,
+                         StateTiersInfo, StateTiersOptions, StoreOptions, Tag, TensorMemory, TensorSpec, TierOptions,
+                         TierUsage, TransferPlan, TransferResult, TreeOptions, int32s, int64s, room)
 
 SKIPPED = 77
 
@@ -348,14 +349,14 @@ def run_pass(stateport, cache, requests, tokens, sampled):
 
 
 def test_request_caches(stateport):
-    for index in range(len(CACHE_INDEX)):
+    for index, in_columns in itertools.product(range(len(CACHE_INDEX)), (False, True)):
         options = RequestCacheOptions(index=index, max_requests=2, max_request_tokens=16, block_size_tokens=4,
-                                      kv_tokens=64, layout_fingerprint=7, events=1)
-        group = StateGroup(block_size_tokens=4, blocks=16, layout_fingerprint=7)
-        if index >= INDEX_ALIGN:
-            options.groups, options.group_count = ctypes.pointer(group), 1
+                                      kv_tokens=64, events=1)
+        if in_columns:
+            group = StateGroup(block_size_tokens=4, blocks=16, layout_fingerprint=7)
+            options.columns = ColumnLayout(groups=ctypes.pointer(group), group_count=1)
         else:
-            options.checkpoints = 4
+            options.slots = SlotLayout(layout_fingerprint=7, checkpoints=4)
         cache = stateport.make("request_cache_create", byref(options))
         prompts, started, done = room(Prompt, 2), room(StartedRequest, 2), c_size_t()
         for i, prompt in enumerate(prompts):
@@ -367,7 +368,7 @@ def test_request_caches(stateport):
         chunks = (c_int64 * 2)()
         stateport.request_cache_chunk(cache, int64s(*requests), (c_int64 * 2)(8, 8), 2, chunks, None)
         # By blocks prefill also stops where the same prompt hits: its last token is computed anyway.
-        assert chunks[:] == ([4, 4] if index >= INDEX_ALIGN else [8, 8])
+        assert chunks[:] == ([4, 4] if in_columns else [8, 8])
         starts, plan, _ = run_pass(stateport, cache, requests, (8, 8), (98, 99))
         assert starts == [0, 0] and plan.read_slot[:2] == [NONE, NONE] and plan.write_slot[0] != plan.write_slot[1]
         starts, plan, _ = run_pass(stateport, cache, requests, (1, 1), (88, 89))
@@ -382,7 +383,7 @@ def test_request_caches(stateport):
         prompts[0].tokens, prompts[0].count = int32s(*range(10, 18), 99, 1, 2), 11
         stateport.request_cache_start(cache, prompts, 1, started, byref(done))
         # The state at the end of a prompt of whole blocks does not serve the same prompt: by blocks alone it is kept.
-        reused = 8 if index >= INDEX_ALIGN else 4
+        reused = 8 if in_columns else 4
         assert started[0].reused_tokens == reused
         stats, events, count = CacheStats(), room(CacheEvent, 100), c_size_t()
         stateport.request_cache_stats(cache, byref(stats))
@@ -398,8 +399,8 @@ def test_cache_tiers(stateport):
     """What two checkpoints cannot hold goes below, and is named for a load when a prompt needs it."""
     tiers = TierOptions(host_bytes=1000, state_image_bytes=50, kv_image_bytes=10)
     options = RequestCacheOptions(index=INDEX_TREE, max_requests=1, max_request_tokens=16, block_size_tokens=4,
-                                  kv_tokens=32, checkpoints=2, scan_alignment_tokens=-1, layout_fingerprint=7,
-                                  tiers=tiers)
+                                  kv_tokens=32, tiers=tiers,
+                                  slots=SlotLayout(layout_fingerprint=7, checkpoints=2, scan_alignment_tokens=-1))
     cache = stateport.make("request_cache_create", byref(options))
     images = {}  # by key: the prompt that it belongs to
     places = {}  # by (content, place)

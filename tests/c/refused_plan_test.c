@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan that is refused, or runs out of memory, leaves every array of the last plan and of the last commit as it was.
 #include "check.h"
+#include "combination.h"
 
 #include <string.h>
 
@@ -82,34 +83,29 @@ static void commit_into(stateport_request_cache* cache, told_arrays* told) {
   told->used = append_told(told, told->bytes);
 }
 
-static stateport_request_cache* make_cache(int32_t index) {
+static stateport_request_cache* make_cache(int32_t kind) {
   const stateport_state_group group = {
       .size = sizeof group, .block_size_tokens = block_tokens, .blocks = 60, .layout_fingerprint = 42};
-  stateport_request_cache_options options = {.size = sizeof options,
-                                             .index = index,
-                                             .max_requests = 2,
-                                             .max_request_tokens = request_tokens_max,
-                                             .block_size_tokens = block_tokens,
-                                             .kv_tokens = 4 * request_tokens_max,
-                                             .layout_fingerprint = 42,
-                                             .scan_alignment_tokens = block_tokens,
-                                             .placement = STATEPORT_PLACE_EVERY,
-                                             .checkpoints = 20};
-  if (index >= STATEPORT_INDEX_ALIGN) {
-    options.groups = &group;
-    options.group_count = 1;
-    options.checkpoints = 0;
-    options.placement = STATEPORT_PLACE_PASSES;
-    options.align_mode = STATEPORT_ALIGN_MODE_ALL;
-  }
+  cache_setup setup = {
+      .options = {.max_requests = 2,
+                  .max_request_tokens = request_tokens_max,
+                  .block_size_tokens = block_tokens,
+                  .kv_tokens = 4 * request_tokens_max},
+      .slots = {.layout_fingerprint = 42,
+                .checkpoints = 20,
+                .scan_alignment_tokens = block_tokens,
+                .placement = STATEPORT_PLACE_EVERY},
+      .columns = {.mode = STATEPORT_ALIGN_MODE_ALL, .groups = &group, .group_count = 1},
+  };
+  set_combination(&setup, kind);
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   return cache;
 }
 
 /// `committed`: what must stay is that of a commit; else that of a plan.
-static void refuse_plans(int32_t index, bool committed) {
-  stateport_request_cache* cache = make_cache(index);
+static void refuse_plans(int32_t kind, bool committed) {
+  stateport_request_cache* cache = make_cache(kind);
   int32_t tokens[prompt_tokens];
   int64_t requests[2];
   for (int32_t request = 0; request < 2; ++request) {
@@ -125,7 +121,7 @@ static void refuse_plans(int32_t index, bool committed) {
   CHECK_OK(plan_into(cache, requests, &first, 1, &told));
   CHECK(told.group.save_count == 1 && told.used > 0);
   if (committed) commit_into(cache, &told);
-  if (committed) CHECK(told.group_commit.from_scratch_count == (index == STATEPORT_INDEX_SLOTS));
+  if (committed) CHECK(told.group_commit.from_scratch_count == (kind == hash_slots));
 
   const int32_t rest = committed ? prompt_tokens - first_tokens : prompt_tokens;
   const int64_t twice[] = {requests[0], requests[0]};
@@ -150,6 +146,6 @@ static void refuse_plans(int32_t index, bool committed) {
 }
 
 void test_refused_plans(void) {
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index)
-    for (int committed = 0; committed < 2; ++committed) refuse_plans(index, committed != 0);
+  for (int32_t kind = 0; kind < combinations; ++kind)
+    for (int committed = 0; committed < 2; ++committed) refuse_plans(kind, committed != 0);
 }

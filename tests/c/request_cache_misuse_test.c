@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one interface used as it must not be: a clear error, and nothing has changed.
 #include "check.h"
+#include "combination.h"
 
 #include <string.h>
 
@@ -8,30 +9,28 @@ enum { block_tokens = 4, prompt_tokens = 6, request_tokens_max = 16 };
 
 static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
 
-static stateport_request_cache_options options_for(int32_t index) {
-  return (stateport_request_cache_options){.size = sizeof(stateport_request_cache_options),
-                                           .index = index,
-                                           .max_requests = 2,
-                                           .max_request_tokens = request_tokens_max,
-                                           .drafts = 1,
-                                           .block_size_tokens = block_tokens,
-                                           .kv_tokens = 4 * request_tokens_max,
-                                           .layout_fingerprint = 42,
-                                           .checkpoints = 2};
+static const stateport_state_group group_of_all = {
+    .size = sizeof group_of_all, .block_size_tokens = block_tokens, .blocks = 20, .layout_fingerprint = 42};
+
+static void make_setup(cache_setup* self, int32_t kind) {
+  *self = (cache_setup){
+      .options = {.max_requests = 2,
+                  .max_request_tokens = request_tokens_max,
+                  .drafts = 1,
+                  .block_size_tokens = block_tokens,
+                  .kv_tokens = 4 * request_tokens_max},
+      .slots = {.layout_fingerprint = 42, .checkpoints = 2},
+      .columns = {.groups = &group_of_all, .group_count = 1},
+  };
+  set_combination(self, kind);
 }
 
-static stateport_request_cache* make_cache(int32_t index, bool overlap) {
-  stateport_request_cache_options options = options_for(index);
-  const stateport_state_group group = {
-      .size = sizeof group, .block_size_tokens = block_tokens, .blocks = 20, .layout_fingerprint = 42};
-  options.overlap = overlap;
-  if (index >= STATEPORT_INDEX_ALIGN) {
-    options.groups = &group;
-    options.group_count = 1;
-    options.checkpoints = 0;
-  }
+static stateport_request_cache* make_cache(int32_t kind, bool overlap) {
+  cache_setup setup;
+  make_setup(&setup, kind);
+  setup.options.overlap = overlap;
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   return cache;
 }
 
@@ -258,8 +257,8 @@ static void refuse_queries(stateport_request_cache* cache) {
 }
 
 /// The clock of prompts never goes back; a pass ahead needs room for its plan.
-static void refuse_in_time(int32_t index) {
-  stateport_request_cache* cache = make_cache(index, true);
+static void refuse_in_time(int32_t kind) {
+  stateport_request_cache* cache = make_cache(kind, true);
   stateport_prompt prompt = prompt_of(prompt_tokens);
   prompt.now_s = 5;
   stateport_started_request started = {.size = sizeof started};
@@ -286,68 +285,93 @@ static void refuse_in_time(int32_t index) {
   CHECK_REFUSED(stateport_request_cache_check(cache), STATEPORT_INVALID_HANDLE, "cache = a handle that was destroyed");
 }
 
-static void refuse_options(void) {
+static void refuse(const cache_setup* setup, const char* text) {
   stateport_request_cache* none = NULL;
-  stateport_request_cache_options options = options_for(4);
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "index = 4");
-  options = options_for(STATEPORT_INDEX_TREE);
-  options.layout_fingerprint = 0;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "layout_fingerprint = 0");
-  options.unchecked_layout = 1;
-  options.scan_alignment_tokens = -2;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT,
-                "scan_alignment_tokens = -2");
-  options.scan_alignment_tokens = 0;
+  CHECK_REFUSED(stateport_request_cache_create(&setup->options, &none), STATEPORT_INVALID_ARGUMENT, text);
+  CHECK(none == NULL);
+}
+
+static void refuse_options(void) {
+  cache_setup setup;
+  make_setup(&setup, tree_slots);
+  setup.options.index = 2;
+  refuse(&setup, "index = 2");
+  setup.options.index = STATEPORT_INDEX_TREE;
+  setup.options.hash = 2;
+  refuse(&setup, "hash = 2");
+  setup.options.hash = 0;
+  setup.options.columns = &setup.columns;
+  refuse(&setup, "slots = given");
+  setup.options.columns = NULL;
+  setup.options.slots = NULL;
+  refuse(&setup, "slots = null");
+  make_setup(&setup, tree_slots);
   const stateport_eviction_options eviction = {.size = sizeof eviction, .order = 9};
-  options.eviction = &eviction;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "order = 9");
-  options.eviction = NULL;
-  options.group_count = 1;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "groups = null");
-  options.group_count = 0;
-  options.placement = 5;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "placement = 5");
-  options.placement = 0;
-  options.budget_bytes = 7;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "budget_bytes = 7");
-  options.budget_bytes = 0;
-  options.kv_tokens = request_tokens_max - 1;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "kv_tokens = 15");
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index) {
+  setup.options.eviction = &eviction;
+  refuse(&setup, "order = 9");
+  setup.options.eviction = NULL;
+  setup.options.kv_tokens = request_tokens_max - 1;
+  refuse(&setup, "kv_tokens = 15");
+  for (int32_t kind = hash_slots; kind <= tree_slots; ++kind) {
     const stateport_eviction_options wrong_cost = {
         .size = sizeof wrong_cost, .order = STATEPORT_EVICT_GDSF, .state_bytes = -1, .kv_bytes_per_token = 1};
-    options = options_for(index);
-    options.eviction = &wrong_cost;
-    CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "state_bytes = -1");
+    make_setup(&setup, kind);
+    setup.options.eviction = &wrong_cost;
+    refuse(&setup, "state_bytes = -1");
   }
   const stateport_eviction_options newest = {.size = sizeof newest, .order = STATEPORT_EVICT_MRU};
-  options = options_for(STATEPORT_INDEX_SLOTS);
-  options.eviction = &newest;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "mru");
-  options = options_for(STATEPORT_INDEX_ALIGN);
-  const stateport_state_group group = {.size = sizeof group, .block_size_tokens = block_tokens, .blocks = 20};
-  options.groups = &group;
-  options.group_count = 1;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "layout_fingerprint = 0");
-  options.group_count = 0;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "groups = 0");
-  options.align_mode = 3;
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "align_mode = 3");
+  make_setup(&setup, hash_slots);
+  setup.options.eviction = &newest;
+  refuse(&setup, "mru");
+  stateport_request_cache* none = NULL;
   CHECK_REFUSED(stateport_request_cache_create(NULL, &none), STATEPORT_INVALID_ARGUMENT, "options = null");
-  CHECK_REFUSED(stateport_request_cache_create(&options, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
-  CHECK(none == NULL);
-  // What an older caller's struct lacks is zero: here, all after the size of KV.
-  options = options_for(STATEPORT_INDEX_TREE);
-  options.size = offsetof(stateport_request_cache_options, layout_fingerprint);
-  CHECK_REFUSED(stateport_request_cache_create(&options, &none), STATEPORT_INVALID_ARGUMENT, "layout_fingerprint = 0");
+  CHECK_REFUSED(stateport_request_cache_create(&setup.options, NULL), STATEPORT_INVALID_ARGUMENT, "out = null");
+  // What an older caller's struct lacks is zero: here, all behind the layouts.
+  make_setup(&setup, tree_slots);
+  setup.options.size = offsetof(stateport_request_cache_options, max_requests);
+  refuse(&setup, "max_requests = 0");
+}
+
+static void refuse_slots(void) {
+  cache_setup setup;
+  make_setup(&setup, tree_slots);
+  setup.slots.layout_fingerprint = 0;
+  refuse(&setup, "layout_fingerprint = 0");
+  setup.options.unchecked_layout = 1;
+  setup.slots.scan_alignment_tokens = -2;
+  refuse(&setup, "scan_alignment_tokens = -2");
+  setup.slots.scan_alignment_tokens = 0;
+  setup.slots.placement = 5;
+  refuse(&setup, "placement = 5");
+  setup.slots.placement = 0;
+  setup.slots.budget_bytes = 7;
+  refuse(&setup, "budget_bytes = 7");
+  setup.slots.budget_bytes = 0;
+  setup.slots.size = 4;
+  refuse(&setup, "slots = 4");
+}
+
+static void refuse_columns(void) {
+  cache_setup setup;
+  make_setup(&setup, hash_columns);
+  const stateport_state_group group = {.size = sizeof group, .block_size_tokens = block_tokens, .blocks = 20};
+  setup.columns.groups = &group;
+  refuse(&setup, "layout_fingerprint = 0");
+  setup.columns.groups = NULL;
+  refuse(&setup, "groups = null");
+  setup.columns.group_count = 0;
+  refuse(&setup, "groups = 0");
+  setup.columns.mode = 3;
+  refuse(&setup, "mode = 3");
 }
 
 /// Each of them may ask for a copy that has to be enqueued before the next one ends.
 static void refuse_ends_together(void) {
-  stateport_request_cache_options options = options_for(STATEPORT_INDEX_TREE);
-  options.separate_checkpoints = 1;
+  cache_setup setup;
+  make_setup(&setup, tree_slots);
+  setup.slots.separate_checkpoints = 1;
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   const int64_t both[] = {start(cache), start(cache)};
   CHECK_REFUSED(stateport_request_cache_end(cache, both, 2, STATEPORT_FINISHED, NULL), STATEPORT_INVALID_ARGUMENT,
                 "count = 2");
@@ -363,9 +387,11 @@ static void refuse_ends_together(void) {
 
 void test_request_cache_refusals(void) {
   refuse_options();
+  refuse_slots();
+  refuse_columns();
   refuse_ends_together();
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
-    stateport_request_cache* cache = make_cache(index, false);
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    stateport_request_cache* cache = make_cache(kind, false);
     refuse_starts(cache);
     refuse_plans(cache);
     refuse_commits(cache);
@@ -373,6 +399,6 @@ void test_request_cache_refusals(void) {
     refuse_queries(cache);
     CHECK_OK(stateport_request_cache_check(cache));
     CHECK_OK(stateport_request_cache_destroy(cache));
-    refuse_in_time(index);
+    refuse_in_time(kind);
   }
 }

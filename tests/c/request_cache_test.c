@@ -10,12 +10,11 @@ enum { prompts = 4, output_max = 12, steps = 60 };
 
 static const stateport_state_group align_groups[engine_groups_max] = ENGINE_GROUPS(60);
 
-static stateport_request_cache_options options_for(int32_t index, int32_t drafts, bool overlap) {
-  stateport_request_cache_options options = engine_options(index, drafts, align_groups);
-  options.kv_tokens = 4 * engine_tokens_max;
-  options.checkpoints = index >= STATEPORT_INDEX_ALIGN ? 0 : 6;
-  options.overlap = overlap;
-  return options;
+static void make_setup(cache_setup* self, int32_t kind, int32_t drafts, bool overlap) {
+  engine_setup(self, kind, drafts, align_groups);
+  self->options.kv_tokens = 4 * engine_tokens_max;
+  self->slots.checkpoints = 6;
+  self->options.overlap = overlap;
 }
 
 static void check_stats(engine* self) {
@@ -80,7 +79,7 @@ void test_request_caches(void) {
   static engine self;
   const char* const wanted = getenv("STATEPORT_TEST_SEEDS");
   const int seeds = wanted == NULL ? 12 : atoi(wanted);
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
+  for (int32_t kind = 0; kind < combinations; ++kind) {
     int64_t reused = 0;
     int64_t finished = 0;
     int64_t ahead = 0;
@@ -89,20 +88,20 @@ void test_request_caches(void) {
     int64_t moved = 0;
     for (int seed = 0; seed < seeds; ++seed) {
       const int before = check_failures;
-      const stateport_request_cache_options options =
-          options_for(index, seed % (engine_drafts_max + 1), seed / (engine_drafts_max + 1) % 2 == 1);
-      reused += serve(&self, &options, (uint64_t)seed);
+      cache_setup setup;
+      make_setup(&setup, kind, seed % (engine_drafts_max + 1), seed / (engine_drafts_max + 1) % 2 == 1);
+      reused += serve(&self, &setup.options, (uint64_t)seed);
       finished += self.finished;
       ahead += self.planned_ahead;
       ready += self.ready_ahead;
       published += self.published;
       moved += self.step_commits;
-      if (check_failures > before) fprintf(stderr, "request cache: index %d, seed %d\n", (int)index, seed);
+      if (check_failures > before) fprintf(stderr, "request cache: combination %d, seed %d\n", (int)kind, seed);
     }
     // What is to be tested happened.
     CHECK(reused > 0 && finished > 0 && published > 0);
     if (seeds >= 6) CHECK(ahead > ready && ready > 0);
-    CHECK((moved > 0) == (index < STATEPORT_INDEX_ALIGN));
+    CHECK((moved > 0) == (!in_columns(kind)));
   }
 }
 
@@ -111,10 +110,11 @@ void test_inserted_prefixes(void) {
   enum { count = 3 * engine_prompt_max, whole = 24 };
   int32_t tokens[count];
   for (int32_t i = 0; i < count; ++i) tokens[i] = i;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
-    const stateport_request_cache_options options = options_for(index, 0, false);
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    cache_setup setup;
+    make_setup(&setup, kind, 0, false);
     stateport_request_cache* cache = NULL;
-    CHECK_OK(stateport_request_cache_create(&options, &cache));
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
     const stateport_prompt prompt = {.size = sizeof prompt, .tokens = tokens, .count = whole + 3};
     stateport_started_request started = {.size = sizeof started};
     size_t done = 0;
@@ -124,7 +124,7 @@ void test_inserted_prefixes(void) {
     CHECK(places.tokens == 0);
     stateport_group_plan groups[engine_groups_max];
     stateport_group_commit commits[engine_groups_max];
-    const size_t group_count = index >= STATEPORT_INDEX_ALIGN ? options.group_count : 1;
+    const size_t group_count = in_columns(kind) ? setup.columns.group_count : 1;
     for (size_t g = 0; g < group_count; ++g) {
       groups[g].size = sizeof groups[g];
       commits[g].size = sizeof commits[g];
@@ -134,9 +134,9 @@ void test_inserted_prefixes(void) {
     CHECK_OK(stateport_request_cache_insert(cache, started.request, whole, &plan, &commit));
     CHECK(plan.rows == 1 && plan.room[0] == 1 && plan.start[0] == 0);
     CHECK(plan.kv_count[0] * plan.kv_tokens_per_id >= whole);
-    CHECK(index >= STATEPORT_INDEX_ALIGN || (commit.published_states == 1 && commits[0].copy_count == 1));
+    CHECK(in_columns(kind) || (commit.published_states == 1 && commits[0].copy_count == 1));
     const int32_t kv = plan.kv[0][whole / plan.kv_tokens_per_id - 1];
-    const int32_t slot = index >= STATEPORT_INDEX_ALIGN ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
+    const int32_t slot = in_columns(kind) ? groups[0].write_slot[0] : commits[0].copies[0].dst_slot;
     CHECK_OK(stateport_request_cache_end(cache, &started.request, 1, STATEPORT_ABORTED, NULL));
     CHECK_OK(stateport_request_cache_start(cache, &prompt, 1, &started, &done));
     CHECK(started.reused_tokens == whole);
@@ -164,10 +164,11 @@ void test_inserted_prefixes(void) {
 void test_insert_without_room(void) {
   int32_t tokens[engine_tokens_max];
   for (int32_t i = 0; i < engine_tokens_max; ++i) tokens[i] = i;
-  stateport_request_cache_options options = options_for(STATEPORT_INDEX_SLOTS, 0, false);
-  options.kv_tokens = engine_tokens_max;
+  cache_setup setup;
+  make_setup(&setup, hash_slots, 0, false);
+  setup.options.kv_tokens = engine_tokens_max;
   stateport_request_cache* cache = NULL;
-  CHECK_OK(stateport_request_cache_create(&options, &cache));
+  CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
   int64_t requests[2];
   for (int i = 0; i < 2; ++i) {
     tokens[0] = i;
@@ -193,11 +194,12 @@ void test_insert_without_room(void) {
 /// A request that gives way inside a block starts again from the checkpoint that decoding left.
 void test_decode_checkpoints(void) {
   static engine self;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index) {
-    const stateport_request_cache_options options = options_for(index, 2, false);
+  for (int32_t kind = hash_slots; kind <= tree_slots; ++kind) {
+    cache_setup setup;
+    make_setup(&setup, kind, 2, false);
     stateport_request_cache* cache = NULL;
-    CHECK_OK(stateport_request_cache_create(&options, &cache));
-    engine_make(&self, cache, &options, 1);
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+    engine_make(&self, cache, &setup.options, 1);
     const int32_t prompt[] = {1, 2, 3, 4, 5};
     int32_t tokens[engine_tokens_max];
     CHECK(engine_start(&self, 0, prompt, 5, 30));
@@ -234,15 +236,16 @@ void test_request_hints(void) {
   const stateport_eviction_options hix = {.size = sizeof hix, .order = STATEPORT_EVICT_HIX, .samples = -1};
   const stateport_reuse_hint last = {.size = sizeof last, .last_turn = 1, .expected_idle_s = 1e6};
   for (int hinted = 0; hinted < 2; ++hinted) {
-    stateport_request_cache_options options = options_for(STATEPORT_INDEX_SLOTS, 0, false);
-    options.checkpoints = 2;
-    options.max_requests = 1;
-    options.decode_checkpoint_tokens = 0;
-    options.scan_alignment_tokens = -1;
-    options.eviction = &hix;
+    cache_setup setup;
+    make_setup(&setup, hash_slots, 0, false);
+    setup.slots.checkpoints = 2;
+    setup.options.max_requests = 1;
+    setup.slots.decode_checkpoint_tokens = 0;
+    setup.slots.scan_alignment_tokens = -1;
+    setup.options.eviction = &hix;
     stateport_request_cache* cache = NULL;
-    CHECK_OK(stateport_request_cache_create(&options, &cache));
-    engine_make(&self, cache, &options, 1);
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+    engine_make(&self, cache, &setup.options, 1);
     int32_t prompt[3][2 * engine_block_tokens + 1];
     for (int i = 0; i < 3; ++i)
       for (int at = 0; at <= 2 * engine_block_tokens; ++at) prompt[i][at] = 20 * i + at;
@@ -260,11 +263,12 @@ void test_request_hints(void) {
 /// Prompts share nothing with those of another tenant, nor behind another image.
 void test_request_names(void) {
   static engine self;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
-    const stateport_request_cache_options options = options_for(index, 0, false);
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    cache_setup setup;
+    make_setup(&setup, kind, 0, false);
     stateport_request_cache* cache = NULL;
-    CHECK_OK(stateport_request_cache_create(&options, &cache));
-    engine_make(&self, cache, &options, 1);
+    CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+    engine_make(&self, cache, &setup.options, 1);
     const int32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17};
     const stateport_namespace tenant = {.size = sizeof tenant, .salt = "a", .salt_bytes = 1};
     const stateport_namespace other = {.size = sizeof other, .salt = "b", .salt_bytes = 1};
@@ -308,13 +312,14 @@ void test_colliding_keys(void) {
     CHECK((keys[0][0] == keys[1][0]) == (seed == 0));
     CHECK(memcmp(prefixes[0][0], prefixes[1][0], sizeof prefixes[0][0]) != 0);
   }
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index)
+  for (int32_t kind = 0; kind < combinations; ++kind)
     for (int first = 0; first < 2; ++first) {
       const int second = 1 - first;
-      const stateport_request_cache_options options = options_for(index, 0, false);
+      cache_setup setup;
+      make_setup(&setup, kind, 0, false);
       stateport_request_cache* cache = NULL;
-      CHECK_OK(stateport_request_cache_create(&options, &cache));
-      engine_make(&self, cache, &options, 1);
+      CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+      engine_make(&self, cache, &setup.options, 1);
       self.names.name_space = &names[first];
       serve_once(&self, prompts[first], count);
       CHECK(reused(&self, prompts[second], count) == 0);
@@ -346,19 +351,20 @@ void test_request_placement(void) {
   const int32_t placements[] = {STATEPORT_PLACE_LAST, STATEPORT_PLACE_RUNGS, STATEPORT_PLACE_EVERY};
   int32_t prompt[4 * engine_block_tokens + 1];
   for (int at = 0; at <= 4 * engine_block_tokens; ++at) prompt[at] = at;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE; ++index)
+  for (int32_t kind = hash_slots; kind <= tree_slots; ++kind)
     for (int i = 0; i < 3; ++i)
       for (int limited = 0; limited < 2; ++limited) {
-        stateport_request_cache_options options = options_for(index, 0, false);
-        options.placement = placements[i];
-        options.scan_alignment_tokens = 0;
-        options.decode_checkpoint_tokens = 0;
-        options.position_tokens = engine_block_tokens;
-        options.eviction = &costs;
-        options.budget_bytes = limited;
+        cache_setup setup;
+        make_setup(&setup, kind, 0, false);
+        setup.slots.placement = placements[i];
+        setup.slots.scan_alignment_tokens = 0;
+        setup.slots.decode_checkpoint_tokens = 0;
+        setup.options.position_tokens = engine_block_tokens;
+        setup.options.eviction = &costs;
+        setup.slots.budget_bytes = limited;
         stateport_request_cache* cache = NULL;
-        CHECK_OK(stateport_request_cache_create(&options, &cache));
-        engine_make(&self, cache, &options, 1);
+        CHECK_OK(stateport_request_cache_create(&setup.options, &cache));
+        engine_make(&self, cache, &setup.options, 1);
         serve_once(&self, prompt, 4 * engine_block_tokens + 1);
         const stateport_cache_stats stats = stats_of(&self);
         CHECK(stats.states == (limited ? 0 : states[placements[i]]));

@@ -307,7 +307,7 @@ static void check_nothing_under_way(const tier_engine* self) {
 /// A mover without a remote tier is to ask one for more than host memory has of a prompt. That is refused, and the load
 /// from host memory that would follow is not left for a call that may come before what a plan answered is enqueued.
 static void refuse_finds(void) {
-  const tier_engine_options options = {.index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .remote_bytes = 1 << 20};
+  const tier_engine_options options = {.combination = tree_slots, .host_bytes = 1 << 20, .remote_bytes = 1 << 20};
   tier_engine self;
   tier_engine_make(&self, &options);
   for (int32_t number = 7; number < 12; ++number) serve_by_hand(&self, number, false);
@@ -335,7 +335,7 @@ static int64_t host_images_of_cache(const tier_engine* self) {
 /// every store is answered, and what was to be dropped is.
 static void refuse_groups(void) {
   const int64_t prompt_bytes = (int64_t)(image_bytes(small_spec) + 2 * image_bytes(kv_spec));
-  const tier_engine_options options = {.index = STATEPORT_INDEX_ALIGN, .host_bytes = 2 * prompt_bytes, .groups = 2};
+  const tier_engine_options options = {.combination = hash_columns, .host_bytes = 2 * prompt_bytes, .groups = 2};
   tier_engine self;
   tier_engine_make(&self, &options);
   for (int32_t number = 1; number < 7; ++number) serve_by_hand(&self, number, true);
@@ -352,7 +352,7 @@ static void refuse_groups(void) {
 /// cache that the mover serves hears of neither.
 static void serve_the_next(bool states_alone) {
   const tier_engine_options options = {
-      .index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20, .states_alone = states_alone};
+      .combination = tree_slots, .host_bytes = 1 << 20, .states_alone = states_alone};
   tier_engine one;
   tier_engine next;
   tier_engine_make(&one, &options);
@@ -398,7 +398,7 @@ void test_state_tiers_refusals(void) {
   CHECK_OK(stateport_state_tiers_destroy(tiers));
   CHECK_REFUSED(stateport_state_tiers_check(tiers), STATEPORT_INVALID_HANDLE, "destroyed");
   CHECK_OK(stateport_store_destroy(states));
-  const tier_engine_options host = {.index = STATEPORT_INDEX_TREE, .host_bytes = 1 << 20};
+  const tier_engine_options host = {.combination = tree_slots, .host_bytes = 1 << 20};
   tier_engine one;
   tier_engine other;
   tier_engine_make(&one, &host);

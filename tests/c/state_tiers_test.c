@@ -9,7 +9,6 @@
 
 enum { prompts = 6, folder_bytes = 64, polls_max = 1000000 };
 
-static const char* const index_names[] = {"slots", "tree", "align"};
 
 // --- Under a request cache -------------------------------------------------------------------------------------------
 
@@ -107,12 +106,12 @@ static void attach_to_less_room(const tier_engine_options* options, size_t image
 }
 
 /// What is evicted comes from the host; after a restart, from files.
-static void test_restart(int32_t index, bool by_hand) {
+static void test_restart(int32_t kind, bool by_hand) {
   char folder[folder_bytes];
   make_folder(folder, sizeof folder);
   char images[folder_bytes + 8];
   snprintf(images, sizeof images, "%s/images", folder);
-  const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .folder = images, .by_hand = by_hand};
+  const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .folder = images, .by_hand = by_hand};
   tier_engine engine;
   tier_engine_make(&engine, &options);
   const int before = check_failures;
@@ -123,14 +122,14 @@ static void test_restart(int32_t index, bool by_hand) {
   tier_engine_destroy(&engine);
   serve_from_files(&options, 3 * prompts);
   attach_to_less_room(&options, 3 * prompts);
-  if (check_failures != before) fprintf(stderr, "index %s, by hand %d\n", index_names[index], (int)by_hand);
+  if (check_failures != before) fprintf(stderr, "combination %d, by hand %d\n", (int)kind, (int)by_hand);
   remove_folder(images);
   remove_folder(folder);
 }
 
 /// States alone lie below the device: the engine loads their KV.
-static void test_states_alone(int32_t index) {
-  const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .states_alone = true};
+static void test_states_alone(int32_t kind) {
+  const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .states_alone = true};
   tier_engine engine;
   tier_engine_make(&engine, &options);
   serve_from_host(&engine);
@@ -138,10 +137,10 @@ static void test_states_alone(int32_t index) {
 }
 
 void test_state_tiers(void) {
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
-    test_restart(index, false);
-    test_restart(index, true);
-    test_states_alone(index);
+  for (int32_t kind = 0; kind < combinations; ++kind) {
+    test_restart(kind, false);
+    test_restart(kind, true);
+    test_states_alone(kind);
   }
 }
 
@@ -150,12 +149,12 @@ void test_state_tiers(void) {
 void test_state_tiers_without_memory(void) {
   const int32_t usual = memory_calls_apart;
   memory_calls_apart = 7;
-  for (int32_t index = STATEPORT_INDEX_SLOTS; index <= STATEPORT_INDEX_TREE_ALIGN; ++index) {
+  for (int32_t kind = 0; kind < combinations; ++kind) {
     char folder[folder_bytes];
     make_folder(folder, sizeof folder);
     char images[folder_bytes + 8];
     snprintf(images, sizeof images, "%s/images", folder);
-    const tier_engine_options options = {.index = index, .host_bytes = 1 << 20, .folder = images};
+    const tier_engine_options options = {.combination = kind, .host_bytes = 1 << 20, .folder = images};
     for (int life = 0; life < 2; ++life) {
       tier_engine engine;
       tier_engine_make(&engine, &options);

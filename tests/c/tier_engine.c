@@ -105,7 +105,6 @@ static size_t group_count(const tier_engine* self) {
 
 static void make_cache(tier_engine* self, uint64_t fingerprint) {
   const int64_t file_bytes = self->options.file_bytes == 0 ? 1 << 24 : self->options.file_bytes;
-  const bool align = self->options.index >= STATEPORT_INDEX_ALIGN;
   const stateport_state_group group = {.size = sizeof group,
                                        .block_size_tokens = tier_block_tokens,
                                        .blocks = 4,
@@ -121,20 +120,18 @@ static void make_cache(tier_engine* self, uint64_t fingerprint) {
       .kv_image_bytes = self->options.states_alone ? 0 : (int64_t)image_bytes(kv_spec),
       .leading_blocks = self->options.states_alone ? all_blocks : NULL,
       .leading_blocks_context = self};
-  const stateport_request_cache_options options = {.size = sizeof options,
-                                                   .index = self->options.index,
-                                                   .max_requests = 1,
-                                                   .max_request_tokens = tier_request_tokens_max,
-                                                   .block_size_tokens = tier_block_tokens,
-                                                   .kv_tokens = 2 * tier_request_tokens_max,
-                                                   .layout_fingerprint = align ? 0 : fingerprint,
-                                                   .checkpoints = align ? 0 : 2,
-                                                   .scan_alignment_tokens = -1,
-                                                   .groups = align ? groups : NULL,
-                                                   .group_count = align ? group_count(self) : 0,
-                                                   .events = 1,
-                                                   .tiers = &tiers};
-  CHECK_OK(stateport_request_cache_create(&options, &self->cache));
+  cache_setup setup = {
+      .options = {.max_requests = 1,
+                  .max_request_tokens = tier_request_tokens_max,
+                  .block_size_tokens = tier_block_tokens,
+                  .kv_tokens = 2 * tier_request_tokens_max,
+                  .events = 1,
+                  .tiers = &tiers},
+      .slots = {.layout_fingerprint = fingerprint, .checkpoints = 2, .scan_alignment_tokens = -1},
+      .columns = {.groups = groups, .group_count = group_count(self)},
+  };
+  set_combination(&setup, self->options.combination);
+  CHECK_OK(stateport_request_cache_create(&setup.options, &self->cache));
 }
 
 void tier_engine_make(tier_engine* self, const tier_engine_options* options) {

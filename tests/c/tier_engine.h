@@ -4,6 +4,7 @@
 #ifndef STATEPORT_TESTS_C_TIER_ENGINE_H
 #define STATEPORT_TESTS_C_TIER_ENGINE_H
 
+#include "combination.h"
 #include "device.h"
 
 enum {
@@ -16,12 +17,12 @@ enum {
 };
 
 typedef struct tier_engine_options {
-  int32_t index;  ///< stateport_cache_index
+  int32_t combination;
   int64_t host_bytes;
   const char* folder;    ///< null: no file tier
   int64_t file_bytes;    ///< of the cache; 0: much
   int64_t remote_bytes;  ///< of the cache: the mover has no remote tier
-  int32_t groups;        ///< of the cache, with STATEPORT_INDEX_ALIGN; 0: one. The mover has one
+  int32_t groups;        ///< of the cache, in columns; 0: one. The mover has one
   bool by_hand;          ///< takes, executes, polls and settles by itself
   bool states_alone;     ///< KV is computed again, as if it came from elsewhere
 } tier_engine_options;

@@ -14,15 +14,17 @@ constexpr std::int32_t many_blocks = 4096;  // no block is evicted
 
 RequestCacheOptions options_of(const AlignLife::Config& config) {
   const std::int64_t longest = config.prompt + static_cast<std::int64_t>(config.steps + 2) * (1 + config.drafts);
-  return {.index = config.index,
-          .max_requests = 1,
-          .max_request_tokens = longest,
-          .drafts = config.drafts,
-          .block_size_tokens = config.block,
-          .kv_tokens = ceil_div(longest, config.block) * config.block,
-          .groups = {{.block_size_tokens = config.block, .blocks = many_blocks, .layout_fingerprint = 7}},
-          .overlap = config.overlap,
-          .events = true};
+  return {
+      .index = config.index,
+      .layout =
+          ColumnLayout{.groups = {{.block_size_tokens = config.block, .blocks = many_blocks, .layout_fingerprint = 7}}},
+      .max_requests = 1,
+      .max_request_tokens = longest,
+      .drafts = config.drafts,
+      .block_size_tokens = config.block,
+      .kv_tokens = ceil_div(longest, config.block) * config.block,
+      .overlap = config.overlap,
+      .events = true};
 }
 
 std::int64_t column_of(std::int32_t block, std::span<const std::int32_t> columns) {

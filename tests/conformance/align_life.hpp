@@ -30,7 +30,7 @@ struct LifeStep {
 class AlignLife {
  public:
   struct Config {
-    CacheIndex index = CacheIndex::align;  ///< one in columns
+    CacheIndex index = CacheIndex::hash;
     std::int32_t block = 0;
     std::int32_t drafts = 0;
     bool overlap = false;

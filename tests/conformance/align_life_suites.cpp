@@ -86,7 +86,7 @@ AlignLife::Config life_of(CacheIndex index, const Json& row, std::size_t steps) 
 
 /// A prefix tree and block hashes find the same states, and lay them out alike.
 void for_each_index(void (*run)(CacheIndex, const Json&), const Json& row) {
-  for (const CacheIndex index : {CacheIndex::align, CacheIndex::tree_align}) run(index, row);
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree}) run(index, row);
 }
 
 void expect_refused(const AlignLife::Config& config) {

@@ -12,13 +12,13 @@ constexpr std::int32_t max_requests = 8;
 /// Live states and checkpoints share the recorded pool. A checkpoint is taken at the end of each chunk alone.
 RequestCacheOptions options_of(const PrefixConfig& config) {
   return {.index = CacheIndex::tree,
+          .layout = SlotLayout{.layout_fingerprint = 7,
+                               .checkpoints = config.states - std::min(max_requests, config.states - 1),
+                               .scan_alignment_tokens = -1},
           .max_requests = std::min(max_requests, config.states - 1),
           .max_request_tokens = config.kv_size,
           .block_size_tokens = config.page_size,
           .kv_tokens = config.kv_size,
-          .layout_fingerprint = 7,
-          .checkpoints = config.states - std::min(max_requests, config.states - 1),
-          .scan_alignment_tokens = -1,
           .eviction = EvictionOrder::lru};
 }
 

@@ -4,29 +4,44 @@
 #include "engine_tiers.hpp"
 #include "request_engine_cache.hpp"
 
+#include <variant>
+
 namespace stateport::engine {
 namespace {
 
 /// Blocks of each group: what running requests hold at most, and some to keep.
-std::int32_t blocks_of(const RequestCacheOptions& cache, const CacheOptions& options) {
-  const auto resident = static_cast<std::int32_t>(
-      resident_blocks(cache.align_mode, cache.max_request_tokens, options.block_size, options.drafts, 0));
+std::int32_t blocks_of(const RequestCacheOptions& cache, AlignMode mode, const CacheOptions& options) {
+  const bool tree = cache.index == CacheIndex::tree;
+  const auto resident =
+      static_cast<std::int32_t>(resident_blocks(mode, cache.max_request_tokens, options.block_size, options.drafts, 0));
   // A request that runs keeps one checkpoint in a tree.
-  const std::int32_t ahead = (cache.overlap ? 1 : 0) + (by_tokens(cache.index) ? 1 : 0);
-  if (cache.align_mode == AlignMode::all)  // in a tree a request gives back the blocks that it has passed
-    return resident + (by_tokens(cache.index) ? ahead + options.checkpoints : 3 * options.checkpoints);
+  const std::int32_t ahead = (cache.overlap ? 1 : 0) + (tree ? 1 : 0);
+  if (mode == AlignMode::all)  // in a tree a request gives back the blocks that it has passed
+    return resident + (tree ? ahead + options.checkpoints : 3 * options.checkpoints);
   return options.max_running * (resident + ahead) + options.checkpoints;
 }
 
+ColumnLayout columns_of(const RequestCacheOptions& cache, AlignMode mode, const CacheOptions& options) {
+  ColumnLayout layout{.mode = mode};
+  for (std::int32_t g = 0; g < options.state_groups; ++g)
+    layout.groups.push_back({.block_size_tokens = options.block_size * (g + 1),
+                             .blocks = blocks_of(cache, mode, options),
+                             .conv_window = static_cast<std::int32_t>(conv_history) + options.drafts});
+  return layout;
+}
+
 RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& options) {
-  RequestCacheOptions cache{.max_requests = options.max_running,
+  const bool all = name.ends_with("all");
+  const bool in_columns = all || name.ends_with("align");
+  RequestCacheOptions cache{.index = name.starts_with("tree") ? CacheIndex::tree : CacheIndex::hash,
+                            .layout = SlotLayout{.checkpoints = options.checkpoints,
+                                                 .scan_alignment_tokens = name == "tree-copy" ? -1 : options.alignment,
+                                                 .decode_checkpoint_tokens = options.block_size},
+                            .max_requests = options.max_running,
                             .max_request_tokens = options.max_tokens,
                             .drafts = options.drafts,
                             .block_size_tokens = options.block_size,
                             .kv_tokens = options.kv_tokens,
-                            .checkpoints = options.checkpoints,
-                            .scan_alignment_tokens = options.alignment,
-                            .decode_checkpoint_tokens = options.block_size,
                             .hash = BlockHashKind::xxh3_128,
                             .hash_seed = options.tenants ? 0x5eedu : 0u,
                             .overlap = options.overlap,
@@ -34,25 +49,15 @@ RequestCacheOptions without_tiers(std::string_view name, const CacheOptions& opt
   // A batch that is planned ahead may find that the one before it kept all drafts.
   if (options.overlap) cache.max_request_tokens += 1 + options.drafts;
   cache.kv_tokens += cache.max_request_tokens - options.max_tokens;
-  if (name == "align" || name == "all") cache.index = CacheIndex::align;
-  if (name == "tree-align" || name == "tree-all") cache.index = CacheIndex::tree_align;
-  if (name == "slots") cache.index = CacheIndex::slots;
-  if (name == "tree-copy") cache.scan_alignment_tokens = -1;
   // Two requests that compute one prefix at the same time both keep their blocks. Once the first has gone, each of its
   // blocks may still be the parent of a block of the second, and is not evicted before that.
-  if (!by_tokens(cache.index)) cache.kv_tokens += options.max_tokens;
-  if (cache.index != CacheIndex::align) cache.eviction = options.eviction;
-  if (!in_columns(cache.index)) {
-    cache.layout_fingerprint = StateStores::spec(options, cache, 0).fingerprint();
-    return cache;
-  }
-  cache.align_mode = name.ends_with("all") ? AlignMode::all : AlignMode::align;
-  for (std::int32_t g = 0; g < options.state_groups; ++g)
-    cache.groups.push_back({.block_size_tokens = options.block_size * (g + 1),
-                            .blocks = blocks_of(cache, options),
-                            .conv_window = static_cast<std::int32_t>(conv_history) + options.drafts});
-  for (std::size_t g = 0; g < cache.groups.size(); ++g)
-    cache.groups[g].layout_fingerprint = StateStores::spec(options, cache, g).fingerprint();
+  if (cache.index == CacheIndex::hash) cache.kv_tokens += options.max_tokens;
+  if (cache.index == CacheIndex::tree || !in_columns) cache.eviction = options.eviction;
+  if (in_columns) cache.layout = columns_of(cache, all ? AlignMode::all : AlignMode::align, options);
+  const auto fingerprint = [&](std::size_t g) { return StateStores::spec(options, cache, g).fingerprint(); };
+  if (auto* const slots = std::get_if<SlotLayout>(&cache.layout)) slots->layout_fingerprint = fingerprint(0);
+  if (auto* const columns = std::get_if<ColumnLayout>(&cache.layout))
+    for (std::size_t g = 0; g < columns->groups.size(); ++g) columns->groups[g].layout_fingerprint = fingerprint(g);
   return cache;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "request_engine_cache.hpp"
 
+#include "combination.hpp"
 #include "older_split.hpp"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ void RequestEngineCache::check_own(const Sequence& sequence, std::int64_t tokens
 
 std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t tokens) {
   if (options_.fault != Fault::older_split) return cache_->chunk(id(sequence), tokens).tokens;
-  return test::OlderSplit{.block = cache_->options().groups.back().block_size_tokens,
+  return test::OlderSplit{.block = test::columns(cache_->options()).groups.back().block_size_tokens,
                           .prompt = sequence.prefill,
                           .total = sequence.prefill,
                           .drops_block = options_.drafts > 0,
@@ -57,8 +58,7 @@ std::int64_t RequestEngineCache::chunk(const Sequence& sequence, std::int64_t to
 /// In all mode all or none: a pass with fewer could not be told from a chunk, whose states are not kept one by one.
 std::int64_t RequestEngineCache::drafts(std::int64_t drafts) {
   const RequestCacheOptions& options = cache_->options();
-  const bool all = in_columns(options.index) && options.align_mode == AlignMode::all;
-  return all && drafts != options.drafts ? 0 : drafts;
+  return test::is_mode_all(options) && drafts != options.drafts ? 0 : drafts;
 }
 
 bool RequestEngineCache::plan(std::span<Row> rows) {

@@ -7,7 +7,7 @@
 namespace stateport::engine {
 
 StateSpec StateStores::spec(const CacheOptions& options, const RequestCacheOptions& cache, std::size_t group) {
-  const bool blocks = in_columns(cache.index);
+  const bool blocks = in_columns(cache);
   const StateLayout layout{.conv_window = static_cast<std::int64_t>(conv_history) + (blocks ? options.drafts : 0),
                            .conv_layout = options.conv_layout,
                            .type = options.type};
@@ -30,8 +30,7 @@ StateStores::StateStores(const CacheOptions& options, const RequestCacheOptions&
     scratch_.emplace(spec(options, cache, 0), scratch_slots(cache), stream_);
     committer_.emplace(scratch_->store, store, store);
   }
-  if (!in_columns(cache.index) && options.drafts > 0)
-    steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
+  if (!in_columns(cache) && options.drafts > 0) steps_.emplace(store, options.max_running, 1 + options.drafts, stream_);
 }
 
 std::vector<const StateStore*> StateStores::stores() const {

@@ -96,24 +96,24 @@ std::int64_t serve(stateport::RequestCache& cache, Engine& engine, const std::ve
 }
 // readme end
 
-stateport::RequestCacheOptions options_of(CacheIndex index) {
-  const std::uint64_t layout = stateport::models::find("qwen3-next-80b-a3b").fingerprint();
-  stateport::RequestCacheOptions options{.index = index,
-                                         .max_requests = 2,
-                                         .max_request_tokens = 64,
-                                         .block_size_tokens = 4,
-                                         .kv_tokens = 256,
-                                         .layout_fingerprint = layout,
-                                         .checkpoints = 8};
-  if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 32, .layout_fingerprint = layout}};
+stateport::RequestCacheOptions options_of(CacheIndex index, bool in_columns) {
+  const std::uint64_t fingerprint = stateport::models::find("qwen3-next-80b-a3b").fingerprint();
+  stateport::RequestCacheOptions options{
+      .index = index, .max_requests = 2, .max_request_tokens = 64, .block_size_tokens = 4, .kv_tokens = 256};
+  if (in_columns)
+    options.layout =
+        stateport::ColumnLayout{.groups = {{.block_size_tokens = 4, .blocks = 32, .layout_fingerprint = fingerprint}}};
+  else
+    options.layout = stateport::SlotLayout{.layout_fingerprint = fingerprint, .checkpoints = 8};
   return options;
 }
 
 }  // namespace
 
 int main() {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree, CacheIndex::align, CacheIndex::tree_align}) {
-    const stateport::RequestCacheOptions options = options_of(index);
+  for (const int number : {0, 1, 2, 3}) {
+    const CacheIndex index = number % 2 == 0 ? CacheIndex::hash : CacheIndex::tree;
+    const stateport::RequestCacheOptions options = options_of(index, number >= 2);
     const auto cache = stateport::make_request_cache(options);
     Engine engine(options);
     expect(serve(*cache, engine, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 3) == 0, "an empty cache was hit");

@@ -42,45 +42,63 @@ const stateport_tier_options* tiers(World& world) {
   return world.given(options);
 }
 
-void unusual(World& world, stateport_request_cache_options& options) {
-  options.align_mode = world.number();
-  options.unchecked_layout = world.flag();
-  options.scan_alignment_tokens = world.number();
-  options.decode_checkpoint_tokens = world.wide_number();
-  options.fast_hash = world.flag();
-  options.cost_linear = world.real();
-  options.cost_quadratic = world.real();
-  options.position_tokens = world.capacity();
-  options.budget_bytes = world.wide_number();
-  options.spare_checkpoint_tokens = world.wide_number();
+/// Options, and both layouts: one that is not wanted is given with others that are not usual.
+struct Setup {
+  stateport_request_cache_options options = {};
+  stateport_slot_layout slots = {};
+  stateport_column_layout columns = {};
+};
+
+void unusual(World& world, Setup& setup) {
+  setup.columns.mode = world.number();
+  setup.options.unchecked_layout = world.flag();
+  setup.slots.scan_alignment_tokens = world.number();
+  setup.slots.decode_checkpoint_tokens = world.wide_number();
+  setup.options.hash = world.input.chance(16) ? world.number() : world.flag();
+  setup.options.cost_linear = world.real();
+  setup.options.cost_quadratic = world.real();
+  setup.options.position_tokens = world.capacity();
+  setup.slots.budget_bytes = world.wide_number();
+  setup.slots.spare_checkpoint_tokens = world.wide_number();
 }
 
-void cache_create(World& world) {
-  stateport_request_cache_options options = {};
-  options.index = static_cast<std::int32_t>(world.input.below(world.input.chance(8) ? 5 : 3));
-  options.max_requests = world.capacity() % 9;
-  options.max_request_tokens = world.input.chance(16) ? world.wide_number() : 48;
-  options.drafts = world.input.chance(96) ? world.capacity() % 5 : 0;
-  options.block_size_tokens = world.input.chance(16) ? world.number() : 4;
-  options.kv_tokens = world.input.chance(16) ? world.wide_number() : 16 * world.input.below(32);
-  options.layout_fingerprint = 7;
-  options.checkpoints = world.capacity();
-  options.overlap = world.flag();
-  options.events = world.flag();
-  options.placement = options.index == 2 ? 0 : static_cast<std::int32_t>(world.input.below(6));
-  options.separate_checkpoints = options.index == 2 ? 0 : world.flag();
-  std::vector<stateport_state_group> groups(options.index == 2 ? 1 + world.input.below(2) : world.input.below(65) / 64);
+void set_groups(World& world, stateport_column_layout& columns, std::size_t count) {
+  std::vector<stateport_state_group> groups(count);
   for (stateport_state_group& group : groups) {
     group.block_size_tokens = world.input.chance(32) ? world.number() : 4;
     group.blocks = world.input.chance(32) ? world.capacity() : 40;
     group.conv_window = world.capacity() % 5;
     group.layout_fingerprint = 7;
   }
-  options.groups = world.structs(groups);
-  options.group_count = groups.size();
+  columns.groups = world.structs(groups);
+  columns.group_count = groups.size();
+}
+
+void cache_create(World& world) {
+  Setup setup;
+  stateport_request_cache_options& options = setup.options;
+  const bool wrong = world.input.chance(8);
+  const auto kind = static_cast<std::int32_t>(world.input.below(wrong ? 5 : 4));  // 4: an index that does not exist
+  const bool columns = kind == 2 || kind == 3;
+  options.index = kind == 4 ? 2 : kind % 2;
+  options.max_requests = world.capacity() % 9;
+  options.max_request_tokens = world.input.chance(16) ? world.wide_number() : 48;
+  options.drafts = world.input.chance(96) ? world.capacity() % 5 : 0;
+  options.block_size_tokens = world.input.chance(16) ? world.number() : 4;
+  options.kv_tokens = world.input.chance(16) ? world.wide_number() : 16 * world.input.below(32);
+  setup.slots.layout_fingerprint = 7;
+  setup.slots.checkpoints = world.capacity();
+  options.overlap = world.flag();
+  options.events = world.flag();
+  setup.slots.placement = columns ? 0 : static_cast<std::int32_t>(world.input.below(6));
+  setup.slots.separate_checkpoints = columns ? 0 : world.flag();
+  const bool both = !columns && world.input.below(65) / 64 == 1;
+  set_groups(world, setup.columns, columns ? 1 + world.input.below(2) : 0);
   options.eviction = eviction(world);
-  if (world.input.chance(48)) unusual(world, options);
+  if (world.input.chance(48)) unusual(world, setup);
   options.tiers = tiers(world);
+  if (!columns) options.slots = world.given(setup.slots);
+  if (columns || both) options.columns = world.given(setup.columns);
   const auto* const given = world.given(options);
   world.make<stateport_request_cache>(
       Kind::cache, [&](stateport_request_cache** out) { return stateport_request_cache_create(given, out); });

@@ -299,18 +299,28 @@ stateport_request_cache* served_cache(DeviceWorld& world, std::uint64_t fingerpr
   group.blocks = 8;
   group.conv_window = 4;
   group.layout_fingerprint = fingerprint;
+  stateport_slot_layout slots = {};
+  slots.size = sizeof slots;
+  slots.layout_fingerprint = fingerprint;
+  slots.checkpoints = 3;
+  stateport_column_layout columns = {};
+  columns.size = sizeof columns;
+  columns.groups = &group;
+  columns.group_count = 1;
   stateport_request_cache_options options = {};
   options.size = sizeof options;
-  options.index = static_cast<std::int32_t>(world.input.below(3));
+  const std::int64_t kind = world.input.below(4);
+  options.index = static_cast<std::int32_t>(kind % 2);
   options.max_requests = 3;
   options.max_request_tokens = 48;
   options.block_size_tokens = block_tokens;
   options.kv_tokens = kv_tokens;
-  options.layout_fingerprint = fingerprint;
-  options.checkpoints = 3;
   options.overlap = world.flag();
   options.tiers = &below;
-  if (options.index == 2) options.groups = &group, options.group_count = 1;
+  if (kind < 2)
+    options.slots = &slots;
+  else
+    options.columns = &columns;
   stateport_request_cache* cache = nullptr;
   if (stateport_request_cache_create(&options, &cache) != STATEPORT_OK) return nullptr;
   world.add(Kind::cache, cache);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine.hpp"
 
+#include "combination.hpp"
 #include "violation.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <iterator>
 #include <thread>
+#include <variant>
 
 namespace stateport::soak {
 
@@ -186,9 +188,10 @@ void Engine::check_rest() const {
   }
   const CacheUsage usage = cache_->usage();
   const RequestCacheOptions& options = setup_.options;
-  if (in_columns(options.index)) return;
-  if (options.budget_bytes > 0 && (options.index == CacheIndex::slots || options.eviction == EvictionOrder::hix))
-    must(options.memory.of(usage.kv_tokens, usage.states) <= options.budget_bytes, "a cache exceeds its budget");
+  if (in_columns(options)) return;
+  const std::int64_t budget_bytes = std::get<SlotLayout>(options.layout).budget_bytes;
+  if (budget_bytes > 0 && (options.index == CacheIndex::hash || options.eviction == EvictionOrder::hix))
+    must(options.memory.of(usage.kv_tokens, usage.states) <= budget_bytes, "a cache exceeds its budget");
   if (!options.events) return;
   const auto of = [&](CacheContent content) {
     return std::ranges::count_if(stored_, [&](const CacheEvent& stored) {
@@ -305,7 +308,7 @@ std::vector<PassRow> Engine::next_rows() {
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
     } else if (low + 2 * (1 + options.drafts) + 1 < options.max_request_tokens) {
       std::int32_t drafts = random_.between32(0, options.drafts);
-      if (options.align_mode == AlignMode::all && drafts < options.drafts) drafts = 0;
+      if (test::is_mode_all(options) && drafts < options.drafts) drafts = 0;
       rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
     }
   }

@@ -15,62 +15,70 @@ constexpr std::int32_t block_size = 8;  ///< tokens
 constexpr std::int64_t request_tokens = 288;
 
 RequestCacheOptions common(CacheIndex index, int number, bool is_real) {
-  RequestCacheOptions options{.index = index,
-                              .max_requests = is_real ? 4 : 6,
-                              .max_request_tokens = request_tokens,
-                              .drafts = number == 0 ? 2 : 3,
-                              .block_size_tokens = block_size,
-                              .kv_tokens = is_real ? 1536 : 3072,
-                              .checkpoints = is_real ? 16 : 32,
-                              .memory = {.state_bytes = 4096, .kv_bytes_per_token = 64},
-                              .position_tokens = block_size,
-                              .hash = BlockHashKind::xxh3_128};
-  options.layout_fingerprint = 3;
-  options.overlap = number == 0;
-  options.events = true;
-  return options;
+  return {.index = index,
+          .max_requests = is_real ? 4 : 6,
+          .max_request_tokens = request_tokens,
+          .drafts = number == 0 ? 2 : 3,
+          .block_size_tokens = block_size,
+          .kv_tokens = is_real ? 1536 : 3072,
+          .memory = {.state_bytes = 4096, .kv_bytes_per_token = 64},
+          .position_tokens = block_size,
+          .hash = BlockHashKind::xxh3_128,
+          .overlap = number == 0,
+          .events = true};
 }
 
-void of_slots(RequestCacheOptions& options, int number) {
+std::int64_t three_quarters(const RequestCacheOptions& options, std::int32_t checkpoints) {
+  return options.memory.of(options.kv_tokens * 3 / 4, checkpoints * 3 / 4);
+}
+
+void set_hash_slots(RequestCacheOptions& options, int number, std::int32_t checkpoints) {
   options.eviction = number == 0 ? EvictionOrder::lru : EvictionOrder::gdsf;
-  options.placement = number == 0 ? CheckpointPlacement::passes : CheckpointPlacement::branch;
-  options.decode_checkpoint_tokens = number == 0 ? 2 * block_size : 0;
-  if (number == 1) options.budget_bytes = options.memory.of(options.kv_tokens * 3 / 4, options.checkpoints * 3 / 4);
+  options.layout = SlotLayout{.layout_fingerprint = 3,
+                              .checkpoints = checkpoints,
+                              .placement = number == 0 ? CheckpointPlacement::passes : CheckpointPlacement::branch,
+                              .decode_checkpoint_tokens = number == 0 ? 2 * block_size : 0,
+                              .budget_bytes = number == 1 ? three_quarters(options, checkpoints) : 0};
 }
 
-void of_tree(RequestCacheOptions& options, int number) {
+void set_tree_slots(RequestCacheOptions& options, int number, std::int32_t checkpoints) {
   options.eviction = number == 0 ? EvictionOrder::hix : EvictionOrder::gdsf;
-  options.placement = number == 0 ? CheckpointPlacement::last : CheckpointPlacement::rungs;
-  options.separate_checkpoints = number == 0;
-  options.spare_checkpoint_tokens = number == 0 ? 4 * block_size : 0;
-  options.decode_checkpoint_tokens = number == 0 ? 0 : 2 * block_size;
-  if (number == 0) options.budget_bytes = options.memory.of(options.kv_tokens * 3 / 4, options.checkpoints * 3 / 4);
+  options.layout = SlotLayout{.layout_fingerprint = 3,
+                              .checkpoints = checkpoints,
+                              .separate_checkpoints = number == 0,
+                              .placement = number == 0 ? CheckpointPlacement::last : CheckpointPlacement::rungs,
+                              .spare_checkpoint_tokens = number == 0 ? 4 * block_size : 0,
+                              .decode_checkpoint_tokens = number == 0 ? 0 : 2 * block_size,
+                              .budget_bytes = number == 0 ? three_quarters(options, checkpoints) : 0};
 }
 
-void of_columns(RequestCacheOptions& options, int number) {
-  options.checkpoints = 0;
-  options.layout_fingerprint = 0;
-  options.align_mode = number == 0 ? AlignMode::align : AlignMode::all;
+void set_columns(RequestCacheOptions& options, int number) {
   options.eviction = number == 0 ? EvictionOrder::lru : EvictionOrder::lfu;
-  if (options.index == CacheIndex::tree_align && number == 0) options.eviction = EvictionOrder::hix;
+  if (options.index == CacheIndex::tree && number == 0) options.eviction = EvictionOrder::hix;
+  ColumnLayout layout{.mode = number == 0 ? AlignMode::align : AlignMode::all};
   for (const std::int32_t size : {block_size, 2 * block_size}) {
-    const auto one = static_cast<std::int32_t>(
-        resident_blocks(options.align_mode, options.max_request_tokens, size, options.drafts, 0));
-    options.groups.push_back({.block_size_tokens = size,
-                              .blocks = options.max_requests * one + 32,
-                              .conv_window = 3 + options.drafts,
-                              .layout_fingerprint = 5});
+    const auto one =
+        static_cast<std::int32_t>(resident_blocks(layout.mode, options.max_request_tokens, size, options.drafts, 0));
+    layout.groups.push_back({.block_size_tokens = size,
+                             .blocks = options.max_requests * one + 32,
+                             .conv_window = 3 + options.drafts,
+                             .layout_fingerprint = 5});
   }
+  options.layout = layout;
 }
 
 }  // namespace
 
-EngineSetup engine_setup(CacheIndex index, int number, bool is_real) {
-  EngineSetup setup{.options = common(index, number, is_real)};
+EngineSetup engine_setup(Combination index, int number, bool is_real) {
+  EngineSetup setup{.options = common(index_of(index), number, is_real)};
   RequestCacheOptions& options = setup.options;
-  if (index == CacheIndex::slots) of_slots(options, number);
-  if (index == CacheIndex::tree) of_tree(options, number);
-  if (in_columns(index)) of_columns(options, number);
+  const std::int32_t checkpoints = is_real ? 16 : 32;
+  if (in_columns(index))
+    set_columns(options, number);
+  else if (by_tokens(index))
+    set_tree_slots(options, number, checkpoints);
+  else
+    set_hash_slots(options, number, checkpoints);
   TierOptions& tiers = options.tiers;
   if (is_real)
     RealTiers::set_image_bytes(options);

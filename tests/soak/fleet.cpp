@@ -21,18 +21,18 @@ namespace {
 /// Of a world before another one has its turn.
 constexpr int steps_of_turn = 64;
 
-std::uint64_t seed_of(const FleetOptions& options, CacheIndex index, bool is_real) {
+std::uint64_t seed_of(const FleetOptions& options, Combination index, bool is_real) {
   return options.seed * 1000 + static_cast<std::uint64_t>(index) * 10 + (is_real ? 1 : 0);
 }
 
 }  // namespace
 
-std::string_view name_of(CacheIndex index) {
+std::string_view name_of(Combination index) {
   constexpr std::array<std::string_view, 4> names = {"slots", "tree", "align", "tree_align"};
   return names[static_cast<std::size_t>(index)];
 }
 
-World::World(const FleetOptions& options, CacheIndex index, bool is_real)
+World::World(const FleetOptions& options, Combination index, bool is_real)
     : index_(index), is_real_(is_real), random_(seed_of(options, index, is_real)), workload_(random_, {}) {
   const auto remote = std::make_shared<SharedImages>(3000);
   const auto objects = std::make_shared<InProcessObjects>(std::uint64_t{16} << 20);
@@ -81,7 +81,7 @@ Figures World::figures() const {
 }
 
 Fleet::Fleet(const FleetOptions& options) : options_(options) {
-  for (const CacheIndex index : options.indexes)
+  for (const Combination index : options.indexes)
     for (const bool is_real : {false, true})
       if (is_real ? options.real_share > 0 : options.real_share < 1)
         worlds_.push_back(std::make_unique<World>(options_, index, is_real));
@@ -125,7 +125,7 @@ Figures Fleet::figures() const {
   return all;
 }
 
-Figures Fleet::figures(CacheIndex index) const {
+Figures Fleet::figures(Combination index) const {
   Figures all;
   for (const auto& world : worlds_)
     if (world->index() == index) all.add(world->figures());

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
 #include "engine.hpp"
 #include "movers.hpp"
 #include "random_numbers.hpp"
@@ -18,13 +19,14 @@
 
 namespace stateport::soak {
 
-inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align,
-                                           CacheIndex::tree_align};
-[[nodiscard]] std::string_view name_of(CacheIndex index);
+using test::Combination;
+using test::every_combination;
+
+[[nodiscard]] std::string_view name_of(Combination index);
 
 struct FleetOptions {
   std::uint64_t seed = 1;
-  std::vector<CacheIndex> indexes;
+  std::vector<Combination> indexes;
   double real_share = 0.1;  ///< of requests whose tiers move bytes; 0: none do, 1: all
   std::filesystem::path folder;
   Planted planted = Planted::nothing;
@@ -34,19 +36,19 @@ struct FleetOptions {
 /// the seed, but for when the threads of real tiers work.
 class World {
  public:
-  World(const FleetOptions& options, CacheIndex index, bool is_real);
+  World(const FleetOptions& options, Combination index, bool is_real);
 
   void step();
   void rest();
   void check_invariants() const;
   [[nodiscard]] Figures figures() const;
   [[nodiscard]] const FaultCounts& faults() const noexcept { return faults_; }
-  [[nodiscard]] CacheIndex index() const noexcept { return index_; }
+  [[nodiscard]] Combination index() const noexcept { return index_; }
   [[nodiscard]] bool is_real() const noexcept { return is_real_; }
   [[nodiscard]] std::string name() const;
 
  private:
-  CacheIndex index_;
+  Combination index_;
   bool is_real_;
   test::Random random_;
   Workload workload_;
@@ -64,7 +66,7 @@ class Fleet {
   void rest();
   void check_invariants();
   [[nodiscard]] Figures figures() const;
-  [[nodiscard]] Figures figures(CacheIndex index) const;
+  [[nodiscard]] Figures figures(Combination index) const;
   [[nodiscard]] std::int64_t real_requests() const;
   [[nodiscard]] FaultCounts faults() const;
   /// In the folders of tiers.

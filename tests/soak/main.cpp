@@ -55,10 +55,10 @@ struct Arguments {
   std::string plant = "nothing";
 };
 
-const std::map<std::string, CacheIndex> index_names = {{"slots", CacheIndex::slots},
-                                                       {"tree", CacheIndex::tree},
-                                                       {"align", CacheIndex::align},
-                                                       {"tree_align", CacheIndex::tree_align}};
+const std::map<std::string, Combination> index_names = {{"slots", Combination::hash_slots},
+                                                        {"tree", Combination::tree_slots},
+                                                        {"align", Combination::hash_columns},
+                                                        {"tree_align", Combination::tree_columns}};
 const std::map<std::string, Planted> planted_names = {{"nothing", Planted::nothing},
                                                       {"events", Planted::events},
                                                       {"state", Planted::state},
@@ -87,7 +87,7 @@ class Run {
       json_.reset(std::fopen(arguments.json.c_str(), "w"));
       if (!json_) throw std::runtime_error(fmt::format("cannot write {}", arguments.json));
     }
-    for (const CacheIndex index : options.indexes) indexes_.push_back(index);
+    for (const Combination index : options.indexes) indexes_.push_back(index);
     quarters_.emplace_back(indexes_.size());
   }
 
@@ -144,7 +144,7 @@ class Run {
   }
   void end_quarter() {
     auto& quarter = quarters_.emplace_back();
-    for (const CacheIndex index : indexes_) quarter.push_back(fleet_.figures(index));
+    for (const Combination index : indexes_) quarter.push_back(fleet_.figures(index));
   }
   void report();
   bool summary();
@@ -153,7 +153,7 @@ class Run {
   Fleet fleet_;
   MemorySamples samples_;
   std::unique_ptr<std::FILE, Close> json_;
-  std::vector<CacheIndex> indexes_;
+  std::vector<Combination> indexes_;
   std::vector<std::vector<Figures>> quarters_;  ///< at the ends of quarters, the first at the start; by index
   Clock::time_point begin_ = Clock::now();
   std::int64_t served_ = 0;
@@ -169,7 +169,7 @@ void Run::report() {
   const FaultCounts faults = fleet_.faults();
   const Figures all = fleet_.figures();
   std::string rates, json_rates;
-  for (const CacheIndex index : indexes_) {
+  for (const Combination index : indexes_) {
     const Figures figures = fleet_.figures(index);
     const double rate = share(figures.hit_tokens, figures.prompt_tokens);
     rates += fmt::format(" {} {:.4f}", name_of(index), rate);

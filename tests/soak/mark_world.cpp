@@ -9,7 +9,7 @@ namespace stateport::soak {
 
 MarkWorld::MarkWorld(const RequestCacheOptions& options)
     : options_(options),
-      checkpoints_(static_cast<std::size_t>(options.separate_checkpoints ? checkpoint_slots(options) : 0)),
+      checkpoints_(static_cast<std::size_t>(has_separate_checkpoints(options) ? checkpoint_slots(options) : 0)),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
       steps_(static_cast<std::size_t>(options.max_requests)),
       kv_(static_cast<std::size_t>(kv_blocks(options)) * static_cast<std::size_t>(options.block_size_tokens)) {
@@ -80,7 +80,7 @@ void MarkWorld::run(std::size_t index, const RowPlan& row, std::span<const Mark>
          "a pass reads KV of other tokens");
   for (std::size_t at = start; at < end; ++at)
     kv_.at(static_cast<std::size_t>(row.kv.at(static_cast<std::int64_t>(at)))) = marks[at + 1];
-  if (!in_columns(options_.index) && row.drafts > 0)
+  if (!in_columns(options_) && row.drafts > 0)
     for (std::size_t at = start; at < end; ++at)
       steps_.at(index).push_back(StateMark::whole(static_cast<std::int64_t>(at) + 1, marks[at + 1]));
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -94,10 +94,11 @@ void MarkWorld::write(std::size_t group, const RowState& state, const RowPlan& r
     return StateMark::whole(row.start + tokens, marks[static_cast<std::size_t>(row.start + tokens)]);
   };
   for (const StateSave& save : state.saves) {
-    must(save.in_scratch || !options_.separate_checkpoints, "a pass saves a state in a store that it does not reach");
+    must(save.in_scratch || !has_separate_checkpoints(options_),
+         "a pass saves a state in a store that it does not reach");
     (save.in_scratch ? scratch_ : slots_[group]).at(save.slot.index()) = after(save.offset);
   }
-  if (!in_columns(options_.index) && row.drafts > 0) return;
+  if (!in_columns(options_) && row.drafts > 0) return;
   for (std::int32_t draft = 0; draft <= row.drafts; ++draft) {
     const StateMark reached = after(row.tokens - row.drafts + draft);
     StateMark& target = slots_[group].at(state.target(draft).index());
@@ -125,7 +126,7 @@ void MarkWorld::after(const PassCommit& commit) {
 }
 
 void MarkWorld::after_end(CopyPlan copies) {
-  must(copies.empty() || options_.separate_checkpoints, "an end answers copies for a store that is not there");
+  must(copies.empty() || has_separate_checkpoints(options_), "an end answers copies for a store that is not there");
   copy(copies, slots_[0], checkpoints(0));
 }
 

@@ -3,6 +3,8 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,8 @@
 #include <vector>
 
 namespace stateport::soak {
+
+using test::has_separate_checkpoints;
 
 /// Stands for tokens [0, n): depends on all of them and their order. No tokens: 0.
 using Mark = std::uint64_t;
@@ -76,7 +80,7 @@ class MarkWorld {
   using Slots = std::vector<StateMark>;
   void copy(CopyPlan plan, const Slots& from, Slots& to);
   [[nodiscard]] Slots& checkpoints(std::size_t group) {
-    return options_.separate_checkpoints ? checkpoints_ : slots_[group];
+    return has_separate_checkpoints(options_) ? checkpoints_ : slots_[group];
   }
   void write(std::size_t group, const RowState& state, const RowPlan& row, std::span<const Mark> marks);
 

@@ -6,6 +6,7 @@
 #include <stateport/core/serve/request_cache.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>
 
+#include "combination.hpp"
 #include "on_threads.hpp"
 #include "random_numbers.hpp"
 
@@ -14,6 +15,10 @@
 #include <vector>
 
 using namespace stateport;
+using test::by_tokens;
+using test::Combination;
+using test::every_combination;
+using test::index_of;
 using test::must;
 using test::on_threads;
 
@@ -21,20 +26,22 @@ namespace {
 
 constexpr std::int32_t block_size = 4;
 
-RequestCacheOptions options_of(CacheIndex index) {
-  RequestCacheOptions options{.index = index,
+RequestCacheOptions options_of(Combination index) {
+  RequestCacheOptions options{.index = index_of(index),
                               .max_requests = 2,
                               .max_request_tokens = 80,
                               .block_size_tokens = block_size,
                               .kv_tokens = 240,
-                              .checkpoints = in_columns(index) ? 0 : 6,
                               .memory = {.state_bytes = 100, .kv_bytes_per_token = 1},
                               .position_tokens = 4,
                               .hash = BlockHashKind::sha256};
   if (in_columns(index))
-    options.groups = {{.block_size_tokens = block_size, .blocks = 30, .conv_window = 3, .layout_fingerprint = 7}};
-  if (index != CacheIndex::align) options.eviction = by_tokens(index) ? EvictionOrder::hix : EvictionOrder::gdsf;
-  options.layout_fingerprint = in_columns(index) ? 0 : 7;
+    options.layout = ColumnLayout{
+        .groups = {{.block_size_tokens = block_size, .blocks = 30, .conv_window = 3, .layout_fingerprint = 7}}};
+  else
+    options.layout = SlotLayout{.layout_fingerprint = 7, .checkpoints = 6};
+  if (index != Combination::hash_columns)
+    options.eviction = by_tokens(index) ? EvictionOrder::hix : EvictionOrder::gdsf;
   options.tiers = {.host_bytes = 4000, .file_bytes = 4000};
   return options;
 }
@@ -76,7 +83,7 @@ std::int64_t serve(RequestCache& cache, const std::vector<Token>& prompt, double
 }  // namespace
 
 TEST_CASE("caches on threads of their own, of every index, serve as one alone does") {
-  constexpr std::array indexes = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align, CacheIndex::tree_align};
+  constexpr std::array indexes = every_combination;
   const auto life = [&](std::size_t number) {
     const auto cache = make_request_cache(options_of(indexes[number % indexes.size()]));
     test::Random random(number % indexes.size());

@@ -3,6 +3,8 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "serve/request_options.hpp"
+
 namespace stateport::detail {
 
 /// A request that is quiet runs, decodes and has a token to feed: such a row is right, and needs no check_row().
@@ -19,9 +21,8 @@ void BatchCheck::check_row(const PassRow& row, std::size_t passes) const {
   const RequestRecord& record = records_[row.request.index()];
   require(row.tokens >= 1, "tokens", row.tokens, "must be at least 1");
   require(row.drafts >= 0 && row.drafts <= options_.drafts, "drafts", row.drafts, "must be between 0 and the options'");
-  require(!in_columns(options_.index) || options_.align_mode != AlignMode::all || row.drafts == 0 ||
-              row.drafts == options_.drafts,
-          "drafts", row.drafts, "must be none or all in this mode");
+  require(column_layout(options_).mode != AlignMode::all || row.drafts == 0 || row.drafts == options_.drafts, "drafts",
+          row.drafts, "must be none or all in this mode");
   const PassQueue::Bounds start = passes_.bounds(row.request, record.computed, passes);
   require(row.tokens <= options_.max_request_tokens - start.high, "tokens", row.tokens,
           "makes more than max_request_tokens");

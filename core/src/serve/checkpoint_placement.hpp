@@ -2,10 +2,11 @@
 #pragma once
 
 #include <stateport/core/align/align_rules.hpp>
-#include <stateport/core/serve/request_cache.hpp>
+#include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include "serve/request_book.hpp"
+#include "serve/request_options.hpp"
 
 #include <algorithm>
 #include <array>
@@ -19,13 +20,13 @@ namespace stateport::detail {
 /// Where one request leaves checkpoints, in tokens. See CheckpointPlacement.
 struct PromptCheckpoints {
   CheckpointPlacement placement = CheckpointPlacement::last;
-  bool by_block = false;    ///< index slots: placement passes saves at the starts of blocks
+  bool by_block = false;    ///< index hash: placement passes saves at the starts of blocks
   std::int64_t block = 1;   ///< tokens of a block
   std::int64_t reused = 0;  ///< p, in tokens
   std::int64_t cached = 0;  ///< j, in tokens; whole blocks
   std::int64_t prompt = 0;
-  std::int64_t spare = 0;         ///< RequestCacheOptions::spare_checkpoint_tokens
-  std::int64_t decode_every = 0;  ///< RequestCacheOptions::decode_checkpoint_tokens
+  std::int64_t spare = 0;         ///< SlotLayout::spare_checkpoint_tokens
+  std::int64_t decode_every = 0;  ///< SlotLayout::decode_checkpoint_tokens
   std::int64_t scan_step = 1;     ///< distance in tokens at which a pass can save its state; 0: only at its end
 
   /// The last whole block of the prompt that leaves the forward a token: the same prompt continues from no later state.
@@ -97,17 +98,17 @@ struct PromptCheckpoints {
 };
 
 [[nodiscard]] inline PromptCheckpoints checkpoints_of(const RequestBook& book, RequestId request) {
-  const RequestCacheOptions& options = book.options;
+  const SlotLayout& layout = slot_layout(book.options);
   const RequestRecord& record = book.record(request);
-  return {.placement = options.placement,
-          .by_block = options.index == CacheIndex::slots,
-          .block = options.block_size_tokens,
+  return {.placement = layout.placement,
+          .by_block = book.options.index == CacheIndex::hash,
+          .block = book.options.block_size_tokens,
           .reused = book.opened_of(request).reused_tokens,
           .cached = book.opened_of(request).cached_tokens,
           .prompt = record.prompt_tokens,
-          .spare = options.spare_checkpoint_tokens,
-          .decode_every = options.decode_checkpoint_tokens,
-          .scan_step = options.scan_alignment_tokens < 0 ? 0 : std::max(options.scan_alignment_tokens, 1)};
+          .spare = layout.spare_checkpoint_tokens,
+          .decode_every = layout.decode_checkpoint_tokens,
+          .scan_step = layout.scan_alignment_tokens < 0 ? 0 : std::max(layout.scan_alignment_tokens, 1)};
 }
 
 /// Whether the state at the end of the row is a checkpoint: one that is inserted always is, if it is whole blocks.
@@ -119,7 +120,7 @@ struct PromptCheckpoints {
 
 /// The position of the state that the steps of a decoding row passed and that becomes a checkpoint; 0: there is none.
 [[nodiscard]] inline std::int64_t checkpoint_of_steps(const RequestBook& book, const RowPlan& row) {
-  const std::int64_t every = book.options.decode_checkpoint_tokens;
+  const std::int64_t every = slot_layout(book.options).decode_checkpoint_tokens;
   const std::int64_t at = every > 0 ? floor_to(book.record(row.request).computed, every) : 0;
   return at > row.start ? at : 0;
 }

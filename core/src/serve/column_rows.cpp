@@ -5,6 +5,8 @@
 #include <stateport/core/align/state_hit.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -13,16 +15,16 @@ namespace stateport::detail {
 
 std::vector<std::vector<std::int32_t>> no_references(const RequestCacheOptions& options) {
   std::vector<std::vector<std::int32_t>> references;
-  for (const StateGroup& group : options.groups)
+  for (const StateGroup& group : column_layout(options).groups)
     references.emplace_back(static_cast<std::size_t>(group.blocks + reserved_state_blocks));
   return references;
 }
 
 ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
-    : book_(book), options_(book.options), mode_(options_.align_mode) {
+    : book_(book), options_(book.options), mode_(column_layout(options_).mode) {
   loading_.resize(static_cast<std::size_t>(options_.max_requests) * book_.groups);
   std::int32_t index = 0;
-  for (const StateGroup& group : options_.groups)
+  for (const StateGroup& group : column_layout(options_).groups)
     blocks_.emplace_back(group, index++, book.news,
                          eviction == EvictionOrder::lru ? nullptr : make_eviction_policy(eviction));
   const auto columns_of = [&](AlignMode mode, const StateGroup& group) {
@@ -30,7 +32,7 @@ ColumnRows::ColumnRows(RequestBook& book, EvictionOrder eviction)
   };
   std::int64_t most = 0;
   for (std::int32_t request = 0; request < options_.max_requests; ++request)
-    for (const StateGroup& group : options_.groups) {
+    for (const StateGroup& group : column_layout(options_).groups) {
       const std::int64_t columns = columns_of(AlignMode::align, group);
       rows_.push_back(
           {.window = ColumnTable(group.block_size_tokens, options_.drafts, static_cast<std::int32_t>(columns)),

@@ -4,6 +4,8 @@
 #include <stateport/core/align/state_hit.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 
 namespace stateport::detail {
@@ -45,7 +47,7 @@ std::optional<OpenedPrompt> HashColumns::open(RequestId id, const PromptNames& n
   OpenedPrompt opened{.cached_tokens = std::ssize(cached) * options_.block_size_tokens};
   const std::int64_t grid = rows_.grid();
   const std::int64_t upto = std::min(record(id).prompt_tokens - 1, opened.cached_tokens);
-  if (options_.align_mode != AlignMode::none)
+  if (column_layout(options_).mode != AlignMode::none)
     opened.reused_tokens = longest_state_hit(upto, grid, grid, [&](std::int32_t column) {
                              return has_states(id, (column + 1) * grid);
                            }).tokens;
@@ -61,7 +63,7 @@ LostHit HashColumns::why_lost(RequestId id, std::int64_t reused_tokens, std::spa
   const std::int64_t grid = rows_.grid();
   const std::int64_t boundary = floor_to(std::ssize(cached) * block, grid);
   if (boundary == reused_tokens) return LostHit::off_grid;
-  const bool keeps = options_.align_mode != AlignMode::none;
+  const bool keeps = column_layout(options_).mode != AlignMode::none;
   if (keeps && boundary == record(id).prompt_tokens && has_states(id, boundary)) return LostHit::too_few_tokens;
   for (std::int64_t at = boundary; at > reused_tokens; at -= grid)
     if (kv_.had_state(cached[static_cast<std::size_t>(at / block) - 1]) && !has_states(id, at)) return LostHit::evicted;
@@ -74,7 +76,7 @@ void HashColumns::settle(Pass& pass, std::size_t index, std::int32_t sampled) {
   const bool full = kv_.fills_block(row.request, computed);
   if (full) kv_.register_full(row.request, record(row.request).tokens.first(computed), record(row.request).names());
   rows_.settle(pass, index, sampled);
-  if (!full || options_.align_mode == AlignMode::none) return;
+  if (!full || column_layout(options_).mode == AlignMode::none) return;
   for (std::size_t g = 0; g < rows_.groups(); ++g) publish_states(row, g);
 }
 

@@ -4,6 +4,7 @@
 #include <stateport/core/model/error.hpp>
 
 #include "serve/checkpoint_placement.hpp"
+#include "serve/request_options.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -14,13 +15,15 @@ namespace {
 /// Of the state after `tokens` tokens, whole blocks.
 StateTag tag_of(const GrowingHashes& hashes, std::int64_t tokens, const RequestCacheOptions& options) {
   const auto index = static_cast<std::size_t>(tokens / options.block_size_tokens) - 1;
-  return {.token_count = tokens, .prefix = hashes.prefixes()[index], .layout_fingerprint = options.layout_fingerprint};
+  return {.token_count = tokens,
+          .prefix = hashes.prefixes()[index],
+          .layout_fingerprint = slot_layout(options).layout_fingerprint};
 }
 
 }  // namespace
 
 SlotAllocatorOptions HashSlots::allocator_options() {
-  SlotAllocatorOptions allocator{.kv_follows = options_.budget_bytes > 0};
+  SlotAllocatorOptions allocator{.kv_follows = layout_.budget_bytes > 0};
   if (options_.eviction != EvictionOrder::lru)
     allocator.eviction = make_eviction_policy(options_.eviction, options_.eviction_options, options_.memory);
   allocator.on_victim = [this](const SlotVictim& victim) {
@@ -32,11 +35,12 @@ SlotAllocatorOptions HashSlots::allocator_options() {
 
 HashSlots::HashSlots(RequestBook& book)
     : RequestIndex(book),
+      layout_(slot_layout(options_)),
       kv_(options_, book.news),
       slots_(checkpoint_slots(options_)),
       allocator_(slots_, kv_.pool(), allocator_options()),
       matcher_(kv_.pool(), &allocator_,
-               {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = options_.layout_fingerprint}),
+               {.block_size_tokens = options_.block_size_tokens, .layout_fingerprint = layout_.layout_fingerprint}),
       requests_(static_cast<std::size_t>(options_.max_requests)),
       published_slot_(static_cast<std::size_t>(kv_.pool().block_count())),
       state_prefix_(static_cast<std::size_t>(checkpoint_slots(options_))),
@@ -44,7 +48,7 @@ HashSlots::HashSlots(RequestBook& book)
       is_loading_(noted_.size(), 0) {
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     SlotId live{static_cast<std::int32_t>(i)};
-    if (!options_.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
+    if (!layout_.separate_checkpoints) static_cast<void>(slots_.allocate({&live, 1}));
     requests_[i].live = live.value();
   }
   const std::size_t most = saves_max(options_) + requests_.size();
@@ -328,14 +332,14 @@ void HashSlots::close(RequestId id, RequestEnd how, const ReuseHint& hint) {
   Request& request = requests_[id.index()];
   if (request.pinned.valid()) allocator_.unpin(request.pinned);
   if (how != RequestEnd::aborted && options_.eviction != EvictionOrder::lru) report_end(id, hint);
-  if (options_.budget_bytes > 0) {
+  if (layout_.budget_bytes > 0) {
     order_uses(id);
     const std::span<const BlockId> held = kv_.blocks(id);
     matched_.assign(held.begin(), held.end());
   }
   kv_.end(id);
   request = {.live = request.live};
-  if (options_.budget_bytes == 0) return;
+  if (layout_.budget_bytes == 0) return;
   // KV behind the last state of the request: no request can continue from it.
   for (std::size_t i = matched_.size(); i > 0; --i) drop_useless(matched_[i - 1]);
   keep_to_budget();
@@ -365,7 +369,7 @@ void HashSlots::keep_to_budget() {
     const CacheUsage now = usage();
     return options_.memory.of(now.kv_tokens, now.states);
   };
-  while (used_bytes() > options_.budget_bytes) {
+  while (used_bytes() > layout_.budget_bytes) {
     if (allocator_.evict(1) == 1)
       drop_useless(last_victim_);
     else if (kv_.pool().cached_blocks() == 0 || !kv_.pool().evict(1))
@@ -392,7 +396,7 @@ void HashSlots::drop_useless(BlockId block) {
 CacheUsage HashSlots::usage() const noexcept {
   return {.kv_tokens = kv_.used_blocks() * options_.block_size_tokens,
           .states = slots_.capacity_slots() - slots_.free_slots() -
-                    (options_.separate_checkpoints ? 0 : options_.max_requests),
+                    (layout_.separate_checkpoints ? 0 : options_.max_requests),
           .evicted_kv_tokens = kv_.evicted_blocks() * options_.block_size_tokens,
           .evicted_states = allocator_.evictions() + lost_with_blocks_};
 }
@@ -414,7 +418,7 @@ void HashSlots::check() const {
   require_invariant(pins == 0, "HashSlots", "a slot is pinned by no request");
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const RequestId id{static_cast<std::int32_t>(i)};
-    require_invariant(options_.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
+    require_invariant(layout_.separate_checkpoints || slots_.owner(SlotId{requests_[i].live}) == SlotPool::caller,
                       "HashSlots", "a live slot has another owner");
     if (!record(id).running) continue;
     const std::int64_t held = std::ssize(kv_.blocks(id)) * options_.block_size_tokens;

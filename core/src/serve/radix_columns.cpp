@@ -4,6 +4,8 @@
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +14,7 @@ namespace {
 
 /// The tree holds a block of each group for a state, and no block twice.
 std::int32_t states_max(const RequestCacheOptions& options) {
-  return std::ranges::min(options.groups, {}, &StateGroup::blocks).blocks;
+  return std::ranges::min(column_layout(options).groups, {}, &StateGroup::blocks).blocks;
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ namespace stateport::detail {
 /// The index by tokens with states in slots: a request runs in a live slot. The slots of the store are the numbers by
 /// which the tree holds states.
 ///
-/// Slots for checkpoints are taken when a pass is placed, or when it settles, at most options.checkpoints at a time,
-/// and donated to the tree when it settles. The live slot is donated at the end, if the request ends with a page: with
-/// separate_checkpoints a copy of it.
+/// Slots for checkpoints are taken when a pass is placed, or when it settles, at most SlotLayout::checkpoints at a
+/// time, and donated to the tree when it settles. The live slot is donated at the end, if the request ends with a page:
+/// with separate_checkpoints a copy of it.
 class RadixSlots final : public RequestIndex {
  public:
   explicit RadixSlots(RequestBook& book);
@@ -64,6 +64,7 @@ class RadixSlots final : public RequestIndex {
   [[nodiscard]] bool keep_copy(RequestId request, const ReuseHint& hint);
   void keep_to_budget();
 
+  const SlotLayout& layout_;
   RadixKv kv_;
   std::vector<Request> requests_;
   std::vector<std::int64_t> positions_;  ///< of the saves of one row

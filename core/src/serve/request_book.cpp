@@ -16,7 +16,7 @@ std::vector<RequestRecord> make_records(const RequestCacheOptions& options) {
 RequestBook::RequestBook(const RequestCacheOptions& given)
     : options(given),
       groups(group_count(options)),
-      in_columns(stateport::in_columns(options.index)),
+      in_columns(stateport::in_columns(options)),
       news(options.events),
       passes(options),
       records(make_records(options)),

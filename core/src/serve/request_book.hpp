@@ -47,7 +47,7 @@ struct RequestBook {
   std::int32_t dropped = 0;
   std::int32_t running = 0;  ///< requests
   CacheStats stats;
-  StateAges ages;    ///< of checkpoints; of index align none
+  StateAges ages;    ///< of checkpoints; none with index hash in columns
   double now_s = 0;  ///< of the last start(); never goes back
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/serve/request_cache.hpp>
-
 #include <stateport/core/model/error.hpp>
+#include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include "serve/request_options.hpp"
 
 #include <algorithm>
 #include <numeric>
+#include <variant>
 
 namespace stateport {
 
@@ -15,9 +15,10 @@ namespace {
 
 /// States that one pass of a request can save on its way, at most, as far as its checkpoints are placed.
 std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
-  const std::int64_t spare = options.spare_checkpoint_tokens;
+  const SlotLayout& layout = detail::slot_layout(options);
+  const std::int64_t spare = layout.spare_checkpoint_tokens;
   const std::int64_t spares = spare > 0 ? options.max_request_tokens / spare : 0;
-  switch (options.placement) {
+  switch (layout.placement) {
     case CheckpointPlacement::last:
       return 1 + spares;
     case CheckpointPlacement::branch:
@@ -35,25 +36,27 @@ std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
 }  // namespace
 
 std::size_t group_count(const RequestCacheOptions& options) noexcept {
-  return in_columns(options.index) ? options.groups.size() : 1;
+  return in_columns(options) ? detail::column_layout(options).groups.size() : 1;
 }
 
 std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group) {
   detail::require_sizes(options);
   require(group < group_count(options), "group", group, "is out of range");
-  if (in_columns(options.index)) return options.groups[group].blocks + detail::reserved_state_blocks;
-  return options.max_requests + (options.separate_checkpoints ? 0 : options.checkpoints);
+  if (in_columns(options)) return detail::column_layout(options).groups[group].blocks + detail::reserved_state_blocks;
+  const SlotLayout& layout = detail::slot_layout(options);
+  return options.max_requests + (layout.separate_checkpoints ? 0 : layout.checkpoints);
 }
 
 std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group) {
   const std::int32_t slots = state_slots(options, group);
-  return options.separate_checkpoints ? options.checkpoints : slots;
+  const SlotLayout& layout = detail::slot_layout(options);
+  return layout.separate_checkpoints ? layout.checkpoints : slots;
 }
 
 std::int32_t scratch_slots(const RequestCacheOptions& options) {
   detail::require_sizes(options);
-  const bool in_scratch = options.index == CacheIndex::slots || options.separate_checkpoints;
-  if (!in_scratch) return 0;
+  const bool in_place = options.index == CacheIndex::tree && !detail::slot_layout(options).separate_checkpoints;
+  if (in_columns(options) || in_place) return 0;
   const std::int64_t slots = options.max_requests * placed_max(options);
   require(slots < INT32_MAX, "max_requests", options.max_requests,
           "needs more scratch states than can be numbered, with this placement");
@@ -62,13 +65,16 @@ std::int32_t scratch_slots(const RequestCacheOptions& options) {
 
 std::size_t saves_max(const RequestCacheOptions& options) {
   detail::require_sizes(options);
-  // Each save in columns has a block of states to itself, each of a tree a slot for a checkpoint. With slots two
-  // requests may save at the end of one block.
+  if (const auto* const layout = std::get_if<ColumnLayout>(&options.layout)) {  // each save has a block to itself
+    const auto add = [](std::size_t sum, const StateGroup& group) {
+      return sum + static_cast<std::size_t>(group.blocks);
+    };
+    return std::accumulate(layout->groups.begin(), layout->groups.end(), std::size_t{0}, add);
+  }
   std::int64_t saves = options.max_requests * placed_max(options);
-  if (options.index == CacheIndex::tree) saves = std::min<std::int64_t>(saves, options.checkpoints);
-  if (in_columns(options.index))
-    saves = std::accumulate(options.groups.begin(), options.groups.end(), std::int64_t{0},
-                            [](std::int64_t sum, const StateGroup& group) { return sum + group.blocks; });
+  // Each save of a tree has a slot to itself. With the index hash two requests may save at the end of one block.
+  if (options.index == CacheIndex::tree)
+    saves = std::min<std::int64_t>(saves, detail::slot_layout(options).checkpoints);
   return static_cast<std::size_t>(saves);
 }
 

@@ -27,7 +27,7 @@ RequestLife::RequestLife(const RequestCacheOptions& options)
       index_(make_request_index(book_)),
       check_(book_.options, book_.records, book_.passes),
       group_commits_(book_.groups) {
-  const auto ids_of_block = static_cast<std::size_t>(by_tokens(options.index) ? options.block_size_tokens : 1);
+  const auto ids_of_block = static_cast<std::size_t>(options.index == CacheIndex::tree ? options.block_size_tokens : 1);
   inserted_kv_.reserve(request_blocks(options) * ids_of_block);
   free_requests_.reserve(book_.records.size());
   for (std::int32_t id = options.max_requests; id > 0; --id) free_requests_.push_back(RequestId{id - 1});

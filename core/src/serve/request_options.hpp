@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <stateport/core/serve/cache_options.hpp>
 
-namespace stateport {
-struct RequestCacheOptions;
-}
+#include <cstdint>
+#include <variant>
 
 namespace stateport::detail {
 
@@ -15,5 +14,17 @@ inline constexpr std::int32_t reserved_state_blocks = 2;
 /// Throws InvalidArgument for sizes, and for combinations of options, that no RequestCache can have. Does not look at
 /// fingerprints of layouts: an engine asks for sizes before it makes its stores.
 void require_sizes(const RequestCacheOptions& options);
+
+/// The layout of this kind; one without any checkpoint or group if the options have the other kind.
+[[nodiscard]] inline const SlotLayout& slot_layout(const RequestCacheOptions& options) noexcept {
+  static constexpr SlotLayout none;
+  const auto* const layout = std::get_if<SlotLayout>(&options.layout);
+  return layout == nullptr ? none : *layout;
+}
+[[nodiscard]] inline const ColumnLayout& column_layout(const RequestCacheOptions& options) noexcept {
+  static const ColumnLayout none;
+  const auto* const layout = std::get_if<ColumnLayout>(&options.layout);
+  return layout == nullptr ? none : *layout;
+}
 
 }  // namespace stateport::detail

@@ -3,26 +3,33 @@
 
 #include <stateport/core/model/error.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 
 namespace stateport::detail {
 namespace {
 
+/// The positions of states are multiples of it.
+std::int64_t state_grid_tokens(const RequestCacheOptions& options) {
+  const std::vector<StateGroup>& groups = column_layout(options).groups;
+  return groups.empty() ? options.block_size_tokens : groups.back().block_size_tokens;
+}
+
 TierSetup setup_of(const RequestCacheOptions& options, TierListener* listener) {
-  TierSetup setup{
-      .tiers = options.tiers,
-      .block_size_tokens = options.block_size_tokens,
-      .state_grid_tokens = options.groups.empty() ? options.block_size_tokens : options.groups.back().block_size_tokens,
-      .groups = group_count(options),
-      .states_apart = options.index == CacheIndex::align,
-      .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
-      .states = static_cast<std::size_t>(checkpoint_slots(options)),
-      .requests = static_cast<std::size_t>(options.max_requests),
-      .request_blocks = static_cast<std::size_t>(options.max_request_tokens / options.block_size_tokens),
-      .eviction = options.eviction,
-      .eviction_options = options.eviction_options,
-      .memory = options.memory,
-      .listener = listener};
+  TierSetup setup{.tiers = options.tiers,
+                  .block_size_tokens = options.block_size_tokens,
+                  .state_grid_tokens = state_grid_tokens(options),
+                  .groups = group_count(options),
+                  .states_apart = options.index == CacheIndex::hash && in_columns(options),
+                  .device_blocks = static_cast<std::size_t>(kv_blocks(options)),
+                  .states = static_cast<std::size_t>(checkpoint_slots(options)),
+                  .requests = static_cast<std::size_t>(options.max_requests),
+                  .request_blocks = static_cast<std::size_t>(options.max_request_tokens / options.block_size_tokens),
+                  .eviction = options.eviction,
+                  .eviction_options = options.eviction_options,
+                  .memory = options.memory,
+                  .listener = listener};
   TierOptions& tiers = setup.tiers;
   if (tiers.state_image_bytes == 0) tiers.state_image_bytes = options.memory.state_bytes;
   if (tiers.kv_image_bytes == 0) tiers.kv_image_bytes = options.memory.kv_bytes_per_token * options.block_size_tokens;
@@ -260,9 +267,8 @@ bool RequestTiers::attach(Medium medium, const ImageKey& image) {
   require(image.tokens > 0 && image.tokens % block_size_ == 0, "image.tokens", image.tokens, "must be whole blocks");
   require(image.content == CacheContent::state || cache_.options().tiers.kv_elsewhere == nullptr, "image.content",
           static_cast<int>(image.content), "is KV, which is kept elsewhere");
-  const std::vector<StateGroup>& groups = cache_.options().groups;
   const bool at_boundary =
-      image.content != CacheContent::state || groups.empty() || image.tokens % groups.back().block_size_tokens == 0;
+      image.content != CacheContent::state || image.tokens % state_grid_tokens(cache_.options()) == 0;
   require(at_boundary, "image.tokens", image.tokens, "must be whole blocks of states, in every group");
   const bool has_group = image.group >= 0 && std::cmp_less(image.group, group_count(cache_.options()));
   require(has_group, "image.group", image.group, "is no group of this cache");

@@ -3,6 +3,8 @@
 
 #include <stateport/core/align/align_rules.hpp>
 
+#include "serve/request_options.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -25,7 +27,7 @@ bool take(PrefixHash& writer, const PrefixHash& tenant) noexcept {
 TenantMarks::TenantMarks(const RequestCacheOptions& options, const StateTable& states)
     : options_(options),
       states_(states),
-      in_columns_(in_columns(options.index)),
+      in_columns_(in_columns(options)),
       tenant_(static_cast<std::size_t>(options.max_requests)),
       kv_(static_cast<std::size_t>(kv_blocks(options))),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
@@ -75,10 +77,11 @@ void TenantMarks::place(Pass& pass, std::size_t index) {
 
 /// Columns below the running one are the request's own, or a hit.
 void TenantMarks::place_columns(Pass& pass, const RowPlan& row, const Tenant& tenant) {
+  const ColumnLayout& columns = column_layout(options_);
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     const std::span<const std::int32_t> slots = row.states[g].slots;
-    const std::int64_t size = options_.groups[g].block_size_tokens;
-    const std::int64_t running = options_.align_mode == AlignMode::none ? 0 : std::max<std::int64_t>(row.start - 1, 0);
+    const std::int64_t size = columns.groups[g].block_size_tokens;
+    const std::int64_t running = columns.mode == AlignMode::none ? 0 : std::max<std::int64_t>(row.start - 1, 0);
     for (auto column = static_cast<std::size_t>(running / size); column < slots.size(); ++column) {
       const std::int32_t slot = slots[column];
       if (slot != null_block && take(slots_[g][static_cast<std::size_t>(slot)], tenant))
@@ -117,7 +120,7 @@ void TenantMarks::forget(const Pass& pass) noexcept {
 }
 
 void TenantMarks::copied(std::size_t group, const GroupCommit& commit) noexcept {
-  if (options_.separate_checkpoints) return;
+  if (slot_layout(options_).separate_checkpoints) return;
   Writers& slots = slots_[group];
   for (const SlotCopy& copy : commit.from_scratch)
     slots[static_cast<std::size_t>(copy.dst_slot)] = scratch_[static_cast<std::size_t>(copy.src_slot)];
@@ -130,7 +133,7 @@ void TenantMarks::copied(std::size_t group, const GroupCommit& commit) noexcept 
 
 void TenantMarks::loading(std::span<const std::int32_t> kv_blocks, std::span<const SlotId> slots) noexcept {
   for (const std::int32_t block : kv_blocks) kv_[static_cast<std::size_t>(block)] = unknown;
-  if (options_.separate_checkpoints) return;
+  if (slot_layout(options_).separate_checkpoints) return;
   for (std::size_t g = 0; g < slots.size(); ++g) slots_[g][slots[g].index()] = unknown;
 }
 

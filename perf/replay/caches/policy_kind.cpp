@@ -131,7 +131,7 @@ ServedCacheOptions budget_cache_options(PolicyKind policy, const Budget& budget,
                                         const Workload& workload, bool tells_stored) {
   const std::int64_t slots = slots_of(policy, budget, workload);
   const bool in_slots = std::ranges::find(slots_policies, policy) != slots_policies.end();
-  ServedCacheOptions options{.index = in_slots ? CacheIndex::slots : CacheIndex::tree,
+  ServedCacheOptions options{.index = in_slots ? CacheIndex::hash : CacheIndex::tree,
                              .blocks = blocks_max(budget, workload),
                              .slots = slots,
                              .block_size_tokens = budget.block_size_tokens,

@@ -52,7 +52,7 @@ RequestReplayOptions validated(const RequestReplayOptions& options, std::int64_t
           "at least twice the tokens of a decode step");
   require(block_size_tokens <= options.step_tokens_max, "block_size_tokens", block_size_tokens,
           fmt::format("at most the {} prefill tokens of a step", options.step_tokens_max));
-  require(in_columns(cache.index) || cache.drafts == 0, "drafts", cache.drafts, "are of the index align");
+  require(in_columns(cache) || cache.drafts == 0, "drafts", cache.drafts, "need a layout in columns");
   return options;
 }
 
@@ -66,17 +66,16 @@ RequestCacheOptions align_cache_options(const Workload& workload, std::int32_t b
   require(blocks < std::numeric_limits<std::int32_t>::max() - 2, "slots", blocks, "at most 2^31 - 4");
   const std::int64_t longest = request_tokens_max(workload, drafts);
   const auto block = static_cast<std::int32_t>(workload.block_size_tokens());
-  RequestCacheOptions options{.index = CacheIndex::align,
-                              .max_requests = requests_at_a_time,
-                              .max_request_tokens = longest,
-                              .drafts = drafts,
-                              .block_size_tokens = block,
-                              .kv_tokens = kv_tokens(workload, longest),
-                              .unchecked_layout = true,
-                              .overlap = asynchronous,
-                              .events = true};
-  options.groups.push_back({.block_size_tokens = block, .blocks = blocks});
-  return options;
+  return {.index = CacheIndex::hash,
+          .layout = ColumnLayout{.groups = {{.block_size_tokens = block, .blocks = blocks}}},
+          .max_requests = requests_at_a_time,
+          .max_request_tokens = longest,
+          .drafts = drafts,
+          .block_size_tokens = block,
+          .kv_tokens = kv_tokens(workload, longest),
+          .unchecked_layout = true,
+          .overlap = asynchronous,
+          .events = true};
 }
 
 std::int64_t served_blocks_min(const Workload& workload) {
@@ -93,12 +92,12 @@ RequestCacheOptions pool_cache_options(const Workload& workload, CacheIndex inde
   require(slots >= 0 && slots < std::numeric_limits<std::int32_t>::max() - requests_at_a_time, "slots", slots,
           "0 to 2^31 - 10");
   return {.index = index,
+          .layout = SlotLayout{.checkpoints = static_cast<std::int32_t>(slots)},
           .max_requests = requests_at_a_time,
           .max_request_tokens = request_tokens_max(workload, 0),
           .block_size_tokens = static_cast<std::int32_t>(block),
           .kv_tokens = blocks * block,
           .unchecked_layout = true,
-          .checkpoints = static_cast<std::int32_t>(slots),
           .overlap = asynchronous,
           .events = true};
 }
@@ -280,7 +279,7 @@ bool RequestReplayer::settle(const Pass& pass, Pass& next, const Continue& keep_
     if (!row.runs) continue;
     Serving& serving = serving_[row.serving];
     serving.computed += row.tokens - row.drafts + std::max(row.sampled, 1) - 1;
-    if (in_columns(options_.cache.index)) check_published(serving, row.start);
+    if (in_columns(options_.cache)) check_published(serving, row.start);
     if (serving.computed < serving.end) continue;
     finish(serving);
     if (&pass != &next)
@@ -321,7 +320,7 @@ void RequestReplayer::check(const RowState& state, const Serving& serving, std::
 
 void RequestReplayer::count_copies(CopyPlan copies) {
   passes_.copies += std::ssize(copies);
-  const std::int32_t first = in_columns(options_.cache.index) ? null_block + 1 : 0;
+  const std::int32_t first = in_columns(options_.cache) ? null_block + 1 : 0;
   for (const SlotCopy& copy : copies)
     passes_.skipped_parts += copy.src_slot < first || copy.recurrent_src_slot < first || copy.dst_slot < first;
 }

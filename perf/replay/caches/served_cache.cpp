@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <variant>
 
 namespace stateport::replay {
 namespace {
@@ -36,18 +37,18 @@ void check(const ServedCacheOptions& options) {
 /// Memory counts in quarters of the block size, so that a token that the cache sees costs a whole number.
 RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
   check(options);
+  SlotLayout layout{.layout_fingerprint = options.layout_fingerprint,
+                    .checkpoints = static_cast<std::int32_t>(options.slots),
+                    .separate_checkpoints = options.separate_checkpoints,
+                    .placement = options.placement,
+                    .spare_checkpoint_tokens = options.spare_blocks * tokens_per_block};
   RequestCacheOptions cache{
       .index = options.index,
       .max_requests = 1,
       .max_request_tokens = std::min(options.blocks, options.longest_blocks) * tokens_per_block + 1,
       .block_size_tokens = tokens_per_block,
       .kv_tokens = (options.blocks + 1) * tokens_per_block,
-      .layout_fingerprint = options.layout_fingerprint,
       .unchecked_layout = options.layout_fingerprint == 0,
-      .checkpoints = static_cast<std::int32_t>(options.slots),
-      .separate_checkpoints = options.separate_checkpoints,
-      .placement = options.placement,
-      .spare_checkpoint_tokens = options.spare_blocks * tokens_per_block,
       .eviction = options.eviction,
       .eviction_options = options.eviction_options,
       .position_tokens = tokens_per_block,
@@ -64,7 +65,7 @@ RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
                   .kv_bytes_per_token = memory.kv_bytes_per_token * options.block_size_tokens};
   if (options.budget) {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max() / tokens_per_block;
-    cache.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
+    layout.budget_bytes = std::min(options.budget->bytes, most) * tokens_per_block;
     cache.tiers.host_bytes = std::min(options.budget->host_bytes, most) * tokens_per_block;
     cache.tiers.file_bytes = std::min(options.budget->file_bytes, most) * tokens_per_block;
     cache.tiers.remote_bytes = std::min(options.budget->remote_bytes, most) * tokens_per_block;
@@ -76,6 +77,7 @@ RequestCacheOptions request_cache_options(const ServedCacheOptions& options) {
     cache.tiers.remote_latency_s = speeds.remote_latency_s;
     cache.tiers.tokens_per_s = speeds.tokens_per_s * tokens_per_block / static_cast<double>(options.block_size_tokens);
   }
+  cache.layout = layout;
   return cache;
 }
 
@@ -94,7 +96,7 @@ ServedCache::ServedCache(const ServedCacheOptions& options)
     : cache_(make_request_cache(request_cache_options(options))),
       events_(options.tells_stored ? events_at_once : 0),
       block_size_tokens_(options.block_size_tokens) {
-  if (options.index == CacheIndex::slots)
+  if (options.index == CacheIndex::hash)
     hasher_.emplace(BlockHasherOptions{.kind = options.hash, .block_size_tokens = tokens_per_block});
 }
 
@@ -195,7 +197,7 @@ CacheCounts ServedCache::counts() const {
           .uncached_blocks = uncached_blocks_,
           .resident_blocks = usage.kv_tokens / tokens_per_block,
           .resident_states = usage.states,
-          .victims = cache_->options().budget_bytes > 0 ? usage.evicted_states : 0,
+          .victims = std::get<SlotLayout>(cache_->options().layout).budget_bytes > 0 ? usage.evicted_states : 0,
           .tiers = tier_usages(*cache_, block_size_tokens_),
           .metadata_bytes = static_cast<std::int64_t>(usage.metadata_bytes)};
 }

@@ -18,13 +18,13 @@
 namespace stateport::replay {
 
 struct ServedCacheOptions {
-  CacheIndex index = CacheIndex::slots;     ///< slots or tree
+  CacheIndex index = CacheIndex::hash;
   std::int64_t blocks = 0;                  ///< KV blocks that can be cached
   std::int64_t slots = 0;                   ///< checkpoints
   std::int64_t block_size_tokens = 512;     ///< of the workload
   std::int64_t longest_blocks = INT32_MAX;  ///< no prompt has more
   CheckpointPlacement placement = CheckpointPlacement::branch;
-  std::int64_t spare_blocks = 0;  ///< see RequestCacheOptions::spare_checkpoint_tokens
+  std::int64_t spare_blocks = 0;  ///< see SlotLayout::spare_checkpoint_tokens
   BlockHashKind hash = BlockHashKind::sha256;
   std::uint64_t layout_fingerprint = 0;  ///< of the states' spec; 0: unchecked
   EvictionOrder eviction = EvictionOrder::lru;

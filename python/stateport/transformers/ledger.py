@@ -14,7 +14,7 @@ from transformers import DynamicCache
 
 from stateport import runtime
 from stateport._arrays import Int32s
-from stateport.cache_options import StartedRequest
+from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import ClosedError, InternalError, InvalidState
 from stateport.eviction import Eviction, ReuseHint
 from stateport.hashing import Namespace, random_seed
@@ -60,11 +60,13 @@ class Ledger:
         below = TierOptions(*tiers.sizes, state_image_bytes=state.image_bytes, kv_image_bytes=page.image_bytes,
                             write_through=tiers.write_through)
         self.book = RequestCache(
-            "tree", max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
-            kv_tokens=sizes.pages * page_tokens, layout_fingerprint=state.fingerprint, checkpoints=sizes.checkpoints,
-            # Without saves on its way a pass is one forward.
-            scan_alignment_tokens=-1 if layout.stepwise else 0,
-            decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0, tiers=below, scrub=scrub,
+            "tree",
+            SlotLayout(state.fingerprint, sizes.checkpoints,
+                       # Without saves on its way a pass is one forward.
+                       scan_alignment_tokens=-1 if layout.stepwise else 0,
+                       decode_checkpoint_tokens=page_tokens if page_tokens > 1 else 0),
+            max_requests=requests, max_request_tokens=sizes.request_tokens, block_size_tokens=page_tokens,
+            kv_tokens=sizes.pages * page_tokens, tiers=below, scrub=scrub,
             hash_seed=random_seed(lasts=self._in_files) if hash_seed is None else hash_seed,
             eviction=Eviction(eviction, state_bytes=state.slot_bytes, kv_bytes_per_token=kv_bytes_per_token(layout)))
         self.stores = Stores(model.config, layout, page_tokens, self.book.state_slots(), self.book.kv_blocks)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stateport._arrays import Int32s, Records
-from stateport.cache_options import StartedRequest
+from stateport.cache_options import SlotLayout, StartedRequest
 from stateport.errors import InvalidArgument
 from stateport.eviction import Eviction
 from stateport.request_cache import RequestCache
@@ -111,9 +111,10 @@ class SchedulerSide:
                                 kv_image_bytes=max(info.kv_image_bytes for info in infos))
         self._max_request_tokens = min(self._max_request_tokens, blocks * self._block)
         self._cache = RequestCache(
-            "slots", max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
-            block_size_tokens=self._block, kv_tokens=blocks * self._block, checkpoints=states, placement="every",
-            scan_alignment_tokens=-1, separate_checkpoints=True, layout_fingerprint=first.fingerprint, tiers=tiers,
+            "hash", SlotLayout(first.fingerprint, states, separate_checkpoints=True, scan_alignment_tokens=-1,
+                               placement="every"),
+            max_requests=self._max_requests, max_request_tokens=self._max_request_tokens,
+            block_size_tokens=self._block, kv_tokens=blocks * self._block, tiers=tiers,
             eviction=Eviction(self.options.eviction), hash_seed=self._hash_seed, scrub=self.options.scrub)
         self._pools = pools
         self._results = ResultCount(len(infos))

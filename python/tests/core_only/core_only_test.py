@@ -29,10 +29,10 @@ def test_what_needs_a_device_is_refused_by_name() -> None:
             use()
 
 
-@pytest.mark.parametrize("index", ["slots", "tree"])
+@pytest.mark.parametrize("index", ["hash", "tree"])
 def test_a_scheduler_serves_requests(index: str) -> None:
-    with sp.RequestCache(index, max_requests=1, max_request_tokens=256, kv_tokens=1024, checkpoints=4,
-                         layout_fingerprint=1, scan_alignment_tokens=-1) as cache:
+    with sp.RequestCache(index, sp.SlotLayout(layout_fingerprint=1, checkpoints=4, scan_alignment_tokens=-1),
+                         max_requests=1, max_request_tokens=256, kv_tokens=1024) as cache:
         reused = []
         for _ in range(2):
             started = cache.start(np.arange(100))

@@ -15,14 +15,16 @@
 
 using namespace stateport;
 using stateport::test::Below;
-using stateport::test::every_index;
+using stateport::test::columns;
+using stateport::test::Combination;
+using stateport::test::every_combination;
 using stateport::test::FrugalCache;
 using stateport::test::Random;
 using stateport::test::RandomEngine;
 
 namespace {
 
-void serve_without_allocating(CacheIndex index, Below below) {
+void serve_without_allocating(Combination index, Below below) {
   CAPTURE(static_cast<int>(index));
   CAPTURE(static_cast<int>(below));
   test::for_each_seed(100, [&](Random& random, std::uint64_t) {
@@ -41,26 +43,26 @@ void serve_without_allocating(CacheIndex index, Below below) {
 }  // namespace
 
 TEST_CASE("no call of a request cache allocates") {
-  for (const CacheIndex index : every_index) serve_without_allocating(index, Below::nothing);
+  for (const Combination index : every_combination) serve_without_allocating(index, Below::nothing);
 }
 
 TEST_CASE("nor does any call of one with tiers") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const Below below : {Below::tiers, Below::states_alone}) serve_without_allocating(index, below);
 }
 
 TEST_CASE("nor does an attach, whether images make a whole state or not") {
   std::int64_t seeds = 0, drops = 0;
   test::for_each_seed(300, [&](Random& random, std::uint64_t) {
-    RequestCacheOptions options = test::random_options(random, CacheIndex::align);
-    options.groups.resize(1);
-    options.groups.push_back(options.groups[0]);
+    RequestCacheOptions options = test::random_options(random, Combination::hash_columns);
+    columns(options).groups.resize(1);
+    columns(options).groups.push_back(columns(options).groups[0]);
     ++seeds;
-    if (options.align_mode == AlignMode::none) return;  // has no tiers
+    if (columns(options).mode == AlignMode::none) return;  // has no tiers
     options.tiers = {.file_bytes = 8 * options.memory.state_bytes +
                                    12 * options.memory.kv_bytes_per_token * options.block_size_tokens};
     FrugalCache cache(options);
-    const std::int64_t block = options.groups[0].block_size_tokens;
+    const std::int64_t block = columns(options).groups[0].block_size_tokens;
     for (int i = 0; i < 200; ++i) {
       const auto prefix = static_cast<std::uint64_t>(random.between(1, 12));
       const bool is_kv = random.chance(30);
@@ -77,14 +79,13 @@ TEST_CASE("nor does an attach, whether images make a whole state or not") {
 }
 
 TEST_CASE("nor does a pass that saves at the end of one block for each of two requests") {
-  FrugalCache cache({.index = CacheIndex::slots,
+  FrugalCache cache({.index = CacheIndex::hash,
+                     .layout = SlotLayout{.checkpoints = 1, .placement = CheckpointPlacement::every},
                      .max_requests = 2,
                      .max_request_tokens = 4,
                      .block_size_tokens = 1,
                      .kv_tokens = 4,
-                     .unchecked_layout = true,
-                     .checkpoints = 1,
-                     .placement = CheckpointPlacement::every});
+                     .unchecked_layout = true});
   const std::array<Token, 4> prompt = {1, 2, 3, 4};
   const auto run = [&](std::size_t requests) {
     std::array<PassRow, 2> rows;

@@ -39,10 +39,10 @@ Tokens salted_prompt(const SaltedBlock& block, std::int32_t more) {
   return tokens;
 }
 
-RequestCacheOptions options_with_tiers(CacheIndex index, const TierOptions& tiers) {
+RequestCacheOptions options_with_tiers(Combination index, const TierOptions& tiers) {
   RequestCacheOptions options = small(index, tiers);
   options.scrub = true;
-  if (in_columns(index)) options.groups[0].blocks = 8;
+  if (in_columns(index)) columns(options).groups[0].blocks = 8;
   return options;
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("prompts of two tenants whose blocks have the same key share nothing, 
   CHECK(digest_of(one_key_of_tenants[0], 5).key() != digest_of(one_key_of_tenants[1], 5).key());
   constexpr std::array tiers = {TierOptions{.host_bytes = 4000}, TierOptions{.file_bytes = 4000},
                                 TierOptions{.remote_bytes = 4000}};
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const TierOptions& below : tiers) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(below.file_bytes);
@@ -101,14 +101,14 @@ TEST_CASE("prompts of two tenants whose blocks have the same key share nothing, 
 }
 
 TEST_CASE("a state of another prefix with one key is no hit behind KV that has taken the key") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const std::size_t which : {0u, 1u}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(which);
       const SaltedBlock& block = one_key_of_tenants[which];
       const SaltedBlock& other = one_key_of_tenants[1 - which];
       RequestCacheOptions options = options_with_tiers(index, {.host_bytes = 4000});
-      if (!in_columns(index)) options.checkpoints = 4;
+      if (!in_columns(index)) slots(options).checkpoints = 4;
       Server server(options);
       server.serve(salted_prompt(block, 1), {.salt = block.salt});   // a state after the block
       server.serve(salted_prompt(other, 30), {.salt = other.salt});  // one much later
@@ -119,7 +119,7 @@ TEST_CASE("a state of another prefix with one key is no hit behind KV that has t
 }
 
 TEST_CASE("KV of another prefix with one key is loaded all the same when the remote tier answers") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const std::size_t which : {0u, 1u}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(which);
@@ -138,7 +138,7 @@ TEST_CASE("KV of another prefix with one key is loaded all the same when the rem
 }
 
 TEST_CASE("an image below the device with one half of a prefix's hash is no hit") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const Tokens prompt = test::prompt_of(34, 0);
     BlockHasher hasher({.kind = BlockHashKind::xxh3_128, .block_size_tokens = 4});

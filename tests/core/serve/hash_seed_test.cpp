@@ -20,7 +20,7 @@ using namespace stateport::test;
 
 namespace {
 
-RequestCacheOptions seeded(CacheIndex index, BlockHashKind kind, std::uint64_t seed) {
+RequestCacheOptions seeded(Combination index, BlockHashKind kind, std::uint64_t seed) {
   RequestCacheOptions options = small(index, {.host_bytes = 4000, .remote_bytes = 4000, .write_through = true});
   options.events = true;
   options.hash = kind;
@@ -51,7 +51,7 @@ bool share(const Names& a, const Names& b) {
 
 TEST_CASE("caches share a remote tier if they have one seed, and nothing else of it or of their events if not") {
   for (const BlockHashKind kind : {BlockHashKind::sha256, BlockHashKind::xxh3_128})
-    for (const CacheIndex index : every_index) {
+    for (const Combination index : every_combination) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(static_cast<int>(kind));
       const auto prompt = prompt_of(34, 0);

@@ -55,16 +55,16 @@ struct Engine {
 }  // namespace
 
 TEST_CASE("what is inserted is found, lies at its places, and is read by passes") {
-  for (const auto& [index, mode] : {std::pair(CacheIndex::slots, AlignMode::align),
-                                    {CacheIndex::tree, AlignMode::align},
-                                    {CacheIndex::align, AlignMode::align},
-                                    {CacheIndex::align, AlignMode::all},
-                                    {CacheIndex::tree_align, AlignMode::align},
-                                    {CacheIndex::tree_align, AlignMode::all}}) {
+  for (const auto& [index, mode] : {std::pair(Combination::hash_slots, AlignMode::align),
+                                    {Combination::tree_slots, AlignMode::align},
+                                    {Combination::hash_columns, AlignMode::align},
+                                    {Combination::hash_columns, AlignMode::all},
+                                    {Combination::tree_columns, AlignMode::align},
+                                    {Combination::tree_columns, AlignMode::all}}) {
     CAPTURE(static_cast<int>(index));
     CAPTURE(static_cast<int>(mode));
     RequestCacheOptions options = small_cache(index);
-    options.align_mode = mode;
+    if (in_columns(index)) columns(options).mode = mode;
     Engine engine(options);
     const Tokens prompt = counting(60);
     const RequestId first = engine.start(prompt);
@@ -89,7 +89,7 @@ TEST_CASE("what is inserted is found, lies at its places, and is read by passes"
 }
 
 TEST_CASE("a request runs on behind what was inserted, wherever that ends") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const std::int64_t inserted : {1, 5, 12, 23, 24, 29}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(inserted);
@@ -107,15 +107,15 @@ TEST_CASE("a request runs on behind what was inserted, wherever that ends") {
 }
 
 TEST_CASE("whole blocks that are inserted are a checkpoint, wherever placements put theirs") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const auto placement : {CheckpointPlacement::passes, CheckpointPlacement::last, CheckpointPlacement::branch,
                                  CheckpointPlacement::rungs, CheckpointPlacement::every})
       for (const bool separate : {false, true}) {
         CAPTURE(static_cast<int>(index));
         CAPTURE(static_cast<int>(placement));
         RequestCacheOptions options = small_cache(index);
-        options.placement = placement;
-        options.separate_checkpoints = separate;
+        slots(options).placement = placement;
+        slots(options).separate_checkpoints = separate;
         Engine engine(options);
         const Tokens prompt = counting(50);
         const RequestId request = engine.start(prompt);
@@ -127,7 +127,7 @@ TEST_CASE("whole blocks that are inserted are a checkpoint, wherever placements 
 }
 
 TEST_CASE("what two requests insert is cached once, and the rest of the second one's copies hurts nobody") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Engine engine(small_cache(index));
     const Tokens prompt = counting(60);
@@ -146,10 +146,10 @@ TEST_CASE("what two requests insert is cached once, and the rest of the second o
 }
 
 TEST_CASE("KV that is cached behind the hit is named again by slots, and read by the request with the other indexes") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    options.placement = in_columns(index) ? CheckpointPlacement::passes : CheckpointPlacement::last;
+    if (!in_columns(index)) slots(options).placement = CheckpointPlacement::last;
     Engine engine(options);
     const Tokens prompt = counting(60);
     const RequestId one = engine.start(prompt);
@@ -163,7 +163,8 @@ TEST_CASE("KV that is cached behind the hit is named again by slots, and read by
     const std::vector<KvIndex> named = engine.kv;
     for (std::int64_t at = 0; at < 24; ++at) {
       CHECK(engine.cache->kv(two).at(at) == engine.cache->kv(one).at(at));
-      CHECK((named[static_cast<std::size_t>(at)] == engine.cache->kv(one).at(at)) == (index == CacheIndex::slots));
+      CHECK((named[static_cast<std::size_t>(at)] == engine.cache->kv(one).at(at)) ==
+            (index == Combination::hash_slots));
     }
     CHECK(engine.cache->usage().kv_tokens == 48 + 24);
     engine.cache->finish(one);
@@ -173,8 +174,8 @@ TEST_CASE("KV that is cached behind the hit is named again by slots, and read by
 }
 
 TEST_CASE("block tables that keep no state take inserts, and find none of them again") {
-  RequestCacheOptions options = small_cache(CacheIndex::align);
-  options.align_mode = AlignMode::none;
+  RequestCacheOptions options = small_cache(Combination::hash_columns);
+  columns(options).mode = AlignMode::none;
   Engine engine(options);
   const Tokens prompt = counting(60);
   const RequestId request = engine.start(prompt);
@@ -185,7 +186,7 @@ TEST_CASE("block tables that keep no state take inserts, and find none of them a
 }
 
 TEST_CASE("a request whose whole prompt was inserted has no token to feed, and ends") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Engine engine(small_cache(index));
     const Tokens prompt = counting(48);
@@ -200,11 +201,11 @@ TEST_CASE("a request whose whole prompt was inserted has no token to feed, and e
 }
 
 TEST_CASE("an insert without room changes nothing, and one without room for its checkpoint says so") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
     options.kv_tokens = 96;
-    options.checkpoints = 0;
+    if (!in_columns(index)) slots(options).checkpoints = 0;
     Engine engine(options);
     const Tokens prompt = counting(90);
     const RequestId request = engine.start(prompt);
@@ -219,7 +220,7 @@ TEST_CASE("an insert without room changes nothing, and one without room for its 
 }
 
 TEST_CASE("a bad insert is refused by name, and changes nothing") {
-  Engine engine(small_cache(CacheIndex::tree, 0, true));
+  Engine engine(small_cache(Combination::tree_slots, 0, true));
   RequestCache& cache = *engine.cache;
   const Tokens prompt = counting(30);
   const RequestId request = engine.start(prompt);
@@ -246,7 +247,7 @@ TEST_CASE("a bad insert is refused by name, and changes nothing") {
 }
 
 TEST_CASE("with tiers, what an insert gives up is stored before its copies, and requests that wait cannot insert") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const StartedRequest waits = *server.cache->start({.tokens = server.prompt});

@@ -26,7 +26,7 @@ Tokens random_prompt(Random& random) {
   return tokens;
 }
 
-RequestCacheOptions options_of(CacheIndex index) {
+RequestCacheOptions options_of(Combination index) {
   RequestCacheOptions options = small(index, host);
   options.hash_seed = 99;
   options.scrub = true;
@@ -34,7 +34,7 @@ RequestCacheOptions options_of(CacheIndex index) {
 }
 
 /// What a look-up takes after `tenant` was served `cached`.
-std::optional<std::int64_t> lookup_instructions(CacheIndex index, const Namespace& tenant, const Tokens& cached,
+std::optional<std::int64_t> lookup_instructions(Combination index, const Namespace& tenant, const Tokens& cached,
                                                 const Tokens& asked) {
   Server server(options_of(index));
   // The memory of the look-up is warm.
@@ -47,7 +47,7 @@ std::optional<std::int64_t> lookup_instructions(CacheIndex index, const Namespac
 }  // namespace
 
 TEST_CASE("a look-up does the same work whether another tenant has the prompt or not") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     // Not for_each_seed: thousands of seeds would take hours, one step at a time.
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(seed);

@@ -2,6 +2,7 @@
 // Hits on content that is cached, or could be.
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
 #include "serve_alone.hpp"
 #include "state_world.hpp"
 
@@ -24,14 +25,14 @@ constexpr std::array every_placement = {CheckpointPlacement::passes, CheckpointP
                                         CheckpointPlacement::branch, CheckpointPlacement::rungs,
                                         CheckpointPlacement::every};
 
-RequestCacheOptions roomy_cache(CacheIndex index, std::int32_t block) {
+RequestCacheOptions roomy_cache(Combination index, std::int32_t block) {
   RequestCacheOptions options = small_cache(index);
   options.block_size_tokens = block;
-  options.checkpoints = 200;
   options.kv_tokens = 1024;
-  options.decode_checkpoint_tokens = 0;
   if (in_columns(index))
-    options.groups = {{.block_size_tokens = block, .blocks = 400, .conv_window = 3, .layout_fingerprint = 7}};
+    columns(options).groups = {{.block_size_tokens = block, .blocks = 400, .conv_window = 3, .layout_fingerprint = 7}};
+  else
+    options.layout = SlotLayout{.layout_fingerprint = 7, .checkpoints = 200};
   return options;
 }
 
@@ -107,7 +108,7 @@ class Batch {
 }  // namespace
 
 TEST_CASE("the same prompt hits from the second time on, whatever its length and the placement") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const CheckpointPlacement placement : every_placement)
       for (const std::int32_t block : {1, 4, 16}) {
         if (in_columns(index) && placement != CheckpointPlacement::passes) continue;
@@ -119,7 +120,7 @@ TEST_CASE("the same prompt hits from the second time on, whatever its length and
             CAPTURE(tokens);
             CAPTURE(budget);
             RequestCacheOptions options = roomy_cache(index, block);
-            options.placement = placement;
+            if (!in_columns(index)) slots(options).placement = placement;
             const auto cache = make_request_cache(options);
             StateWorld world(options);
             const std::int64_t usable = (tokens - 1) / block * block;
@@ -133,8 +134,8 @@ TEST_CASE("the same prompt hits from the second time on, whatever its length and
 }
 
 TEST_CASE("a prompt of whole pages hits from the third time on, where the scan stops seldomer than pages end") {
-  RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
-  options.scan_alignment_tokens = 16;
+  RequestCacheOptions options = roomy_cache(Combination::tree_slots, 4);
+  slots(options).scan_alignment_tokens = 16;
   const auto cache = make_request_cache(options);
   StateWorld world(options);
   // The first pass cannot stop at 28 tokens, and the state after 32 is of no use to the same prompt.
@@ -144,7 +145,7 @@ TEST_CASE("a prompt of whole pages hits from the third time on, where the scan s
 }
 
 TEST_CASE("a prompt whose KV was evicted is said not to be stored, by the request and by the statistics") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = roomy_cache(index, 4);
     options.kv_tokens = 64;
@@ -164,13 +165,13 @@ TEST_CASE("a prompt whose KV was evicted is said not to be stored, by the reques
 }
 
 TEST_CASE("a budget that runs nothing is answered with the one that does") {
-  RequestCacheOptions options = roomy_cache(CacheIndex::align, 16);
+  RequestCacheOptions options = roomy_cache(Combination::hash_columns, 16);
   const auto cache = make_request_cache(options);
   const auto started = cache->start({.tokens = counting(40)});
   REQUIRE(started);
   CHECK(cache->chunk(started->request, 15) == PromptChunk{.tokens = 0, .least_budget = 16});
   CHECK(cache->chunk(started->request, 16) == PromptChunk{.tokens = 16, .least_budget = 16});
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     options = roomy_cache(index, 16);
     const auto other = make_request_cache(options);
     const auto first = other->start({.tokens = counting(40)});
@@ -181,15 +182,15 @@ TEST_CASE("a budget that runs nothing is answered with the one that does") {
 }
 
 TEST_CASE("where the scan cannot stop before the last block, the end of a prompt of whole blocks is kept") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const CheckpointPlacement placement : every_placement)
       for (const std::int32_t alignment : {-1, 8}) {
         CAPTURE(static_cast<int>(index));
         CAPTURE(static_cast<int>(placement));
         CAPTURE(alignment);
         RequestCacheOptions options = roomy_cache(index, 4);
-        options.placement = placement;
-        options.scan_alignment_tokens = alignment;
+        slots(options).placement = placement;
+        slots(options).scan_alignment_tokens = alignment;
         const auto cache = make_request_cache(options);
         StateWorld world(options);
         static_cast<void>(serve_alone(*cache, world, counting(32), 1, RequestEnd::aborted));
@@ -201,7 +202,7 @@ TEST_CASE("where the scan cannot stop before the last block, the end of a prompt
 /// compute their prompts one after the other.
 TEST_CASE("copies of one content take no room from others") {
   constexpr std::int32_t short_prompt = 128, long_prompt = 200, prompts = 8;
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const int samples : {1, 2, 4, 8}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(samples);
@@ -210,12 +211,15 @@ TEST_CASE("copies of one content take no room from others") {
       options.max_request_tokens = 256;
       // What is cached, and one more prompt while it is computed.
       options.kv_tokens = prompts * short_prompt + 3 * (long_prompt + 4) + 25 * 4;
-      options.placement = in_columns(index) ? CheckpointPlacement::passes : CheckpointPlacement::last;
-      options.checkpoints = prompts + 2;
-      options.groups.resize(in_columns(index) ? 1 : 0);
       // A running request holds one block; a prompt leaves a state every 64 tokens.
-      for (StateGroup& group : options.groups)
-        group = {.block_size_tokens = 64, .blocks = 16 + 16 + 2 * 3 + 4, .conv_window = 3, .layout_fingerprint = 7};
+      constexpr std::int32_t blocks = 16 + 16 + 2 * 3 + 4;
+      if (in_columns(index)) {
+        columns(options).groups = {
+            {.block_size_tokens = 64, .blocks = blocks, .conv_window = 3, .layout_fingerprint = 7}};
+      } else {
+        slots(options).placement = CheckpointPlacement::last;
+        slots(options).checkpoints = prompts + 2;
+      }
       const auto cache = make_request_cache(options);
       StateWorld world(options);
       Batch batch(*cache, world);
@@ -230,8 +234,8 @@ TEST_CASE("copies of one content take no room from others") {
       batch.end(RequestEnd::aborted);
       // A tree has the KV up to its last state.
       std::int64_t cached = long_prompt;
-      if (index == CacheIndex::tree) cached = long_prompt - 4;
-      if (index == CacheIndex::tree_align) cached = long_prompt / 64 * 64;
+      if (index == Combination::tree_slots) cached = long_prompt - 4;
+      if (index == Combination::tree_columns) cached = long_prompt / 64 * 64;
       CHECK(cache->usage().kv_tokens == prompts * short_prompt + 2 * cached);
       for (std::int32_t i = 0; i < prompts; ++i)
         CHECK(batch.reused(counting(short_prompt + 1, 1000 * i)) == short_prompt);
@@ -241,15 +245,15 @@ TEST_CASE("copies of one content take no room from others") {
 
 TEST_CASE("decoding publishes a state at every multiple when it reaches it, whatever becomes of the request") {
   constexpr std::int32_t prompt = 8, answer = 25;
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const bool separate : {false, true})
       for (const RequestEnd how : {RequestEnd::finished, RequestEnd::preempted, RequestEnd::aborted}) {
         CAPTURE(static_cast<int>(index));
         CAPTURE(separate);
         CAPTURE(static_cast<int>(how));
         RequestCacheOptions options = roomy_cache(index, 4);
-        options.decode_checkpoint_tokens = 4;
-        options.separate_checkpoints = separate;
+        slots(options).decode_checkpoint_tokens = 4;
+        slots(options).separate_checkpoints = separate;
         const auto cache = make_request_cache(options);
         StateWorld world(options);
         Batch batch(*cache, world);
@@ -287,10 +291,10 @@ struct ShortTree {
   void serve(const Tokens& prompt) { static_cast<void>(serve_alone(*cache, world, prompt, 1, RequestEnd::aborted)); }
 
   static RequestCacheOptions options_of(std::int32_t requests, std::int32_t checkpoints, std::int64_t every) {
-    RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
-    options.decode_checkpoint_tokens = every;
+    RequestCacheOptions options = roomy_cache(Combination::tree_slots, 4);
+    slots(options).decode_checkpoint_tokens = every;
     options.max_requests = requests;
-    options.checkpoints = checkpoints;
+    slots(options).checkpoints = checkpoints;
     return options;
   }
 
@@ -327,10 +331,10 @@ TEST_CASE("under pressure a prompt leaves the states that another one has made, 
   constexpr std::array<std::int32_t, every_placement.size()> states_of_prompt = {1, 1, 1, 4, 8};
   for (std::size_t p = 0; p < every_placement.size(); ++p) {
     CAPTURE(p);
-    RequestCacheOptions options = roomy_cache(CacheIndex::tree, 4);
-    options.placement = every_placement[p];
+    RequestCacheOptions options = roomy_cache(Combination::tree_slots, 4);
+    slots(options).placement = every_placement[p];
     options.max_requests = 2;
-    options.checkpoints = states_of_prompt[p];
+    slots(options).checkpoints = states_of_prompt[p];
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     Batch batch(*cache, world);

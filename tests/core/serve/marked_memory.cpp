@@ -15,7 +15,7 @@ MarkedMemory::MarkedMemory(const RequestCacheOptions& options, const IgnoredList
   };
   const std::size_t state = part_bytes + conv_bytes_;
   for (std::size_t g = 0; g < group_count(options); ++g) slots_.push_back(places(state_slots(options, g), state));
-  if (options.separate_checkpoints) checkpoints_ = places(checkpoint_slots(options), state);
+  if (has_separate_checkpoints(options)) checkpoints_ = places(checkpoint_slots(options), state);
   scratch_ = places(scratch_slots(options), state);
   steps_ = places(options.max_requests, state * static_cast<std::size_t>(1 + options.drafts));
   kv_ = places(kv_blocks(options), static_cast<std::size_t>(options.block_size_tokens));
@@ -48,7 +48,7 @@ void MarkedMemory::before(const PassPlan& plan) {
     if (!ignored_.draft_rows) clear(steps_.at(static_cast<std::size_t>(row)));
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     const auto begins = [&](SlotId slot) {
-      return !in_columns(options_.index) && std::ranges::any_of(plan.rows, [&](const RowPlan& row) {
+      return !in_columns(options_) && std::ranges::any_of(plan.rows, [&](const RowPlan& row) {
         return row.room && !row.states.empty() && row.states[g].target() == slot;
       });
     };
@@ -72,11 +72,11 @@ void MarkedMemory::look_at(std::size_t index, const RowPlan& row, Mark mark) {
   for (std::size_t g = 0; g < slots_.size(); ++g) {
     constexpr std::int32_t nothing = 0;
     for (const std::int32_t slot : row.states[g].slots)
-      if (!in_columns(options_.index) || slot != nothing) look(slots_[g].at(static_cast<std::size_t>(slot)), mark);
+      if (!in_columns(options_) || slot != nothing) look(slots_[g].at(static_cast<std::size_t>(slot)), mark);
     for (const StateSave& save : row.states[g].saves)
       look(save.in_scratch ? scratch_.at(save.slot.index()) : slots_[g].at(save.slot.index()), mark);
   }
-  if (!in_columns(options_.index) && row.drafts > 0) look(steps_.at(index), mark);
+  if (!in_columns(options_) && row.drafts > 0) look(steps_.at(index), mark);
 }
 
 void MarkedMemory::run(std::size_t index, const RowPlan& row, int tenant) {
@@ -93,7 +93,7 @@ void MarkedMemory::write(std::size_t index, const RowPlan& row, Mark mark) {
   for (std::size_t g = 0; g < slots_.size(); ++g)
     for (const StateSave& save : row.states[g].saves)
       std::ranges::fill(save.in_scratch ? scratch_[save.slot.index()] : slots_[g][save.slot.index()], mark);
-  if (!in_columns(options_.index) && row.drafts > 0) {
+  if (!in_columns(options_) && row.drafts > 0) {
     const std::size_t state = part_bytes + conv_bytes_;
     std::fill_n(steps_[index].begin(), state * static_cast<std::size_t>(row.tokens), mark);
     return;

@@ -3,6 +3,8 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +57,7 @@ class MarkedMemory {
   [[nodiscard]] static Mark mark_of(int tenant) { return static_cast<Mark>(tenant + 1); }
 
   [[nodiscard]] Places& checkpoints(std::size_t group) {
-    return options_.separate_checkpoints ? checkpoints_ : slots_[group];
+    return has_separate_checkpoints(options_) ? checkpoints_ : slots_[group];
   }
   [[nodiscard]] Bytes& place_of(const Transfer& transfer);
   void copy(CopyPlan plan, const Places& from, Places& to) const;

@@ -9,6 +9,7 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <variant>
 
 namespace stateport::test {
 namespace {
@@ -19,52 +20,65 @@ bool is_load(const Transfer& transfer) {
 
 }  // namespace
 
-RequestCacheOptions random_options(Random& random, CacheIndex index) {
-  RequestCacheOptions options{.index = index,
-                              .align_mode = static_cast<AlignMode>(random.between(0, 2)),
+namespace {
+
+constexpr std::array learned = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
+constexpr std::array plain = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
+
+void draw_slots(Random& random, RequestCacheOptions& options, SlotLayout layout) {
+  if (layout.scan_alignment_tokens == 0) layout.scan_alignment_tokens = -1;  // 0 is 1
+  options.eviction = learned[static_cast<std::size_t>(random.between(0, 2))];
+  layout.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
+  if (options.index == CacheIndex::tree && layout.placement != CheckpointPlacement::passes && random.chance(50))
+    layout.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
+  options.position_tokens = random.between32(1, 8);
+  options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
+  if (random.chance(30)) layout.budget_bytes = random.between(1, 1000);
+  layout.separate_checkpoints = layout.checkpoints > 0 && random.chance(30);
+  options.layout = layout;
+}
+
+void draw_columns(Random& random, RequestCacheOptions& options, AlignMode mode) {
+  const bool tree = options.index == CacheIndex::tree;
+  ColumnLayout layout{.mode = tree && mode == AlignMode::none ? AlignMode::align : mode};
+  options.eviction = (tree ? learned : plain)[static_cast<std::size_t>(random.between(0, 2))];
+  std::int32_t size = options.block_size_tokens;
+  while (size <= 2 * options.drafts) size += options.block_size_tokens;
+  for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))
+    layout.groups.push_back(
+        {.block_size_tokens = size,
+         .blocks = static_cast<std::int32_t>(resident_blocks(layout.mode, 90, size, options.drafts, 0) +
+                                             (tree ? 2 : 1) + random.between(0, 20)),
+         .conv_window = 3 + options.drafts,
+         .layout_fingerprint = 5});
+  options.layout = layout;
+}
+
+}  // namespace
+
+RequestCacheOptions random_options(Random& random, Combination kind) {
+  const auto mode = static_cast<AlignMode>(random.between(0, 2));
+  RequestCacheOptions options{.index = index_of(kind),
                               .max_requests = random.between32(1, 4),
                               .max_request_tokens = 90,
                               .drafts = random.between32(0, 3),
                               .block_size_tokens = random.between32(1, 4),
-                              .checkpoints = random.between32(0, 6),
-                              .scan_alignment_tokens = random.between32(0, 3),
-                              .hash = BlockHashKind::xxh3_128,
-                              .overlap = random.chance(50),
-                              .events = random.chance(50)};
-  if (options.scan_alignment_tokens == 0) options.scan_alignment_tokens = -1;  // 0 is 1
+                              .hash = BlockHashKind::xxh3_128};
+  SlotLayout layout{
+      .layout_fingerprint = 3, .checkpoints = random.between32(0, 6), .scan_alignment_tokens = random.between32(0, 3)};
+  options.overlap = random.chance(50);
+  options.events = random.chance(50);
   options.kv_tokens = 90 + 2 * options.block_size_tokens + random.between(0, 120);
-  options.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
-  options.layout_fingerprint = 3;
-  constexpr std::array learned = {EvictionOrder::lru, EvictionOrder::hix, EvictionOrder::gdsf};
-  if (!in_columns(index)) {
-    options.align_mode = AlignMode::align;
-    options.eviction = learned[static_cast<std::size_t>(random.between(0, 2))];
-    options.placement = static_cast<CheckpointPlacement>(random.between(0, 4));
-    if (index == CacheIndex::tree && options.placement != CheckpointPlacement::passes && random.chance(50))
-      options.spare_checkpoint_tokens = random.between(1, 3) * options.block_size_tokens;
-    options.position_tokens = random.between32(1, 8);
-    options.memory = {.state_bytes = random.between(1, 40), .kv_bytes_per_token = random.between(1, 3)};
-    if (random.chance(30)) options.budget_bytes = random.between(1, 1000);
-    options.separate_checkpoints = options.checkpoints > 0 && random.chance(30);
-    return options;
-  }
-  constexpr std::array plain = {EvictionOrder::lru, EvictionOrder::lfu, EvictionOrder::mru};
-  options.eviction = (by_tokens(index) ? learned : plain)[static_cast<std::size_t>(random.between(0, 2))];
-  if (by_tokens(index) && options.align_mode == AlignMode::none) options.align_mode = AlignMode::align;
-  std::int32_t size = options.block_size_tokens;
-  while (size <= 2 * options.drafts) size += options.block_size_tokens;
-  for (std::int64_t groups = random.between(1, 2); groups > 0; --groups, size *= random.between32(1, 2))
-    options.groups.push_back(
-        {.block_size_tokens = size,
-         .blocks = static_cast<std::int32_t>(resident_blocks(options.align_mode, 90, size, options.drafts, 0) +
-                                             (by_tokens(index) ? 2 : 1) + random.between(0, 20)),
-         .conv_window = 3 + options.drafts,
-         .layout_fingerprint = 5});
+  layout.decode_checkpoint_tokens = random.between(0, 3) * options.block_size_tokens;
+  if (in_columns(kind))
+    draw_columns(random, options, mode);
+  else
+    draw_slots(random, options, layout);
   return options;
 }
 
 TierOptions random_tiers(Random& random, const RequestCacheOptions& options) {
-  if (in_columns(options.index) && options.align_mode == AlignMode::none) return {};
+  if (in_columns(options) && columns(options).mode == AlignMode::none) return {};
   const std::int64_t state = options.memory.state_bytes;
   const std::int64_t block = options.memory.kv_bytes_per_token * options.block_size_tokens;
   const auto room = [&] { return random.between(1, 8) * state + random.between(1, 40) * block; };
@@ -145,12 +159,14 @@ void RandomEngine::finish() {
 
 void RandomEngine::check_usage() const {
   const CacheUsage usage = cache_->usage();
-  if (options_.index == CacheIndex::align) return;
+  if (combination_of(options_) == Combination::hash_columns) return;
   REQUIRE(cache_->stats().eviction_ages.total() <= usage.evicted_states);
   if (!options_.tiers.enabled()) REQUIRE(cache_->stats().reuse_ages.total() == hits);
   // An order of a tree spares the request that ended last.
-  if (options_.budget_bytes > 0 && (options_.index == CacheIndex::slots || options_.eviction == EvictionOrder::hix))
-    REQUIRE(options_.memory.of(usage.kv_tokens, usage.states) <= options_.budget_bytes);
+  const auto* const layout = std::get_if<SlotLayout>(&options_.layout);
+  const std::int64_t budget_bytes = layout == nullptr ? 0 : layout->budget_bytes;
+  if (budget_bytes > 0 && (options_.index == CacheIndex::hash || options_.eviction == EvictionOrder::hix))
+    REQUIRE(options_.memory.of(usage.kv_tokens, usage.states) <= budget_bytes);
   if (!options_.events) return;
   const auto of = [&](CacheContent content) {
     return std::ranges::count_if(stored_, [&](const auto& stored) {
@@ -161,8 +177,8 @@ void RandomEngine::check_usage() const {
   const std::int64_t blocks = of(CacheContent::kv_block);
   const std::int64_t held = usage.kv_tokens / options_.block_size_tokens;
   // Two requests that made the same at a time may both have kept it: it is found once.
-  REQUIRE((options_.index == CacheIndex::slots ? states <= usage.states : states == usage.states));
-  REQUIRE((options_.index == CacheIndex::slots ? blocks <= held : blocks == held));
+  REQUIRE((combination_of(options_) == Combination::hash_slots ? states <= usage.states : states == usage.states));
+  REQUIRE((combination_of(options_) == Combination::hash_slots ? blocks <= held : blocks == held));
 }
 
 RequestId RandomEngine::pick() {
@@ -339,7 +355,7 @@ void RandomEngine::plan() {
       if (tokens > 0) rows.push_back({.request = id, .tokens = tokens});
     } else if (low + 2 * (1 + options_.drafts) + 1 < options_.max_request_tokens) {
       std::int32_t drafts = random_.between32(0, options_.drafts);
-      if (options_.align_mode == AlignMode::all && drafts < options_.drafts) drafts = 0;
+      if (is_mode_all(options_) && drafts < options_.drafts) drafts = 0;
       rows.push_back({.request = id, .tokens = 1 + drafts, .drafts = drafts});
     }
   }

@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
 #include "marked_memory.hpp"
 #include "random.hpp"
 #include "state_world.hpp"
@@ -28,7 +29,7 @@ inline constexpr std::array<std::array<Token, 4>, 2> one_key = {
     {{1977724, 1278635, 517372, 1}, {1596476, 103655, 356537, 1}}};
 
 /// Options of small caches of all kinds.
-[[nodiscard]] RequestCacheOptions random_options(Random& random, CacheIndex index);
+[[nodiscard]] RequestCacheOptions random_options(Random& random, Combination index);
 /// Tiers for them, of a few images.
 [[nodiscard]] TierOptions random_tiers(Random& random, const RequestCacheOptions& options);
 

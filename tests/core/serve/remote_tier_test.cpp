@@ -33,7 +33,7 @@ std::vector<std::int64_t> tokens_of(const std::vector<Transfer>& transfers) {
 }
 
 /// A cache that asks the remote tier for so many images of states at most.
-RequestCacheOptions with_finds(CacheIndex index, std::int32_t max_finds) {
+RequestCacheOptions with_finds(Combination index, std::int32_t max_finds) {
   RequestCacheOptions options = small(index, remote);
   options.tiers.max_finds = max_finds;
   return options;
@@ -60,7 +60,7 @@ struct Two {
 }  // namespace
 
 TEST_CASE("what one cache stored in the remote tier another one asks for, finds and loads") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
@@ -99,7 +99,7 @@ TEST_CASE("what one cache stored in the remote tier another one asks for, finds 
 }
 
 TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     push_down(two.one);
@@ -115,7 +115,7 @@ TEST_CASE("what a cache stored in the remote tier itself it does not ask for") {
 }
 
 TEST_CASE("a request asks for so many states at most, those of the longest prefixes") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote), with_finds(index, 3));
     CHECK(two.other.cache->start({.tokens = two.prompt})->load);
@@ -128,7 +128,7 @@ TEST_CASE("a request asks for so many states at most, those of the longest prefi
 }
 
 TEST_CASE("a prompt is looked for as far as its caller says") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     RequestCache& cache = *two.other.cache;
@@ -161,7 +161,7 @@ TEST_CASE("a prompt is looked for as far as its caller says") {
 }
 
 TEST_CASE("nobody asks for what would take longer to load than to compute") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // 132 bytes for 32 tokens, and 104 for 4.
     TierOptions slow = remote;
@@ -181,7 +181,7 @@ TEST_CASE("nobody asks for what would take longer to load than to compute") {
 }
 
 TEST_CASE("a request for which nothing is found is ready once it knows") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     for (const TransferStatus status : {TransferStatus::gone, TransferStatus::failed}) {
       CAPTURE(static_cast<int>(index));
       Two two(small(index, remote));
@@ -200,7 +200,7 @@ TEST_CASE("a request for which nothing is found is ready once it knows") {
 }
 
 TEST_CASE("KV that the remote tier lost bounds the load, and the states behind it are forgotten") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     // A shorter prompt leaves a state at 16 tokens.
@@ -231,7 +231,7 @@ TEST_CASE("KV that the remote tier lost bounds the load, and the states behind i
 }
 
 TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and what is gone is asked for again") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
@@ -254,7 +254,7 @@ TEST_CASE("a load from the remote tier that finds nothing costs its tokens, and 
 }
 
 TEST_CASE("a request that ends while the remote tier is asked gives its row back at once") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
@@ -292,7 +292,7 @@ TEST_CASE("a request that ends while the remote tier is asked gives its row back
 }
 
 TEST_CASE("while too many answers are missing to requests that ended, the remote tier is asked no more") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote), with_finds(index, 8));
     RequestCache& cache = *two.other.cache;
@@ -321,7 +321,7 @@ TEST_CASE("while too many answers are missing to requests that ended, the remote
 }
 
 TEST_CASE("two requests that ask for the same both get it") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     Server& server = two.other;
@@ -340,7 +340,7 @@ TEST_CASE("two requests that ask for the same both get it") {
 }
 
 TEST_CASE("what the cache forgets stays in the remote tier, and is found there") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // It remembers two prompts of 132 bytes.
     RequestCacheOptions options = small(index, {.remote_bytes = 300, .write_through = true});
@@ -359,7 +359,7 @@ TEST_CASE("what the cache forgets stays in the remote tier, and is found there")
 }
 
 TEST_CASE("what a tier gives up goes to the next slower one that is here") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     for (const TierOptions& tiers :
          {TierOptions{.host_bytes = 300, .file_bytes = 300, .remote_bytes = 8000},
           TierOptions{.host_bytes = 300, .remote_bytes = 8000}, TierOptions{.file_bytes = 300, .remote_bytes = 8000}}) {
@@ -379,7 +379,7 @@ TEST_CASE("what a tier gives up goes to the next slower one that is here") {
 }
 
 TEST_CASE("what is written through to a slow tier goes to the host, too, when the device gives it up") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.host_bytes = 4000, .remote_bytes = 8000, .write_through = true}));
     CHECK(server.cache->tiers()->usage(Medium::remote).states >= 9);
@@ -390,7 +390,7 @@ TEST_CASE("what is written through to a slow tier goes to the host, too, when th
 }
 
 TEST_CASE("draining writes to files where they are, else to the remote tier") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     for (const bool files : {false, true}) {
       CAPTURE(static_cast<int>(index));
       Server server(small(index, {.host_bytes = 4000, .file_bytes = files ? 4000 : 0, .remote_bytes = 4000}));
@@ -404,8 +404,8 @@ TEST_CASE("draining writes to files where they are, else to the remote tier") {
 }
 
 TEST_CASE("the groups of a state are asked for where all of them can have one, and count together") {
-  RequestCacheOptions options = small(CacheIndex::align, remote);
-  options.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  RequestCacheOptions options = small(Combination::hash_columns, remote);
+  columns(options).groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
   for (const bool complete : {true, false}) {
     CAPTURE(complete);
     Two two(options);
@@ -422,7 +422,7 @@ TEST_CASE("the groups of a state are asked for where all of them can have one, a
 }
 
 TEST_CASE("where KV is kept elsewhere, states alone are asked for") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     elsewhere.blocks = 8;
@@ -436,16 +436,16 @@ TEST_CASE("where KV is kept elsewhere, states alone are asked for") {
 }
 
 TEST_CASE("KV elsewhere that ends before the state that is known is of use to shorter ones of the remote tier") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     elsewhere.blocks = 5;
     RequestCacheOptions options = small(index, with(elsewhere, remote));
     set_checkpoints(options, 9, 20);
     if (in_columns(index))
-      options.align_mode = AlignMode::all;
+      columns(options).mode = AlignMode::all;
     else
-      options.placement = CheckpointPlacement::every;
+      slots(options).placement = CheckpointPlacement::every;
     Two two(options);
     for (const ImageKey& image : two.one.world.keys(Medium::remote))
       if (image.tokens == 32) CHECK(two.other.cache->tiers()->attach(Medium::remote, image));
@@ -457,7 +457,7 @@ TEST_CASE("KV elsewhere that ends before the state that is known is of use to sh
 }
 
 TEST_CASE("images that others stored can be attached, as far as the cache remembers them") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Two two(small(index, remote));
     for (const ImageKey& image : two.one.world.keys(Medium::remote))

@@ -2,6 +2,7 @@
 // One memory for KV and checkpoints, and the recency of states, one request at a time.
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
 #include "random.hpp"
 
 #include <doctest/doctest.h>
@@ -13,11 +14,16 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <variant>
 #include <vector>
 
 using namespace stateport;
+using stateport::test::Combination;
 using stateport::test::for_each_seed;
+using stateport::test::index_of;
 using stateport::test::Random;
+using stateport::test::slot_combinations;
+using stateport::test::slots;
 
 namespace {
 
@@ -37,15 +43,14 @@ struct NamedBlocks {
   }
 };
 
-RequestCacheOptions options_of(CacheIndex index, CheckpointPlacement placement, std::int32_t checkpoints) {
-  return {.index = index,
+RequestCacheOptions options_of(Combination index, CheckpointPlacement placement, std::int32_t checkpoints) {
+  return {.index = index_of(index),
+          .layout = SlotLayout{.checkpoints = checkpoints, .placement = placement},
           .max_requests = 1,
           .max_request_tokens = 64,
           .block_size_tokens = block,
           .kv_tokens = 4096,
           .unchecked_layout = true,
-          .checkpoints = checkpoints,
-          .placement = placement,
           .hash = BlockHashKind::xxh3_128};
 }
 
@@ -72,7 +77,8 @@ StartedRequest serve(RequestCache& cache, const NamedBlocks& blocks, std::int32_
 /// longest ago goes, and with it the KV that led to nothing else.
 class ModelBudget {
  public:
-  explicit ModelBudget(const RequestCacheOptions& options) : memory_(options.memory), bytes_(options.budget_bytes) {}
+  explicit ModelBudget(const RequestCacheOptions& options)
+      : memory_(options.memory), bytes_(std::get<SlotLayout>(options.layout).budget_bytes) {}
 
   struct Found {
     std::int64_t cached;
@@ -131,8 +137,8 @@ class ModelBudget {
 
 TEST_CASE("by block hash one budget for KV and states decides as a slow model") {
   for_each_seed(300, [](Random& random, std::uint64_t) {
-    RequestCacheOptions options = options_of(CacheIndex::slots, CheckpointPlacement::branch, 400);
-    options.budget_bytes = random.between(1, 1500);
+    RequestCacheOptions options = options_of(Combination::hash_slots, CheckpointPlacement::branch, 400);
+    slots(options).budget_bytes = random.between(1, 1500);
     options.memory = {.state_bytes = random.between(1, 200), .kv_bytes_per_token = random.between(1, 10)};
     const auto cache = make_request_cache(options);
     ModelBudget model(options);
@@ -154,9 +160,9 @@ TEST_CASE("by block hash one budget for KV and states decides as a slow model") 
 }
 
 TEST_CASE("under a budget the KV that no state needs goes before a state") {
-  RequestCacheOptions options = options_of(CacheIndex::slots, CheckpointPlacement::last, 10);
+  RequestCacheOptions options = options_of(Combination::hash_slots, CheckpointPlacement::last, 10);
   options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
-  options.budget_bytes = options.memory.of(2 * block, 1);
+  slots(options).budget_bytes = options.memory.of(2 * block, 1);
   const auto cache = make_request_cache(options);
   serve(*cache, {.names = {1, 2}}, 2 * block);  // and two blocks of answer without a state
   CHECK(cache->usage().kv_tokens == 2 * block);
@@ -180,7 +186,7 @@ void pass(RequestCache& cache, RequestId request, std::int32_t tokens) {
 
 TEST_CASE("of two requests that compute the same at a time one copy is kept, and is found") {
   const std::vector<Token> prompt = NamedBlocks{.names = {1, 2, 3, 4, 5, 6, 7, 8}}.tokens();
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const std::int64_t budget : {std::int64_t{0}, std::int64_t{1} << 40, std::int64_t{8 * block + 4096}})
       for (const std::int32_t chunk : {33, 16})
         for (const bool in_turn : {false, true}) {
@@ -189,7 +195,7 @@ TEST_CASE("of two requests that compute the same at a time one copy is kept, and
           CAPTURE(chunk);
           RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 10);
           options.max_requests = 2;
-          options.budget_bytes = budget;
+          slots(options).budget_bytes = budget;
           const auto cache = make_request_cache(options);
           const RequestId a = cache->start({.tokens = prompt})->request;
           const RequestId b = cache->start({.tokens = prompt})->request;
@@ -210,11 +216,11 @@ TEST_CASE("of two requests that compute the same at a time one copy is kept, and
 }
 
 TEST_CASE("a state that went while its prompt waited is made again") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
     options.max_requests = 2;
-    options.scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
+    slots(options).scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
     const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2, 3, 4}, .extra = 0};
     serve(*cache, whole);
@@ -230,9 +236,9 @@ TEST_CASE("a state that went while its prompt waited is made again") {
 TEST_CASE("an order spares the request that ended last in a tree, whatever the budget") {
   for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::filo, EvictionOrder::gdsf}) {
     CAPTURE(name(order));
-    RequestCacheOptions options = options_of(CacheIndex::tree, CheckpointPlacement::last, 10);
+    RequestCacheOptions options = options_of(Combination::tree_slots, CheckpointPlacement::last, 10);
     options.memory = {.state_bytes = 100, .kv_bytes_per_token = 10};
-    options.budget_bytes = options.memory.of(4 * block, 1);
+    slots(options).budget_bytes = options.memory.of(4 * block, 1);
     options.eviction = order;
     const auto cache = make_request_cache(options);
     serve(*cache, {.names = {1, 2}});
@@ -246,11 +252,11 @@ TEST_CASE("an order spares the request that ended last in a tree, whatever the b
 }
 
 TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     // A tree runs its requests in a slot of the same pool.
     const auto cache =
-        make_request_cache(options_of(index, CheckpointPlacement::last, index == CacheIndex::tree ? 2 : 3));
+        make_request_cache(options_of(index, CheckpointPlacement::last, index == Combination::tree_slots ? 2 : 3));
     serve(*cache, {.names = {1}});                                       // states: 1
     serve(*cache, {.names = {5}});                                       // 1, 5
     serve(*cache, {.names = {1, 2}});                                    // 1, 5, 12; continues from the one after 1
@@ -262,10 +268,10 @@ TEST_CASE("a state that is only passed over gets no newer, so it goes first") {
 }
 
 TEST_CASE("a state that is there, and leaves the forward no token, costs no other one") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = options_of(index, CheckpointPlacement::last, 2);
-    options.scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
+    slots(options).scan_alignment_tokens = -1;  // the state at the end of the prompt is kept
     const auto cache = make_request_cache(options);
     const NamedBlocks whole{.names = {1, 2}, .extra = 0};
     serve(*cache, whole);
@@ -277,7 +283,7 @@ TEST_CASE("a state that is there, and leaves the forward no token, costs no othe
 }
 
 TEST_CASE("if slots are short the deepest states of a prompt get them") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     for (const std::int32_t extra : {1, 0}) {  // 0: the last state is that of the pass's end
       CAPTURE(extra);

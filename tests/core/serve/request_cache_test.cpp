@@ -23,19 +23,24 @@
 
 using namespace stateport;
 using stateport::test::Below;
+using stateport::test::by_tokens;
+using stateport::test::columns;
+using stateport::test::Combination;
 using stateport::test::counting;
-using stateport::test::every_index;
+using stateport::test::every_combination;
 using stateport::test::one_key;
 using stateport::test::Random;
 using stateport::test::random_options;
 using stateport::test::RandomEngine;
 using stateport::test::serve_alone;
+using stateport::test::slot_combinations;
+using stateport::test::slots;
 using stateport::test::small_cache;
 using stateport::test::StateWorld;
 using Tokens = StateWorld::Tokens;
 
 TEST_CASE("a second request continues from the state of the first, with every index") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small_cache(index);
     const auto cache = make_request_cache(options);
@@ -102,7 +107,7 @@ void check_events(RequestCache& cache, const Tokens& prompt, std::span<const Med
 }  // namespace
 
 TEST_CASE("two inputs that begin at one token are both part of what a prompt shares") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const std::int64_t at : {0, 5, 49}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(at);
@@ -123,11 +128,13 @@ TEST_CASE("two inputs that begin at one token are both part of what a prompt sha
 }
 
 TEST_CASE("a state is kept where a pass ends on the last full block of the prompt, or where a shared prefix ends") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    options.decode_checkpoint_tokens = 0;
-    if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
+    if (in_columns(index))
+      columns(options).groups = {{.block_size_tokens = 4, .blocks = 60, .layout_fingerprint = 7}};
+    else
+      slots(options).decode_checkpoint_tokens = 0;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     Tokens first = counting(26);
@@ -174,16 +181,16 @@ TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
                             Case{CheckpointPlacement::branch, {24}, {12, 32}},
                             Case{CheckpointPlacement::rungs, {8, 16, 20, 24}, {12, 16, 24, 28, 32}},
                             Case{CheckpointPlacement::every, {4, 8, 12, 16, 20, 24}, {16, 20, 24, 28, 32}}};
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const Case& wanted : cases)
       for (const std::int64_t budget : {96, 5, 4}) {
         CAPTURE(static_cast<int>(index));
         CAPTURE(static_cast<int>(wanted.placement));
         CAPTURE(budget);
         RequestCacheOptions options = small_cache(index);
-        options.placement = wanted.placement;
-        options.decode_checkpoint_tokens = 0;
-        options.checkpoints = 20;
+        slots(options).placement = wanted.placement;
+        slots(options).decode_checkpoint_tokens = 0;
+        slots(options).checkpoints = 20;
         options.events = true;
         const auto cache = make_request_cache(options);
         StateWorld world(options);
@@ -199,12 +206,12 @@ TEST_CASE("checkpoints lie where the placement says, in one pass or in many") {
 
 TEST_CASE("where there is room a tree keeps further states, which go first") {
   using Lengths = std::vector<std::int64_t>;
-  RequestCacheOptions options = small_cache(CacheIndex::tree);
-  options.placement = CheckpointPlacement::branch;
-  options.spare_checkpoint_tokens = 8;
+  RequestCacheOptions options = small_cache(Combination::tree_slots);
+  slots(options).placement = CheckpointPlacement::branch;
+  slots(options).spare_checkpoint_tokens = 8;
   options.max_requests = 1;
-  options.decode_checkpoint_tokens = 0;
-  options.checkpoints = 5;
+  slots(options).decode_checkpoint_tokens = 0;
+  slots(options).checkpoints = 5;
   options.eviction = EvictionOrder::hix;
   options.position_tokens = 4;
   options.events = true;
@@ -231,25 +238,25 @@ TEST_CASE("where there is room a tree keeps further states, which go first") {
     CHECK(stored[1].back() == 32);
     CHECK(stored[2] == Lengths{24});
     CHECK(stored[3] == Lengths{32});
-    options.checkpoints = 3;
+    slots(options).checkpoints = 3;
     stored = kept(options, budget);
     if (budget == 96) CHECK(stored[1] == Lengths{12, 32});  // no room for more
-    options.checkpoints = 20;
+    slots(options).checkpoints = 20;
     options.memory = {.state_bytes = 10, .kv_bytes_per_token = 1};
-    options.budget_bytes = 28 + 2 * 10;  // seven blocks of KV with the answer, and two states
+    slots(options).budget_bytes = 28 + 2 * 10;  // seven blocks of KV with the answer, and two states
     stored = kept(options, budget);
     if (budget == 96) CHECK(stored[0] == Lengths{8, 24});
     CHECK(stored[2] == Lengths{24});
-    options.budget_bytes = 0;
-    options.checkpoints = 5;
+    slots(options).budget_bytes = 0;
+    slots(options).checkpoints = 5;
   }
 }
 
 TEST_CASE("the clock may begin again after a reset, and times go on") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    if (index != CacheIndex::align) options.eviction = EvictionOrder::hix;
+    if (index != Combination::hash_columns) options.eviction = EvictionOrder::hix;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
     const Tokens prompt = counting(49);
@@ -260,7 +267,7 @@ TEST_CASE("the clock may begin again after a reset, and times go on") {
       CHECK(serve_at(begin_s).reused_tokens == 0);
       const double before_s = cache->stats().reuse_ages.sum_s();
       CHECK(serve_at(begin_s + 3).reused_tokens > 0);
-      if (index != CacheIndex::align) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
+      if (index != Combination::hash_columns) CHECK(cache->stats().reuse_ages.sum_s() == doctest::Approx(before_s + 3));
       CHECK_THROWS_WITH_AS(static_cast<void>(cache->start({.tokens = prompt, .now_s = begin_s + 2})),
                            doctest::Contains("now_s"), InvalidArgument);
       cache->reset();
@@ -271,11 +278,11 @@ TEST_CASE("the clock may begin again after a reset, and times go on") {
 }
 
 TEST_CASE("a prompt of whole blocks that is cached to its end tells that the forward needs a token") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    options.placement = CheckpointPlacement::every;
-    options.checkpoints = 20;
+    slots(options).placement = CheckpointPlacement::every;
+    slots(options).checkpoints = 20;
     options.events = true;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
@@ -290,7 +297,7 @@ TEST_CASE("a prompt of whole blocks that is cached to its end tells that the for
 }
 
 TEST_CASE("a request that was preempted starts again where it was") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small_cache(index);
     const auto cache = make_request_cache(options);
@@ -304,7 +311,7 @@ TEST_CASE("a request that was preempted starts again where it was") {
 }
 
 TEST_CASE("the request cache refuses what cannot be, names it, and changes nothing") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(small_cache(index, 2));
     const Tokens prompt = counting(9);
@@ -358,7 +365,7 @@ TEST_CASE("the request cache refuses what cannot be, names it, and changes nothi
 }
 
 TEST_CASE("the number of a request that ended is refused while another request has its row, and changes nothing") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index, 2);
     options.max_requests = 1;
@@ -416,7 +423,7 @@ TEST_CASE("the number of a request comes again after 2^31 requests of its row") 
 }
 
 TEST_CASE("a request whose prompt gave no token cannot decode yet") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto cache = make_request_cache(small_cache(index, 2));
     const Tokens prompt = counting(9);
@@ -434,7 +441,7 @@ TEST_CASE("a request whose prompt gave no token cannot decode yet") {
 namespace {
 
 template <class Change>
-RequestCacheOptions refused_options(CacheIndex index, const Change& change) {
+RequestCacheOptions refused_options(Combination index, const Change& change) {
   RequestCacheOptions options = small_cache(index, 2);
   change(options);
   CHECK_THROWS_AS(static_cast<void>(make_request_cache(options)), InvalidArgument);
@@ -443,7 +450,7 @@ RequestCacheOptions refused_options(CacheIndex index, const Change& change) {
 
 /// Sizes do not wrap: a caller that asks for them first is refused alike.
 template <class Change>
-void refused_sizes(CacheIndex index, const Change& change) {
+void refused_sizes(Combination index, const Change& change) {
   const RequestCacheOptions options = refused_options(index, change);
   CHECK_THROWS_AS(static_cast<void>(kv_blocks(options)), InvalidArgument);
   CHECK_THROWS_AS(static_cast<void>(state_slots(options)), InvalidArgument);
@@ -454,7 +461,7 @@ void refused_sizes(CacheIndex index, const Change& change) {
 }  // namespace
 
 TEST_CASE("options that cannot be are refused") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     refused_sizes(index, [](auto& options) { options.max_requests = 0; });
     refused_options(index, [](auto& options) { options.max_request_tokens = 0; });
@@ -464,61 +471,67 @@ TEST_CASE("options that cannot be are refused") {
     refused_sizes(index, [](auto& options) { options.kv_tokens = std::int64_t{1} << 36; });
     refused_sizes(index, [](auto& options) { options.kv_tokens = -4; });
     refused_sizes(index, [](auto& options) { options.max_request_tokens = INT64_MAX; });
-    refused_sizes(index, [](auto& options) { options.checkpoints = -1; });
-    refused_options(index, [](auto& options) { options.scan_alignment_tokens = -2; });
-    refused_options(index, [](auto& options) { options.decode_checkpoint_tokens = 6; });
-    refused_options(index, [](auto& options) { options.placement = static_cast<CheckpointPlacement>(5); });
-    refused_options(index, [](auto& options) { options.budget_bytes = -1; });
     refused_options(index, [](auto& options) { options.position_tokens = 0; });
-    refused_sizes(index, [](auto& options) { options.checkpoints = INT32_MAX - 1; });
     refused_options(index, [](auto& options) { options.memory.state_bytes = INT64_MAX / 4; });
     refused_options(index, [](auto& options) { options.memory.kv_bytes_per_token = INT64_MAX / 4; });
     refused_options(index, [](auto& options) { options.memory.state_bytes = 0; });
     refused_options(index, [](auto& options) { options.cost.linear = std::numeric_limits<double>::quiet_NaN(); });
-    refused_options(index, [](auto& options) {
-      options.layout_fingerprint = 0;
-      for (StateGroup& group : options.groups) group.layout_fingerprint = 0;
+    RequestCacheOptions unchecked = refused_options(index, [&](auto& options) {
+      if (in_columns(index))
+        for (StateGroup& group : columns(options).groups) group.layout_fingerprint = 0;
+      else
+        slots(options).layout_fingerprint = 0;
       CHECK(kv_blocks(options) > 0);  // a store with a fingerprint is made for sizes
       CHECK(state_slots(options) > 0);
     });
-    RequestCacheOptions unchecked = small_cache(index);
-    unchecked.layout_fingerprint = 0;
     unchecked.unchecked_layout = true;
     CHECK(make_request_cache(unchecked) != nullptr);
   }
 }
 
-TEST_CASE("options that an index does not have are refused") {
-  refused_options(CacheIndex::slots, [](auto& options) {
-    options.placement = CheckpointPlacement::every;
+TEST_CASE("slots that cannot be are refused") {
+  for (const Combination index : slot_combinations) {
+    CAPTURE(static_cast<int>(index));
+    refused_sizes(index, [](auto& options) { slots(options).checkpoints = -1; });
+    refused_options(index, [](auto& options) { slots(options).scan_alignment_tokens = -2; });
+    refused_options(index, [](auto& options) { slots(options).decode_checkpoint_tokens = 6; });
+    refused_options(index, [](auto& options) { slots(options).placement = static_cast<CheckpointPlacement>(5); });
+    refused_options(index, [](auto& options) { slots(options).budget_bytes = -1; });
+    refused_sizes(index, [](auto& options) { slots(options).checkpoints = INT32_MAX - 1; });
+    refused_options(index,
+                    [](auto& options) { slots(options) = {.layout_fingerprint = 7, .separate_checkpoints = true}; });
+  }
+  refused_options(Combination::hash_slots, [](auto& options) {
+    slots(options).placement = CheckpointPlacement::every;
     options.max_requests = 1 << 12;
     options.max_request_tokens = options.kv_tokens = 1 << 22;
   });
-  refused_options(CacheIndex::tree, [](auto& options) { options.groups = small_cache(CacheIndex::align).groups; });
   const auto spare = [](CheckpointPlacement placement, std::int64_t tokens) {
     return [=](auto& options) {
-      options.placement = placement;
-      options.spare_checkpoint_tokens = tokens;
+      slots(options).placement = placement;
+      slots(options).spare_checkpoint_tokens = tokens;
     };
   };
-  refused_options(CacheIndex::tree, spare(CheckpointPlacement::passes, 8));
-  refused_options(CacheIndex::tree, spare(CheckpointPlacement::branch, 6));
-  refused_options(CacheIndex::tree, spare(CheckpointPlacement::branch, -8));
-  refused_options(CacheIndex::slots, spare(CheckpointPlacement::branch, 8));
-  refused_options(CacheIndex::align, [](auto& options) { options.groups.clear(); });
-  refused_options(CacheIndex::align, [](auto& options) { options.placement = CheckpointPlacement::branch; });
-  refused_options(CacheIndex::align, [](auto& options) { options.budget_bytes = 1; });
-  refused_options(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::hix; });
-  refused_options(CacheIndex::align, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
-  refused_options(CacheIndex::align, [](auto& options) { options.groups[0].block_size_tokens = 6; });
-  refused_options(CacheIndex::align, [](auto& options) { options.groups[1].block_size_tokens = 16; });
-  refused_sizes(CacheIndex::align, [](auto& options) { options.groups[0].blocks = 3; });
-  refused_sizes(CacheIndex::align, [](auto& options) { options.groups[0].blocks = INT32_MAX - 1; });
-  refused_options(CacheIndex::align, [](auto& options) { options.groups[0].conv_window = 2; });
+  refused_options(Combination::tree_slots, spare(CheckpointPlacement::passes, 8));
+  refused_options(Combination::tree_slots, spare(CheckpointPlacement::branch, 6));
+  refused_options(Combination::tree_slots, spare(CheckpointPlacement::branch, -8));
+  refused_options(Combination::hash_slots, spare(CheckpointPlacement::branch, 8));
+}
+
+TEST_CASE("columns that cannot be are refused") {
+  refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups.clear(); });
+  refused_options(Combination::hash_columns, [](auto& options) { columns(options).mode = static_cast<AlignMode>(3); });
+  refused_options(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::hix; });
+  refused_options(Combination::hash_columns, [](auto& options) { options.eviction = EvictionOrder::gdsf; });
+  refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[0].block_size_tokens = 6; });
+  refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[1].block_size_tokens = 16; });
+  refused_sizes(Combination::hash_columns, [](auto& options) { columns(options).groups[0].blocks = 3; });
+  refused_sizes(Combination::hash_columns, [](auto& options) { columns(options).groups[0].blocks = INT32_MAX - 1; });
+  refused_options(Combination::hash_columns, [](auto& options) { columns(options).groups[0].conv_window = 2; });
 }
 
 TEST_CASE("what finds no room is named, and the rest of the batch runs") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
     options.kv_tokens = 96;
@@ -546,12 +559,12 @@ namespace {
 
 /// Serves three prompts, of which two states can be kept beside that of a fourth. Which of them can be continued then?
 /// `decoded`: what a request leaves is a state of its output, else one of its prompt.
-std::vector<bool> kept_of_three(CacheIndex index, bool decoded, bool at_start, const std::array<ReuseHint, 3>& hints) {
+std::vector<bool> kept_of_three(Combination index, bool decoded, bool at_start, const std::array<ReuseHint, 3>& hints) {
   RequestCacheOptions options = small_cache(index);
   options.max_requests = 1;
   options.kv_tokens = 1000;
-  options.checkpoints = 3;
-  options.scan_alignment_tokens = decoded ? -1 : 1;
+  slots(options).checkpoints = 3;
+  slots(options).scan_alignment_tokens = decoded ? -1 : 1;
   options.eviction = EvictionOrder::hix;
   options.eviction_options.samples = -1;
   const auto cache = make_request_cache(options);
@@ -584,7 +597,7 @@ std::vector<bool> kept_of_three(CacheIndex index, bool decoded, bool at_start, c
 
 TEST_CASE("what is said of a request's end decides whose state goes, with every index that has an order") {
   using Kept = std::vector<bool>;
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const Combination index : slot_combinations)
     for (const bool decoded : {false, true})
       for (const bool at_start : {false, true}) {
         CAPTURE(static_cast<int>(index));
@@ -603,9 +616,9 @@ TEST_CASE("what is said of a request's end decides whose state goes, with every 
 TEST_CASE("a state that lost its place to others is a hit lost to eviction, and the order says which one that is") {
   for (const EvictionOrder order : {EvictionOrder::lru, EvictionOrder::fifo, EvictionOrder::mru}) {
     CAPTURE(name(order));
-    RequestCacheOptions options = small_cache(CacheIndex::align);
+    RequestCacheOptions options = small_cache(Combination::hash_columns);
     // A request that goes into its second block holds two; one more can be cached then.
-    options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
+    columns(options).groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
     options.eviction = order;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
@@ -638,10 +651,10 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
   const BlockDigest second = hasher.hash_block({}, one_key[1]);
   REQUIRE(first.key() == second.key());
   REQUIRE(first.prefix() != second.prefix());
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::align}) {
+  for (const Combination index : {Combination::hash_slots, Combination::hash_columns}) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small_cache(index);
-    if (in_columns(index)) options.groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
+    if (in_columns(index)) columns(options).groups = {{.block_size_tokens = 4, .blocks = 40, .layout_fingerprint = 7}};
     options.events = true;
     const auto cache = make_request_cache(options);
     StateWorld world(options);
@@ -675,10 +688,10 @@ TEST_CASE("prompts whose blocks have the same key share nothing") {
 }
 
 TEST_CASE("a request that decodes inside a block of states holds its window alone") {
-  RequestCacheOptions options = small_cache(CacheIndex::align);
+  RequestCacheOptions options = small_cache(Combination::hash_columns);
   options.max_requests = 2;
   // One request that goes into its next block, which holds two, and one that does so two tokens later.
-  options.groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
+  columns(options).groups = {{.block_size_tokens = 12, .blocks = 3, .layout_fingerprint = 7}};
   const auto cache = make_request_cache(options);
   const Tokens first = counting(5);
   const Tokens second = counting(3, 500);
@@ -721,7 +734,7 @@ struct RandomRuns {
   }
 };
 
-RandomRuns run_random_engines(std::uint64_t seeds, CacheIndex index, Below below) {
+RandomRuns run_random_engines(std::uint64_t seeds, Combination index, Below below) {
   RandomRuns runs;
   test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
     RequestCacheOptions options = random_options(random, index);
@@ -736,7 +749,7 @@ RandomRuns run_random_engines(std::uint64_t seeds, CacheIndex index, Below below
 }
 
 /// Two caches over one remote tier, which serve the same prompts.
-RandomRuns run_random_pairs(std::uint64_t seeds, CacheIndex index, Below below) {
+RandomRuns run_random_pairs(std::uint64_t seeds, Combination index, Below below) {
   RandomRuns runs;
   test::for_each_seed(seeds, [&](Random& random, std::uint64_t) {
     RequestCacheOptions options = random_options(random, index);
@@ -763,7 +776,7 @@ RandomRuns run_random_pairs(std::uint64_t seeds, CacheIndex index, Below below) 
 }  // namespace
 
 TEST_CASE("whatever an engine does, every pass reads the state and the KV of its own tokens") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(300, index, Below::nothing);
     if (runs.seeds < 300) continue;
@@ -771,12 +784,12 @@ TEST_CASE("whatever an engine does, every pass reads the state and the KV of its
     CHECK(runs.ahead > 2000);
     CHECK(runs.ran_ahead > 100);
     CHECK(runs.inserts > 150);
-    CHECK((runs.end_copies > 20) == (index == CacheIndex::tree));
+    CHECK((runs.end_copies > 20) == (index == Combination::tree_slots));
   }
 }
 
 TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state and the KV of its own tokens") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(400, index, Below::tiers);
     if (runs.seeds < 400) continue;
@@ -786,7 +799,7 @@ TEST_CASE("with tiers, too, whatever an engine does, every pass reads the state 
 }
 
 TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass reads what is its own") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RandomRuns runs = run_random_engines(300, index, Below::states_alone);
     if (runs.seeds < 300) continue;
@@ -796,7 +809,7 @@ TEST_CASE("with states alone in tiers, too, whatever an engine does, every pass 
 }
 
 TEST_CASE("of two caches with one remote tier, too, every pass reads the state and the KV of its own tokens") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     for (const Below below : {Below::tiers, Below::states_alone}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(static_cast<int>(below));
@@ -809,9 +822,10 @@ TEST_CASE("of two caches with one remote tier, too, every pass reads the state a
 }
 
 TEST_CASE("a request cache allocates nothing for decode steps, not even for the first ones") {
-  constexpr std::array cases = {std::pair(CacheIndex::slots, false), std::pair(CacheIndex::slots, true),
-                                std::pair(CacheIndex::tree, false),  std::pair(CacheIndex::tree, true),
-                                std::pair(CacheIndex::align, false), std::pair(CacheIndex::align, true)};
+  constexpr std::array cases = {
+      std::pair(Combination::hash_slots, false),   std::pair(Combination::hash_slots, true),
+      std::pair(Combination::tree_slots, false),   std::pair(Combination::tree_slots, true),
+      std::pair(Combination::hash_columns, false), std::pair(Combination::hash_columns, true)};
   for (const auto& [index, scrub] : cases) {
     CAPTURE(static_cast<int>(index));
     CAPTURE(scrub);
@@ -820,7 +834,7 @@ TEST_CASE("a request cache allocates nothing for decode steps, not even for the 
     options.max_request_tokens = 500;
     options.kv_tokens = 4000;
     if (in_columns(index))
-      for (StateGroup& group : options.groups) group.blocks = 200;
+      for (StateGroup& group : columns(options).groups) group.blocks = 200;
     const auto cache = make_request_cache(options);
     const auto run = [&] {
       std::array<PassRow, 4> rows;

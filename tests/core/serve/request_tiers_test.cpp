@@ -20,7 +20,7 @@ using namespace stateport::test;
 using Tokens = StateWorld::Tokens;
 
 TEST_CASE("what the device gave up is loaded from the host, and leaves it") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const Tokens& prompt = server.prompt;
@@ -61,7 +61,7 @@ struct TwoPushedDown : Server {
 }  // namespace
 
 TEST_CASE("two requests that load states of one prefix leave both to others, whichever load ends first") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const bool longer_first : {false, true}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(longer_first);
@@ -92,12 +92,12 @@ namespace {
 
 /// Room for the KV of one request and for the states of many.
 RequestCacheOptions states_outlive_kv(const TierOptions& tiers, bool many_groups) {
-  RequestCacheOptions options = small(CacheIndex::align, tiers);
+  RequestCacheOptions options = small(Combination::hash_columns, tiers);
   options.max_requests = 1;
   options.max_request_tokens = 16;
   options.kv_tokens = 16;
-  options.groups[0].blocks = 64;
-  if (many_groups) options.groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
+  columns(options).groups[0].blocks = 64;
+  if (many_groups) columns(options).groups.push_back({.block_size_tokens = 8, .blocks = 64, .layout_fingerprint = 8});
   return options;
 }
 
@@ -141,7 +141,7 @@ TEST_CASE("a state on the device and its KV below it make a hit") {
 }
 
 TEST_CASE("where KV is kept elsewhere, tiers hold states alone, and loads name both") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     PushedDown server(small(index, with(elsewhere)));
@@ -210,7 +210,7 @@ TEST_CASE("a state on the device and its KV elsewhere make a hit") {
 }
 
 TEST_CASE("KV that is elsewhere no more costs the request its tokens, and the tier nothing") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Elsewhere elsewhere;
     PushedDown server(small(index, with(elsewhere)));
@@ -228,7 +228,7 @@ TEST_CASE("KV that is elsewhere no more costs the request its tokens, and the ti
 }
 
 TEST_CASE("a load that fails costs the request nothing but its tokens, and is counted") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const Tokens& prompt = server.prompt;
@@ -253,7 +253,7 @@ TEST_CASE("a load that fails costs the request nothing but its tokens, and is co
 }
 
 TEST_CASE("a request that ends while it waits keeps its memory until the load has ended") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     const Tokens& prompt = server.prompt;
@@ -273,7 +273,7 @@ TEST_CASE("a hit below the device is taken only if loading it is faster than com
   TierOptions slow = host;
   slow.host_bytes_per_s = 1;  // 132 s for 32 tokens
   slow.tokens_per_s = 1;
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, slow));
     const Tokens& prompt = server.prompt;
@@ -285,7 +285,7 @@ TEST_CASE("a hit below the device is taken only if loading it is faster than com
 }
 
 TEST_CASE("a load saves the time of computing its tokens less its own, where the speeds are known") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     for (const double tokens_per_s : {0.0, 8.0}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(tokens_per_s);
@@ -306,7 +306,7 @@ TEST_CASE("a load saves the time of computing its tokens less its own, where the
 }
 
 TEST_CASE("speeds that are learned count from the next prompt on") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, host));
     CacheTiers& tiers = *server.cache->tiers();
@@ -323,7 +323,7 @@ TEST_CASE("speeds that are learned count from the next prompt on") {
 }
 
 TEST_CASE("transfers of a plan or a commit have to be taken before the next call") {
-  RequestCacheOptions options = small(CacheIndex::tree, host);
+  RequestCacheOptions options = small(Combination::tree_slots, host);
   options.max_requests = 1;
   Server server(options);
   server.serve(prompt_of(34, 0));
@@ -353,7 +353,7 @@ TEST_CASE("transfers of a plan or a commit have to be taken before the next call
 }
 
 TEST_CASE("what lies in files is found again by a new cache, once it was told of it") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small(index, {.file_bytes = 4000});
     const Tokens prompt = prompt_of(34, 0);
@@ -377,8 +377,8 @@ TEST_CASE("what lies in files is found again by a new cache, once it was told of
 }
 
 TEST_CASE("a state of two groups is attached with both of its images, or dropped") {
-  RequestCacheOptions options = small(CacheIndex::align, {.file_bytes = 8000});
-  options.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  RequestCacheOptions options = small(Combination::hash_columns, {.file_bytes = 8000});
+  columns(options).groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
   const auto key = [](std::uint64_t prefix, std::int32_t group) {
     return ImageKey{.prefix = {{prefix, 1}}, .tokens = 8, .group = group};
   };
@@ -416,7 +416,7 @@ TEST_CASE("a state of two groups is attached with both of its images, or dropped
 }
 
 TEST_CASE("what nobody asks for again makes room, with its KV, also if it was there before") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const RequestCacheOptions options = small(index, {.file_bytes = 400});
     Server before(options);
@@ -441,7 +441,7 @@ TEST_CASE("what nobody asks for again makes room, with its KV, also if it was th
 }
 
 TEST_CASE("what the host has no room for yet goes to files at once") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     // Room for two prompts of 132 bytes on the host, of which 104 are kept free.
     PushedDown server(small(index, {.host_bytes = 300, .file_bytes = 8000}));
@@ -458,7 +458,7 @@ TEST_CASE("what the host has no room for yet goes to files at once") {
 
 TEST_CASE("KV whose last state gave way to it, and which was not written then, is kept nowhere") {
   const auto cache =
-      make_request_cache(small(CacheIndex::slots, {.host_bytes = 4000, .file_bytes = 204, .queue_bytes = 3}));
+      make_request_cache(small(Combination::hash_slots, {.host_bytes = 4000, .file_bytes = 204, .queue_bytes = 3}));
   CacheTiers& tiers = *cache->tiers();
   const auto image = [](std::uint64_t prefix, CacheContent content) {
     return ImageKey{.prefix = {{prefix, prefix}}, .tokens = 4, .content = content};
@@ -476,7 +476,7 @@ TEST_CASE("KV whose last state gave way to it, and which was not written then, i
 }
 
 TEST_CASE("draining writes what is on the device and on the host, piece by piece, and takes nothing away") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TierOptions tiers{.host_bytes = 4000, .file_bytes = 8000};
     tiers.queue_bytes = 150;
@@ -498,7 +498,7 @@ TEST_CASE("draining writes what is on the device and on the host, piece by piece
 }
 
 TEST_CASE("what a copy does not find as it should be has left its tier, also if the copy was to leave it there") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (int number = 1; number < transfer_status_count; ++number) {
       const auto status = static_cast<TransferStatus>(number);
       CAPTURE(static_cast<int>(index));
@@ -524,7 +524,7 @@ TEST_CASE("what a copy does not find as it should be has left its tier, also if 
 }
 
 TEST_CASE("KV that a load finds damaged takes the states behind it along, and not those before it") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TwoPushedDown server(small(index, {.host_bytes = 8000}));
     const StartedRequest loading = *server.cache->start({.tokens = server.longer});
@@ -559,7 +559,7 @@ TEST_CASE("KV that a load finds damaged takes the states behind it along, and no
 }
 
 TEST_CASE("what a load finds damaged while it is copied leaves its tier when the copy has ended") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     PushedDown server(small(index, {.host_bytes = 4000, .file_bytes = 8000}));
     const StartedRequest loading = *server.cache->start({.tokens = server.prompt});
@@ -583,11 +583,11 @@ TEST_CASE("what a load finds damaged while it is copied leaves its tier when the
 }
 
 TEST_CASE("what a load finds damaged while it is stored again is dropped: the tier may have kept it") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const Combination index : slot_combinations) {
     CAPTURE(static_cast<int>(index));
     RequestCacheOptions options = small(index, {.file_bytes = 8000});
     options.kv_tokens = 160;
-    options.checkpoints = 2;
+    slots(options).checkpoints = 2;
     PushedDown server(options);
     const StartedRequest first = *server.cache->start({.tokens = server.prompt});
     REQUIRE(first.load);
@@ -624,7 +624,7 @@ TEST_CASE("what a load finds damaged while it is stored again is dropped: the ti
 }
 
 TEST_CASE("draining comes to an end where files have less room than what is above them takes") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     TierOptions tiers{.host_bytes = 4000, .file_bytes = 400};
     Server server(small(index, tiers));
@@ -645,14 +645,14 @@ TEST_CASE("draining comes to an end where files have less room than what is abov
 TEST_CASE("a state and KV that a tier can never hold cost it nothing") {
   TierOptions tiers = host;
   tiers.host_bytes = state_bytes + 3 * block_bytes;
-  Server server(small(CacheIndex::tree, tiers));
+  Server server(small(Combination::tree_slots, tiers));
   for (Token first = 0; first < 500; first += 100) server.serve(prompt_of(33, first));
   CHECK(server.cache->tiers()->usage(Medium::host).bytes <= tiers.host_bytes);
   CHECK(server.cache->tiers()->usage(Medium::host).refused_images > 0);
 }
 
 TEST_CASE("checkpoints are written through as they are made") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     Server server(small(index, {.file_bytes = 4000, .write_through = true}));
     server.serve(prompt_of(34, 0));
@@ -665,7 +665,7 @@ TEST_CASE("checkpoints are written through as they are made") {
 
 TEST_CASE("a full tier that is written through gets a state once a round, and not again when the device gives it up") {
   using enum EvictionOrder;
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const EvictionOrder order : {lru, lfu, fifo, slru, priority, gdsf, filo}) {
       if (in_columns(index) && order == gdsf) continue;
       CAPTURE(static_cast<int>(index));
@@ -698,8 +698,8 @@ TEST_CASE("a full tier that is written through gets a state once a round, and no
 TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   const auto refused = [](const TierOptions& tiers, const char* what) {
     CAPTURE(what);
-    CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(small(CacheIndex::tree, tiers))), doctest::Contains(what),
-                         InvalidArgument);
+    CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(small(Combination::tree_slots, tiers))),
+                         doctest::Contains(what), InvalidArgument);
   };
   refused({.host_bytes = 103}, "tiers.host_bytes");
   refused({.host_bytes = 104, .file_bytes = 103}, "tiers.file_bytes");
@@ -716,20 +716,20 @@ TEST_CASE("tiers refuse options that cannot be, and say what is wrong") {
   refused({.host_bytes = 4000, .host_bytes_per_s = -1}, "tiers.host_bytes_per_s");
   refused({.host_bytes = 4000, .file_bytes_per_s = std::numeric_limits<double>::infinity()}, "tiers.file_bytes_per_s");
   refused({.host_bytes = 4000, .tokens_per_s = std::numeric_limits<double>::quiet_NaN()}, "tiers.tokens_per_s");
-  RequestCacheOptions forgetful = small(CacheIndex::align, host);
-  forgetful.align_mode = AlignMode::none;
+  RequestCacheOptions forgetful = small(Combination::hash_columns, host);
+  columns(forgetful).mode = AlignMode::none;
   CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(forgetful)), doctest::Contains("tiers"), InvalidArgument);
-  RequestCacheOptions grid = small(CacheIndex::align, host);
-  grid.groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
+  RequestCacheOptions grid = small(Combination::hash_columns, host);
+  columns(grid).groups.push_back({.block_size_tokens = 8, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7});
   const auto align = make_request_cache(grid);
   CHECK_THROWS_AS(align->tiers()->attach(Medium::host, {.tokens = 4}), InvalidArgument);
   CHECK(align->tiers()->attach(Medium::host, {.prefix = {{1, 2}}, .tokens = 8, .group = 1}));
-  const auto cache = make_request_cache(small(CacheIndex::tree, host));
+  const auto cache = make_request_cache(small(Combination::tree_slots, host));
   CHECK_THROWS_AS(cache->tiers()->drain(), InvalidState);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::file, {.tokens = 4}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::device, {.tokens = 4}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 5}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 0}), InvalidArgument);
   CHECK_THROWS_AS(cache->tiers()->attach(Medium::host, {.tokens = 4, .group = 1}), InvalidArgument);
-  CHECK(make_request_cache(small(CacheIndex::tree, {}))->tiers() == nullptr);
+  CHECK(make_request_cache(small(Combination::tree_slots, {}))->tiers() == nullptr);
 }

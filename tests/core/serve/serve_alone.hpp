@@ -14,23 +14,21 @@
 
 namespace stateport::test {
 
-inline RequestCacheOptions small_cache(CacheIndex index, std::int32_t drafts = 0, bool overlap = false) {
-  RequestCacheOptions options{.index = index,
+inline RequestCacheOptions small_cache(Combination index, std::int32_t drafts = 0, bool overlap = false) {
+  RequestCacheOptions options{.index = index_of(index),
                               .max_requests = 4,
                               .max_request_tokens = 96,
                               .drafts = drafts,
                               .block_size_tokens = 4,
                               .kv_tokens = 256,
-                              .checkpoints = 8,
-                              .decode_checkpoint_tokens = 8,
                               .hash = BlockHashKind::xxh3_128,
                               .overlap = overlap};
-  if (!in_columns(index)) {
-    options.layout_fingerprint = 7;
-    return options;
-  }
-  options.groups = {{.block_size_tokens = 12, .blocks = 40, .conv_window = 3 + drafts, .layout_fingerprint = 7},
-                    {.block_size_tokens = 24, .blocks = 30, .conv_window = 3 + drafts, .layout_fingerprint = 8}};
+  if (in_columns(index))
+    options.layout = ColumnLayout{
+        .groups = {{.block_size_tokens = 12, .blocks = 40, .conv_window = 3 + drafts, .layout_fingerprint = 7},
+                   {.block_size_tokens = 24, .blocks = 30, .conv_window = 3 + drafts, .layout_fingerprint = 8}}};
+  else
+    options.layout = SlotLayout{.layout_fingerprint = 7, .checkpoints = 8, .decode_checkpoint_tokens = 8};
   return options;
 }
 

@@ -14,19 +14,18 @@
 #include <vector>
 
 using namespace stateport;
-using test::every_index;
+using test::every_combination;
 
 namespace {
 
-RequestCacheOptions remote_options(CacheIndex index) {
-  RequestCacheOptions options{.index = index, .max_requests = 2, .max_request_tokens = 5000, .block_size_tokens = 16};
+RequestCacheOptions remote_options(Combination index) {
+  RequestCacheOptions options{
+      .index = index_of(index), .max_requests = 2, .max_request_tokens = 5000, .block_size_tokens = 16};
   options.kv_tokens = 10000;
   if (in_columns(index))
-    options.groups = {{.block_size_tokens = 16, .blocks = 1000, .layout_fingerprint = 3}};
+    options.layout = ColumnLayout{.groups = {{.block_size_tokens = 16, .blocks = 1000, .layout_fingerprint = 3}}};
   else
-    options.checkpoints = 100;
-  options.scan_alignment_tokens = 16;
-  options.layout_fingerprint = 3;
+    options.layout = SlotLayout{.layout_fingerprint = 3, .checkpoints = 100, .scan_alignment_tokens = 16};
   options.memory = {.state_bytes = 1000, .kv_bytes_per_token = 1};
   options.tiers.remote_bytes = 1000000;
   return options;
@@ -47,7 +46,7 @@ std::vector<TransferResult> ask(RequestCache& cache) {
 }  // namespace
 
 TEST_CASE("results with a number that means nothing settle those before it") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const TransferId unknown :
          std::array<TransferId, 4>{0, 1 << 30, TransferId{1} << 32 | 1, std::numeric_limits<TransferId>::max()}) {
       CAPTURE(static_cast<int>(index));

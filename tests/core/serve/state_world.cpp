@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <variant>
 
 namespace stateport::test {
 namespace {
@@ -20,7 +21,7 @@ StateWorld::Tokens joined(const StateWorld::Tokens& known, const StateWorld::Tok
 
 StateWorld::StateWorld(const RequestCacheOptions& options)
     : options_(options),
-      checkpoints_(static_cast<std::size_t>(options.separate_checkpoints ? checkpoint_slots(options) : 0)),
+      checkpoints_(static_cast<std::size_t>(has_separate_checkpoints(options) ? checkpoint_slots(options) : 0)),
       scratch_(static_cast<std::size_t>(scratch_slots(options))),
       kv_(static_cast<std::size_t>(kv_blocks(options) * options.block_size_tokens)) {
   for (std::size_t g = 0; g < group_count(options); ++g)
@@ -103,7 +104,7 @@ void StateWorld::run(std::size_t index, const RowPlan& row, const Tokens& known,
   check_kv(row.kv, known);
   for (std::size_t i = 0; i < fed.size(); ++i) {
     kv_[static_cast<std::size_t>(row.kv.at(row.start + static_cast<std::int64_t>(i)))] = joined(known, fed, i + 1);
-    if (!in_columns(options_.index) && row.drafts > 0)
+    if (!in_columns(options_) && row.drafts > 0)
       steps_[static_cast<std::int32_t>(index)].push_back(joined(known, fed, i + 1));
   }
   for (std::size_t g = 0; g < slots_.size(); ++g) {
@@ -118,10 +119,10 @@ void StateWorld::write(std::size_t group, const RowState& state, const RowPlan& 
                        const Tokens& fed) {
   for (const StateSave& save : state.saves) {
     const Tokens tokens = joined(known, fed, static_cast<std::size_t>(save.offset));
-    REQUIRE((save.in_scratch || !options_.separate_checkpoints));
+    REQUIRE((save.in_scratch || !has_separate_checkpoints(options_)));
     (save.in_scratch ? scratch_ : slots_[group])[save.slot.index()] = whole(tokens);
   }
-  const bool steps = !in_columns(options_.index) && row.drafts > 0;
+  const bool steps = !in_columns(options_) && row.drafts > 0;
   if (steps) return;
   for (std::int32_t draft = 0; draft <= row.drafts; ++draft) {
     const auto count = static_cast<std::size_t>(row.tokens - row.drafts + draft);
@@ -257,7 +258,7 @@ void StateWorld::check_targets(const GroupCommit& group) {
 }
 
 void StateWorld::after(const PassCommit& commit) {
-  if (!in_columns(options_.index)) check_targets(commit.groups[0]);
+  if (!in_columns(options_)) check_targets(commit.groups[0]);
   for (const StepCommit& step : commit.groups[0].steps) {
     const auto put = [&](std::int32_t at, SlotId slot, Slots& slots) {
       if (at < 0) return;
@@ -274,7 +275,7 @@ void StateWorld::after(const PassCommit& commit) {
 }
 
 void StateWorld::after_end(CopyPlan copies) {
-  REQUIRE((copies.empty() || options_.separate_checkpoints));
+  REQUIRE((copies.empty() || has_separate_checkpoints(options_)));
   copy(copies, slots_[0], checkpoints(0));
 }
 

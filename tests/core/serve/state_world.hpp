@@ -3,6 +3,7 @@
 
 #include <stateport/core/serve/request_cache.hpp>
 
+#include "combination.hpp"
 #include "random.hpp"
 
 #include <array>
@@ -16,9 +17,6 @@
 #include <vector>
 
 namespace stateport::test {
-
-inline constexpr std::array every_index = {CacheIndex::slots, CacheIndex::tree, CacheIndex::align,
-                                           CacheIndex::tree_align};
 
 /// Memory of an engine in which a state is the list of the tokens that it has seen: what a pass reads is right exactly
 /// if it is the beginning of its request. Executes plans and commits of a RequestCache.
@@ -91,7 +89,7 @@ class StateWorld final : public KvDirectory {
   static void copy(CopyPlan plan, const Slots& from, Slots& to);
   static void check_targets(const GroupCommit& group);
   [[nodiscard]] Slots& checkpoints(std::size_t group) {
-    return options_.separate_checkpoints ? checkpoints_ : slots_[group];
+    return has_separate_checkpoints(options_) ? checkpoints_ : slots_[group];
   }
   [[nodiscard]] static ImageName name(const ImageKey& key) {
     return {key.prefix.words, key.tokens, key.content, key.group};

@@ -35,7 +35,7 @@ struct Schedules {
 };
 
 /// Two tenants on one cache, which is reset once and used again.
-void run_schedule(CacheIndex index, const Schedules& schedules, std::uint64_t seed, Looked& looked) {
+void run_schedule(Combination index, const Schedules& schedules, std::uint64_t seed, Looked& looked) {
   Random random(seed);
   RequestCacheOptions options = random_options(random, index);
   options.scrub = schedules.scrub;
@@ -57,7 +57,7 @@ void run_schedule(CacheIndex index, const Schedules& schedules, std::uint64_t se
   looked.loads += engine.loads + engine.found_loads;
 }
 
-Looked run_tenants(CacheIndex index, const Schedules& schedules) {
+Looked run_tenants(Combination index, const Schedules& schedules) {
   Looked looked;
   for_each_seed(schedules.seeds, [&](Random&, std::uint64_t seed) { run_schedule(index, schedules, seed, looked); });
   return looked;
@@ -66,7 +66,7 @@ Looked run_tenants(CacheIndex index, const Schedules& schedules) {
 }  // namespace
 
 TEST_CASE("with scrub no tenant can read a byte of another, whatever an engine does") {
-  for (const CacheIndex index : every_index)
+  for (const Combination index : every_combination)
     for (const bool tiers : {false, true}) {
       CAPTURE(static_cast<int>(index));
       CAPTURE(tiers);
@@ -82,22 +82,22 @@ TEST_CASE("with scrub no tenant can read a byte of another, whatever an engine d
 TEST_CASE("schedules that found faults once hold") {
   Looked looked;
   // Draining: what made room for KV in files was the last state that needed it.
-  run_schedule(CacheIndex::slots, {.tiers = true}, 17406, looked);
-  run_schedule(CacheIndex::tree, {.tiers = true}, 20845, looked);
+  run_schedule(Combination::hash_slots, {.tiers = true}, 17406, looked);
+  run_schedule(Combination::tree_slots, {.tiers = true}, 20845, looked);
   CHECK(looked.own > 0);
 }
 
 TEST_CASE("a row without room for states names no KV that it has got and that is not cleared") {
-  RequestCacheOptions options{.index = CacheIndex::align,
+  RequestCacheOptions options{.index = CacheIndex::hash,
                               .max_requests = 2,
                               .max_request_tokens = 16,
                               .drafts = 2,
                               .block_size_tokens = 4,
                               .kv_tokens = 32,
-                              .layout_fingerprint = 3,
                               .scrub = true};
   const std::int32_t of_one = 1 + options.drafts;  // columns, until a row goes into the next one
-  options.groups = {{.block_size_tokens = 8, .blocks = 2 * of_one, .conv_window = 5, .layout_fingerprint = 5}};
+  options.layout = ColumnLayout{
+      .groups = {{.block_size_tokens = 8, .blocks = 2 * of_one, .conv_window = 5, .layout_fingerprint = 5}}};
   MarkedMemory memory(options);
   const auto cache = make_request_cache(options);
   // Two tenants take all blocks of states, and compute 5 of their 6 tokens.
@@ -128,7 +128,7 @@ TEST_CASE("a row without room for states names no KV that it has got and that is
 }
 
 TEST_CASE("without scrub, or if an engine leaves out one list of a plan, a tenant can read bytes of another") {
-  for (const CacheIndex index : every_index) {
+  for (const Combination index : every_combination) {
     CAPTURE(static_cast<int>(index));
     const auto leaks = [&](const Schedules& schedules) {
       const Looked looked = run_tenants(index, schedules);
@@ -139,6 +139,6 @@ TEST_CASE("without scrub, or if an engine leaves out one list of a plan, a tenan
     CHECK(leaks({.ignored = {.kv_blocks = true}}));
     if (!columns) CHECK(leaks({.ignored = {.scratch = true}}));
     if (!columns) CHECK(leaks({.ignored = {.draft_rows = true}}));
-    if (index != CacheIndex::slots) CHECK(leaks({.ignored = {.clear = true}}));
+    if (index != Combination::hash_slots) CHECK(leaks({.ignored = {.clear = true}}));
   }
 }

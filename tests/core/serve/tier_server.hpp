@@ -19,31 +19,31 @@ inline constexpr std::int64_t state_bytes = 100;
 inline constexpr std::int64_t block_bytes = 4;  // 4 tokens of KV
 
 /// Room for one checkpoint beside a running request.
-inline RequestCacheOptions small(CacheIndex index, const TierOptions& tiers) {
-  RequestCacheOptions options{.index = index,
+inline RequestCacheOptions small(Combination index, const TierOptions& tiers) {
+  RequestCacheOptions options{.index = index_of(index),
                               .max_requests = 2,
                               .max_request_tokens = 40,
                               .block_size_tokens = 4,
                               .kv_tokens = 80,
-                              .checkpoints = 1,
                               .eviction = EvictionOrder::lru,
                               .memory = {.state_bytes = state_bytes, .kv_bytes_per_token = 1},
                               .hash = BlockHashKind::xxh3_128};
   options.tiers = tiers;
-  options.layout_fingerprint = 7;
-  if (!in_columns(index)) return options;
-  options.layout_fingerprint = 0;
-  options.checkpoints = 0;
-  options.groups = {{.block_size_tokens = 4, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7}};
+  if (in_columns(index))
+    options.layout =
+        ColumnLayout{.groups = {{.block_size_tokens = 4, .blocks = 6, .conv_window = 3, .layout_fingerprint = 7}}};
+  else
+    options.layout = SlotLayout{.layout_fingerprint = 7, .checkpoints = 1};
   return options;
 }
 
-/// Room for so many checkpoints beside a running request. Index align counts the blocks of running requests, too.
-inline void set_checkpoints(RequestCacheOptions& options, std::int32_t checkpoints, std::int32_t blocks_of_align) {
-  if (in_columns(options.index))
-    options.groups[0].blocks = blocks_of_align;
+/// Makes room for this number of checkpoints beside a running request. Columns count the blocks of running requests,
+/// too.
+inline void set_checkpoints(RequestCacheOptions& options, std::int32_t checkpoints, std::int32_t blocks) {
+  if (in_columns(options))
+    columns(options).groups[0].blocks = blocks;
   else
-    options.checkpoints = checkpoints;
+    slots(options).checkpoints = checkpoints;
 }
 
 inline constexpr TierOptions host = {.host_bytes = 4000};

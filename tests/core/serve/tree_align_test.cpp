@@ -25,12 +25,12 @@ using Tokens = StateWorld::Tokens;
 
 /// Pages of 4 tokens; two groups of layers have states every 8 tokens.
 RequestCacheOptions two_groups(std::int32_t blocks, AlignMode mode = AlignMode::align) {
-  RequestCacheOptions options = small_cache(CacheIndex::tree_align);
-  options.align_mode = mode;
+  RequestCacheOptions options = small_cache(Combination::tree_columns);
+  columns(options).mode = mode;
   options.max_requests = 2;
   options.events = true;
-  options.groups = {{.block_size_tokens = 8, .blocks = blocks, .conv_window = 3, .layout_fingerprint = 7},
-                    {.block_size_tokens = 8, .blocks = blocks + 5, .conv_window = 3, .layout_fingerprint = 8}};
+  columns(options).groups = {{.block_size_tokens = 8, .blocks = blocks, .conv_window = 3, .layout_fingerprint = 7},
+                             {.block_size_tokens = 8, .blocks = blocks + 5, .conv_window = 3, .layout_fingerprint = 8}};
   return options;
 }
 
@@ -168,14 +168,14 @@ TEST_CASE("a request in the smallest cache runs to its end") {
         RequestCacheOptions options = two_groups(0, mode);
         options.drafts = drafts;
         options.overlap = overlap;
-        options.groups[1].block_size_tokens = 16;
-        for (StateGroup& group : options.groups) group.conv_window = 3 + drafts;
-        for (StateGroup& group : options.groups) {
+        columns(options).groups[1].block_size_tokens = 16;
+        for (StateGroup& group : columns(options).groups) group.conv_window = 3 + drafts;
+        for (StateGroup& group : columns(options).groups) {
           const std::int64_t resident =
               resident_blocks(mode, options.max_request_tokens, group.block_size_tokens, drafts, 0);
           group.blocks = static_cast<std::int32_t>(resident) + (overlap ? 1 : 0);
         }
-        for (StateGroup& group : options.groups) {
+        for (StateGroup& group : columns(options).groups) {
           CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("blocks"),
                                InvalidArgument);
           ++group.blocks;
@@ -223,7 +223,7 @@ TEST_CASE("a row that finds no room evicts nothing") {
 }
 
 TEST_CASE("two requests that load one state read the same blocks of states and of KV") {
-  PushedDown server(small(CacheIndex::tree_align, host));
+  PushedDown server(small(Combination::tree_columns, host));
   const auto first = server.cache->start({.tokens = server.prompt});
   const auto second = server.cache->start({.tokens = server.prompt});
   REQUIRE((first->load && second->load));
@@ -238,13 +238,8 @@ TEST_CASE("two requests that load one state read the same blocks of states and o
 
 TEST_CASE("a tree over columns refuses options that keep no state") {
   RequestCacheOptions options = two_groups(13);
-  options.align_mode = AlignMode::none;
-  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("align_mode"),
-                       InvalidArgument);
-  options = two_groups(13);
-  options.budget_bytes = 1;
-  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("budget_bytes"),
-                       InvalidArgument);
+  columns(options).mode = AlignMode::none;
+  CHECK_THROWS_WITH_AS(static_cast<void>(make_request_cache(options)), doctest::Contains("mode"), InvalidArgument);
 }
 
 }  // namespace stateport

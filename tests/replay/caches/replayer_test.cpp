@@ -41,7 +41,7 @@ constexpr CheckpointPlacement placements[] = {CheckpointPlacement::every, Checkp
 TEST_CASE("every restored state is the one that the prompt needs, however often slots change hands") {
   for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt}) {
     const Workload workload = generate_workload({.kind = kind, .requests = 300});
-    for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
       for (const CheckpointPlacement placement : placements)
         for (const std::int64_t slots : {1, 7, 64}) {
           ServedCache cache = make_cache(index, workload, placement, slots);
@@ -64,7 +64,7 @@ TEST_CASE("with more slots the hit rate grows, and few slots are best spent on b
       std::map<CheckpointPlacement, double> rate;
       for (const CheckpointPlacement mode : placements) {
         NoPasses none;
-        ServedCache cache = make_cache(CacheIndex::slots, workload, mode, slots);
+        ServedCache cache = make_cache(CacheIndex::hash, workload, mode, slots);
         rate[mode] = replay_all(workload, cache, none).token_hit_rate();
         CHECK(rate[mode] >= before[mode]);
       }

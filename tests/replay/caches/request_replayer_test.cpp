@@ -25,7 +25,7 @@ constexpr std::int32_t history = 3;
 
 SymbolicPasses symbols_for(const RequestReplayOptions& options) {
   return SymbolicPasses({.slots = state_slots(options.cache), .scratch_slots = scratch_slots(options.cache)},
-                        options.history_tokens, options.cache.drafts, in_columns(options.cache.index));
+                        options.history_tokens, options.cache.drafts, in_columns(options.cache));
 }
 
 /// Looks at the cache after every request.
@@ -59,7 +59,8 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
           CAPTURE(block_size);
           CAPTURE(drafts);
           CAPTURE(asynchronous);
-          const Workload workload = generate_workload({.kind = kind, .requests = requests, .block_size_tokens = block_size});
+          const Workload workload =
+              generate_workload({.kind = kind, .requests = requests, .block_size_tokens = block_size});
           const RequestReplayOptions options = align_options(workload, 90, drafts, asynchronous);
           SymbolicPasses states = symbols_for(options);
           RequestReplayer replayer(workload, options, states);
@@ -82,7 +83,7 @@ TEST_CASE("every state that is continued from, published or left at an end is ri
 }
 
 TEST_CASE("requests are served alike by block hash and by tokens") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
     for (const WorkloadKind kind : {WorkloadKind::chat, WorkloadKind::agent, WorkloadKind::shared_prompt})
       for (const bool asynchronous : {false, true}) {
         CAPTURE(static_cast<int>(index));
@@ -105,7 +106,7 @@ TEST_CASE("requests are served alike by block hash and by tokens") {
 }
 
 TEST_CASE("with KV for what runs alone every request is served") {
-  for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree}) {
+  for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree}) {
     CAPTURE(static_cast<int>(index));
     const Workload workload = generate_workload({.kind = WorkloadKind::agent, .requests = 60, .block_size_tokens = 64});
     const RequestReplayOptions options{
@@ -208,7 +209,7 @@ TEST_CASE("a replay over RequestCache refuses options that cannot work") {
   refused([](RequestReplayOptions& options) { options.history_tokens = 0; });
   refused([](RequestReplayOptions& options) { options.step_tokens_max = 7; });
   refused([](RequestReplayOptions& options) { options.cache.block_size_tokens = 4; });
-  refused([](RequestReplayOptions& options) { options.cache.index = CacheIndex::slots; });  // with a draft
+  refused([](RequestReplayOptions& options) { options.cache.index = CacheIndex::hash; });  // with a draft
   CHECK_THROWS_AS(align_cache_options(workload, 31, 0, false), InvalidArgument);
   CHECK_THROWS_AS(align_cache_options(workload, 400, -1, false), InvalidArgument);
   const std::int64_t least = served_blocks_min(workload);

@@ -25,7 +25,7 @@ using stateport::test::Random;
 
 namespace {
 
-constexpr std::array indexes = {CacheIndex::slots, CacheIndex::tree};
+constexpr std::array indexes = {CacheIndex::hash, CacheIndex::tree};
 constexpr std::array drawn_placements = {CheckpointPlacement::every, CheckpointPlacement::last,
                                          CheckpointPlacement::branch, CheckpointPlacement::rungs};
 
@@ -113,7 +113,7 @@ TEST_CASE("a prompt longer than the cache is passed by") {
 }
 
 TEST_CASE("lost hits have their reasons, by block hash") {
-  ServedCache cache = make_cache(CacheIndex::slots, 100, 2);
+  ServedCache cache = make_cache(CacheIndex::hash, 100, 2);
   CHECK(!serve(cache, {1, 2, 3}, 1).lost);
   CHECK(serve(cache, {1, 2, 4}, 1).lost == LostHit::no_checkpoint);
   CHECK(serve(cache, {1, 2, 3}, 0).lost == LostHit::too_few_tokens);

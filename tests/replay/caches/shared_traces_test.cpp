@@ -51,7 +51,7 @@ void check_hit_rates(const char* file, double every, double last, double branch)
     return;
   }
   const auto check = [&](CheckpointPlacement placement, double rate) {
-    for (const CacheIndex index : {CacheIndex::slots, CacheIndex::tree})
+    for (const CacheIndex index : {CacheIndex::hash, CacheIndex::tree})
       CHECK(std::abs(unlimited_hit_rate(index, trace.workload, placement) - rate) <= 0.01);
   };
   check(CheckpointPlacement::every, every);

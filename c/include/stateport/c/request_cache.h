@@ -2,14 +2,13 @@
 #ifndef STATEPORT_C_REQUEST_CACHE_H
 #define STATEPORT_C_REQUEST_CACHE_H
 
-#include <stateport/c/align_options.h>
-#include <stateport/c/eviction.h>
+#include <stateport/c/cache_options.h>
 #include <stateport/c/request_types.h>
 #include <stateport/c/statistics.h>
 #include <stateport/c/status.h>
 #include <stateport/c/transfers.h>
 
-/// The one interface that an engine needs, for each of the four indexes: stateport::RequestCache. The conventions are
+/// The one interface that an engine needs, for each index and each layout: stateport::RequestCache. The conventions are
 /// in stateport/c/core.h, the rules in the C++ header.
 #ifdef __cplusplus
 extern "C" {
@@ -27,95 +26,10 @@ extern "C" {
 /// row until its request ends: a plan that is ready is enqueued before the commit of the pass before it.
 typedef struct stateport_request_cache stateport_request_cache;
 
-/// How checkpoints are found. The index tree_align keeps states by the rules for align. It finds prompts, holds KV and
-/// evicts by the rules for tree.
-typedef enum stateport_cache_index {
-  STATEPORT_INDEX_SLOTS = 0,  ///< by block hash; a KV block may have a state
-  STATEPORT_INDEX_TREE,       ///< by tokens, in a prefix tree
-  STATEPORT_INDEX_ALIGN,      ///< by block hash; the states lie in blocks of their own, the columns of a block table
-  STATEPORT_INDEX_TREE_ALIGN  ///< by tokens, in a prefix tree; the states lie as with STATEPORT_INDEX_ALIGN
-} stateport_cache_index;
-
-/// Slots, tree: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before
-/// the prompt's last token; the prompt continues from the state after p blocks; j blocks have cached KV, p <= j <= n.
-/// See CheckpointPlacement in <stateport/core/serve/request_cache.hpp>.
-typedef enum stateport_checkpoint_placement {
-  STATEPORT_PLACE_PASSES = 0,  ///< at j, and at the end of each pass, at most n
-  STATEPORT_PLACE_LAST,        ///< n
-  STATEPORT_PLACE_BRANCH,      ///< n and j
-  STATEPORT_PLACE_RUNGS,       ///< those, and n - 1, n - 2 and n - 4 beyond j
-  STATEPORT_PLACE_EVERY        ///< all that are not cached
-} stateport_checkpoint_placement;
-
-/// Indexes align and tree_align: layers that share a block table of states.
-typedef struct stateport_state_group {
-  size_t size;
-  int32_t block_size_tokens;  ///< of states; a multiple of the options' block_size_tokens
-  /// Of running requests and of checkpoints together. Index tree_align: a running request keeps one checkpoint, too.
-  int32_t blocks;
-  int32_t conv_window;          ///< the shortest of the group's conv states; 0: it has none
-  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint of the group's layers
-} stateport_state_group;
-
-typedef struct stateport_request_cache_options {
-  size_t size;
-  int32_t index;               ///< stateport_cache_index
-  int32_t align_mode;          ///< stateport_align_mode
-  int32_t max_requests;        ///< that run at a time
-  int64_t max_request_tokens;  ///< of one request: prompt, output and drafts together
-  int32_t drafts;              ///< of a row, at most
-  int32_t block_size_tokens;   ///< of KV (tree: a page); 0: 16
-  int64_t kv_tokens;           ///< room for KV; rounded down to whole blocks
-  /// stateport_spec_info.fingerprint; of align each group has its own. 0 is refused unless unchecked_layout is set.
-  uint64_t layout_fingerprint;
-  stateport_flag unchecked_layout;  ///< not 0: restores do not compare memory layouts
-  int32_t checkpoints;              ///< slots, tree: states that can be kept beside those of running requests
-  /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
-  /// token; -1: only at its end.
-  int32_t scan_alignment_tokens;
-  /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
-  int64_t decode_checkpoint_tokens;
-  const stateport_state_group* groups;  ///< align: at least one; else none
-  size_t group_count;
-  /// Of states, and of leaves of the trees; null: LRU. align: no hix and no gdsf; tree_align: any.
-  const stateport_eviction_options* eviction;
-  stateport_flag fast_hash;  ///< not 0: xxh3_128, see hash_seed; 0: sha256
-  stateport_flag overlap;    ///< not 0: a pass may be planned while the one before is not committed
-  /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
-  /// first, and the numbers have a gap.
-  stateport_flag events;
-  /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
-  double cost_linear;
-  double cost_quadratic;
-  int32_t placement;        ///< stateport_checkpoint_placement; align: STATEPORT_PLACE_PASSES
-  int32_t position_tokens;  ///< tree, hix: distance of the positions whose history is kept, in tokens; 0: 64
-  /// Slots and tree alone: > 0: the bytes that cached KV and checkpoints may take together whenever a request ends, by
-  /// state_bytes and kv_bytes_per_token of `eviction`, which must name both. Memory of running requests counts and
-  /// stays. A tree may exceed it by the KV of the request that just ended and its last state, unless hix decides.
-  int64_t budget_bytes;
-  /// Tree, with a placement other than passes: > 0: also at multiples of this number of tokens (whole blocks) beyond j,
-  /// as long as there is a free slot and room in the budget. These checkpoints are evicted first.
-  int64_t spare_checkpoint_tokens;
-  const stateport_tier_options* tiers;  ///< the tiers below the device; null: none. See stateport/c/cache_tiers.h
-  /// Slots, tree: not 0: checkpoints lie in a store of their own, for example of a stateport_spec_quantised, with
-  /// layout_fingerprint and the state_bytes of `eviction` of that store. Slots of running requests are [0,
-  /// max_requests) of the live store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from
-  /// the latter to the former, those after it back. 0: one store has both.
-  stateport_flag separate_checkpoints;
-  /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A
-  /// secret random value where tenants are not trusted, the same for all that share files or a store; fast_hash without
-  /// one is for a single tenant. No error, event or statistic tells it.
-  uint64_t hash_seed;
-  /// Not 0: plans name memory that changes tenant (stateport_namespace.salt), to be set to zero before the copies and
-  /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
-  /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
-  stateport_flag scrub;
-} stateport_request_cache_options;
-
 /// Sizes that the engine must provide, and how many requests run.
 typedef struct stateport_request_cache_info {
   size_t size;
-  size_t groups;               ///< of layers: of align those of the options, else one
+  size_t groups;               ///< of layers: in columns those of the layout, else one
   int32_t kv_blocks;           ///< KV indices of plans are below it times block_size_tokens
   int32_t scratch_slots;       ///< for stateport_state_save.in_scratch
   int32_t running_requests;    ///< with those that ended while a load for them was under way
@@ -164,27 +78,27 @@ stateport_status stateport_request_cache_places(stateport_request_cache* cache, 
 /// computed them there, or another node sent them. The engine takes and enqueues the transfers (with tiers), scrubs and
 /// clears as `plan` names it, copies the KV of [start[0], tokens) to kv[0] and the state after them to write_slot[0] of
 /// each group, and enqueues the copies of `commit`: all before any later call. The plan itself has no copies. The
-/// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (align: of
-/// every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
-/// all tokens of the prompt the request can only end. Some of the KV may be cached already. Slots: its blocks are named
-/// again, and must get the same content. Tree, align: the request reads the cached KV, and no request reads the
-/// engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the same.
-/// Refused: tokens that are computed already or beyond the prompt, a request that waits for a tier, and with
+/// tokens count as computed from then on. The state becomes a checkpoint if the tokens are whole blocks (in columns:
+/// of every group, and not in mode none), whatever the placement; commit.dropped_states is 1 if it finds no room. After
+/// all tokens of the prompt the request can only end. Some of the KV may be cached already. Index hash in slots: its
+/// blocks are named again, and must get the same content. Otherwise the request reads the cached KV, and no request
+/// reads the engine's copy. STATEPORT_NO_CAPACITY: the tokens find no room; with tiers, transfers are taken all the
+/// same. Refused: tokens that are computed already or beyond the prompt, a request that waits for a tier, and with
 /// STATEPORT_INVALID_STATE a call while a pass is outstanding.
 stateport_status stateport_request_cache_insert(stateport_request_cache* cache, int64_t request, int64_t tokens,
                                                 stateport_pass_plan* plan, stateport_pass_commit* commit);
 
 /// Ends requests, with their computed and committed tokens: all, or none. how: stateport_request_end. hints: null, or
 /// [count]: about prompts that may continue them. Refused: a request that does not run, or is named twice; more than
-/// one of a tree with separate_checkpoints, unless they are aborted: each can have copies
+/// one with index tree and separate_checkpoints, unless they are aborted: each can have copies
 /// (stateport_request_cache_end_copies).
 stateport_status stateport_request_cache_end(stateport_request_cache* cache, const int64_t* requests, size_t count,
                                              int32_t how, const stateport_reuse_hint* hints);
 
 /// The copies that the last end answered, from live slots to slots for checkpoints. Like those of a commit they are
 /// enqueued before any later call of this cache but, with tiers, stateport_request_cache_take_transfers (or
-/// stateport_state_tiers_begin_transfers), which comes first. None but for a tree with separate_checkpoints, where they
-/// must not be left out. They are the cache's until the next end.
+/// stateport_state_tiers_begin_transfers), which comes first. None but for index tree with separate_checkpoints, where
+/// they must not be left out. They are the cache's until the next end.
 stateport_status stateport_request_cache_end_copies(stateport_request_cache* cache, const stateport_slot_copy** copies,
                                                     size_t* count);
 

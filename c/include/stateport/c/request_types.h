@@ -75,9 +75,9 @@ typedef struct stateport_state_save {
 /// A row reads the conv window [read_bias, read_bias + W) of read_slot and the recurrent state of read_recurrent_slot;
 /// STATEPORT_NONE: it begins with the empty state. It writes the state at its end to write_slot. With drafts:
 ///
-///     slots, tree: write_slot is not written. The pass leaves the state after each of its tokens in scratch memory of
+///     in slots:    write_slot is not written. The pass leaves the state after each of its tokens in scratch memory of
 ///                  the engine, and the commit says which of them moves where (stateport_step_commit).
-///     align:       the recurrent state after d drafts goes to slots[i][write_column[i] + d]; the conv window of
+///     in columns:  the recurrent state after d drafts goes to slots[i][write_column[i] + d]; the conv window of
 ///                  write_slot takes d more tokens.
 typedef struct stateport_group_plan {
   size_t size;
@@ -85,12 +85,12 @@ typedef struct stateport_group_plan {
   size_t clear_count;
   const stateport_slot_copy* copies;  ///< within the store, in any order
   size_t copy_count;
-  const int32_t* const* slots;         ///< [rows] the row of the block table (align), or the live slot alone
-  const int32_t* slot_count;           ///< [rows]
-  const int32_t* read_column;          ///< [rows] index into slots[i]; -1: the row begins with the empty state
-  const int32_t* read_bias;            ///< [rows] tokens past the state of read_column
-  const int32_t* write_column;         ///< [rows] index into slots[i]
-  const int32_t* read_slot;            ///< [rows]
+  const int32_t* const* slots;  ///< [rows] the row of the block table (layout in columns), or the live slot alone
+  const int32_t* slot_count;    ///< [rows]
+  const int32_t* read_column;   ///< [rows] index into slots[i]; -1: the row begins with the empty state
+  const int32_t* read_bias;     ///< [rows] tokens past the state of read_column
+  const int32_t* write_column;  ///< [rows] index into slots[i]
+  const int32_t* read_slot;     ///< [rows]
   const int32_t* read_recurrent_slot;  ///< [rows]
   const int32_t* write_slot;           ///< [rows]
   const stateport_state_save* saves;   ///< ascending in row and offset
@@ -123,7 +123,7 @@ typedef struct stateport_pass_plan {
   size_t scrub_draft_rows_count;
 } stateport_pass_plan;
 
-/// Of a row with drafts (slots, tree): states in scratch memory of the engine that become the live state and a
+/// Of a row with drafts (in slots): states in scratch memory of the engine that become the live state and a
 /// checkpoint. A step counts the tokens of the row from 0; STATEPORT_NONE: there is none. 20 bytes for ever.
 typedef struct stateport_step_commit {
   int32_t row;
@@ -173,7 +173,7 @@ typedef struct stateport_hit_places {
   const int32_t* kv;  ///< kv[k] holds the tokens [k, k + 1) * kv_tokens_per_id, at least those of the hit
   size_t kv_count;
   int32_t kv_tokens_per_id;
-  int32_t state;  ///< holds the state after these tokens: a slot for checkpoints; align: a block of states
+  int32_t state;  ///< holds the state after these tokens: a slot for checkpoints; in columns: a block of states
 } stateport_hit_places;
 
 /// Why a request ends.

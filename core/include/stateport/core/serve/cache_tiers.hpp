@@ -63,8 +63,8 @@ class CacheTiers {
   /// it, or no room in the tier: it is to be removed, or for the remote tier not remembered. A state of several groups
   /// is there once all of its images were attached, one after the other, as FileTier::keys() lists them. If the next
   /// image is attached or the next call ends before, the images of this state are dropped. Throws InvalidArgument for a
-  /// medium that is no tier of this cache, tokens that are not whole blocks (of states too, in every group of index
-  /// align), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
+  /// medium that is no tier of this cache, tokens that are not whole blocks (of states too, in every group in
+  /// columns), a group that the cache does not have, and KV with TierOptions::kv_elsewhere.
   virtual bool attach(Medium medium, const ImageKey& image) = 0;
   /// From now on loads are weighed by these instead of those of TierOptions: for speeds that are measured while the
   /// engine runs, the same on all ranks. Throws InvalidArgument for a number that is negative or not finite.

@@ -1,155 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/align/align_mode.hpp>
-#include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/serve/cache_options.hpp>
 #include <stateport/core/serve/cache_tiers.hpp>
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
-#include <stateport/core/tier/tier_options.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <vector>
 
 namespace stateport {
-
-/// How checkpoints are found.
-enum class CacheIndex : std::uint8_t {
-  slots,  ///< by block hash; a KV block may have a state (SlotAllocator)
-  tree,   ///< by tokens, in a prefix tree (PrefixTree)
-  align,  ///< by block hash; the states lie in blocks of their own, named by the columns of a block table
-  /// By tokens; the states lie as with `align`. The rules for `align` hold for states, those for `tree` for prompts, KV
-  /// and eviction. All groups have a checkpoint at a boundary, or none.
-  tree_align
-};
-
-/// The states lie in the columns of block tables, else in slots.
-[[nodiscard]] constexpr bool in_columns(CacheIndex index) noexcept {
-  return index == CacheIndex::align || index == CacheIndex::tree_align;
-}
-/// A prefix tree finds prompts by their tokens, else their blocks are found by hash.
-[[nodiscard]] constexpr bool by_tokens(CacheIndex index) noexcept {
-  return index == CacheIndex::tree || index == CacheIndex::tree_align;
-}
-
-/// Indexes `slots` and `tree`: the positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the
-/// last one before the prompt's last token: the same prompt can continue from no later state. The prompt continues from
-/// the state after p blocks; j blocks have cached KV, p <= j, and those beyond n do not count. If n is 0 or the scan
-/// cannot stop at n, and the prompt has whole blocks, the state at its end takes the place of the one at n.
-enum class CheckpointPlacement : std::uint8_t {
-  passes,  ///< at j, and at the end of each pass, rounded down to a position at which the scan can stop, at most n.
-           ///< Slots: in place of that end, at the start of the last block that the pass touches, and n
-  last,    ///< n
-  branch,  ///< n and j
-  rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
-  every    ///< all that are not cached, the end of a prompt of whole blocks too
-};
-
-/// Indexes in columns: layers that share a block table of states.
-struct StateGroup {
-  std::int32_t block_size_tokens = 0;  ///< of states; a multiple of RequestCacheOptions::block_size_tokens
-  std::int32_t blocks = 0;             ///< of checkpoints and running requests (tree_align: each keeps a checkpoint)
-  std::int32_t conv_window = 0;        ///< W, the shortest of the group's conv states; 0: it has none
-  std::uint64_t layout_fingerprint = 0;
-};
-
-struct RequestCacheOptions {
-  CacheIndex index = CacheIndex::tree;
-  AlignMode align_mode = AlignMode::align;  ///< index align. all: the pass itself writes the state at every boundary
-  std::int32_t max_requests = 0;            ///< that run at a time
-  std::int64_t max_request_tokens = 0;      ///< of one request, prompt, output and drafts together
-  std::int32_t drafts = 0;                  ///< K: drafts of a row, at most
-  std::int32_t block_size_tokens = 16;      ///< of KV (tree: a page)
-  std::int64_t kv_tokens = 0;               ///< room for KV; rounded down to whole blocks
-  /// Slots, tree: StateStore::fingerprint() of the store; align: each group has its own. 0 is refused unless
-  /// unchecked_layout, because a restore then compares nothing.
-  std::uint64_t layout_fingerprint = 0;
-  bool unchecked_layout = false;
-  std::int32_t checkpoints = 0;  ///< slots, tree: states that can be kept beside those of running requests
-  /// Slots, tree: checkpoints lie in a store of their own, for example a quantised() one, with layout_fingerprint and
-  /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store, slots for
-  /// checkpoints [0, checkpoints) of the other, which tiers are given. False: one store has both, in any order.
-  bool separate_checkpoints = false;
-  /// Slots, tree: distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every
-  /// token; -1: only at its end.
-  std::int32_t scan_alignment_tokens = 0;
-  /// Slots, tree: where a pass can stop (scan_alignment_tokens) and finds room; else there is none.
-  CheckpointPlacement placement = CheckpointPlacement::passes;
-  /// Tree, with another placement than passes: > 0: also at multiples of this number of tokens (whole blocks) beyond j,
-  /// as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns nothing
-  /// from such a state, and evicts it before all states that it knows.
-  std::int64_t spare_checkpoint_tokens = 0;
-  /// Slots, tree: decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
-  std::int64_t decode_checkpoint_tokens = 0;
-  std::vector<StateGroup> groups;  ///< align: at least one; else none
-  /// Of states, and of leaves of the trees. align: in each group by itself, and none that learns (hix, gdsf);
-  /// tree_align as tree. KV of slots and align goes by its last use.
-  EvictionOrder eviction = EvictionOrder::lru;
-  EvictionOptions eviction_options;
-  MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
-  /// Slots and tree alone: > 0: the bytes that cached KV and checkpoints may take together, by `memory`, whenever a
-  /// request ends. Memory of running requests counts and stays; kv_tokens and checkpoints are limits besides. A tree
-  /// spares the KV of the request that just ended and its last state, unless hix decides: it may exceed the budget by
-  /// these until the next end.
-  std::int64_t budget_bytes = 0;
-  std::int32_t position_tokens = 64;           ///< tree, hix: see PrefixTreeOptions
-  BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
-  /// A secret where tenants are not trusted, see BlockHasherOptions::seed; 0: none. Enters names in tiers through the
-  /// hashes of prefixes, events, and (tree) the table of nodes. No error, event or statistic tells it.
-  std::uint64_t hash_seed = 0;
-  /// A pass may be planned while the one before it is not committed.
-  bool overlap = false;
-  /// Keep events for take_events(). At least 65,536 can wait, and as many as one call can bring; then the oldest are
-  /// lost, and CacheEvent::sequence has a gap. None is lost if they are taken after each call.
-  bool events = false;
-  /// Memory that changes tenant (Namespace::salt; no salt is a tenant) is cleared before a pass of the new one: plans
-  /// name it in PassPlan::scrub and GroupPlan::clear. Slots for checkpoints and the destinations of loads need nothing:
-  /// all their bytes are written before any pass can read them. Memory that no plan has named yet counts as another
-  /// tenant's, also after reset(). The cache moves no byte: KV of an engine that ignores the lists, or that is loaded
-  /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
-  /// StateTiersOptions.
-  bool scrub = false;
-  /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
-  /// block. See CacheTiers.
-  TierOptions tiers;
-  ComputeCost cost;  ///< for the FLOPs in stats()
-};
-
-/// Groups of layers: align: as many as options.groups, else one.
-[[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
-
-// Sizes of an engine's stores and arrays. These functions throw InvalidArgument as make_request_cache() does, but look
-// at no fingerprint of a layout, which an engine knows once its stores are made. O(groups).
-
-/// Slots that the engine's store of this group must have. Every slot that a plan names is below it, but for those for
-/// checkpoints with separate_checkpoints.
-[[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
-/// Slots that the store of checkpoints must have: that of state_slots(), or with separate_checkpoints its own.
-[[nodiscard]] std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group = 0);
-/// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
-/// pass; 0 for align, and for tree without separate_checkpoints.
-[[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options);
-/// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
-[[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
-
-/// The largest number of states that one pass can save on its way (RowState::saves), in all rows and groups together.
-[[nodiscard]] std::size_t saves_max(const RequestCacheOptions& options);
 
 /// Contents of a RequestCache, for requests to come and for those that run, and its evictions.
 struct CacheUsage {
   std::int64_t kv_tokens = 0;          ///< of whole blocks
-  std::int64_t states = 0;             ///< checkpoints; align: blocks of states, with those of running requests
+  std::int64_t states = 0;             ///< checkpoints; in columns: blocks of states, with those of running requests
   std::int64_t evicted_kv_tokens = 0;  ///< since construction
   std::int64_t evicted_states = 0;     ///< that lost their place to others, since construction
-  std::size_t metadata_bytes = 0;      ///< tree: of its nodes and its policy, beside tokens and KV indices
+  std::size_t metadata_bytes = 0;      ///< index tree: of its nodes and its policy, beside tokens and KV indices
 };
 
-/// The cache of KV and recurrent states as an engine sees it: one interface for the four indexes.
+/// The cache of KV and recurrent states as an engine sees it: one interface for each index and each layout.
 ///
 ///     start ─► (chunk ─► plan ─► [before] ─► forward ─► commit ─► [after])* ─► end
 ///
@@ -196,7 +70,7 @@ class RequestCache {
   [[nodiscard]] virtual std::optional<StartedRequest> start(const Prompt& prompt) = 0;
 
   /// How many of the next `budget_tokens` tokens of the prompt to run in one pass; 0: wait for a larger budget, or for
-  /// a tier. By blocks (index align) a pass ends on a boundary, also on the last one before the prompt's last token:
+  /// a tier. In columns a pass ends on a boundary, also on the last one before the prompt's last token:
   /// the same prompt hits there. A budget below a block may therefore run nothing. After the prompt: budget_tokens.
   /// With a pass outstanding: behind that. Throws for a request that does not run and a budget < 0. O(1).
   [[nodiscard]] virtual PromptChunk chunk(RequestId request, std::int64_t budget_tokens) const = 0;
@@ -231,21 +105,21 @@ class RequestCache {
   ///     insert ─► (with tiers: transfers) ─► [before] ─► the engine's copies ─► [after]
   ///
   /// All of this is enqueued before any later call but take_transfers(). The tokens count as computed from then on. The
-  /// state becomes a checkpoint if the tokens are whole blocks of KV (align: of every group, and not in mode none),
-  /// whatever the placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt the
-  /// request can only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be
-  /// cached already. Slots: its blocks are named again, and must get the same content. Tree, align: the request reads
-  /// the cached KV, and no request reads the engine's copy. None: the tokens find no room; with tiers, transfers are
-  /// taken all the same. Throws InvalidArgument for a request that does not run or waits for a tier, and for tokens
-  /// that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
+  /// state becomes a checkpoint if the tokens are whole blocks of KV (in columns: of every group, and not in mode
+  /// none), whatever the placement; PassCommit::dropped_states is 1 if it finds no room. After all tokens of the prompt
+  /// the request can only end: to decode, start it with the sampled token as part of the prompt. Some of the KV may be
+  /// cached already. Index hash in slots: its blocks are named again, and must get the same content. Otherwise the
+  /// request reads the cached KV, and no request reads the engine's copy. None: the tokens find no room; with tiers,
+  /// transfers are taken all the same. Throws InvalidArgument for a request that does not run or waits for a tier, and
+  /// for tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding. O(tokens).
   [[nodiscard]] virtual std::optional<InsertedPrefix> insert(RequestId request, std::int64_t tokens) = 0;
 
   /// The request ends with its computed and committed tokens. The hint is about prompts that may continue it: hix
-  /// values the last state that the request left by it, if that has position_tokens (tree). Nothing is said of a
+  /// values the last state that the request left by it, if that has position_tokens (index tree). Nothing is said of a
   /// request that left none (but for a tree if its hit is its last whole page), of one that is aborted, and to the
   /// other orders. Throws for a request that does not run and a bad hint. Answers copies from live slots to slots for
   /// checkpoints, to be enqueued as those of a commit: with tiers, after the transfers that are taken then. Valid until
-  /// the next call but take_transfers(). None but for a tree with separate_checkpoints, where they must not be left
+  /// the next call but take_transfers(). None but for index tree with separate_checkpoints, where they must not be left
   /// out.
   virtual CopyPlan end(RequestId request, RequestEnd how, const ReuseHint& hint = {}) = 0;
   CopyPlan finish(RequestId request, const ReuseHint& hint = {}) { return end(request, RequestEnd::finished, hint); }
@@ -285,16 +159,17 @@ class RequestCache {
   RequestCache() = default;
 };
 
-/// Throws InvalidArgument: max_requests, max_request_tokens or block_size_tokens < 1, drafts or checkpoints < 0,
-/// kv_tokens < max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout, a negative
-/// alignment or budget, position_tokens < 1, decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole
-/// blocks, more slots, scratch states or KV indices than 32 bits number, a cost that check_compute_cost or
-/// check_memory_cost refuses or more bytes in all than 64 bits count, tiers that check_tier_options refuses;
-/// spare_checkpoint_tokens without index tree and a placement; separate_checkpoints with index align or without
-/// checkpoints; tree_align with mode none; align: a placement, a budget, no group, and for a group a block size that is
-/// not a multiple of block_size_tokens and of the group before, or not larger than drafts (overlap: 2 * drafts), blocks
-/// fewer than one request needs, or a conv window (if any) not longer than drafts, and an order that learns (but for
-/// tree_align); another index: groups.
+/// Throws InvalidArgument:
+/// - max_requests, max_request_tokens, block_size_tokens or position_tokens < 1, drafts < 0, kv_tokens <
+///   max_request_tokens rounded up to whole blocks, a fingerprint of 0 without unchecked_layout;
+/// - more slots, scratch states or KV indices than 32 bits number, more bytes in all than 64 bits count;
+/// - what check_compute_cost, check_memory_cost and check_tier_options refuse;
+/// - slots: checkpoints, an alignment or a budget that is negative, separate_checkpoints without checkpoints,
+///   decode_checkpoint_tokens or spare_checkpoint_tokens that are not whole blocks, the latter without index tree and a
+///   placement other than passes;
+/// - columns: no group, and for a group a block size that is not a multiple of block_size_tokens and of the group
+///   before, or not larger than drafts (overlap: 2 * drafts), fewer blocks than one request needs, or a conv window (if
+///   any) not longer than drafts; index tree or tiers with mode none; index hash with an order that learns.
 [[nodiscard]] std::unique_ptr<RequestCache> make_request_cache(const RequestCacheOptions& options);
 
 }  // namespace stateport

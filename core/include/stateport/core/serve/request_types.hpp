@@ -102,12 +102,12 @@ struct StateSave {
 
 /// Where a pass reads the state of a row and where it writes the states after, in one group of layers.
 ///
-/// `slots` is the row of the block table (align), or the live slot alone (slots, tree). A column is an index into it.
-/// With drafts the indexes differ:
+/// `slots` is the row of the block table (layout in columns), or the live slot alone (layout in slots). A column is an
+/// index into it. With drafts the indexes differ:
 ///
-///     slots, tree: slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
+///     in slots:    slots[write_column] is not written. The pass leaves the state after each of its tokens in scratch
 ///                  memory of the engine, and the commit says which of them moves where (StepCommit).
-///     align:       the recurrent state after the tokens without drafts goes to slots[write_column], and the one after
+///     in columns:  the recurrent state after the tokens without drafts goes to slots[write_column], and the one after
 ///                  d drafts to slots[write_column + d]. The conv window of slots[write_column] takes d more tokens.
 struct RowState {
   std::span<const std::int32_t> slots;
@@ -141,7 +141,7 @@ struct RowPlan {
 /// Work to enqueue before a pass, for one group of layers. The copies of one group run in any order.
 struct GroupPlan {
   std::span<const SlotId> clear;  ///< slots that begin with the empty state, or (scrub) were another tenant's
-  /// Slots, tree: restores, from slots for checkpoints to live ones. Align: within the store, moves of running states
+  /// In slots: restores, from slots for checkpoints to live ones. In columns: within the store, moves of running states
   /// and checkpoints.
   CopyPlan copies;
 };
@@ -170,10 +170,10 @@ struct PassPlan {
 struct HitPlaces {
   std::int64_t tokens = 0;  ///< the length of the hit; 0: there is none, and the other members have no meaning
   KvRow kv;                 ///< names the KV of these tokens, and perhaps of more
-  SlotId state;             ///< holds the state after these tokens: a slot for checkpoints; align: a block of states
+  SlotId state;  ///< holds the state after these tokens: a slot for checkpoints; in columns: a block of states
 };
 
-/// For a row with drafts (slots, tree): states in the engine's scratch memory that become the live state and a
+/// For a row with drafts (in slots): states in the engine's scratch memory that become the live state and a
 /// checkpoint. A step counts the tokens of the row from 0; a negative step means that there is none. As StepCommitter
 /// takes them.
 struct StepCommit {
@@ -187,7 +187,8 @@ struct StepCommit {
 /// Work to enqueue after a pass, for one group of layers.
 struct GroupCommit {
   CopyPlan from_scratch;  ///< from StateSave::slot in scratch to slots for checkpoints
-  CopyPlan copies;  ///< after the steps. Slots, tree: from live slots to slots for checkpoints; align: within the store
+  CopyPlan
+      copies;  ///< after the steps. In slots: from live slots to slots for checkpoints; in columns: within the store
   std::span<const StepCommit> steps;  ///< at most one a row, ascending in row
 };
 

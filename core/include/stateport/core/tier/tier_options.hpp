@@ -67,7 +67,7 @@ struct TierOptions {
   double remote_latency_s = 0;
 
   /// If set, the engine keeps the KV that leaves the device by its own means, and tiers hold states alone: start() asks
-  /// for the KV before a state below the device (index align alone: or on it), and the request loads that KV with
+  /// for the KV before a state below the device (index hash in columns: or on it), and the request loads that KV with
   /// Medium::elsewhere. Must outlive the cache.
   KvDirectory* kv_elsewhere = nullptr;
 

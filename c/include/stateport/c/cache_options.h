@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef STATEPORT_C_CACHE_OPTIONS_H
+#define STATEPORT_C_CACHE_OPTIONS_H
+
+#include <stateport/c/align_options.h>
+#include <stateport/c/eviction.h>
+#include <stateport/c/transfers.h>
+
+/// Options of a request cache: <stateport/core/serve/cache_options.hpp>, which has the rules. Plain data. Members,
+/// their names and their defaults are those of C++; where 0 is no value of an option, it is the default.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// How a cache finds the longest prefix of a prompt that it has. Each index works with each layout.
+typedef enum stateport_cache_index {
+  STATEPORT_INDEX_HASH = 0,  ///< by the hash of each block
+  STATEPORT_INDEX_TREE       ///< by tokens, in a prefix tree
+} stateport_cache_index;
+
+/// The hash of blocks of tokens.
+typedef enum stateport_block_hash {
+  STATEPORT_HASH_SHA256 = 0,
+  STATEPORT_HASH_XXH3_128  ///< faster; without a secret hash_seed for a single tenant
+} stateport_block_hash;
+
+/// The positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before the prompt's
+/// last token; the prompt continues from the state after p blocks; j blocks have cached KV, p <= j <= n. See
+/// CheckpointPlacement in the C++ header.
+typedef enum stateport_checkpoint_placement {
+  STATEPORT_PLACE_PASSES = 0,  ///< at j, and at the end of each pass, at most n
+  STATEPORT_PLACE_LAST,        ///< n
+  STATEPORT_PLACE_BRANCH,      ///< n and j
+  STATEPORT_PLACE_RUNGS,       ///< those, and n - 1, n - 2 and n - 4 beyond j
+  STATEPORT_PLACE_EVERY        ///< all that are not cached
+} stateport_checkpoint_placement;
+
+/// States lie in slots: each running request has a live slot, and each checkpoint has a slot.
+typedef struct stateport_slot_layout {
+  size_t size;
+  uint64_t layout_fingerprint;  ///< stateport_spec_info.fingerprint; 0 is refused unless unchecked_layout is set
+  int32_t checkpoints;          ///< states that can be kept beside those of running requests
+  /// Not 0: checkpoints lie in a store of their own, for example of a stateport_spec_quantised, with layout_fingerprint
+  /// and the state_bytes of `eviction` of that store. Slots of running requests are [0, max_requests) of the live
+  /// store, slots for checkpoints [0, checkpoints) of the other: copies before a pass go from the latter to the former,
+  /// those after it back. 0: one store has both.
+  stateport_flag separate_checkpoints;
+  /// Distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every token; -1:
+  /// only at its end.
+  int32_t scan_alignment_tokens;
+  int32_t placement;  ///< stateport_checkpoint_placement
+  /// Index tree, with a placement other than passes: > 0: also at multiples of this number of tokens (whole blocks)
+  /// beyond j, as long as there is a free slot and room in the budget. These checkpoints are evicted first.
+  int64_t spare_checkpoint_tokens;
+  /// Decoding leaves a checkpoint at multiples of it (whole blocks); 0: only at the end of a request.
+  int64_t decode_checkpoint_tokens;
+  /// > 0: the bytes that cached KV and checkpoints may take together whenever a request ends, by state_bytes and
+  /// kv_bytes_per_token of `eviction`, which must name both. Memory of running requests counts and stays. A tree may
+  /// exceed it by the KV of the request that just ended and its last state, unless hix decides.
+  int64_t budget_bytes;
+} stateport_slot_layout;
+
+/// Layers that share a block table of states.
+typedef struct stateport_state_group {
+  size_t size;
+  int32_t block_size_tokens;  ///< of states; a multiple of the options' block_size_tokens
+  /// Of running requests and of checkpoints together. Index tree: a running request keeps one checkpoint, too.
+  int32_t blocks;
+  int32_t conv_window;          ///< the shortest of the group's conv states; 0: it has none
+  uint64_t layout_fingerprint;  ///< as stateport_slot_layout.layout_fingerprint, of the group's layers
+} stateport_state_group;
+
+/// States lie in blocks that the columns of block tables name.
+typedef struct stateport_column_layout {
+  size_t size;
+  int32_t mode;                         ///< stateport_align_mode; index tree: not none
+  const stateport_state_group* groups;  ///< at least one
+  size_t group_count;
+} stateport_column_layout;
+
+typedef struct stateport_request_cache_options {
+  size_t size;
+  int32_t index;                           ///< stateport_cache_index
+  const stateport_slot_layout* slots;      ///< null: `columns` is given
+  const stateport_column_layout* columns;  ///< null: `slots` is given
+  int32_t max_requests;                    ///< that run at a time
+  int64_t max_request_tokens;              ///< of one request: prompt, output and drafts together
+  int32_t drafts;                          ///< of a row, at most
+  int32_t block_size_tokens;               ///< of KV; index tree: of a page; 0: 16
+  int64_t kv_tokens;                       ///< room for KV; rounded down to whole blocks
+  stateport_flag unchecked_layout;         ///< not 0: a layout_fingerprint of 0 is accepted, and compares nothing
+  /// Of states, and of leaves of a tree; null: LRU. Index hash with columns: no hix and no gdsf.
+  const stateport_eviction_options* eviction;
+  int32_t position_tokens;  ///< index tree, hix: distance of the positions whose history is kept; 0: 64
+  int32_t hash;             ///< stateport_block_hash, of blocks
+  /// Enters every hash of a block, and the table of a tree. Two seeds share nothing, in tiers neither; 0: none. A
+  /// secret random value where tenants are not trusted, the same for all that share files or a store. No error, event
+  /// or statistic tells it.
+  uint64_t hash_seed;
+  stateport_flag overlap;  ///< not 0: a pass may be planned while the one before is not committed
+  /// Not 0: keep events for stateport_request_cache_take_events. Events that are not taken in time are lost, the oldest
+  /// first, and the numbers have a gap.
+  stateport_flag events;
+  /// Not 0: plans name memory that changes tenant (stateport_namespace.salt), to be set to zero before the copies and
+  /// the pass: stateport_pass_plan.scrub_…, stateport_group_plan.clear. Memory that the engine leaves out is not
+  /// scrubbed. For tiers see stateport_state_tiers_options.scrub.
+  stateport_flag scrub;
+  const stateport_tier_options* tiers;  ///< the tiers below the device; null: none
+  /// Of a forward over the tokens [from, to), for the FLOPs in statistics, from 0 to 1e100; both 0: tokens count.
+  double cost_linear;
+  double cost_quadratic;
+} stateport_request_cache_options;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/hash/block_hasher.hpp>
+#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/tier/tier_options.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace stateport {
+
+/// How a cache finds the longest prefix of a prompt that it has. Each index works with each layout.
+enum class CacheIndex : std::uint8_t {
+  hash,  ///< by the hash of each block; KV is evicted by its last use
+  tree   ///< by tokens, in a prefix tree, whose leaves are evicted by RequestCacheOptions::eviction
+};
+
+/// The positions in a prompt, in whole blocks, at which passes leave checkpoints. n is the last one before the prompt's
+/// last token: the same prompt can continue from no later state. The prompt continues from the state after p blocks; j
+/// blocks have cached KV, p <= j, and blocks beyond n do not count. If n is 0 or the scan cannot stop at n, and the
+/// prompt has whole blocks, the state at its end takes the place of the one at n.
+enum class CheckpointPlacement : std::uint8_t {
+  passes,  ///< at j, and at the end of each pass, rounded down to a position at which the scan can stop, at most n.
+           ///< Index hash: in place of that end, at the start of the last block that the pass touches, and n
+  last,    ///< n
+  branch,  ///< n and j
+  rungs,   ///< those, and n - 1, n - 2 and n - 4 beyond j: for prompts that share all but the last blocks
+  every    ///< all that are not cached, the end of a prompt of whole blocks too
+};
+
+/// States lie in slots: each running request has a live slot, and each checkpoint has a slot. A pass restores a
+/// checkpoint by a copy.
+struct SlotLayout {
+  /// StateStore::fingerprint() of the store that checkpoints lie in. 0 is refused unless unchecked_layout, because a
+  /// restore then compares nothing.
+  std::uint64_t layout_fingerprint = 0;
+  std::int32_t checkpoints = 0;  ///< states that can be kept beside those of running requests
+  /// Checkpoints lie in a store of their own, for example a quantised() one, with layout_fingerprint and
+  /// memory.state_bytes of that store. Slots of running requests are [0, max_requests) of the live store. Slots for
+  /// checkpoints are [0, checkpoints) of the other store, which tiers are given. False: one store has both, in any
+  /// order.
+  bool separate_checkpoints = false;
+  /// Distance from the start of a pass, in tokens, at which a pass over a prompt can save states; 0: every token; -1:
+  /// only at its end.
+  std::int32_t scan_alignment_tokens = 0;
+  /// A checkpoint is left out where a pass cannot stop (scan_alignment_tokens) or finds no room.
+  CheckpointPlacement placement = CheckpointPlacement::passes;
+  /// Index tree, with another placement than passes: > 0: also at multiples of this number of tokens (whole blocks)
+  /// beyond j, as long as that takes nothing from others: there is a free slot and, with budget_bytes, room. hix learns
+  /// nothing from such a state, and evicts it before all states that it knows.
+  std::int64_t spare_checkpoint_tokens = 0;
+  /// Decoding leaves a checkpoint at multiples of this number of tokens (whole blocks); 0: only at the end of a
+  /// request.
+  std::int64_t decode_checkpoint_tokens = 0;
+  /// > 0: the bytes that cached KV and checkpoints may take together, by `memory`, whenever a request ends. Memory of
+  /// running requests counts and stays; kv_tokens and checkpoints are limits besides. A tree spares the KV of the
+  /// request that just ended and its last state, unless hix decides: it may exceed the budget by these until the next
+  /// end.
+  std::int64_t budget_bytes = 0;
+};
+
+/// Layers that share a block table of states.
+struct StateGroup {
+  std::int32_t block_size_tokens = 0;    ///< of states; a multiple of RequestCacheOptions::block_size_tokens
+  std::int32_t blocks = 0;               ///< of checkpoints and running requests (index tree: each keeps a checkpoint)
+  std::int32_t conv_window = 0;          ///< W, the shortest of the group's conv states; 0: it has none
+  std::uint64_t layout_fingerprint = 0;  ///< as SlotLayout::layout_fingerprint
+};
+
+/// States lie in blocks that the columns of block tables name. A pass reads a checkpoint where it lies, and leaves
+/// states at the boundaries of blocks. With index tree all groups have a checkpoint at a boundary, or none.
+struct ColumnLayout {
+  AlignMode mode = AlignMode::align;  ///< all: the pass itself writes the state at every boundary; tree: not none
+  std::vector<StateGroup> groups;     ///< at least one
+};
+
+struct RequestCacheOptions {
+  CacheIndex index = CacheIndex::tree;
+  std::variant<SlotLayout, ColumnLayout> layout;  ///< of states in the engine's stores
+  std::int32_t max_requests = 0;                  ///< that run at a time
+  std::int64_t max_request_tokens = 0;            ///< of one request, prompt, output and drafts together
+  std::int32_t drafts = 0;                        ///< K: drafts of a row, at most
+  std::int32_t block_size_tokens = 16;            ///< of KV; index tree: of a page
+  std::int64_t kv_tokens = 0;                     ///< room for KV; rounded down to whole blocks
+  bool unchecked_layout = false;                  ///< accept a layout_fingerprint of 0
+  /// Of states, and of leaves of a tree. Index hash with columns: in each group by itself, and no order that learns
+  /// (hix, gdsf).
+  EvictionOrder eviction = EvictionOrder::lru;
+  EvictionOptions eviction_options;
+  MemoryCost memory;  ///< of a state and of a token's KV, by which gdsf and hix weigh them and budget_bytes counts
+  std::int32_t position_tokens = 64;           ///< index tree, hix: see PrefixTreeOptions
+  BlockHashKind hash = BlockHashKind::sha256;  ///< of blocks
+  /// A secret where tenants are not trusted, see BlockHasherOptions::seed; 0: none. Enters names in tiers through the
+  /// hashes of prefixes, events, and (index tree) the table of nodes. No error, event or statistic tells it.
+  std::uint64_t hash_seed = 0;
+  /// A pass may be planned while the one before it is not committed.
+  bool overlap = false;
+  /// Keep events for take_events(). At least 65,536 can wait, and as many as one call can bring; then the oldest are
+  /// lost, and CacheEvent::sequence has a gap. None is lost if they are taken after each call.
+  bool events = false;
+  /// Memory that changes tenant (Namespace::salt; no salt is a tenant) is cleared before a pass of the new one: plans
+  /// name it in PassPlan::scrub and GroupPlan::clear. Slots for checkpoints and the destinations of loads need nothing:
+  /// all their bytes are written before any pass can read them. Memory that no plan has named yet counts as another
+  /// tenant's, also after reset(). The cache moves no byte: KV of an engine that ignores the lists, or that is loaded
+  /// by its own means in part, is not scrubbed, nor are registers and on-chip memory of the device. Tiers:
+  /// StateTiersOptions.
+  bool scrub = false;
+  /// The tiers below the device. They hold whole blocks of KV and the states at their ends, and cost a hash of each
+  /// block. See CacheTiers.
+  TierOptions tiers;
+  ComputeCost cost;  ///< for the FLOPs in stats()
+};
+
+/// The layout is one in columns, else one in slots.
+[[nodiscard]] constexpr bool in_columns(const RequestCacheOptions& options) noexcept {
+  return std::holds_alternative<ColumnLayout>(options.layout);
+}
+/// Groups of layers: in columns as many as the layout has, else one.
+[[nodiscard]] std::size_t group_count(const RequestCacheOptions& options) noexcept;
+
+// Sizes of an engine's stores and arrays. These functions throw InvalidArgument as make_request_cache() does, but look
+// at no fingerprint of a layout, which an engine knows once its stores are made. O(groups).
+
+/// Slots that the engine's store of this group must have. Every slot that a plan names is below it, but for those for
+/// checkpoints with separate_checkpoints.
+[[nodiscard]] std::int32_t state_slots(const RequestCacheOptions& options, std::size_t group = 0);
+/// Slots that the store of checkpoints must have: that of state_slots(), or with separate_checkpoints its own.
+[[nodiscard]] std::int32_t checkpoint_slots(const RequestCacheOptions& options, std::size_t group = 0);
+/// Scratch states that the passes need for StateSave::in_scratch: as many as the placement lets each request save in a
+/// pass; 0 in columns, and for index tree without separate_checkpoints.
+[[nodiscard]] std::int32_t scratch_slots(const RequestCacheOptions& options);
+/// KV blocks that the engine must have; every KV index that a plan names is below it times block_size_tokens.
+[[nodiscard]] std::int32_t kv_blocks(const RequestCacheOptions& options);
+
+/// The largest number of states that one pass can save on its way (RowState::saves), in all rows and groups together.
+[[nodiscard]] std::size_t saves_max(const RequestCacheOptions& options);
+
+}  // namespace stateport
