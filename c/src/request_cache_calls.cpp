@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one interface for the four indexes.
+// The one interface for each index and each layout.
 #include <stateport/c/request_cache.h>
 #include <stateport/core/serve/request_cache.hpp>
 

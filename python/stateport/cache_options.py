@@ -106,7 +106,7 @@ class CacheOptions:
     PassPlan.scrub_…, GroupPlan.clear.
     tiers: below the device. cost_linear, cost_quadratic: of a forward, for FLOPs in statistics; both 0: tokens."""
 
-    index: str = "tree"
+    index: str = "hash"
     layout: SlotLayout | ColumnLayout = SlotLayout()
     max_requests: int = 0
     max_request_tokens: int = 0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one interface for the three indexes, by an engine whose every read is checked.
+// The one interface for each index and each layout, by an engine whose every read is checked.
 #include "cache_engine.h"
 
 #include <stdio.h>

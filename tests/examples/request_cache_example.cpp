@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's loop around RequestCache, as the README shows it, with each of the four indexes. States are lists of
+// An engine's loop around RequestCache, as the README shows it, with each index and each layout. States are lists of
 // tokens here: what a pass leaves in a slot is what it has read.
 #include <stateport/core.hpp>
 

@@ -11,7 +11,7 @@ using test::Combination;
 using test::index_of;
 
 /// The options of engine 0 or 1 of a world. Between them they use every order that learns, overlap, drafts, a store of
-/// checkpoints of its own, budgets, write-through, events, both ways of index align. Engine 0 lives as long as the run,
+/// checkpoints of its own, budgets, write-through, events, both modes of columns. Engine 0 lives as long as the run,
 /// engine 1 restarts over its files; where tiers are real, both do.
 [[nodiscard]] EngineSetup engine_setup(Combination index, int number, bool is_real);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The learned hazard index for caches that have their own shape: they tell facts, HazardWorth tells hits.
+// The learned hazard index for caches that have their own shape: they tell facts, HazardCandidates tells hits.
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"
-#include "evict/hazard_worth.hpp"
+#include "evict/hazard_candidates.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -25,7 +25,7 @@ class HixEviction final : public LearningPolicy {
     return {.draws = options_.samples < 0 ? all : options_.samples};
   }
   bool observes_prompts() const noexcept override { return true; }
-  bool is_worthless(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }
+  bool has_no_expected_hits(std::uint32_t index) const noexcept override { return !worth_.promises_hits(index); }
   void fetch(std::uint32_t index) const noexcept override { worth_.fetch(index); }
   VictimKey key(const VictimFacts& facts) const noexcept override {
     const double worth = facts.has_state ? rank(facts) : 0;
@@ -69,7 +69,7 @@ class HixEviction final : public LearningPolicy {
 
   EvictionOptions options_;
   MemoryCost memory_;
-  HazardWorth worth_;
+  HazardCandidates worth_;
 };
 
 }  // namespace

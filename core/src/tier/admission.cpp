@@ -57,7 +57,7 @@ bool Admission::make_room(Medium medium, std::int64_t bytes) {
     if (!victim && !drop_unclaimed(medium)) return false;
     if (!victim) continue;
     // A state that is moved is not gone; gdsf's clock follows its choice all the same, as on the device.
-    if (learning_ != nullptr && !learning_->is_worthless(*victim)) learning_->chosen(forest_.facts(*victim));
+    if (learning_ != nullptr && !learning_->has_no_expected_hits(*victim)) learning_->chosen(forest_.facts(*victim));
     double& average = victim_rank_[index_of(medium)];
     if (ranks_) average = average_weight * average + (1 - average_weight) * rank(*victim);
     move_state(*victim, medium);

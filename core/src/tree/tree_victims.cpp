@@ -93,7 +93,7 @@ VictimFacts TreeVictims::facts(std::uint32_t node) const noexcept {
 }
 
 VictimKey TreeVictims::key(std::uint32_t node) const noexcept {
-  if (learning_ != nullptr && learning_->is_worthless(node)) return VictimKey::from(0, nodes_[node].tick);
+  if (learning_ != nullptr && learning_->has_no_expected_hits(node)) return VictimKey::from(0, nodes_[node].tick);
   return policy_.key(facts(node));
 }
 

@@ -102,7 +102,7 @@ class TreeVictims {
   [[nodiscard]] std::size_t peek(VictimKind kind, std::span<std::uint32_t> out);
   /// Reports an eviction to a policy that learns.
   void choose(std::uint32_t victim) const noexcept {
-    if (learning_ != nullptr && !learning_->is_worthless(victim)) learning_->chosen(facts(victim));
+    if (learning_ != nullptr && !learning_->has_no_expected_hits(victim)) learning_->chosen(facts(victim));
   }
   /// Probably the next leaf, for prefetching.
   [[nodiscard]] std::optional<std::uint32_t> upcoming_leaf() const noexcept { return leaves_.upcoming(); }

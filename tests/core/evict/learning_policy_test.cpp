@@ -85,7 +85,7 @@ TEST_CASE("hix calls worthless what nothing is known of: neither its position no
   const auto worthless = [&] {
     learner.check_invariants();
     std::vector<bool> answers;
-    for (const std::uint32_t index : {0U, 1U, 2U, 3U}) answers.push_back(learner.is_worthless(index));
+    for (const std::uint32_t index : {0U, 1U, 2U, 3U}) answers.push_back(learner.has_no_expected_hits(index));
     return answers;
   };
   CHECK(worthless() == std::vector{true, true, true, true});

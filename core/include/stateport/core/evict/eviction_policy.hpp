@@ -109,7 +109,7 @@ class LearningPolicy : public EvictionPolicy {
   [[nodiscard]] LearningPolicy* learning() noexcept final { return this; }
   /// True only if the candidate's key is VictimKey::from(0, used_tick), whatever its other facts are. The cache then
   /// need not collect these facts to know the key.
-  [[nodiscard]] virtual bool is_worthless(std::uint32_t /*index*/) const noexcept { return false; }
+  [[nodiscard]] virtual bool has_no_expected_hits(std::uint32_t /*index*/) const noexcept { return false; }
   /// A hint that key() will soon be asked for this candidate, if it is still one.
   virtual void fetch(std::uint32_t /*index*/) const noexcept {}
   /// True for the first cache that calls it, false afterwards: a policy observes one cache only.
@@ -136,8 +136,8 @@ class LearningPolicy : public EvictionPolicy {
   /// left, if no other prefix continues from there: requests that would have hit this candidate now hit the heir.
   /// Otherwise no_heir.
   virtual void removed(std::uint32_t /*index*/, std::uint32_t /*heir*/) noexcept {}
-  /// This candidate is the next victim. Not called if is_worthless(). States and leaves can also be removed without
-  /// having been chosen.
+  /// This candidate is the next victim. Not called if has_no_expected_hits(). States and leaves can also be removed
+  /// without having been chosen.
   virtual void chosen(const VictimFacts& /*victim*/) noexcept {}
   /// The cache dropped everything that it held. The policy keeps its knowledge.
   virtual void cleared() noexcept {}

@@ -81,7 +81,7 @@ struct ColumnLayout {
 };
 
 struct RequestCacheOptions {
-  CacheIndex index = CacheIndex::tree;
+  CacheIndex index = CacheIndex::hash;
   std::variant<SlotLayout, ColumnLayout> layout;  ///< of states in the engine's stores
   std::int32_t max_requests = 0;                  ///< that run at a time
   std::int64_t max_request_tokens = 0;            ///< of one request, prompt, output and drafts together

@@ -15,12 +15,12 @@ namespace stateport {
 
 /// How often the contents of a cache will be used: the hazard model's positions by candidate (node or block), and the
 /// demand that a leaf inherited from evicted positions below it.
-class HazardWorth {
+class HazardCandidates {
  public:
   using Index = std::uint32_t;
   static constexpr Index no_heir = UINT32_MAX;
 
-  explicit HazardWorth(std::size_t positions) : model_(positions) {}
+  explicit HazardCandidates(std::size_t positions) : model_(positions) {}
 
   /// Beyond the room made here, keep() and remove() make it themselves.
   void reserve(std::size_t indices) {
@@ -82,7 +82,7 @@ class HazardWorth {
 
 // Some 26 candidates are ranked for a victim: this runs for each.
 
-inline double HazardWorth::hits_per_s(Index index, bool leaf) const noexcept {
+inline double HazardCandidates::hits_per_s(Index index, bool leaf) const noexcept {
   if (!promises_hits(index)) return 0;
   const HazardModel::Demand& own = model_.demand(position(index));
   double hits = model_.index(own);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "evict/hazard_worth.hpp"
+#include "evict/hazard_candidates.hpp"
 
 #include <utility>
 #include <vector>
 
 namespace stateport {
 
-void HazardWorth::keep(const KeptFacts& prefix) {
+void HazardCandidates::keep(const KeptFacts& prefix) {
   const HazardModel::Position position = model_.remember(prefix);
   if (position == HazardModel::none) return;
   make_room(prefix.index);
@@ -17,12 +17,12 @@ void HazardWorth::keep(const KeptFacts& prefix) {
   positions_[prefix.index] = position;
 }
 
-void HazardWorth::lose_state(Index index) noexcept {
+void HazardCandidates::lose_state(Index index) noexcept {
   if (!known(index)) return;
   model_.unpin(std::exchange(positions_[index], inherited_[index].known() ? inherited_only : HazardModel::none));
 }
 
-void HazardWorth::remove(Index index, Index heir) {
+void HazardCandidates::remove(Index index, Index heir) {
   if (!promises_hits(index)) return;
   lose_state(index);
   const HazardModel::Demand lost = inherited_[index];
@@ -34,18 +34,18 @@ void HazardWorth::remove(Index index, Index heir) {
     inherit(heir, lost);
 }
 
-void HazardWorth::clear_all() noexcept {
+void HazardCandidates::clear_all() noexcept {
   for (Index index = 0; index < positions_.size(); ++index) lose_state(index);
   positions_.clear();
   inherited_.clear();
 }
 
-void HazardWorth::check_invariants() const {
+void HazardCandidates::check_invariants() const {
   std::vector<HazardModel::Position> pinned;
   for (Index index = 0; index < positions_.size(); ++index)
     if (known(index)) pinned.push_back(position(index));
   for (Index index = 0; index < positions_.size(); ++index)
-    require_invariant(promises_hits(index) == (known(index) || inherited_[index].known()), "HazardWorth",
+    require_invariant(promises_hits(index) == (known(index) || inherited_[index].known()), "HazardCandidates",
                       "a candidate of which nothing is known promises hits, or one that is known does not");
   model_.check_invariants(pinned);
 }
