@@ -209,7 +209,7 @@ TEST_CASE("a replay over RequestCache refuses options that cannot work") {
   refused([](RequestReplayOptions& options) { options.history_tokens = 0; });
   refused([](RequestReplayOptions& options) { options.step_tokens_max = 7; });
   refused([](RequestReplayOptions& options) { options.cache.block_size_tokens = 4; });
-  refused([](RequestReplayOptions& options) { options.cache.index = CacheIndex::hash; });  // with a draft
+  refused([](RequestReplayOptions& options) { options.cache.layout = stateport::SlotLayout{}; });  // with a draft
   CHECK_THROWS_AS(align_cache_options(workload, 31, 0, false), InvalidArgument);
   CHECK_THROWS_AS(align_cache_options(workload, 400, -1, false), InvalidArgument);
   const std::int64_t least = served_blocks_min(workload);
