@@ -3,7 +3,7 @@
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
-set(stateport_modules core)
+set(stateport_modules core parts)
 if(NOT STATEPORT_CORE_ONLY)
   list(APPEND stateport_modules backends kernels tiers)
 endif()
@@ -89,7 +89,7 @@ elseif(STATEPORT_HIREDIS)
   list(PREPEND stateport_pc_needs -lhiredis)
 endif()
 stateport_write_pc(stateport "" MODULES ${stateport_modules} NEEDS ${stateport_pc_needs})
-stateport_write_pc(stateport-c-core ", for C, without a device" MODULES core c_core
+stateport_write_pc(stateport-c-core ", for C, without a device" MODULES core parts c_core
   NEEDS -lfmt -lcrypto ${stateport_pc_cxx})
 if(NOT STATEPORT_CORE_ONLY)
   stateport_write_pc(stateport-c ", for C" MODULES ${stateport_modules} c_core c

@@ -17,7 +17,7 @@ import re
 import sys
 from collections import defaultdict
 
-LAYERS = ["core", "backends", "kernels", "tiers", "c"]
+LAYERS = ["core", "parts", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
 WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
 USERS = ["perf", "tests"]

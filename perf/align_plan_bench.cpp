@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // B4: how long does the host take to plan one step of 512 requests? A plan names blocks, so that one SlotCopy stands
 // for all tensors of its group: the 48 tensors (24 layers, conv and recurrent) are the launch's business. Limit: 50 µs.
-#include <stateport/core/align/align_planner.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include <benchmark/benchmark.h>
 

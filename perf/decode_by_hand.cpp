@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/align/align_planner.hpp>
-#include <stateport/core/align/column_table.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/kv_page_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
+#include <stateport/parts/align_planner.hpp>
 
+#include "align/column_table.hpp"
 #include "decode_workload.hpp"
 
 #include <cstdlib>
@@ -365,7 +365,7 @@ class AlignByHand final : public DecodeWorkload {
     return std::span(table_).subspan(i * stride_, stride_);
   }
   void grow(std::size_t i, std::int64_t upto) {
-    ColumnTable& columns = columns_[i];
+    detail::ColumnTable& columns = columns_[i];
     released_.clear();
     columns.release(computed_[i], released_);
     if (!released_.empty()) states_.release(released_);
@@ -408,7 +408,7 @@ class AlignByHand final : public DecodeWorkload {
   HashedRequests kv_;
   BlockPool states_;
   AlignPlanner planner_;
-  std::vector<ColumnTable> columns_;
+  std::vector<detail::ColumnTable> columns_;
   std::size_t stride_;
   std::vector<std::int32_t> table_;
   std::vector<std::int32_t> request_, computed_, scheduled_, drafts_, kept_;

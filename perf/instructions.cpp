@@ -2,12 +2,12 @@
 // Fixed bookkeeping workloads whose instructions baselines/check_instructions.py counts: the same work on every
 // machine. `stateport-instructions NAME` sets a workload up and runs it once inside counted(), the only function that
 // counts.
-#include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include "decode_workload.hpp"
 

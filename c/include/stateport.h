@@ -11,6 +11,7 @@
 #include <stateport/c/core.h>            // IWYU pragma: export
 #include <stateport/c/file_tier.h>       // IWYU pragma: export
 #include <stateport/c/handover.h>        // IWYU pragma: export
+#include <stateport/c/parts.h>           // IWYU pragma: export
 #include <stateport/c/remote_store.h>    // IWYU pragma: export
 #include <stateport/c/resharder.h>       // IWYU pragma: export
 #include <stateport/c/state_tiers.h>     // IWYU pragma: export

@@ -181,10 +181,6 @@ StoreOptions = struct("StoreOptions", slots=c_int32, layout=c_int32,
                       deallocate=CFUNCTYPE(None, c_void_p, c_size_t, c_size_t, c_void_p, c_void_p), context=c_void_p)
 TensorMemory = struct("TensorMemory", base=c_void_p, slot_stride_bytes=c_int64)
 AlignBinding = struct("AlignBinding", store=c_void_p, block_table=INT32S, row_stride=c_int64, columns=c_int32)
-BlockTable = struct("BlockTable", ids=INT32S, id_count=c_size_t, row_stride=c_int64, columns=c_int32)
-AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
-ChunkCheckpoint = struct("ChunkCheckpoint", start=c_int64, end=c_int64, position=c_int64, hash_block=c_int64,
-                         alignment=c_int64)
 (EVICT_HIX, EVICT_GDSF, EVICT_LRU, EVICT_LFU, EVICT_FIFO, EVICT_SLRU, EVICT_PRIORITY, EVICT_MRU, EVICT_FILO) = range(9)
 EVICTION = ("hix", "gdsf", "lru", "lfu", "fifo", "slru", "priority", "mru", "filo")
 EvictionOptions = struct("EvictionOptions", order=c_int32, samples=c_int32, state_bytes=c_int64,
@@ -303,6 +299,9 @@ CacheEvent = struct("CacheEvent", sequence=c_uint64, kind=c_int32, content=c_int
                     prefix=c_uint64 * 2, parent=c_uint64 * 2, tokens=c_int64)
 RequestCacheInfo = struct("RequestCacheInfo", groups=c_size_t, kv_blocks=c_int32, scratch_slots=c_int32,
                           running_requests=c_int32, transfers_under_way=c_size_t)
+Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
+SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=FLAG)
+TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c_size_t, axis=c_int32, reserved=c_int32)
 (BLOCK_LRU, BLOCK_REF_ZERO) = range(2)
 BLOCK_POLICY = ("lru", "ref_zero")
 SlotVictim = struct("SlotVictim", block=c_int32, slot=c_int32, token_count=c_int64, prefix=c_uint64 * 2,
@@ -316,19 +315,6 @@ FoundState = struct("FoundState", index=c_int64, block=c_int32, slot=c_int32)
 Restore = struct("Restore", check=c_int32, copy=SlotCopy)
 ServedPrompt = struct("ServedPrompt", now_s=c_double, hashes=INT64S, count=c_size_t, usable_blocks=c_int32,
                       matched_blocks=c_int32, hit_blocks=c_int32, hint=POINTER(ReuseHint))
-CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,
-                           layout_fingerprint=c_uint64)
-PrefillChunk = struct("PrefillChunk", row=c_int32, live_slot=c_int32, prompt_tokens=c_int64, finished_tokens=c_int64,
-                      skip_tokens=c_int64, chunk_tokens=c_int64, matched_blocks=c_int32, required_blocks=c_int32,
-                      blocks=INT32S, block_count=c_size_t, prefixes=POINTER(c_uint64), prefix_count=c_size_t)
-PlannedCheckpoints = struct("PlannedCheckpoints", count=c_int32, offsets=c_int32 * 3, blocks=c_int32 * 3,
-                            end_block=c_int32)
-CheckpointArrays = struct("CheckpointArrays", offsets=INT32S, counts=INT32S)
-CheckpointCommit = struct("CheckpointCommit", from_scratch=POINTER(SlotCopy), scratch_count=c_size_t,
-                          from_live=POINTER(SlotCopy), live_count=c_size_t, dropped=c_int32)
-Shard = plain_struct("Shard", layer_begin=c_int32, layer_end=c_int32, head_group=c_int32, head_groups=c_int32)
-SplitBand = plain_struct("SplitBand", extent=c_int64, parts=c_int32, unique=FLAG)
-TensorSplit = plain_struct("TensorSplit", bands=POINTER(SplitBand), band_count=c_size_t, axis=c_int32, reserved=c_int32)
 FileTierOptions = struct("FileTierOptions", folder=c_char_p, file_bytes=c_uint64, free_floor_bytes=c_uint64,
                          queue_bytes=c_uint64, states=POINTER(c_void_p), state_count=c_size_t, kv=c_void_p,
                          model=c_void_p, model_bytes=c_size_t, layer_begin=c_int32, layer_end=c_int32,
@@ -394,6 +380,20 @@ HandoverRange = plain_struct("HandoverRange", src_rank=c_int32, dst_rank=c_int32
 HandoverOptions = struct("HandoverOptions", model=c_void_p, model_bytes=c_size_t, content=c_int32, group=c_int32,
                          encoding=ObjectEncoding, head_groups=c_int32, layers_per_object=c_int32)
 HandoverMemory = struct("HandoverMemory", base=c_void_p, bytes=c_uint64, place_bytes=c_uint64)
+BlockTable = struct("BlockTable", ids=INT32S, id_count=c_size_t, row_stride=c_int64, columns=c_int32)
+AlignStep = struct("AlignStep", copies=c_int64, skipped_parts=c_int64)
+ChunkCheckpoint = struct("ChunkCheckpoint", start=c_int64, end=c_int64, position=c_int64, hash_block=c_int64,
+                         alignment=c_int64)
+CheckpointOptions = struct("CheckpointOptions", block_size_tokens=c_int32, alignment_tokens=c_int32, max_rows=c_int32,
+                           layout_fingerprint=c_uint64)
+PrefillChunk = struct("PrefillChunk", row=c_int32, live_slot=c_int32, prompt_tokens=c_int64, finished_tokens=c_int64,
+                      skip_tokens=c_int64, chunk_tokens=c_int64, matched_blocks=c_int32, required_blocks=c_int32,
+                      blocks=INT32S, block_count=c_size_t, prefixes=POINTER(c_uint64), prefix_count=c_size_t)
+PlannedCheckpoints = struct("PlannedCheckpoints", count=c_int32, offsets=c_int32 * 3, blocks=c_int32 * 3,
+                            end_block=c_int32)
+CheckpointArrays = struct("CheckpointArrays", offsets=INT32S, counts=INT32S)
+CheckpointCommit = struct("CheckpointCommit", from_scratch=POINTER(SlotCopy), scratch_count=c_size_t,
+                          from_live=POINTER(SlotCopy), live_count=c_size_t, dropped=c_int32)
 ShardStore = plain_struct("ShardStore", store=c_void_p, shard=Shard)
 StepScratch = struct("StepScratch", base=c_void_p, request_stride_bytes=c_int64, step_stride_bytes=c_int64,
                      token_stride=c_int64, channel_stride=c_int64, type=c_int32)
@@ -410,14 +410,9 @@ FUNCTIONS = {
     "align_create": "pp", "align_destroy": "p", "align_bind": "ppz", "align_add_request": "ppil",
     "align_forget": "ppi", "align_stage": "pppp", "align_pre_step": "ppp", "align_post_step": "ppp",
     "align_post_step_advanced": "ppp", "align_scatter_accepted": "ppppi", "align_gather_decode": "ppippipp",
-    "align_group_arrays": "pip", "align_planner_create": "pp", "align_planner_destroy": "p",
-    "align_planner_add_requests": "pppz", "align_planner_forget": "ppz", "align_planner_pre_step": "pppzp",
-    "align_planner_accept": "pppz", "align_planner_post_step": "pppzp", "align_planner_post_step_advanced": "pppzp",
-    "align_planner_plan": "pipp", "align_planner_arrays": "pip", "align_planner_gather_accepted": "pipzp",
-    "align_planner_retention": "pilpzpz", "align_planner_checkpoint_in": "pippp", "align_planner_publish": "pippzp",
-    "align_planner_wrote": "pippz", "align_planner_check": "p", "hash_blocks": "ppzpp", "hasher_create": "pp",
-    "hasher_destroy": "p", "hasher_append": "ppzpzppzp", "hasher_reset": "p", "tree_create": "pp", "tree_destroy": "p",
-    "tree_describe": "pp", "tree_set_time": "pd", "tree_match": "ppzppp", "tree_match_with_live_slot": "ppzppip",
+    "align_group_arrays": "pip", "hash_blocks": "ppzpp", "hasher_create": "pp", "hasher_destroy": "p",
+    "hasher_append": "ppzpzppzp", "hasher_reset": "p", "tree_create": "pp", "tree_destroy": "p", "tree_describe": "pp",
+    "tree_set_time": "pd", "tree_match": "ppzppp", "tree_match_with_live_slot": "ppzppip",
     "tree_match_again": "ppzppp", "tree_match_many": "ppzp", "tree_check_restore": "ppp", "tree_insert": "ppp",
     "tree_insert_many": "ppzpp", "tree_touch": "ppz", "tree_evict": "pllpp", "tree_evict_demand": "ppp",
     "tree_peek_victims": "pipzp", "tree_drop_state": "pu", "tree_take_freed_kv": "ppzp", "tree_lock_node": "pup",
@@ -432,8 +427,10 @@ FUNCTIONS = {
     "request_cache_prometheus": "ptpzp", "request_cache_take_events": "ppzp", "request_cache_check": "p",
     "request_cache_take_transfers": "pp", "request_cache_settle": "ppzpp", "request_cache_loading": "ppzp",
     "request_cache_drain": "p", "request_cache_attach": "pipzpp", "request_cache_set_speeds": "pp",
-    "request_cache_tier_usage": "pip", "slot_allocator_create": "pp", "slot_allocator_destroy": "p",
-    "slot_allocator_describe": "pp", "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
+    "request_cache_tier_usage": "pip", "model_layout_create": "ppzp", "model_layout_find": "tpp",
+    "model_layout_destroy": "p", "model_layout_fingerprint": "pp", "model_layout_spec": "ppp",
+    "slot_allocator_create": "pp", "slot_allocator_destroy": "p", "slot_allocator_describe": "pp",
+    "slot_allocator_allocate_blocks": "ppz", "slot_allocator_retain_blocks": "ppz",
     "slot_allocator_release_blocks": "ppz", "slot_allocator_register_blocks": "ppppz",
     "slot_allocator_deregister_blocks": "ppz", "slot_allocator_clear_blocks": "p",
     "slot_allocator_find_blocks": "ppzpp", "slot_allocator_advance_tick": "p", "slot_allocator_allocate_slots": "ppzp",
@@ -441,19 +438,14 @@ FUNCTIONS = {
     "slot_allocator_set_tag": "pip", "slot_allocator_register_states": "pppz", "slot_allocator_note_served": "pp",
     "slot_allocator_find_state": "ppzp", "slot_allocator_restore": "piipp", "slot_allocator_withdraw": "pi",
     "slot_allocator_invalidate": "ppz", "slot_allocator_pin": "pip", "slot_allocator_unpin": "pi",
-    "slot_allocator_check": "p", "checkpoint_planner_create": "ppp", "checkpoint_planner_destroy": "p",
-    "checkpoint_planner_plan": "ppzpp", "checkpoint_planner_device_arrays": "pip", "checkpoint_planner_commit": "pp",
-    "checkpoint_planner_publish": "p", "checkpoint_planner_abandon": "p", "checkpoint_planner_clear": "p",
-    "checkpoint_planner_check": "p", "scratch_slots_bound": "liip", "slots_for_budget": "zzip",
-    "model_layout_create": "ppzp", "model_layout_find": "tpp", "model_layout_destroy": "p",
-    "model_layout_fingerprint": "pp", "model_layout_spec": "ppp", "file_tier_create": "pp", "file_tier_destroy": "p",
-    "file_tier_describe": "pp", "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz",
-    "file_tier_read": "puppz", "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp",
-    "file_tier_remove": "ppz", "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up",
-    "remote_objects_destroy": "p", "remote_store_in_process": "ppip", "remote_store_valkey": "pp",
-    "remote_store_mooncake": "pp", "remote_store_callbacks": "pp", "remote_store_destroy": "p",
-    "remote_store_register": "ppz", "remote_store_unregister": "ppz", "remote_store_put": "ppz",
-    "remote_store_get": "ppz", "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
+    "slot_allocator_check": "p", "file_tier_create": "pp", "file_tier_destroy": "p", "file_tier_describe": "pp",
+    "file_tier_layout": "piip", "file_tier_section": "piizpp", "file_tier_write": "puppz", "file_tier_read": "puppz",
+    "file_tier_poll": "ppzp", "file_tier_wait": "p", "file_tier_lookup": "ppzp", "file_tier_remove": "ppz",
+    "file_tier_keys": "ppzp", "file_tier_check": "p", "remote_objects_create": "up", "remote_objects_destroy": "p",
+    "remote_store_in_process": "ppip", "remote_store_valkey": "pp", "remote_store_mooncake": "pp",
+    "remote_store_callbacks": "pp", "remote_store_destroy": "p", "remote_store_register": "ppz",
+    "remote_store_unregister": "ppz", "remote_store_put": "ppz", "remote_store_get": "ppz",
+    "remote_store_exists": "ppz", "remote_store_remove": "ppz", "remote_store_poll": "ppzp",
     "remote_store_describe": "pp", "remote_store_describe_valkey": "pp", "image_bytes": "pp",
     "state_tiers_create": "pp", "state_tiers_destroy": "p", "state_tiers_describe": "pp", "state_tiers_check": "p",
     "state_tiers_begin_transfers": "pppp", "state_tiers_end_transfers": "pppp", "state_tiers_take_loads": "ppzp",
@@ -462,7 +454,16 @@ FUNCTIONS = {
     "state_tiers_remove": "pppz", "state_tiers_keys": "pipzp", "state_tiers_drain": "ppp",
     "handover_plan": "ppzpzppzp", "handover_end_create": "pppip", "handover_end_destroy": "p",
     "handover_end_describe": "pp", "handover_end_pack": "pppz", "handover_end_seal": "pip",
-    "handover_end_check": "pipp", "handover_end_unpack": "pppz", "resharder_create": "ppzpzp",
-    "resharder_destroy": "p", "resharder_copy": "pppz", "step_committer_create": "pzpiip",
-    "step_committer_destroy": "p", "step_committer_commit": "ppp"
+    "handover_end_check": "pipp", "handover_end_unpack": "pppz", "align_planner_create": "pp",
+    "align_planner_destroy": "p", "align_planner_add_requests": "pppz", "align_planner_forget": "ppz",
+    "align_planner_pre_step": "pppzp", "align_planner_accept": "pppz", "align_planner_post_step": "pppzp",
+    "align_planner_post_step_advanced": "pppzp", "align_planner_plan": "pipp", "align_planner_arrays": "pip",
+    "align_planner_gather_accepted": "pipzp", "align_planner_retention": "pilpzpz",
+    "align_planner_checkpoint_in": "pippp", "align_planner_publish": "pippzp", "align_planner_wrote": "pippz",
+    "align_planner_check": "p", "checkpoint_planner_create": "ppp", "checkpoint_planner_destroy": "p",
+    "checkpoint_planner_plan": "ppzpp", "checkpoint_planner_device_arrays": "pip", "checkpoint_planner_commit": "pp",
+    "checkpoint_planner_publish": "p", "checkpoint_planner_abandon": "p", "checkpoint_planner_clear": "p",
+    "checkpoint_planner_check": "p", "scratch_slots_bound": "liip", "slots_for_budget": "zzip",
+    "resharder_create": "ppzpzp", "resharder_destroy": "p", "resharder_copy": "pppz",
+    "step_committer_create": "pzpiip", "step_committer_destroy": "p", "step_committer_commit": "ppp"
 }

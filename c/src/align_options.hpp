@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/c/align_options.h>
-#include <stateport/core/align/align_planner.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints found by block table, planned on the host.
 #include <stateport/c/align_planner.h>
-#include <stateport/core/align/align_planner.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include "align_options.hpp"
 #include "arguments.hpp"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/core/pool/block_pool.hpp>
-#include <stateport/core/pool/external_block_pool.hpp>
+#include <stateport/parts/external_block_pool.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,8 @@
 // Checkpoints of a prefill.
 #include <stateport/c/checkpoints.h>
 
-#include <stateport/core/slots/checkpoint_budget.hpp>
-#include <stateport/core/slots/checkpoint_planner.hpp>
+#include <stateport/parts/checkpoint_budget.hpp>
+#include <stateport/parts/checkpoint_planner.hpp>
 
 #include "allocator_object.hpp"
 #include "arguments.hpp"

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <stateport/core/align/align_rules.hpp>
-#include <stateport/core/align/batch_counts.hpp>
-#include <stateport/core/align/held_tokens.hpp>
+#include <stateport/parts/batch_counts.hpp>
 
 #include "copy_table.hpp"
 

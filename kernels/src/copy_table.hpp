@@ -3,7 +3,6 @@
 
 #include <stateport/backends/buffer.hpp>
 #include <stateport/backends/device_resource.hpp>
-#include <stateport/core/model/block_layout.hpp>
 #include <stateport/core/model/element_type.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/kernels/state_store.hpp>

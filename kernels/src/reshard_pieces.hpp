@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/reshard.hpp>
 #include <stateport/kernels/shard_store.hpp>
+#include <stateport/parts/reshard.hpp>
 
 #include <span>
 #include <vector>

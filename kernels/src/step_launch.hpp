@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/align/speculative_rules.hpp>
+#include <stateport/parts/speculative_rules.hpp>
 
 #include "copy_table.hpp"
 #include "labels.hpp"

@@ -32,7 +32,8 @@ def test_the_package_under_test_is_the_installed_one() -> None:
 
 def test_a_wheel_holds_library_headers_package_and_types(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    for name in ("py.typed", "_c.py", "lib/libstateport-core.so", "lib/libstateport-c-core.so",
+    for name in ("py.typed", "_c.py", "lib/libstateport-core.so", "lib/libstateport-parts.so",
+                 "lib/libstateport-c-core.so",
                  "include/stateport/core/serve/request_cache.hpp", "include/stateport/c/core.h",
                  "lib/cmake/stateport/stateportConfig.cmake"):
         assert f"stateport/{name}" in names

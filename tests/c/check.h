@@ -4,6 +4,7 @@
 #define STATEPORT_TESTS_C_CHECK_H
 
 #include <stateport/c/core.h>
+#include <stateport/c/parts.h>
 
 #include <stdbool.h>
 
@@ -18,12 +19,12 @@ void check_status(stateport_status status, stateport_status wanted, const char* 
 #ifdef STATEPORT_TEST_MEMORY
 /// Makes the call with its first allocation failing, then with its second, and so on, as long as it answers that memory
 /// has run out. What a call that failed leaves behind makes the checks after it fail.
-#define ANSWER(status, call) \
-  do {                       \
-    fail_no_allocation();    \
-    do {                     \
-      fail_allocation();     \
-      (status) = (call);     \
+#define ANSWER(status, call)   \
+  do {                         \
+    fail_no_allocation();      \
+    do {                       \
+      fail_allocation();       \
+      (status) = (call);       \
     } while (ran_out(status)); \
   } while (0)
 void fail_no_allocation(void);

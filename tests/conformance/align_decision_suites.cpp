@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of the per-step decisions of block-table caching: one call of a rule each, and the same rows through
 // AlignPlanner where it has the call.
-#include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/align/align_rules.hpp>
-#include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/parts/align_planner.hpp>
+#include <stateport/parts/align_staging.hpp>
 
 #include "families.hpp"
 #include "limits.hpp"

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites that follow one request through its life: the columns it holds, the copies of each step, what it publishes.
-#include <stateport/core/align/chunk_split.hpp>
-#include <stateport/core/align/column_table.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "align/chunk_split.hpp"
+#include "align/column_table.hpp"
 #include "align_life.hpp"
 #include "families.hpp"
 #include "limits.hpp"
@@ -19,7 +19,7 @@ namespace {
 /// Grows a row with ids 1, 2, 3, … that are never used again. Returns the number of new ids.
 class FreshIds {
  public:
-  std::int32_t grow(ColumnTable& row, std::int64_t cover) {
+  std::int32_t grow(detail::ColumnTable& row, std::int64_t cover) {
     std::vector<BlockId> fresh(static_cast<std::size_t>(row.fresh_blocks(cover)));
     for (BlockId& id : fresh) id = BlockId{next_++};
     row.grow(cover, fresh);
@@ -33,7 +33,7 @@ class FreshIds {
 void column_table(const Json& rows, Report& report) {
   for (std::size_t i = 0; i < rows.size(); ++i)
     report.run_case("row " + std::to_string(i), [&] {
-      ColumnTable row(rows[i].at("block"), rows[i].at("spec"));
+      detail::ColumnTable row(rows[i].at("block"), rows[i].at("spec"));
       FreshIds ids;
       std::vector<BlockId> released;
       for (const Json& step : rows[i].at("steps")) {
@@ -59,7 +59,8 @@ std::vector<LifeStep> prompt_steps(const Json& row, std::span<const std::int64_t
     const bool given = row.contains("chunks");
     const std::int64_t tokens =
         given ? row.at("chunks").at(attempt).get<std::int64_t>()
-              : split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block}, row.at("block"));
+              : detail::split_chunk({start, std::min(prompt - start, budget), prompt, prompt, drops_block},
+                                    row.at("block"));
     require_in("chunks", tokens, 0, prompt - start);
     require_in("chunks.size()", std::ssize(steps), 0, passes_max);
     start += tokens;

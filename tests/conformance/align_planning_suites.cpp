@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of planning rules: chunk split, checkpoints inside chunks, layouts, retention, hits, memory.
-#include <stateport/core/align/align_mode.hpp>
-#include <stateport/core/align/chunk_split.hpp>
-#include <stateport/core/align/prefill_checkpoint.hpp>
-#include <stateport/core/align/replay_ring.hpp>
-#include <stateport/core/align/retention.hpp>
-#include <stateport/core/align/scan_chunk_layout.hpp>
-#include <stateport/core/align/state_hit.hpp>
+#include <stateport/core/align/align_rules.hpp>
+#include <stateport/parts/prefill_checkpoint.hpp>
+#include <stateport/parts/retention.hpp>
 
+#include "align/chunk_split.hpp"
+#include "align/state_hit.hpp"
 #include "families.hpp"
 #include "limits.hpp"
 #include "older_split.hpp"
+#include "replay_ring.hpp"
+#include "scan_chunk_layout.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -84,7 +84,7 @@ void align_split_later_rule(const Json& rows, Report& report) {
     const bool drops_block = in.at("eagle");
     const std::int64_t total = in.value("total", prompt);
     const Split later = [=](std::int64_t start, std::int64_t tokens) {
-      return split_chunk({start, tokens, prompt, total, drops_block}, block);
+      return detail::split_chunk({start, tokens, prompt, total, drops_block}, block);
     };
     if (in.contains("start")) return expect_equal(later(in.at("start"), in.at("num_new")), row.at("expect"), "tokens");
     const auto budgets = in.value("budgets", std::vector<std::int64_t>{});
@@ -121,7 +121,7 @@ void prefill_checkpoints(const Json& rows, Report& report) {
 }
 
 void scan_chunk_layout(const Json& rows, Report& report) {
-  ScanChunkLayout layout;
+  test::ScanChunkLayout layout;
   each_named_row(rows, report, [&](const Json& row) {
     using Int32s = std::vector<std::int32_t>;
     const Json& in = row.at("input");
@@ -157,8 +157,8 @@ void reachable_mask(const Json& rows, Report& report) {
 void replay_rings(const Json& rows, Report& report) {
   each_named_row(rows, report, [](const Json& row) {
     const Json& in = row.at("input");
-    const ReplayRing ring = replay_ring(in.at("seq_len"), in.at("query_len"), in.at("base"), in.at("ring"),
-                                        optional_at<std::int64_t>(in, "align_block").value_or(0));
+    const test::ReplayRing ring = test::replay_ring(in.at("seq_len"), in.at("query_len"), in.at("base"), in.at("ring"),
+                                                    optional_at<std::int64_t>(in, "align_block").value_or(0));
     expect_equal({{"pos", ring.position}, {"flush", ring.flush ? 1 : 0}}, row.at("expect"), "ring");
   });
 }
@@ -166,9 +166,9 @@ void replay_rings(const Json& rows, Report& report) {
 void longest_hit(const Json& rows, Report& report) {
   each_named_row(rows, report, [](const Json& row) {
     const auto cached = row.at("cached_columns").get<std::vector<std::int32_t>>();
-    const StateHit hit = longest_state_hit(row.at("max_len"), row.at("block"), row.at("align"), [&](std::int32_t k) {
-      return std::ranges::find(cached, k) != cached.end();
-    });
+    const detail::StateHit hit =
+        detail::longest_state_hit(row.at("max_len"), row.at("block"), row.at("align"),
+                                  [&](std::int32_t k) { return std::ranges::find(cached, k) != cached.end(); });
     expect_equal(hit.tokens, row.at("expect_tokens"), "tokens");
     expect_equal(std::max(hit.column, 0), row.at("expect_null_columns"), "null columns");
   });

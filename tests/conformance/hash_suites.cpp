@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of the interoperable block hashes: Megatron-LM's 63-bit fold and vLLM's sha256_cbor.
-#include <stateport/core/hash/cbor_block_hash.hpp>
-#include <stateport/core/hash/megatron_block_hash.hpp>
+#include <stateport/parts/cbor_block_hash.hpp>
+#include <stateport/parts/megatron_block_hash.hpp>
 
 #include "families.hpp"
 #include "hex.hpp"

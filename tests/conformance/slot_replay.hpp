@@ -3,8 +3,8 @@
 
 #include <stateport/core/pool/block_pool.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
-#include <stateport/core/slots/checkpoint_planner.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
+#include <stateport/parts/checkpoint_planner.hpp>
 
 #include "suite.hpp"
 

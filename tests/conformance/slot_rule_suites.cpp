@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suites of single rules around the slot allocator: checkpoint offsets, matching and skipping, sizing, resharding.
 #include <stateport/core/model/error.hpp>
-#include <stateport/core/model/reshard.hpp>
 #include <stateport/core/pool/block_pool.hpp>
-#include <stateport/core/slots/checkpoint_budget.hpp>
-#include <stateport/core/slots/checkpoint_planner.hpp>
 #include <stateport/core/slots/prefix_matcher.hpp>
+#include <stateport/parts/checkpoint_budget.hpp>
+#include <stateport/parts/checkpoint_planner.hpp>
+#include <stateport/parts/reshard.hpp>
 
 #include "families.hpp"
 #include "slot_replay.hpp"

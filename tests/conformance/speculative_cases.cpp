@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cases of speculative commit: step selection, masked gather-scatter, strip windows, tracking copies, depths.
-#include <stateport/core/align/speculative_rules.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
+#include <stateport/parts/speculative_rules.hpp>
 
 #include "families.hpp"
 #include "limits.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/align/align_rules.hpp>
 
 #include "engine_tiers.hpp"
 #include "request_engine_cache.hpp"

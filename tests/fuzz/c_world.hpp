@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stateport/c/core.h>
+#include <stateport/c/parts.h>
 
 #include "byte_source.hpp"
 

@@ -11,6 +11,7 @@
 #include <stateport/core/model/models.hpp>
 #include <stateport/kernels/slot_copier.hpp>
 #include <stateport/kernels/state_store.hpp>
+#include <stateport/parts/checkpoint_budget.hpp>
 
 #include <cstddef>
 #include <cstdio>
@@ -36,7 +37,9 @@ int main() {
   std::vector<std::byte> read(written.size());
   stateport::copy_bytes(stream, read.data(), tensor.slot_data(stateport::SlotId{3}), read.size());
   stream.synchronize();
-  std::printf("%s: one state is %zu bytes, the copy %s\n", runtime.device().name.c_str(), states.spec().slot_bytes(),
-              read == written ? "is equal" : "DIFFERS");
+  const std::size_t slot_bytes = states.spec().slot_bytes();
+  const auto fitting = static_cast<long long>(stateport::slots_for_budget(std::size_t{1} << 30, slot_bytes, 0));
+  std::printf("%s: one state is %zu bytes, %lld of them take a GiB, the copy %s\n", runtime.device().name.c_str(),
+              slot_bytes, fitting, read == written ? "is equal" : "DIFFERS");
   return read == written ? 0 : 1;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of AlignContext one by one: what they launch, what they refuse, what they do at the edges.
 #include <stateport/backends/device.hpp>
-#include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/kernels/align_context.hpp>
 #include <stateport/kernels/state_store.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include "device_array.hpp"
 #include "launch_recorder.hpp"

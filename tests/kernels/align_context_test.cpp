@@ -3,8 +3,8 @@
 // included.
 #include <stateport/kernels/align_context.hpp>
 
-#include <stateport/core/align/align_planner.hpp>
 #include <stateport/core/model/error.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include "device_array.hpp"
 #include "slot_kernels.hpp"

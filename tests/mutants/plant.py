@@ -7,8 +7,8 @@
 
 mutants.json lists the faults: `name`, `file`, `old` (text that is there exactly once), `new`, and what must notice:
 
-    program  tests that are built and run; without it test-core. Those of other layers than core need Kokkos. `python`:
-             nothing is built, the tests run over the library of the project without a fault
+    program  tests that are built and run; without it test-core. All but test-core, test-parts and test-c-core need
+             Kokkos. `python`: nothing is built, the tests run over the library of the project without a fault
     tests    of a program with doctest, a filter of source files that is tried first (otherwise the tests of the wing
              that the file belongs to); of `python`, the files in python/tests that must notice, separated by blanks
 
@@ -47,7 +47,7 @@ import time
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 LIST = pathlib.Path(__file__).with_name("mutants.json")
 CORE_PROGRAM = "test-core"
-OF_CORE = {CORE_PROGRAM, "test-c-core"}
+WITHOUT_DEVICE = {CORE_PROGRAM, "test-parts", "test-c-core"}
 PYTHON = "python"
 # They check themselves in C, and have no filter.
 WITHOUT_FILTER = {"test-c", "test-c-core", "test-c-device-memory"}
@@ -165,7 +165,7 @@ class Bench:
         self.tree = folder.resolve()
         self.python = options.python
         self.programs = sorted({program_of(one) for one in mutants})
-        core_only = set(self.programs) <= OF_CORE
+        core_only = set(self.programs) <= WITHOUT_DEVICE
         self.build_folder = self.tree / "build" / ("mutants" if core_only else "mutants-all")
         self.planted = None
         self.tree.mkdir(parents=True, exist_ok=True)
@@ -403,9 +403,9 @@ def main():
         print("\n".join(sorted({program_of(mutant) for mutant in wanted})))
         return 0
     # Without Kokkos, and without the tiny engine, which plants mistakes in the same files.
-    in_core = [mutant for mutant in wanted if program_of(mutant) in OF_CORE]
+    without_device = [mutant for mutant in wanted if program_of(mutant) in WITHOUT_DEVICE]
     try:
-        for group in (in_core, [mutant for mutant in wanted if mutant not in in_core]):
+        for group in (without_device, [mutant for mutant in wanted if mutant not in without_device]):
             if group and time.monotonic() > options.deadline:
                 results.skip(len(group))
             elif group:

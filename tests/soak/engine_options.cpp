@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine_options.hpp"
 
-#include <stateport/core/align/align_planner.hpp>
+#include <stateport/parts/align_planner.hpp>
 
 #include "real_tiers.hpp"
 

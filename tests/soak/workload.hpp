@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/tokens.hpp>
+#include <stateport/core/model/ids.hpp>
 
 #include "mark_world.hpp"
 #include "random_numbers.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/reshard.hpp>
+#include <stateport/parts/reshard.hpp>
 
 #include "random.hpp"
 

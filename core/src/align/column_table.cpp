@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/align/column_table.hpp>
+#include "align/column_table.hpp"
 
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include <algorithm>
 
-namespace stateport {
+namespace stateport::detail {
 
 ColumnTable::ColumnTable(std::int32_t block_size_tokens, std::int32_t drafts, std::int32_t reserve_columns)
     : block_size_(block_size_tokens), drafts_(drafts) {
@@ -127,4 +127,4 @@ std::int32_t ColumnTable::movable(std::int64_t window_start) const noexcept {
   return static_cast<std::int32_t>(std::clamp<std::int64_t>(window_start - old_window, 0, drafts_));
 }
 
-}  // namespace stateport
+}  // namespace stateport::detail

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/evict/eviction_policy.hpp>
 
-#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/model/cost.hpp>
 #include <stateport/core/model/error.hpp>
 
 #include "evict/eviction_policies.hpp"

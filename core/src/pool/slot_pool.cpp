@@ -97,4 +97,20 @@ std::size_t SlotPool::ring_index(std::int32_t position) const noexcept {
   return index < books_->ring.size() ? index : index - books_->ring.size();
 }
 
+std::string_view name(TagCheck check) noexcept {
+  switch (check) {
+    case TagCheck::match:
+      return "match";
+    case TagCheck::empty:
+      return "empty slot";
+    case TagCheck::token_count:
+      return "another token count";
+    case TagCheck::prefix:
+      return "another prefix";
+    case TagCheck::layout:
+      return "another layout";
+  }
+  return "?";
+}
+
 }  // namespace stateport

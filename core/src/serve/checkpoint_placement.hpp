@@ -3,7 +3,6 @@
 
 #include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/serve/cache_options.hpp>
-#include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include "serve/request_book.hpp"
 #include "serve/request_options.hpp"
@@ -83,8 +82,7 @@ struct PromptCheckpoints {
       for (std::int64_t at = floor_to(start, block) + block; at < end; at += block)
         if (wants(at)) add(at);
     } else if (by_block) {
-      std::array<std::int64_t, max_checkpoints_per_chunk> candidates = {cached, floor_to(prompt, block),
-                                                                        floor_to(end - 1, block)};
+      std::array<std::int64_t, pass_saves_max> candidates = {cached, floor_to(prompt, block), floor_to(end - 1, block)};
       std::ranges::sort(candidates);
       std::ranges::for_each(candidates, add);
     } else {

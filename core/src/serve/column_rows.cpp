@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/column_rows.hpp"
 
-#include <stateport/core/align/chunk_split.hpp>
-#include <stateport/core/align/state_hit.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "align/chunk_split.hpp"
+#include "align/state_hit.hpp"
 #include "serve/request_options.hpp"
 
 #include <algorithm>

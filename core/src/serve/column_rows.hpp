@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/align/column_table.hpp>
-
+#include "align/column_table.hpp"
 #include "serve/request_book.hpp"
 #include "serve/state_blocks.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/hash_columns.hpp"
 
-#include <stateport/core/align/state_hit.hpp>
 #include <stateport/core/model/error.hpp>
 
+#include "align/state_hit.hpp"
 #include "serve/request_options.hpp"
 
 #include <algorithm>

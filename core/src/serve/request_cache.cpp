@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/serve/cache_options.hpp>
-#include <stateport/core/slots/checkpoint_budget.hpp>
 
 #include "serve/request_options.hpp"
 
@@ -30,7 +29,7 @@ std::int64_t placed_max(const RequestCacheOptions& options) noexcept {
     case CheckpointPlacement::passes:
       break;
   }
-  return max_checkpoints_per_chunk;
+  return detail::pass_saves_max;
 }
 
 }  // namespace

@@ -11,6 +11,10 @@ namespace stateport::detail {
 /// Of each group of an index in columns: the null block, and the last one, which is never handed out.
 inline constexpr std::int32_t reserved_state_blocks = 2;
 
+/// At most this many states that one pass over a prompt saves on its way, with CheckpointPlacement::passes: at the
+/// branch point, at the last whole block, and at the start of the last block that the pass touches.
+inline constexpr std::int32_t pass_saves_max = 3;
+
 /// Throws InvalidArgument for sizes, and for combinations of options, that no RequestCache can have. Does not look at
 /// fingerprints of layouts: an engine asks for sizes before it makes its stores.
 void require_sizes(const RequestCacheOptions& options);

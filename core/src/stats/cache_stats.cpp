@@ -143,4 +143,28 @@ std::string to_prometheus(const CacheStats& stats, std::string_view prefix) {
   return text;
 }
 
+std::string_view name(LostHit reason) noexcept {
+  switch (reason) {
+    case LostHit::no_checkpoint:
+      return "no_checkpoint";
+    case LostHit::off_grid:
+      return "off_grid";
+    case LostHit::evicted:
+      return "evicted";
+    case LostHit::too_few_tokens:
+      return "too_few_tokens";
+    case LostHit::locked_pool:
+      return "locked_pool";
+    case LostHit::evicted_kv:
+      return "evicted_kv";
+    case LostHit::never_stored:
+      return "never_stored";
+    case LostHit::tier_costs_more:
+      return "tier_costs_more";
+    case LostHit::tier_failed:
+      return "tier_failed";
+  }
+  return "?";
+}
+
 }  // namespace stateport

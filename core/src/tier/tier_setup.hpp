@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/model/cost.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/stats/kv_event.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "containers/table.hpp"
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <stateport/core/evict/eviction_policy.hpp>
-#include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "containers/reserve_amortised.hpp"

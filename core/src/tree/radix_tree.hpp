@@ -2,7 +2,6 @@
 #pragma once
 
 #include <stateport/core/pool/slot_pool.hpp>
-#include <stateport/core/tree/prefix_tree_options.hpp>
 #include <stateport/core/tree/prefix_types.hpp>
 
 #include "tree/kv_event_source.hpp"

@@ -3,7 +3,6 @@
 
 #include <stateport/core/serve/request_types.hpp>
 #include <stateport/core/stats/cache_stats.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
 #include "states/pass_mover.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/compute_cost.hpp>
+#include <stateport/core/model/cost.hpp>
 
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <stateport/core/stats/cache_stats.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
 
 #include "caches/cache.hpp"
 #include "caches/prefix_history.hpp"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 
 #include "fleet/crowd.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/serve/request_types.hpp>
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 
 #include "caches/budget.hpp"
 #include "caches/cache.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/align/column_table.hpp>
+#include "align/column_table.hpp"
 
 #include <stateport/core/model/error.hpp>
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 using namespace stateport;
+using stateport::detail::ColumnTable;
 using Ids = std::vector<std::int32_t>;
 using stateport::test::Random;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/model/compute_cost.hpp>
-
 #include <stateport/core/evict/eviction_policy.hpp>
+#include <stateport/core/model/cost.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/model/memory_cost.hpp>
-
+#include <stateport/core/model/cost.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
 
 #include "../tree/tree_insert.hpp"

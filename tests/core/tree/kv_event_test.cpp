@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stateport/core/stats/kv_event.hpp>
-
 #include <stateport/core/hash/block_hasher.hpp>
 #include <stateport/core/tree/prefix_tree.hpp>
+#include <stateport/core/tree/prefix_types.hpp>
 
 #include "heap_counter.hpp"
 #include "random.hpp"

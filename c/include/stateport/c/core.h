@@ -3,7 +3,8 @@
 #define STATEPORT_C_CORE_H
 
 /// Everything of stateport that needs no device, for C11 and for every language that calls C: link stateport::c_core,
-/// or `pkg-config stateport-c-core`. <stateport.h> has the rest.
+/// or `pkg-config stateport-c-core`. Planners for engines that keep their own cache are in the same library, and
+/// declared in <stateport/c/parts.h>. <stateport.h> has the rest, and includes both.
 ///
 /// Results. A function that can fail returns a stateport_status. When it is not STATEPORT_OK, nothing has changed,
 /// outputs are not written, and stateport_last_error() tells more. (Only a call with an output `done` may have done a
@@ -31,9 +32,7 @@
 /// made of it, is refused with STATEPORT_INVALID_STATE. Other handles may be used, for example to enqueue a copy; but
 /// two threads, each in a callback and calling the handle of the other's, wait for each other for ever.
 #include <stateport/c/align_options.h>   // IWYU pragma: export
-#include <stateport/c/align_planner.h>   // IWYU pragma: export
 #include <stateport/c/cache_tiers.h>     // IWYU pragma: export
-#include <stateport/c/checkpoints.h>     // IWYU pragma: export
 #include <stateport/c/copies.h>          // IWYU pragma: export
 #include <stateport/c/eviction.h>        // IWYU pragma: export
 #include <stateport/c/hash.h>            // IWYU pragma: export

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/align/align_planner.hpp>
-#include <stateport/core/align/align_staging.hpp>
 #include <stateport/core/model/ids.hpp>
+#include <stateport/parts/align_planner.hpp>
+#include <stateport/parts/align_staging.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -3,10 +3,10 @@
 
 #include <stateport/backends/memory_resource.hpp>
 #include <stateport/backends/stream.hpp>
-#include <stateport/core/model/reshard.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 #include <stateport/kernels/state_store.hpp>
+#include <stateport/parts/reshard.hpp>
 #include <stateport/tiers/object_set.hpp>
 #include <stateport/tiers/remote_options.hpp>
 

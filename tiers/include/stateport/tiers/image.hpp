@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/hash/prefix_hash.hpp>
+#include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/model/model_layout.hpp>
 #include <stateport/core/model/state_spec.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>

@@ -195,4 +195,56 @@ struct ColumnCopy {
   return {SlotCopy{conv_src, dst, bias, recurrent_src}, (conv_src < 0 ? 1 : 0) + (recurrent_src < 0 ? 1 : 0)};
 }
 
+/// Which states a block table keeps.
+enum class AlignMode : std::uint8_t {
+  none,   ///< only the running window: 1 + K columns
+  align,  ///< the running window, and the state at every block boundary that a step ends on or crosses
+  all,    ///< the scan kernel itself writes the state at every boundary
+};
+
+/// Columns of a request's row. Precondition: block > 0.
+[[nodiscard]] constexpr std::int64_t table_columns(AlignMode mode, std::int64_t max_tokens, std::int64_t block,
+                                                   std::int64_t drafts) noexcept {
+  return mode == AlignMode::none ? 1 + drafts : ceil_div(max_tokens, block) + drafts;
+}
+
+/// Blocks that a request holds at most in synchronous runs (align: one more with asynchronous counters), with
+/// `checkpoints` columns for checkpoints inside prefill chunks.
+[[nodiscard]] constexpr std::int64_t resident_blocks(AlignMode mode, std::int64_t max_tokens, std::int64_t block,
+                                                     std::int64_t drafts, std::int64_t checkpoints) noexcept {
+  if (mode == AlignMode::align) return 2 + drafts + checkpoints;
+  return table_columns(mode, max_tokens, block, drafts);
+}
+
+/// The tokens that the states in a block stand for: PublicationCheck keeps these counts on the host, AlignContext on
+/// the device. The counts of conv and recurrent parts differ, because with drafts these lie in different columns.
+inline constexpr std::int64_t unknown_tokens = -1;
+
+/// How many states of its window a forward of K drafts kept: none for an accepted count that no forward can have.
+[[nodiscard]] constexpr std::int32_t forward_kept(std::int32_t accepted, std::int32_t drafts) noexcept {
+  return accepted <= 1 + drafts ? accepted : 0;
+}
+
+/// The conv window that a forward leaves in its running column. `running`: tokens of the running state.
+[[nodiscard]] constexpr std::int64_t forward_conv_tokens(std::int64_t running, std::int32_t kept) noexcept {
+  return kept > 0 ? running : unknown_tokens;
+}
+
+/// The recurrent state that a forward leaves `i` columns behind its running column: of the running state and each kept
+/// draft. The columns behind these hold drafts that were not kept.
+[[nodiscard]] constexpr std::int64_t forward_recurrent_tokens(std::int64_t running, std::int32_t kept,
+                                                              std::int64_t i) noexcept {
+  return i < kept ? running + i : unknown_tokens;
+}
+
+/// The conv window after a copy with a shift: it ends `shift` tokens later.
+[[nodiscard]] constexpr std::int64_t copied_conv_tokens(std::int64_t source, std::int32_t conv_shift) noexcept {
+  return source == unknown_tokens ? unknown_tokens : source + conv_shift;
+}
+
+/// Whether a block with these counts may be published as state@tokens.
+[[nodiscard]] constexpr bool holds_state(std::int64_t conv, std::int64_t recurrent, std::int64_t tokens) noexcept {
+  return tokens > 0 && conv == tokens && recurrent == tokens;
+}
+
 }  // namespace stateport

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <stateport/core/align/align_rules.hpp>
-#include <stateport/core/align/held_tokens.hpp>
 #include <stateport/core/model/error.hpp>
 #include <stateport/core/model/ids.hpp>
 #include <stateport/core/pool/copy_plan.hpp>

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <stateport/core/evict/prompt_facts.hpp>
-#include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/model/cost.hpp>
 
 #include <bit>
 #include <cstddef>

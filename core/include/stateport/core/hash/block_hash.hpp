@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/hash/prefix_hash.hpp>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace stateport {
+
+/// 128 bits that name a token prefix (with its namespace): the leading half of a chained block digest.
+struct PrefixHash {
+  std::array<std::uint64_t, 2> words = {0, 0};
+  friend constexpr bool operator==(const PrefixHash&, const PrefixHash&) noexcept = default;
+};
 
 /// The map key of a block: 63 bits of its chained digest. Positive = a real hash; two more values have a meaning. Two
 /// prefixes may share a key: a state that is found by its key is confirmed by its StateTag before it is used.

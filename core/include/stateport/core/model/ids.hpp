@@ -29,6 +29,9 @@ class Id {
   Value value_ = -1;
 };
 
+using Token = std::int32_t;    ///< a token id; any value
+using KvIndex = std::int32_t;  ///< where the KV of one token lives; >= 0
+
 using BlockId = Id<struct BlockIdTag>;            ///< one KV block
 using SlotId = Id<struct SlotIdTag>;              ///< room for one state
 using RequestIndex = Id<struct RequestIndexTag>;  ///< an engine's index of a running request

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/model/block_layout.hpp>
 #include <stateport/core/model/element_type.hpp>
 
 #include <array>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <stateport/core/align/align_mode.hpp>
+#include <stateport/core/align/align_rules.hpp>
 #include <stateport/core/evict/eviction_policy.hpp>
 #include <stateport/core/hash/block_hasher.hpp>
-#include <stateport/core/model/compute_cost.hpp>
-#include <stateport/core/model/memory_cost.hpp>
+#include <stateport/core/model/cost.hpp>
 #include <stateport/core/tier/tier_options.hpp>
 
 #include <cstddef>

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <stateport/core/evict/prompt_facts.hpp>
+#include <stateport/core/hash/block_hash.hpp>
 #include <stateport/core/hash/name_key.hpp>
-#include <stateport/core/hash/prefix_hash.hpp>
 #include <stateport/core/model/ids.hpp>
-#include <stateport/core/model/tokens.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 #include <stateport/core/tier/transfer_plan.hpp>
 
 #include <array>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <stateport/core/pool/block_directory.hpp>
-#include <stateport/core/pool/state_tag.hpp>
+#include <stateport/core/pool/slot_pool.hpp>
 #include <stateport/core/slots/slot_allocator.hpp>
-#include <stateport/core/stats/lost_hit.hpp>
+#include <stateport/core/stats/cache_stats.hpp>
 
 #include <cstdint>
 #include <optional>

@@ -9,7 +9,6 @@
 #include <stateport/core/pool/block_directory.hpp>
 #include <stateport/core/pool/copy_plan.hpp>
 #include <stateport/core/pool/slot_pool.hpp>
-#include <stateport/core/pool/state_tag.hpp>
 
 #include <cstddef>
 #include <cstdint>
