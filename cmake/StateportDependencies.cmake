@@ -121,7 +121,7 @@ if(STATEPORT_BUILD_TESTS)
     OPTIONS DOCTEST_NO_INSTALL=ON DOCTEST_WITH_TESTS=OFF)
 endif()
 
-if(STATEPORT_BUILD_TESTS OR STATEPORT_BUILD_PERF)
+if(STATEPORT_BUILD_TESTS OR STATEPORT_BUILD_APPS OR STATEPORT_BUILD_PERF)
   stateport_need(nlohmann_json nlohmann_json::nlohmann_json
     OPTIONS JSON_BuildTests=OFF JSON_Install=OFF)
   stateport_need(CLI11 CLI11::CLI11
@@ -131,6 +131,9 @@ endif()
 if(STATEPORT_BUILD_PERF)
   stateport_need(benchmark benchmark::benchmark
     OPTIONS BENCHMARK_ENABLE_TESTING=OFF BENCHMARK_ENABLE_INSTALL=OFF BENCHMARK_ENABLE_WERROR=OFF)
+endif()
+
+if(STATEPORT_BUILD_APPS)
   find_package(ZLIB QUIET)
   if(ZLIB_FOUND)
     stateport_version_in_header(stateport_zlib_version "${ZLIB_INCLUDE_DIRS}/zlib.h" ZLIB_VER_ MAJOR MINOR REVISION)

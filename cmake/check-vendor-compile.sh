@@ -97,7 +97,7 @@ TEXT
 compile() {
   local objects
   cmake -S "$checkout" -B "$build/objects" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKokkos_DIR="$package" \
-    -DSTATEPORT_BUILD_TESTS=ON -DSTATEPORT_BUILD_PERF=ON -DSTATEPORT_FETCH_DEPENDENCIES=OFF -DCMAKE_UNITY_BUILD=ON "$@" \
+    -DSTATEPORT_BUILD_TESTS=ON -DSTATEPORT_BUILD_APPS=ON -DSTATEPORT_BUILD_PERF=ON -DSTATEPORT_FETCH_DEPENDENCIES=OFF -DCMAKE_UNITY_BUILD=ON "$@" \
     ${options[@]+"${options[@]}"} >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log"
     return 1

@@ -20,7 +20,7 @@ from collections import defaultdict
 LAYERS = ["core", "parts", "backends", "kernels", "tiers", "c"]
 # Reasons of lost hits (stats) and orders of victims (evict) are named by every index and by the block pool.
 WINGS = ["model", "containers", "hash", "stats", "evict", "pool", "slots", "tree", "align", "tier", "serve"]
-USERS = ["perf", "tests"]
+USERS = ["perf", "apps", "tests"]
 SUFFIXES = {".hpp", ".h", ".cpp"}
 VENDOR = re.compile(r"^(Kokkos_|cuda|hip|nv|rocm|cub/|thrust/)")
 HEADER_LINES_MAX = 300
