@@ -18,6 +18,8 @@ usage() {
 cmake/bootstrap.sh COMMAND: builds, tests and runs stateport for the CPU (preset openmp), providing what is missing.
 
   replay [ARGS…]     build stateport-replay and run it with ARGS (replay --help lists them)
+  report FILE… --out PAGE
+                     draw the JSON files of replays as a page of HTML
   test               configure, build and run every test
   test-python [ARGS…]
                      build the Python wheels, install them into fresh virtual environments and run their tests there
@@ -149,7 +151,14 @@ command_replay() {
   run "$caller_folder" "$checkout/build/openmp/bin/stateport-replay" "$@"
 }
 
+command_report() {
+  provide_matplotlib
+  run "$caller_folder" env "PYTHONPATH=$checkout/apps/report" python3 -B -m stateport_report "$@"
+}
+
 command_test() {
+  # Elsewhere tests of pages are skipped where there is no matplotlib.
+  [ "$way" != root ] || provide_matplotlib
   lock 8 "$checkout/build/.bootstrap.lock" "the build folder"
   say "configure, build and test (preset openmp, way: $way)"
   # Several test programs share the cores: threads that wait must not spin.
@@ -177,12 +186,28 @@ provide_python() {
     fi
     return 0
   fi
-  local recipe="$suite ${python_packages[*]}"
+  add_to_root python "${python_packages[@]}"
+}
+
+provide_matplotlib() {
+  if [ "$way" = root ]; then
+    add_to_root report "${report_packages[@]}"
+  else
+    python3 -c 'import matplotlib' 2>/dev/null || fail "python3 has no matplotlib here" \
+      "install python3-matplotlib, or matplotlib from PyPI"
+  fi
+}
+
+# add_to_root NAME PACKAGE…: installs these packages in the Debian root, once; the root keeps the list under NAME.
+add_to_root() {
+  local mark=$root/.stateport-$1 recipe
+  shift
+  recipe="$suite $*"
   lock 9 "$cache/lock" "the same cache folder"
-  if [ ! -f "$root/.stateport-python" ] || [ "$(cat "$root/.stateport-python")" != "$recipe" ]; then
-    say "installing Python's tools and torch in the Debian root: about a minute"
-    root_install "$root" "${python_packages[@]}"
-    printf '%s\n' "$recipe" >"$root/.stateport-python"
+  if [ ! -f "$mark" ] || [ "$(cat "$mark")" != "$recipe" ]; then
+    say "installing in the Debian root, about a minute: $*"
+    root_install "$root" "$@"
+    printf '%s\n' "$recipe" >"$mark"
   fi
   unlock 9
 }
@@ -207,7 +232,7 @@ main() {
   local command=${1:---help}
   [ $# = 0 ] || shift
   case $command in
-    replay | test | test-python | install | where) ;;
+    replay | report | test | test-python | install | where) ;;
     exec) [ $# -gt 0 ] || fail "exec needs a command" "for example: cmake/bootstrap.sh exec ctest --preset openmp" ;;
     shell) ;;
     -h | --help | help)

@@ -37,21 +37,23 @@ class Replay:
         return ["--trace", str(self.traces / f"{name}.jsonl"), *limit]
 
     def run(self, workload, *options):
-        """The JSON of one replay."""
+        """The JSON of one replay. The first of `options` is the command."""
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out.json"
-            command = [self.program, *self.workload(workload), "--recurrent-dtype", "f32", "--json", out, *options]
+            command = [self.program, options[0], *self.workload(workload), "--recurrent-dtype", "f32", "--json", out,
+                       *options[1:]]
             done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise SystemExit(f"{' '.join(str(part) for part in command)}\n{done.stderr}")
             return json.loads(out.read_text())
 
     def per_cent(self, workload, *options):
-        return f"{100 * self.run(workload, '--materialize', '0', *options)['token_hit_rate']:.2f}"
+        return f"{100 * self.run(workload, *options, '--materialize', '0')['token_hit_rate']:.2f}"
 
     def swept(self, workload, budgets, *options):
         """{(policy, budget): token hit %} of every policy."""
-        cells = self.run(workload, "--sweep", ",".join(f"{gib}GiB" for gib in budgets), *options)
+        memory = ",".join(f"{gib}GiB" for gib in budgets)
+        cells = self.run(workload, "sweep", "--memory", memory, *options)["capacities"]
         return {(cell["policy"], cell["budget_bytes"] >> 30): 100 * cell["token_hit_rate"] for cell in cells}
 
 
@@ -118,7 +120,7 @@ def hint_rows(replay, columns):
             if options == ["--hint-sessions"] and workload == "conversation":
                 row += ["not known"] * len(sizes)
                 continue
-            row += [replay.per_cent(workload, "--budget", f"{gib}GiB", "--policy", "hix", *options) for gib in sizes]
+            row += [replay.per_cent(workload, "budget", "--memory", f"{gib}GiB", "--policy", "hix", *options) for gib in sizes]
         rows.append(row)
     return rows
 
@@ -135,7 +137,7 @@ def generated_table(replay):
 
 def pool_table(replay, cache, columns, rows):
     """`columns`: (name, workload, [(slots, blocks)])."""
-    lines = [[label, *(replay.per_cent(workload, "--cache", cache, "--slots", str(slots), "--blocks", str(blocks),
+    lines = [[label, *(replay.per_cent(workload, "prompts", "--cache", cache, "--slots", str(slots), "--blocks", str(blocks),
                                        *options)
                        for _, workload, sizes in columns for slots, blocks in sizes)] for label, options in rows]
     named = [(name, workload, [slots for slots, _ in sizes]) for name, workload, sizes in columns]

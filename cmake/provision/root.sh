@@ -15,6 +15,8 @@ readonly root_packages=(g++ cmake ninja-build git python3 pkg-config ca-certific
 # shellcheck disable=SC2034 # for cmake/bootstrap.sh
 readonly python_packages=(python3-pip python3-venv python3-scikit-build-core python3-numpy python3-torch python3-pytest
   python3-pytest-xdist mypy ruff)
+# shellcheck disable=SC2034
+readonly report_packages=(python3-matplotlib)
 # Mounts made in a namespace of its own end with the command. Inside a chroot, unshare cannot make them private first;
 # there they are as private as the chroot's own.
 isolated=(unshare --mount --)

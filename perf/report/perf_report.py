@@ -7,7 +7,7 @@
 
 `run` writes the JSON, prints the table, and draws plots beside the JSON. It exits with 1 when a benchmark fails, never
 because of a time: whether a goal is met is in the rows. `compare` exits with 1 when a ratio got worse by more than
-both reports' noise. Standard library only."""
+both reports' noise. Plots need matplotlib; the rest is the standard library."""
 import argparse
 import datetime
 import json
@@ -143,7 +143,7 @@ def run(arguments):
     out.write_text(json.dumps(report, indent=1) + "\n")
     print("\nours, peer, limit: median ns (C3: speedups); ratio = peer / ours, above 1 this library is faster\n")
     print(table(report["rows"]))
-    drawn = plots.draw(results, out, pathlib.Path(arguments.programs))
+    drawn = plots.draw(results, out)
     print("\nwritten: " + ", ".join(str(path) for path in [out, *drawn]))
 
 

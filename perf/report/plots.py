@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line plots: bandwidth over the number of requests, ns per node over the size of the tree. stateport-plot draws them."""
-import json
-import subprocess
+"""Line plots: bandwidth over the number of requests, ns per node over the size of the tree. apps/report draws them."""
+import pathlib
+import sys
 from dataclasses import dataclass
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "apps" / "report"))
 
 
 @dataclass(frozen=True)
@@ -46,28 +48,24 @@ def points_of(plot, results):
             for x, name in plot.benchmarks.items() if name in found}
 
 
-def description(plot, points):
-    """What stateport-plot reads."""
-    places = sorted(points)
-    return {"title": plot.title, "x": plot.x, "y": plot.y, "places": [f"{x:,}" for x in places],
-            "series": {label: [points[x][label] for x in places] for label in plot.lines}}
-
-
-def draw(results, report_path, programs):
-    """Writes the plots whose benchmarks are in `results`, beside the report; returns their paths. None is drawn if
-    stateport-plot is not among the programs."""
+def draw(results, report_path):
+    """Writes the plots whose benchmarks are in `results`, beside the report; returns their paths. None without
+    matplotlib."""
+    try:
+        from stateport_report.plots import Plot as Picture
+        from stateport_report.plots import to_svg
+    except ModuleNotFoundError as error:
+        print(f"perf-report: no plots: {error.name} is not installed", flush=True)
+        return []
     drawn = []
-    program = programs / "stateport-plot"
-    if not program.exists():
-        print(f"perf-report: no plots: {program} is not built", flush=True)
-        return drawn
     for plot in PLOTS:
         points = points_of(plot, results)
         if not points:
             continue
-        svg = subprocess.run([program], input=json.dumps(description(plot, points)), capture_output=True, text=True,
-                             check=True).stdout
+        places = sorted(points)
         path = report_path.with_name(f"{report_path.stem}-{plot.name}.svg")
-        path.write_text(svg)
+        path.write_text(to_svg(Picture(plot.title, plot.x, plot.y, [f"{x:,}" for x in places],
+                                       {label: [points[x][label] for x in places] for label in plot.lines})),
+                        encoding="utf-8")
         drawn.append(path)
     return drawn

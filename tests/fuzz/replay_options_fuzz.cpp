@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line of stateport-replay: arguments between null characters or ends of lines.
 #include "byte_source.hpp"
-#include "options.hpp"
+#include "options/parser.hpp"
 
 #include <cmath>
 #include <iostream>
 #include <streambuf>
 #include <string>
+#include <variant>
 #include <vector>
 
 using namespace stateport;
@@ -31,17 +32,44 @@ class Silence : public std::streambuf {
   std::streambuf* error_;
 };
 
-void check_options(const replay::Options& options) {
-  fuzz::expect(options.generator.block_size_tokens >= 1 && options.slots >= 1 && options.blocks >= 0, "counts");
-  fuzz::expect(options.budget_bytes >= 0 && options.host_bytes >= 0 && options.disk_bytes >= 0, "bytes");
-  fuzz::expect(options.fleet.remote_bytes >= 0 && options.fleet.samples >= 1, "the fleet's numbers");
-  fuzz::expect(
-      std::isfinite(options.accept) && std::isfinite(options.fleet.load) && std::isfinite(options.hints.continues_auc),
-      "finite numbers");
-  for (const double speed : {options.speeds.host_bytes_per_s, options.speeds.file_bytes_per_s,
-                             options.speeds.tokens_per_s, options.speeds.remote_bytes_per_s,
-                             options.speeds.remote_latency_s, options.fleet.event_delay_s, options.fleet.down_s})
-    fuzz::expect(speed >= 0 && std::isfinite(speed), "speeds and times");
+void check(const replay::CommonOptions& common) {
+  fuzz::expect(common.workload.generator.block_size_tokens >= 1 && common.workload.requests_max >= 0, "counts");
+  fuzz::expect(std::isfinite(common.workload.hints.continues_auc), "a chance");
+}
+
+void check(const replay::PoolOptions& pools) {
+  fuzz::expect(pools.slots >= 1 && pools.blocks >= 0, "blocks and slots");
+}
+
+void check(const replay::MemoryOptions& memory) {
+  fuzz::expect(memory.bytes >= 1 && memory.host_bytes >= 0 && memory.disk_bytes >= 0, "bytes");
+  for (const double speed : {memory.speeds.host_bytes_per_s, memory.speeds.file_bytes_per_s, memory.speeds.tokens_per_s,
+                             memory.speeds.remote_bytes_per_s, memory.speeds.remote_latency_s})
+    fuzz::expect(speed >= 0 && std::isfinite(speed), "speeds");
+}
+
+void check_own(const replay::PromptsOptions& options) {
+  check(options.pools);
+}
+void check_own(const replay::ServeOptions& options) {
+  check(options.pools);
+  fuzz::expect(std::isfinite(options.accept) && options.drafts >= 0, "drafts");
+}
+void check_own(const replay::BudgetOptions& options) {
+  check(options.memory);
+}
+void check_own(const replay::SweepOptions& options) {
+  for (const std::int64_t bytes : options.memory_bytes) fuzz::expect(bytes >= 1, "bytes");
+}
+void check_own(const replay::SizeOptions& options) {
+  check(options.memory);
+}
+void check_own(const replay::FleetRunOptions& options) {
+  check(options.memory);
+  fuzz::expect(options.nodes >= 1 && options.remote_bytes >= 0 && options.samples >= 1, "the fleet's numbers");
+  fuzz::expect(std::isfinite(options.load), "a load");
+  for (const double time_s : {options.event_delay_s, options.mean_life_s, options.down_s})
+    fuzz::expect(time_s >= 0 && std::isfinite(time_s), "times");
 }
 
 }  // namespace
@@ -59,8 +87,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::string& argument : arguments) given.push_back(argument.data());
   given.push_back(nullptr);
   int exit_code = -1;
-  const auto options = replay::parse_options(static_cast<int>(arguments.size()), given.data(), exit_code);
-  fuzz::expect(options || exit_code == 0 || exit_code == 2, "an exit code");
-  if (options) check_options(*options);
+  const auto command = replay::parse_command(static_cast<int>(arguments.size()), given.data(), exit_code);
+  fuzz::expect(command || exit_code == 0 || exit_code == 2, "an exit code");
+  if (!command) return 0;
+  std::visit(
+      [](const auto& options) {
+        check(options.common);
+        check_own(options);
+      },
+      *command);
   return 0;
 }

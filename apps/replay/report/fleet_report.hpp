@@ -2,17 +2,16 @@
 #pragma once
 
 #include "report/fleet_study.hpp"
+#include "report/report.hpp"
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace stateport::replay {
 
-/// What a fleet was asked, and what it did.
+/// The question to a fleet, and its answers.
 struct FleetReport {
-  std::string workload;  ///< file and format, or kind and seed
-  std::string model;
+  RunDescription run;  ///< the workload and the model
   FleetQuestion question;
   std::vector<FleetAnswer> answers;
   double wall_s = 0;
@@ -20,8 +19,5 @@ struct FleetReport {
 
 /// A row for each figure, a column for each route.
 [[nodiscard]] std::string to_text(const FleetReport& report);
-[[nodiscard]] std::string to_json(const FleetReport& report);
-/// One self-contained page that fetches nothing: plots, each above a table of its numbers, which are those of to_json.
-[[nodiscard]] std::string to_html(const FleetReport& report);
 
 }  // namespace stateport::replay

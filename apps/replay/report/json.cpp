@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/json.hpp"
 
+#include "report/figures.hpp"
+
 #include <nlohmann/json.hpp>
+
+#include <initializer_list>
+#include <string>
+#include <vector>
 
 namespace stateport::replay {
 namespace {
@@ -97,56 +103,46 @@ Json steps_json(std::span<const Sizing::Step> steps) {
   return json;
 }
 
-}  // namespace
-
-std::string to_json(std::span<const SweepCell> cells) {
-  return written(cells_json(cells));
-}
-
-std::string to_json(const Sizing& sizing) {
-  const Json json = {{"policy", name(sizing.policy)},
-                     {"budget_bytes", sizing.budget.bytes},
-                     {"host_bytes", sizing.budget.host_bytes},
-                     {"disk_bytes", sizing.budget.file_bytes},
-                     {"hit_tokens", sizing.hit_tokens},
-                     {"token_hit_rate", sizing.token_hit_rate},
-                     {"ceiling", sizing.ceiling},
-                     {"mean_blocks", sizing.mean_blocks},
-                     {"mean_states", sizing.mean_states},
-                     {"steps", steps_json(sizing.steps)},
-                     {"host_steps", steps_json(sizing.host_steps)}};
-  return written(json);
-}
-
-namespace {
-
-/// What the settings were.
-Json run_json(const RunDescription& run) {
-  return {{"workload", run.workload},
+/// The workload and the model: settings of every command.
+Json about_json(const RunDescription& run) {
+  return {{"command", run.command},
+          {"workload", run.workload},
+          {"skipped_lines", run.bad_lines},
           {"model", run.model},
-          {"cache", run.cache},
-          {"checkpoint", run.checkpoint},
-          {"hash", run.hash},
-          {"device", run.device},
           {"block_size", run.block_size_tokens},
-          {"blocks", run.blocks},
-          {"slots", run.slots},
-          {"unlimited", run.unlimited},
-          {"budget_bytes", run.budget_bytes},
-          {"host_bytes", run.host_bytes},
-          {"disk_bytes", run.disk_bytes},
-          {"host_bytes_per_s", run.speeds.host_bytes_per_s},
-          {"disk_bytes_per_s", run.speeds.file_bytes_per_s},
-          {"prefill_tokens_per_s", run.speeds.tokens_per_s}};
+          {"state_bytes", run.full_state_bytes},
+          {"checkpoint_dtype", run.checkpoint_type},
+          {"checkpoint_bytes", run.checkpoint_bytes}};
 }
 
-/// What lies below the budget, from the fastest to the slowest.
+Json run_json(const RunDescription& run) {
+  Json json = about_json(run);
+  json.update({{"cache", run.cache},
+               {"checkpoint", run.checkpoint},
+               {"hash", run.hash},
+               {"device", run.device},
+               {"blocks", run.blocks},
+               {"slots", run.slots},
+               {"unlimited", run.unlimited},
+               {"budget_bytes", run.budget_bytes},
+               {"host_bytes", run.host_bytes},
+               {"disk_bytes", run.disk_bytes},
+               {"host_bytes_per_s", run.speeds.host_bytes_per_s},
+               {"disk_bytes_per_s", run.speeds.file_bytes_per_s},
+               {"prefill_tokens_per_s", run.speeds.tokens_per_s}});
+  if (run.budget_bytes > 0) json["policy"] = name(run.policy);
+  return json;
+}
+
+/// The tiers below the budget, from the fastest to the slowest.
 Json tiers_json(const Report& report) {
   Json tiers = Json::array();
   for (const Medium medium : {Medium::host, Medium::file}) {
     if (!report.run.has_tier(medium)) continue;
     const TierUsage& tier = report.cache.of(medium);
     tiers.push_back({{"name", name_of_tier(medium)},
+                     {"bytes", report.run.tier_bytes(medium)},
+                     {"loads", tier.loads},
                      {"token_hit_rate", tier_hit_rate(report, tier)},
                      {"bytes_read", tier.bytes_read},
                      {"bytes_written", tier.bytes_written},
@@ -158,7 +154,90 @@ Json tiers_json(const Report& report) {
   return tiers;
 }
 
+/// Quantiles by their per cent.
+Json quantiles_json(const std::vector<double>& values, std::initializer_list<int> per_cents) {
+  Json json = Json::object();
+  for (const int per_cent : per_cents) json[std::to_string(per_cent)] = quantile(values, per_cent / 100.0);
+  return json;
+}
+
+Json question_json(const FleetReport& report) {
+  const FleetQuestion& question = report.question;
+  const Budget& node = question.node;
+  Json json = about_json(report.run);
+  json.update({{"nodes", question.nodes},
+               {"policy", name(question.policy)},
+               {"budget_bytes", node.bytes},
+               {"host_bytes", node.host_bytes},
+               {"disk_bytes", node.file_bytes},
+               {"remote_bytes", question.remote_bytes},
+               {"write_back", question.write_back},
+               {"host_bytes_per_s", node.speeds.host_bytes_per_s},
+               {"disk_bytes_per_s", node.speeds.file_bytes_per_s},
+               {"link_bytes_per_s", node.speeds.remote_bytes_per_s},
+               {"link_latency_s", node.speeds.remote_latency_s},
+               {"prefill_tokens_per_s", node.speeds.tokens_per_s},
+               {"load", question.load},
+               {"imbalance_tokens", question.imbalance_tokens},
+               {"event_delay_s", question.event_delay_s},
+               {"mean_life_s", question.mean_life_s},
+               {"down_s", question.down_s},
+               {"seed", question.seed},
+               {"sample_nodes", question.is_sampled() ? question.sample_nodes : 0},
+               {"samples", question.is_sampled() ? question.samples : 1}});
+  return json;
+}
+
+/// Means over the samples with their errors, and of the first sample the counts and distributions.
+Json answer_json(const FleetAnswer& answer) {
+  Json json;
+  for (const FleetFigure& figure : answer.figures)
+    json[figure.name] = {{"value", figure.value}, {"standard_error", figure.error}};
+  const FleetCounts& counts = answer.counts;
+  std::vector<double> link_bytes;
+  for (const NodeCounts& node : counts.nodes) link_bytes.push_back(static_cast<double>(node.link_bytes));
+  json.update({{"requests", counts.requests},
+               {"input_tokens", counts.input_tokens},
+               {"hit_tokens", counts.all_hit_tokens()},
+               {"first_token_quantiles_s", quantiles_json(counts.first_token_s, {10, 25, 50, 75, 90, 95, 99})},
+               {"uncached_first_token_quantiles_s",
+                quantiles_json(counts.uncached_first_token_s, {10, 25, 50, 75, 90, 95, 99})},
+               {"link_bytes_quantiles", quantiles_json(link_bytes, {10, 20, 30, 40, 50, 60, 70, 80, 90, 100})}});
+  return json;
+}
+
 }  // namespace
+
+std::string to_json(const RunDescription& run, std::span<const SweepCell> cells) {
+  Json json = about_json(run);
+  json["capacities"] = cells_json(cells);
+  return written(json);
+}
+
+std::string to_json(const RunDescription& run, const Sizing& sizing) {
+  Json json = about_json(run);
+  json.update({{"policy", name(sizing.policy)},
+               {"budget_bytes", sizing.budget.bytes},
+               {"host_bytes", sizing.budget.host_bytes},
+               {"disk_bytes", sizing.budget.file_bytes},
+               {"block_bytes", sizing.budget.block_bytes()},
+               {"hit_tokens", sizing.hit_tokens},
+               {"token_hit_rate", sizing.token_hit_rate},
+               {"ceiling", sizing.ceiling},
+               {"mean_blocks", sizing.mean_blocks},
+               {"mean_states", sizing.mean_states},
+               {"steps", steps_json(sizing.steps)},
+               {"host_steps", steps_json(sizing.host_steps)}});
+  return written(json);
+}
+
+std::string to_json(const FleetReport& report) {
+  Json json = question_json(report);
+  for (const FleetAnswer& answer : report.answers)
+    json["routes"][std::string(name(answer.route))] = answer_json(answer);
+  json["wall_s"] = report.wall_s;
+  return written(json);
+}
 
 std::string to_json(const Report& report) {
   const Derived derived(report);
@@ -169,7 +248,6 @@ std::string to_json(const Report& report) {
     lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
   Json json = run_json(run);
   json.update({{"interrupted", replay.interrupted},
-               {"skipped_lines", run.bad_lines},
                {"requests", replay.requests},
                {"input_tokens", replay.input_tokens},
                {"hit_tokens", replay.hit_tokens},
@@ -192,9 +270,6 @@ std::string to_json(const Report& report) {
                {"uncached_blocks", report.cache.uncached_blocks},
                {"resident_states", report.cache.resident_states},
                {"resident_blocks", report.cache.resident_blocks},
-               {"state_bytes", run.full_state_bytes},
-               {"checkpoint_dtype", run.checkpoint_type},
-               {"checkpoint_bytes", run.checkpoint_bytes},
                {"state_bytes_in_memory", report.mover.state_bytes},
                {"memory_bytes", run.memory_bytes},
                {"bytes_copied", static_cast<std::int64_t>(derived.bytes_copied)},
@@ -209,14 +284,14 @@ std::string to_json(const Report& report) {
                {"copy_s", report.mover.copy_seconds},
                {"forward_s", report.mover.forward_seconds},
                {"verify_s", report.mover.verify_seconds},
-               {"wall_s", replay.wall_seconds}});
+               {"wall_s", replay.wall_seconds},
+               {"ages", ages_json(replay.stats)}});
   if (report.passes) json.update(align_json(report, derived));
   if (!report.timeline.empty()) {
     json["token_hit_rate_ceiling"] = report.token_hit_rate_ceiling();
-    json["capacities"] = cells_json(report.capacities);
     json["timeline"] = timeline_json(report);
-    json["ages"] = ages_json(replay.stats);
   }
+  if (!report.capacities.empty()) json["capacities"] = cells_json(report.capacities);
   return written(json);
 }
 

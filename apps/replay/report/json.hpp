@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "report/fleet_report.hpp"
 #include "report/report.hpp"
 #include "report/sizing.hpp"
 #include "report/sweep.hpp"
@@ -8,14 +9,14 @@
 #include <span>
 #include <string>
 
-/// All that stateport-replay writes for programs; --help names the keys.
+/// The results of stateport-replay for programs, one object each; --help names the keys. stateport-report draws them,
+/// and has no other input.
 namespace stateport::replay {
 
-/// One object.
 [[nodiscard]] std::string to_json(const Report& report);
-/// An array of objects with the members of SweepCell.
-[[nodiscard]] std::string to_json(std::span<const SweepCell> cells);
-/// One object.
-[[nodiscard]] std::string to_json(const Sizing& sizing);
+[[nodiscard]] std::string to_json(const FleetReport& report);
+/// `run`: the workload and the model.
+[[nodiscard]] std::string to_json(const RunDescription& run, std::span<const SweepCell> cells);
+[[nodiscard]] std::string to_json(const RunDescription& run, const Sizing& sizing);
 
 }  // namespace stateport::replay

@@ -16,8 +16,9 @@
 
 namespace stateport::replay {
 
-/// What the settings of a run were, in words and numbers.
+/// The settings of a run, in words and numbers.
 struct RunDescription {
+  std::string command;   ///< of stateport-replay
   std::string workload;  ///< file and format, or kind and seed
   std::string model;
   std::string cache;
@@ -63,9 +64,9 @@ struct Report {
   MoverCounts mover;
   std::optional<PassCounts> passes;  ///< planning times are of the pass without states
 
-  // With --report.
-  std::vector<SweepCell> capacities;  ///< every policy with a quarter to four times the budget
+  // Of a budget.
   std::vector<Interval> timeline;     ///< of the pass with states
+  std::vector<SweepCell> capacities;  ///< with --compare: every policy with a quarter to four times the budget
 
   /// Token hit rate of a cache that keeps everything, with a state after every block.
   [[nodiscard]] double token_hit_rate_ceiling() const noexcept;

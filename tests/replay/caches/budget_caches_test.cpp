@@ -301,7 +301,7 @@ TEST_CASE("the sweep's table and its JSON have the same figures") {
   const auto cells = sweep(workload, 150, qwen3_next(1), budgets, policies, {}, [] { return true; });
   REQUIRE(cells.size() == budgets.size() * policies.size());
   const std::string table = to_table(cells);
-  const auto json = nlohmann::json::parse(to_json(cells));
+  const auto json = nlohmann::json::parse(to_json({.command = "sweep"}, cells))["capacities"];
   for (std::size_t i = 0; i < cells.size(); ++i) {
     CHECK(json[i]["policy"] == name(cells[i].policy));
     CHECK(json[i]["hit_tokens"] == cells[i].hit_tokens);
@@ -319,8 +319,8 @@ struct Expected {
   std::int64_t victims = 0;
 };
 
-/// The same prompts, but for one token more of those of whole blocks. The simulator keeps the state at the end of such a
-/// prompt, the library the one a block before; with a token more they keep the same.
+/// The same prompts, but for one token more of those of whole blocks. The simulator keeps the state at the end of such
+/// a prompt, the library the one a block before; with a token more they keep the same.
 Workload without_whole_prompts(const Workload& workload) {
   Workload longer(workload.block_size_tokens());
   for (std::size_t i = 0; i < workload.size(); ++i) {
@@ -345,8 +345,8 @@ void check_trace(const char* file, std::int64_t budget_gib, const std::vector<Ex
   const std::vector<std::int64_t> budgets = {budget_gib * gib};
   for (const Expected& row : expected) {
     const std::vector<PolicyKind> policies = {row.policy};
-    const auto cells = sweep(workload, static_cast<std::int64_t>(workload.size()), qwen3_next(1), budgets,
-                             policies, compute_cost("qwen3-next-80b-a3b"), [] { return true; });
+    const auto cells = sweep(workload, static_cast<std::int64_t>(workload.size()), qwen3_next(1), budgets, policies,
+                             compute_cost("qwen3-next-80b-a3b"), [] { return true; });
     REQUIRE(cells.size() == 1);
     const SweepCell& cell = cells.front();
     CAPTURE(name(row.policy));

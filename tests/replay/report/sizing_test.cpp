@@ -115,7 +115,7 @@ TEST_CASE("sizing leaves out host memories that hold no state and block") {
 
 TEST_CASE("the text and the JSON of a sizing have the same figures") {
   const Sizing sizing = size(PolicyKind::hix);
-  const auto json = nlohmann::json::parse(to_json(sizing));
+  const auto json = nlohmann::json::parse(to_json({.command = "size"}, sizing));
   CHECK(json["token_hit_rate"] == sizing.token_hit_rate);
   CHECK(json["steps"].size() == sizing.steps.size());
   const std::string text = to_text(sizing);

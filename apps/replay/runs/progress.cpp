@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/progress.hpp"
+#include "runs/progress.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stateport/backends/device_resource.hpp>
+#include <stateport/backends/runtime.hpp>
+#include <stateport/core/model/models.hpp>
+
+#include "caches/request_replayer.hpp"
+#include "runs/run_setup.hpp"
+#include "runs/runs.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace stateport::replay {
+namespace {
+
+RequestCacheOptions align_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
+  RequestCacheOptions cache =
+      align_cache_options(input.workload, static_cast<std::int32_t>(run.slots), options.drafts, options.asynchronous);
+  cache.groups.front().layout_fingerprint = input.full.fingerprint();
+  cache.groups.front().conv_window = conv_window(input.full);
+  return cache;
+}
+
+/// By block hash or by tokens.
+RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
+  const bool tree = options.pools.cache == CacheKind::tree;
+  RequestCacheOptions cache = pool_cache_options(input.workload, tree ? CacheIndex::tree : CacheIndex::slots,
+                                                 run.blocks, run.slots, options.asynchronous);
+  cache.layout_fingerprint = input.checkpoint.fingerprint();
+  cache.separate_checkpoints = input.model.checkpoint_type.has_value();
+  cache.hash = options.pools.hash;
+  cache.eviction = options.pools.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
+  const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
+  cache.memory.state_bytes = static_cast<std::int64_t>(input.checkpoint.slot_bytes());
+  if (kv_bytes) cache.memory.kv_bytes_per_token = static_cast<std::int64_t>(*kv_bytes);
+  return cache;
+}
+
+void describe_run(const ServeOptions& options, const Workload& workload, RunDescription& run) {
+  const bool align = options.pools.cache == CacheKind::align;
+  describe_pools(options.pools, workload, run);
+  if (!align && options.pools.blocks == 0) run.blocks = std::max(run.blocks, served_blocks_min(workload));
+  if (run.unlimited) run.blocks = run.slots = align_blocks_max(workload, options.drafts);
+  run.checkpoint = align ? "boundaries" : "request cache";
+  run.drafts = options.drafts;
+  run.accept = options.accept;
+  run.asynchronous = options.asynchronous;
+}
+
+void serve(const RunInput& input, const RequestReplayOptions& requests, PassMover& mover, bool show_progress,
+           Report& report) {
+  RequestReplayer replayer(input.workload, requests, mover);
+  run_requests(input, replayer, show_progress, [](std::int64_t) {});
+  replayer.check_invariants();
+  report.replay = replayer.counts();
+  report.passes = replayer.pass_counts();
+  report.cache = replayer.cache_counts();
+  report.mover = mover.counts();
+}
+
+}  // namespace
+
+int run(const ServeOptions& options) {
+  OutputFile json(options.common.json_file);
+  const RunInput input = read_input("serve", options.common, options.drafts);
+  Report report{.run = input.run};
+  describe_run(options, input.workload, report.run);
+  RequestReplayOptions requests{.cache = options.pools.cache == CacheKind::align
+                                             ? align_options(options, input, report.run)
+                                             : pool_options(options, input, report.run),
+                                .accept = options.accept,
+                                .seed = options.common.workload.generator.seed,
+                                .history_tokens = history_tokens(input)};
+  requests.cache.unchecked_layout = false;
+  // A pass without states, whose planning times count: before the runtime starts, whose waiting threads would share
+  // the cores, and with the caches to itself.
+  requests.cache.events = false;
+  NoPasses none;
+  serve(input, requests, none, false, report);
+  report.bookkeeping = report.replay;
+  std::vector<double> planning_ns = std::move(report.passes->planning_ns);
+  requests.cache.events = true;
+  const Runtime runtime;
+  report.run.device = runtime.device().name;
+  DeviceResource memory;
+  const std::unique_ptr<PassMover> mover =
+      make_mover(input, options.states, memory, room_for(requests.cache), false, {}, report.run);
+  serve(input, requests, *mover, true, report);
+  report.passes->planning_ns = std::move(planning_ns);
+  return finish(report, json);
+}
+
+}  // namespace stateport::replay

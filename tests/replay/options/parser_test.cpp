@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "options/parser.hpp"
+
+#include "../sizes.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+using namespace stateport;
+using namespace stateport::replay;
+using stateport::replay::test::gib;
+
+namespace {
+
+/// Takes the text that the parser prints, as long as it lives.
+class Printed {
+ public:
+  Printed() : out_(std::cout.rdbuf(text_.rdbuf())), error_(std::cerr.rdbuf(text_.rdbuf())) {}
+  Printed(const Printed&) = delete;
+  Printed& operator=(const Printed&) = delete;
+  ~Printed() {
+    std::cout.rdbuf(out_);
+    std::cerr.rdbuf(error_);
+  }
+  [[nodiscard]] std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::streambuf* out_;
+  std::streambuf* error_;
+};
+
+struct Parsed {
+  std::optional<Command> command;
+  int exit_code = 0;
+  std::string text;
+};
+
+/// `line`: words between blanks.
+Parsed parse(const std::string& line) {
+  std::vector<std::string> words = {"stateport-replay"};
+  std::istringstream in(line);
+  for (std::string word; in >> word;) words.push_back(word);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  const Printed printed;
+  Parsed parsed;
+  parsed.command = parse_command(static_cast<int>(arguments.size()), arguments.data(), parsed.exit_code);
+  parsed.text = printed.text();
+  return parsed;
+}
+
+template <class Options>
+Options parsed(const std::string& line) {
+  CAPTURE(line);
+  const Parsed parsed = parse(line);
+  INFO(parsed.text);
+  REQUIRE(parsed.command);
+  REQUIRE(std::holds_alternative<Options>(*parsed.command));
+  return std::get<Options>(*parsed.command);
+}
+
+void check_refused(const std::string& line, const std::string& text) {
+  CAPTURE(line);
+  const Parsed parsed = parse(line);
+  CHECK_FALSE(parsed.command);
+  CHECK(parsed.exit_code == 2);
+  CAPTURE(parsed.text);
+  CHECK(parsed.text.find(text) != std::string::npos);
+}
+
+const std::string nodes = "fleet --nodes 2 --memory 4GiB --prefill-rate 5 ";
+
+}  // namespace
+
+TEST_CASE("without a command the options are those of prompts") {
+  for (const std::string command : {"", "prompts "}) {
+    const auto options = parsed<PromptsOptions>(command + "--requests 7 --cache tree --slots 9 --checkpoint last");
+    CHECK(options.common.workload.requests_max == 7);
+    CHECK(options.pools.cache == CacheKind::tree);
+    CHECK(options.pools.slots == 9);
+    CHECK(options.checkpoint == CheckpointPlacement::last);
+  }
+  CHECK(parsed<PromptsOptions>("").pools.slots == 256);
+}
+
+TEST_CASE("each command has its own defaults") {
+  CHECK(parsed<PromptsOptions>("").states.materialize_bytes == 2 * gib);
+  CHECK(parsed<PromptsOptions>("").pools.cache == CacheKind::slots);
+  CHECK(parsed<PromptsOptions>("").common.workload.generator.requests == 3000);
+  CHECK(parsed<ServeOptions>("serve").states.materialize_bytes == gib / 16);
+  CHECK(parsed<ServeOptions>("serve").common.workload.generator.requests == 100);
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB").memory.cache == CacheKind::tree);
+  CHECK(parsed<BudgetOptions>("budget --memory 4GiB").memory.policy == PolicyKind::hix);
+  CHECK(parsed<SizeOptions>("size --memory 4GiB --cache slots").memory.policy == PolicyKind::slots_lru);
+  CHECK(parsed<FleetRunOptions>(nodes).routes.size() == 3);
+  CHECK(parsed<FleetRunOptions>(nodes).sample_nodes == -1);
+}
+
+TEST_CASE("options with units and parts are read") {
+  CHECK(parsed<SweepOptions>("sweep --memory 1GiB,2GiB").memory_bytes == std::vector{gib, 2 * gib});
+  const auto budget = parsed<BudgetOptions>(
+      "budget --memory 4GiB --cache slots --policy gdsf --host 8GiB --host-bandwidth 50GB --prefill-rate 1e4 --disk "
+      "a:b:1TiB --disk-bandwidth 5GiB --compare");
+  CHECK(budget.memory.bytes == 4 * gib);
+  CHECK(budget.memory.policy == PolicyKind::slots_gdsf);
+  CHECK(budget.memory.speeds.host_bytes_per_s == 5e10);
+  CHECK(budget.memory.disk_bytes == 1024 * gib);
+  CHECK(budget.disk_folder == "a:b");
+  CHECK(budget.compare);
+  const auto fleet = parsed<FleetRunOptions>(
+      nodes +
+      "--remote 1TiB --link 25:20 --write-back --route prefix,session --sample 1:3 --node-failures 60:10 --load 2");
+  CHECK(fleet.memory.speeds.remote_bytes_per_s == 25e9);
+  CHECK(fleet.memory.speeds.remote_latency_s == doctest::Approx(20e-6));
+  CHECK(fleet.routes == std::vector{Route::prefix, Route::session});
+  CHECK(fleet.sample_nodes == 1);
+  CHECK(fleet.samples == 3);
+  CHECK(fleet.mean_life_s == 60);
+  CHECK(fleet.down_s == 10);
+  const auto serve = parsed<ServeOptions>("serve --cache align --draft 3 --accept 0.5 --counters async");
+  CHECK(serve.pools.cache == CacheKind::align);
+  CHECK(serve.drafts == 3);
+  CHECK(serve.asynchronous);
+  CHECK(parsed<PromptsOptions>("--checkpoint-dtype int8").common.model.checkpoint_type == ElementType::int8_block32);
+  CHECK_FALSE(parsed<PromptsOptions>("--checkpoint-dtype model").common.model.checkpoint_type);
+}
+
+TEST_CASE("help is answered for the program and for each command") {
+  for (const std::string command : {"", "prompts ", "serve ", "budget ", "sweep ", "size ", "fleet "}) {
+    const Parsed parsed = parse(command + "--help");
+    CHECK_FALSE(parsed.command);
+    CHECK(parsed.exit_code == 0);
+    CHECK(parsed.text.find(command.empty() ? "sweep" : "--trace") != std::string::npos);
+  }
+}
+
+TEST_CASE("an option of another command is refused with the commands that take it") {
+  for (const std::string option : {"--remote 1TiB", "--link 25:20", "--route session", "--load 2", "--sample 3",
+                                   "--node-failures 9:9", "--imbalance 5", "--event-delay 1", "--write-back"})
+    for (const std::string command : {"", "budget --memory 4GiB "})
+      check_refused(command + option, option.substr(0, option.find(' ')) + ": " +
+                                          (command.empty() ? "prompts" : "budget") +
+                                          " does not take it, but fleet does");
+  check_refused("serve --checkpoint last", "--checkpoint: serve does not take it, but prompts does");
+  check_refused("--counters async", "--counters: prompts does not take it, but serve does");
+  check_refused("--host 1GiB", "--host: prompts does not take it, but budget, size, fleet does");
+  check_refused("size --memory 4GiB --slots=10", "--slots: size does not take it, but prompts, serve does");
+  check_refused(nodes + "--materialize 64MiB", "--materialize: fleet does not take it");
+  check_refused("--requests 10 size --memory 4GiB", "size: is a command, which comes first");
+  check_refused("--budget 4GiB", "--budget: is now --memory of budget, size and fleet");
+  check_refused("--cache tree --serve", "--serve: is now the command serve");
+  check_refused("budget --memory 4GiB --report page.html", "--report: is now stateport-report");
+  check_refused("--no-such-option", "--no-such-option");
+  check_refused("no-such-command", "ommand");
+}
+
+TEST_CASE("options that an index does not have are refused") {
+  check_refused("serve --draft 2", "--draft: needs --cache align");
+  check_refused("serve --cache align --blocks 9", "--blocks: means nothing with --cache align");
+  check_refused("serve --cache align --checkpoint-dtype bf16", "--checkpoint-dtype: means nothing with --cache align");
+  check_refused("serve --cache align --policy hix", "--policy: means nothing with --cache align");
+  check_refused("serve --trace /dev/null --seed 2", "--seed: with --trace needs --cache align");
+  check_refused("budget --memory 4GiB --cache align", "--cache");
+  check_refused("--trace /dev/null --seed 2", "--seed");
+}
+
+TEST_CASE("policies are refused where they are unknown, and where they have no tiers") {
+  check_refused("--policy node-lru", "--policy: node-lru is no policy of blocks and slots");
+  check_refused("budget --memory 4GiB --policy lru", "--policy: lru is no policy of --cache tree");
+  check_refused("size --memory 4GiB --cache slots --policy node-lru", "node-lru is no policy of --cache slots");
+  check_refused("budget --memory 1GiB --policy last --host 1GiB", "last has no tiers");
+  check_refused(nodes + "--policy last", "last has no tiers");
+  check_refused("--hint-sessions --slots 10", "--hint-sessions requires --policy");
+}
+
+TEST_CASE("missing and doubled options are refused") {
+  check_refused("budget", "--memory is required");
+  check_refused("sweep", "--memory is required");
+  check_refused("size --requests 10", "--memory is required");
+  check_refused("fleet --memory 4GiB --prefill-rate 5", "--nodes is required");
+  check_refused("fleet --nodes 2 --prefill-rate 5", "--memory is required");
+  check_refused("fleet --nodes 2 --memory 4GiB", "--prefill-rate is required");
+  check_refused("--unlimited --slots 10", "excludes");
+  check_refused("--skip-bad", "--skip-bad requires --trace");
+}
+
+TEST_CASE("the speeds of all tiers are given or none") {
+  check_refused("budget --memory 1GiB --host 1GiB --prefill-rate 5",
+                "--host-bandwidth: is needed with the other speeds");
+  check_refused("budget --memory 1GiB --prefill-rate 5", "--prefill-rate: needs --host or --disk");
+  check_refused("budget --memory 1GiB --host 1GiB --host-bandwidth 5GB --prefill-rate 5 --disk-bandwidth 5",
+                "--disk-bandwidth: needs --disk");
+  check_refused("size --memory 1GiB --prefill-rate 5", "--host-bandwidth: is needed");
+  check_refused(nodes + "--host 1GiB", "--host-bandwidth: is needed");
+  check_refused(nodes + "--remote 1TiB", "--remote requires --link");
+  check_refused(nodes + "--link 25:20", "--link requires --remote");
+  check_refused(nodes + "--write-back", "--write-back requires --remote");
+}
+
+TEST_CASE("values that are none are refused") {
+  check_refused("budget --memory 1GiB --disk 1GiB", "--disk: needs a folder");
+  check_refused("budget --memory 1GiB --disk images:", "Input is empty");
+  check_refused("budget --memory 0", "--memory");
+  check_refused("size --memory 1GiB --disk images:1GiB", "--disk");
+  check_refused(nodes + "--disk images:8GiB --disk-bandwidth 2GB", "--disk");
+  check_refused("fleet --nodes 0 --memory 4GiB --prefill-rate 5", "--nodes");
+  check_refused(nodes + "--sample 3", "--sample: more nodes than there are");
+  check_refused(nodes + "--remote 1TiB --link 25", "--link");
+  check_refused(nodes + "--remote 1TiB --link 25:-1", "--link");
+  check_refused(nodes + "--node-failures 0:5", "--node-failures");
+  check_refused(nodes + "--route nearest", "--route");
+  check_refused("--checkpoint-dtype fp8", "--checkpoint-dtype");
+  check_refused("serve --cache align --accept nan", "--accept");
+}
