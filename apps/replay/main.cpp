@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "options/parser.hpp"
 #include "runs/run_setup.hpp"
-#include "runs/runs.hpp"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 
 namespace stateport::replay {
 
-/// Refuses what is no finite number. CLI11's ranges accept NaN, which no comparison finds outside of them.
+/// Refuses a text that is no finite number. CLI11's ranges accept NaN, which no comparison finds outside of them.
 inline CLI::Validator finite_number() {
   return {[](std::string& text) {
             double number = 0;

@@ -7,77 +7,64 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <ranges>
 
 namespace stateport::replay {
 namespace {
 
-std::string known_models() {
-  std::string names;
-  for (const models::ModelInfo& model : models::all()) {
-    if (!names.empty()) names += ", ";
-    names += model.name;
-  }
-  return names;
-}
-
-void add_workload(CLI::App& command, WorkloadOptions& workload, bool seeds_traces) {
-  auto* trace = command
-                    .add_option("--trace", workload.trace,
-                                "Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON with token counts, "
-                                "plain or in gzip: the content tells")
+void add_workload(CLI::App& app, WorkloadOptions& workload, bool seeds_traces) {
+  auto* trace = app.add_option("--trace", workload.trace,
+                               "Mooncake JSON lines, BurstGPT CSV, Azure CSV or ShareGPT JSON with token counts, "
+                               "plain or in gzip: the content tells")
                     ->check(CLI::ExistingFile);
-  command
-      .add_flag("--skip-bad", workload.trace_options.skip_bad,
-                "Count malformed lines (ShareGPT: conversations) of the trace, and leave them out")
+  app.add_flag("--skip-bad", workload.trace_options.skip_bad,
+               "Count malformed lines (ShareGPT: conversations) of the trace, and leave them out")
       ->needs(trace);
-  static const std::map<std::string, TimeUnit> units = {{"us", TimeUnit::us}, {"ms", TimeUnit::ms}, {"s", TimeUnit::s}};
-  command.add_option("--time-unit", workload.trace_options.time_unit, "Of the trace's timestamps")
-      ->transform(CLI::CheckedTransformer(units, CLI::ignore_case))
-      ->option_text("us|ms|s [ms, BurstGPT: s; not for Azure]")
-      ->needs(trace);
-  command.add_flag("--sort", workload.trace_options.sort, "Serve the trace in the order of its timestamps")
-      ->needs(trace);
-  static const std::map<std::string, WorkloadKind> kinds = {
-      {"chat", WorkloadKind::chat}, {"agent", WorkloadKind::agent}, {"shared-prompt", WorkloadKind::shared_prompt}};
-  command.add_option("--workload", workload.generator.kind, "Without a trace: the kind of the generated requests")
-      ->transform(CLI::CheckedTransformer(kinds, CLI::ignore_case))
-      ->option_text("chat|agent|shared-prompt [chat]")
-      ->excludes(trace);
-  auto* seed = command.add_option("--seed", workload.generator.seed, "Of everything that is drawn at random")
-                   ->capture_default_str();
+  add_choice<std::optional<TimeUnit>, TimeUnit>(
+      app, "--time-unit", workload.trace_options.time_unit, "Of the trace's timestamps",
+      {{"us", TimeUnit::us}, {"ms", TimeUnit::ms}, {"s", TimeUnit::s}}, " [ms, BurstGPT: s; not for Azure]")
+      .needs(trace);
+  app.add_flag("--sort", workload.trace_options.sort, "Serve the trace in the order of its timestamps")->needs(trace);
+  add_choice<WorkloadKind, WorkloadKind>(
+      app, "--workload", workload.generator.kind, "Without a trace: the kind of the generated requests",
+      {{"chat", WorkloadKind::chat}, {"agent", WorkloadKind::agent}, {"shared-prompt", WorkloadKind::shared_prompt}},
+      " [chat]")
+      .excludes(trace);
+  auto* seed =
+      app.add_option("--seed", workload.generator.seed, "Of everything that is drawn at random")->capture_default_str();
   if (!seeds_traces) seed->excludes(trace);
-  command.add_option("--requests", workload.requests_max, "Serve no more than these")
+  app.add_option("--requests", workload.requests_max, "Serve no more than these")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}))
       ->option_text(fmt::format("INT [all of a trace, {} generated]", workload.generator.requests));
-  command.add_option("--block-size", workload.generator.block_size_tokens, "Tokens of a block")
+  app.add_option("--block-size", workload.generator.block_size_tokens, "Tokens of a block")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
       ->capture_default_str();
 }
 
-void add_model(CLI::App& command, ModelOptions& model) {
-  command.add_option("--model", model.name, "The model whose states are kept: " + known_models())
+void add_model(CLI::App& app, ModelOptions& model) {
+  const auto names = models::all() | std::views::transform(&models::ModelInfo::name);
+  app.add_option("--model", model.name, fmt::format("The model whose states are kept: {}", fmt::join(names, ", ")))
       ->capture_default_str();
-  static const std::map<std::string, ElementType> types = {{"f32", ElementType::fp32}, {"bf16", ElementType::bf16}};
-  command.add_option("--recurrent-dtype", model.recurrent_type, "Of the recurrent states, instead of the catalogue's")
-      ->transform(CLI::CheckedTransformer(types, CLI::ignore_case))
-      ->option_text("f32|bf16");
+  add_choice<std::optional<ElementType>, ElementType>(app, "--recurrent-dtype", model.recurrent_type,
+                                                      "Of the recurrent states, instead of the catalogue's",
+                                                      {{"f32", ElementType::fp32}, {"bf16", ElementType::bf16}});
   static const std::map<std::string, std::optional<ElementType>> kept = {
       {"model", std::nullopt}, {"bf16", ElementType::bf16}, {"int8", ElementType::int8_block32}};
-  command
-      .add_option_function<std::string>(
-          "--checkpoint-dtype", [&model](const std::string& name) { model.checkpoint_type = kept.at(name); },
-          "Of recurrent states in checkpoints, for their cost: int8 = in blocks of 32 with fp16 scales. States of "
-          "running requests stay as they are, and do not count in --memory")
+  app.add_option_function<std::string>(
+         "--checkpoint-dtype", [&model](const std::string& name) { model.checkpoint_type = kept.at(name); },
+         "Of recurrent states in checkpoints, for their cost: int8 = in blocks of 32 with fp16 scales. States of "
+         "running requests stay as they are, and do not count in --memory")
       ->check(CLI::IsMember({"model", "bf16", "int8"}))
       ->option_text("model|bf16|int8 [model]");
 }
 
-void add_speed(CLI::App& command, const char* option, double& bytes_per_s, const char* text) {
-  command.add_option(option, bytes_per_s, text)
+void add_speed(CLI::App& app, const char* option, double& bytes_per_s, const char* text) {
+  app.add_option(option, bytes_per_s, text)
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber)
       ->option_text("BYTES/s");
@@ -85,77 +72,70 @@ void add_speed(CLI::App& command, const char* option, double& bytes_per_s, const
 
 }  // namespace
 
-void add_common(CLI::App& command, CommonOptions& common, bool seeds_traces) {
-  add_workload(command, common.workload, seeds_traces);
-  add_model(command, common.model);
-  command.add_option("--json", common.json_file, "Also write the results to this file; stateport-report draws it")
+void add_common(CLI::App& app, CommonOptions& common, bool seeds_traces) {
+  add_workload(app, common.workload, seeds_traces);
+  add_model(app, common.model);
+  app.add_option("--json", common.json_file, "Also write the results to this file; stateport-report draws it")
       ->option_text("FILE");
 }
 
-void add_hints(CLI::App& command, HintKinds& hints) {
-  command.add_flag("--hint-last-turns", hints.last_turns,
-                   "Tell hix which prompts no later one continues, as a server with sessions would");
-  command.add_flag("--hint-tool-calls", hints.tool_calls,
-                   "Tell hix which prompts are continued within 20 s, as those that wait for a tool");
-  command.add_flag("--hint-idle-times", hints.idle_times,
-                   "Tell hix that no prompt is continued before half of the time that it takes");
-  command.add_flag("--hint-sessions", hints.sessions,
-                   "Tell hix which prompts are of the same session, where the workload says so");
-  command
-      .add_option(
-          "--hint-continues", hints.continues_auc,
-          "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
+void add_hints(CLI::App& app, HintKinds& hints) {
+  app.add_flag("--hint-last-turns", hints.last_turns,
+               "Tell hix which prompts no later one continues, as a server with sessions would");
+  app.add_flag("--hint-tool-calls", hints.tool_calls,
+               "Tell hix which prompts are continued within 20 s, as those that wait for a tool");
+  app.add_flag("--hint-idle-times", hints.idle_times,
+               "Tell hix that no prompt is continued before half of the time that it takes");
+  app.add_flag("--hint-sessions", hints.sessions,
+               "Tell hix which prompts are of the same session, where the workload says so");
+  app.add_option(
+         "--hint-continues", hints.continues_auc,
+         "Tell hix how likely each prompt is continued, as a classifier with this area under its ROC curve would")
       ->check(finite_number())
       ->check(CLI::Range(0.001, 0.999))
       ->option_text("AUC");
 }
 
-void add_states(CLI::App& command, StateOptions& states) {
-  command
-      .add_option("--materialize", states.materialize_bytes,
-                  "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
-                  "bookkeeping alone, nothing is moved or verified")
+void add_states(CLI::App& app, StateOptions& states) {
+  app.add_option("--materialize", states.materialize_bytes,
+                 "Memory for states (4GiB, 500MB, …): they are shrunk to fit, accounting stays at full size; 0: "
+                 "bookkeeping alone, nothing is moved or verified")
       ->transform(CLI::AsSizeValue(false))
       ->option_text(fmt::format("BYTES [{}MiB]", states.materialize_bytes >> 20));
-  command
-      .add_option_function<std::string>(
-          "--plant", [&states](const std::string&) { states.plant_wrong_slot = true; },
-          "Self-test: wrong-slot = the first restore reads the wrong slot, and must be found")
+  app.add_option_function<std::string>(
+         "--plant", [&states](const std::string&) { states.plant_wrong_slot = true; },
+         "Self-test: wrong-slot = the first restore reads the wrong slot, and must be found")
       ->check(CLI::IsMember({"wrong-slot"}))
       ->group("");
 }
 
-void add_prometheus(CLI::App& command, std::string& file) {
-  command.add_option("--prometheus", file, "Also write hits and lost hits as Prometheus text")->option_text("FILE");
+void add_prometheus(CLI::App& app, std::string& file) {
+  app.add_option("--prometheus", file, "Also write hits and lost hits as Prometheus text")->option_text("FILE");
 }
 
-CLI::Option& add_cache(CLI::App& command, CacheKind& cache) {
-  static const std::map<std::string, CacheKind> caches = {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}};
-  return *command.add_option("--cache", cache, "Index of RequestCache: slots = by block hash; tree = by tokens")
-              ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
-              ->option_text(cache == CacheKind::tree ? "slots|tree [tree]" : "slots|tree [slots]");
+void add_cache(CLI::App& app, CacheKind& cache) {
+  add_choice<CacheKind, CacheKind>(
+      app, "--cache", cache, "Index of RequestCache: slots = by block hash; tree = by tokens",
+      {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}}, cache == CacheKind::tree ? " [tree]" : " [slots]");
 }
 
-void add_pools(CLI::App& command, PoolOptions& pools, std::string& policy) {
+void add_pools(CLI::App& app, PoolOptions& pools, std::string& policy) {
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  static const std::map<std::string, BlockHashKind> hashes = {{"sha256", BlockHashKind::sha256},
-                                                              {"xxh3_128", BlockHashKind::xxh3_128}};
-  command.add_option("--hash", pools.hash, "Block hash of the slots index")
-      ->transform(CLI::CheckedTransformer(hashes, CLI::ignore_case))
-      ->option_text("sha256|xxh3_128 [sha256]");
-  auto* blocks = command.add_option("--blocks", pools.blocks, "KV blocks that can be cached")
+  add_choice<BlockHashKind, BlockHashKind>(app, "--hash", pools.hash, "Block hash of the slots index",
+                                           {{"sha256", BlockHashKind::sha256}, {"xxh3_128", BlockHashKind::xxh3_128}},
+                                           " [sha256]");
+  auto* blocks = app.add_option("--blocks", pools.blocks, "KV blocks that can be cached")
                      ->check(CLI::Range(1, most))
                      ->option_text("INT [8 for each slot, at least the longest prompt]");
-  auto* slots = command.add_option("--slots", pools.slots, "States that can be cached")
+  auto* slots = app.add_option("--slots", pools.slots, "States that can be cached")
                     ->check(CLI::Range(1, most))
                     ->capture_default_str();
-  command.add_flag("--unlimited", pools.unlimited, "As many blocks and slots as the workload can fill")
+  app.add_flag("--unlimited", pools.unlimited, "As many blocks and slots as the workload can fill")
       ->excludes(blocks)
       ->excludes(slots);
-  command
-      .add_option("--policy", policy,
-                  "Order of eviction of the states and, with --cache tree, of the KV: lru, fifo, filo, lfu, slru, "
-                  "priority, gdsf, hix (learned hazard index)")
+  app.add_option("--policy", policy,
+                 "Order of eviction of the states and, with --cache tree, of the KV: lru, fifo, filo, lfu, slru, "
+                 "priority, gdsf, hix (learned hazard index)")
       ->option_text("NAME [lru with --cache slots, hix with tree]");
 }
 
@@ -172,30 +152,27 @@ CLI::Option& as_bytes(CLI::Option& option) {
   return *option.transform(CLI::AsSizeValue(false))->check(CLI::PositiveNumber)->option_text("BYTES");
 }
 
-void add_memory(CLI::App& command, MemoryOptions& memory, std::string& policy) {
-  as_bytes(*command.add_option("--memory", memory.bytes, "For KV and states together (64GiB, …)")).required();
-  add_cache(command, memory.cache);
-  command
-      .add_option("--policy", policy,
-                  "Order of eviction. With --cache tree: every, last, branch = least recently used blocks and states, "
-                  "with states after every block, the last one, there and where prompts part; node-lru, gdsf = by tree "
-                  "node; hix = learned hazard index; hix-exact = without sampling. With --cache slots: lru, gdsf, hix")
+void add_memory(CLI::App& app, MemoryOptions& memory, std::string& policy) {
+  as_bytes(*app.add_option("--memory", memory.bytes, "For KV and states together (64GiB, …)")).required();
+  add_cache(app, memory.cache);
+  app.add_option("--policy", policy,
+                 "Order of eviction. With --cache tree: every, last, branch = least recently used blocks and states, "
+                 "with states after every block, the last one, there and where prompts part; node-lru, gdsf = by tree "
+                 "node; hix = learned hazard index; hix-exact = without sampling. With --cache slots: lru, gdsf, hix")
       ->option_text("NAME [lru with --cache slots, hix with tree]");
-  as_bytes(*command.add_option("--host", memory.host_bytes, "Memory on the host, for contents that the device evicts"));
-  add_speed(command, "--host-bandwidth", memory.speeds.host_bytes_per_s,
-            "Of loads from the host (50GB = 5e10, 50GiB, …)");
-  add_speed(command, "--disk-bandwidth", memory.speeds.file_bytes_per_s, "Of loads from files");
-  command
-      .add_option("--prefill-rate", memory.speeds.tokens_per_s,
-                  "Prompt tokens that the engine computes in a second. With the bandwidth of each tier, contents below "
-                  "the device are loaded only where that is faster, and the saved time is counted")
+  as_bytes(*app.add_option("--host", memory.host_bytes, "Memory on the host, for contents that the device evicts"));
+  add_speed(app, "--host-bandwidth", memory.speeds.host_bytes_per_s, "Of loads from the host (50GB = 5e10, 50GiB, …)");
+  add_speed(app, "--disk-bandwidth", memory.speeds.file_bytes_per_s, "Of loads from files");
+  app.add_option("--prefill-rate", memory.speeds.tokens_per_s,
+                 "Prompt tokens that the engine computes in a second. With the bandwidth of each tier, contents below "
+                 "the device are loaded only where that is faster, and the saved time is counted")
       ->check(finite_number())
       ->check(CLI::PositiveNumber)
       ->option_text("TOKENS/s");
 }
 
-void add_counted_disk(CLI::App& command, MemoryOptions& memory) {
-  as_bytes(*command.add_option("--disk", memory.disk_bytes, "Files below the memory and the host; they are counted"));
+void add_counted_disk(CLI::App& app, MemoryOptions& memory) {
+  as_bytes(*app.add_option("--disk", memory.disk_bytes, "Files below the memory and the host; they are counted"));
 }
 
 void choose_policy(const std::string& policy, bool wants_tiers, MemoryOptions& memory) {
@@ -214,13 +191,12 @@ void choose_policy(const std::string& policy, bool wants_tiers, MemoryOptions& m
     throw CLI::ValidationError("--policy", policy + " has no tiers: this needs a policy of RequestCache");
 }
 
-void check_speeds(const CLI::App& command, const MemoryOptions& memory, bool host, bool computes) {
+void check_speeds(const CLI::App& app, const MemoryOptions& memory, bool host, bool computes) {
   const TierSpeeds& speeds = memory.speeds;
   const bool known = speeds.tokens_per_s + speeds.host_bytes_per_s + speeds.file_bytes_per_s > 0;
   const auto check = [&](const char* speed, bool wanted, const char* why_not) {
-    if (command.count(speed) > 0 && !wanted) throw CLI::ValidationError(speed, why_not);
-    if (command.count(speed) == 0 && wanted && known)
-      throw CLI::ValidationError(speed, "is needed with the other speeds");
+    if (app.count(speed) > 0 && !wanted) throw CLI::ValidationError(speed, why_not);
+    if (app.count(speed) == 0 && wanted && known) throw CLI::ValidationError(speed, "is needed with the other speeds");
   };
   check("--host-bandwidth", host, "needs --host");
   check("--disk-bandwidth", memory.disk_bytes > 0, "needs --disk");

@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
-#include <map>
 #include <utility>
 
 namespace stateport::replay {
@@ -42,62 +41,8 @@ constexpr const char* fleet_description =
 
 constexpr const char* footer =
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
-    "done; 130 when interrupted (Ctrl-C prints the summary so far).";
-
-constexpr const char* json_keys =
-    "Keys of the JSON file, beside the settings of the run:\n"
-    "  requests, input_tokens, token_hit_rate (0 to 1), request_hit_rate,\n"
-    "  lost_hits {reason: count}, lost_tokens and lost_flops {reason: sum of all\n"
-    "  that was computed again}, restores, verified, mismatches, commits,\n"
-    "  dropped_checkpoints, evictions (of states), ages [...] of states\n"
-    "  bytes_copied   restores and commits at the model's full state size,\n"
-    "                 read + written\n"
-    "  bytes_moved    the same as really moved\n"
-    "  copy_gb_per_s  of bytes_moved\n"
-    "  copy_share_of_memcpy  speed relative to memcpy of the same sizes in the\n"
-    "                 same run (median)\n"
-    "  bookkeeping_ns_p50, bookkeeping_ns_p99  per request, start to finish\n"
-    "  bookkeeping_ns_per_block_p50, hashing_ns_per_block_p50  per full block: the\n"
-    "                 first with hashing, the second of hashing alone\n"
-    "                 (of a pass without states: those empty the host's caches)\n"
-    "  bookkeeping_ns_per_block_beside_copies_p50  of the pass with states\n"
-    "  wall_s\n";
-constexpr const char* budget_json_keys =
-    "  token_hit_rate_ceiling  of a cache that keeps everything\n"
-    "  timeline [...]  of 24 equal parts of the requests\n"
-    "  tiers [{name, bytes, token_hit_rate, loads, bytes_read, bytes_written,\n"
-    "  dropped (images), seconds, states, blocks}]  with --host or --disk, at the\n"
-    "                 model's full size.\n"
-    "                 seconds: saved by loading instead of computing, null without\n"
-    "                 --prefill-rate. Of each request that loaded something, in the\n"
-    "                 slowest tier that it loaded from: tokens that it did not\n"
-    "                 compute / prefill rate - bytes that it loaded from each tier /\n"
-    "                 bandwidth of that tier. Moves to a lower tier, which are in\n"
-    "                 bytes_read, too, make no request wait\n"
-    "  capacities [...]  with --compare: a cell for each policy and memory, as\n"
-    "                 `sweep` writes them (with --host or --disk of the policies\n"
-    "                 that have tiers)\n";
-constexpr const char* serve_json_keys =
-    "  steps, drafts_proposed, drafts_accepted, copies (planned), published,\n"
-    "  refused (checkpoints without room), skipped_parts (copies without a slot),\n"
-    "  planning_ns_p50, planning_ns_p99  of plan and commit of a step\n";
-constexpr const char* fleet_footer =
-    "Keys of the JSON file, beside the settings:\n"
-    "  routes {route: {figure: {value, standard_error}}}, the figures of the text,\n"
-    "  and quantiles of times and bytes\n"
-    "A node serves one prompt at a time, in simulated time: a load takes\n"
-    "bytes / bandwidth, a computation tokens / --prefill-rate, an answer nothing.\n"
-    "Requests come when the workload says. Moves between a device, its\n"
-    "host and its disk take no time but for loads; a link takes one transfer after\n"
-    "the other. uncached_*: the same requests on the same nodes, all computed.\n"
-    "Where a trace names no session, the block behind the shared opening names the\n"
-    "conversation (openings end where more than 16 different blocks follow).\n"
-    "A sample has whole conversations and its part of the nodes and of the remote\n"
-    "store. Prefixes that conversations share are computed and stored once in each\n"
-    "sample, as in the whole: hit rates come out low, the more the smaller the\n"
-    "sample, and the standard error does not know of it. Round robin comes back to\n"
-    "a node sooner: hits in its own tiers come out high. Compare --sample N and\n"
-    "--sample N/2.";
+    "done; 130 when interrupted (Ctrl-C prints the summary so far).\n"
+    "apps/replay/README.md has the keys of the JSON, and the model of a fleet.";
 
 /// Options that have become something else, and their successors.
 constexpr std::array replaced = {std::pair("--budget", "is now --memory of budget, size and fleet"),
@@ -114,9 +59,9 @@ bool read_pair(const CLI::results_t& given, double& first, double& second) {
 }
 
 /// Throws for every option of `names` that is given.
-void refuse(const CLI::App& command, std::initializer_list<const char*> names, const char* why) {
+void refuse(const CLI::App& app, std::initializer_list<const char*> names, const char* why) {
   for (const char* option : names)
-    if (command.count(option) > 0) throw CLI::ValidationError(option, why);
+    if (app.count(option) > 0) throw CLI::ValidationError(option, why);
 }
 
 /// The command line, which fills in the options of one command.
@@ -134,10 +79,8 @@ class Parser {
   }
 
   Command parse(std::vector<std::string> arguments) {
-    const auto names_command = [&](const std::string& word) { return app_.get_subcommand_no_throw(word) != nullptr; };
-    const bool asks_help = !arguments.empty() && (arguments[0] == "-h" || arguments[0] == "--help");
-    if (!asks_help && (arguments.empty() || (arguments[0].starts_with('-') && !names_command(arguments[0]))))
-      arguments.insert(arguments.begin(), "prompts");
+    const std::string first = arguments.empty() ? "-" : arguments.front();
+    if (first.starts_with('-') && first != "-h" && first != "--help") arguments.insert(arguments.begin(), "prompts");
     std::ranges::reverse(arguments);
     try {
       app_.parse(std::move(arguments));
@@ -163,55 +106,52 @@ class Parser {
 
   /// Arguments that the command does not take: says which command takes them.
   void explain_extras() const {
-    for (const CLI::App* command : app_.get_subcommands())
-      for (std::string word : command->remaining()) {
-        word = word.substr(0, word.find('='));
-        if (app_.get_subcommand_no_throw(word) != nullptr)
-          throw CLI::ValidationError(word, "is a command, which comes first");
-        std::string owners;
-        for (const CLI::App* other : app_.get_subcommands({}))
-          if (word.starts_with("--") && other->get_option_no_throw(word) != nullptr)
-            owners += (owners.empty() ? "" : ", ") + other->get_name();
-        if (!owners.empty())
-          throw CLI::ValidationError(word,
-                                     fmt::format("{} does not take it, but {} does", command->get_name(), owners));
-        for (const auto& [name, successor] : replaced)
-          if (word == name) throw CLI::ValidationError(word, successor);
+    const CLI::App& given = *app_.get_subcommands().front();
+    for (std::string word : given.remaining()) {
+      word = word.substr(0, word.find('='));
+      std::string owners;
+      for (const CLI::App* command : app_.get_subcommands({})) {
+        if (command->get_name() == word) throw CLI::ValidationError(word, "is a command, which comes first");
+        if (word.starts_with("--") && command->get_option_no_throw(word) != nullptr)
+          owners += (owners.empty() ? "" : ", ") + command->get_name();
       }
+      if (!owners.empty())
+        throw CLI::ValidationError(word, fmt::format("is an option of {}, not of {}", owners, given.get_name()));
+      for (const auto& [name, successor] : replaced)
+        if (word == name) throw CLI::ValidationError(word, successor);
+    }
   }
 
   void add_prompts() {
-    CLI::App& command = add_command("prompts", prompts_description, prompts_,
-                                    [this](const CLI::App&) { choose_policy(policy_, prompts_.pools); });
-    command.footer(json_keys);
-    add_common(command, prompts_.common);
-    add_cache(command, prompts_.pools.cache);
-    static const std::map<std::string, CheckpointPlacement> modes = {{"every", CheckpointPlacement::every},
-                                                                     {"last", CheckpointPlacement::last},
-                                                                     {"branch", CheckpointPlacement::branch},
-                                                                     {"rungs", CheckpointPlacement::rungs}};
-    command
-        .add_option("--checkpoint", prompts_.checkpoint,
-                    "Where states are kept: after every block; after the last full block; there and where the prompt "
-                    "left a cached prefix; also 1, 2 and 4 blocks before the end")
-        ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case))
-        ->option_text("every|last|branch|rungs [branch]");
-    add_pools_with_hints(command, prompts_.pools, prompts_.common);
-    add_states(command, prompts_.states);
-    add_prometheus(command, prompts_.prometheus_file);
+    CLI::App& app = add_command("prompts", prompts_description, prompts_,
+                                [this](const CLI::App&) { choose_policy(policy_, prompts_.pools); });
+    add_common(app, prompts_.common);
+    add_cache(app, prompts_.pools.cache);
+    add_choice<CheckpointPlacement, CheckpointPlacement>(
+        app, "--checkpoint", prompts_.checkpoint,
+        "Where states are kept: after every block; after the last full block; there and where the prompt left a cached "
+        "prefix; also 1, 2 and 4 blocks before the end",
+        {{"every", CheckpointPlacement::every},
+         {"last", CheckpointPlacement::last},
+         {"branch", CheckpointPlacement::branch},
+         {"rungs", CheckpointPlacement::rungs}},
+        " [branch]");
+    add_pools_with_hints(app, prompts_.pools, prompts_.common);
+    add_states(app, prompts_.states);
+    add_prometheus(app, prompts_.prometheus_file);
   }
 
   /// Hints mean nothing to the default orders.
-  void add_pools_with_hints(CLI::App& command, PoolOptions& pools, CommonOptions& common) {
-    add_pools(command, pools, policy_);
-    add_hints(command, common.workload.hints);
+  void add_pools_with_hints(CLI::App& app, PoolOptions& pools, CommonOptions& common) {
+    add_pools(app, pools, policy_);
+    add_hints(app, common.workload.hints);
     for (CLI::Option* hint :
-         command.get_options([](CLI::Option* option) { return option->get_name().starts_with("--hint-"); }))
-      hint->needs(command.get_option("--policy"));
+         app.get_options([](CLI::Option* option) { return option->get_name().starts_with("--hint-"); }))
+      hint->needs(app.get_option("--policy"));
   }
 
   void add_serve() {
-    CLI::App& command = add_command("serve", serve_description, serve_, [this](const CLI::App& given) {
+    CLI::App& app = add_command("serve", serve_description, serve_, [this](const CLI::App& given) {
       choose_policy(policy_, serve_.pools);
       if (serve_.pools.cache == CacheKind::align) {
         refuse(given, {"--hash", "--blocks", "--policy", "--checkpoint-dtype"}, "means nothing with --cache align");
@@ -220,43 +160,34 @@ class Parser {
         if (given.count("--trace") > 0) refuse(given, {"--seed"}, "with --trace needs --cache align");
       }
     });
-    command.footer(std::string(json_keys) + serve_json_keys);
-    add_common(command, serve_.common, true);
-    static const std::map<std::string, CacheKind> caches = {
-        {"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}};
-    command
-        .add_option(
-            "--cache", serve_.pools.cache,
-            "Index of RequestCache: slots = by block hash; tree = by tokens; align = by block tables: a slot is "
-            "a block")
-        ->transform(CLI::CheckedTransformer(caches, CLI::ignore_case))
-        ->option_text("slots|tree|align [slots]");
-    add_pools_with_hints(command, serve_.pools, serve_.common);
-    command.add_option("--draft", serve_.drafts, "Align: tokens proposed in a decode step")
+    add_common(app, serve_.common, true);
+    add_choice<CacheKind, CacheKind>(
+        app, "--cache", serve_.pools.cache,
+        "Index of RequestCache: slots = by block hash; tree = by tokens; align = by block tables: a slot is a block",
+        {{"slots", CacheKind::slots}, {"tree", CacheKind::tree}, {"align", CacheKind::align}}, " [slots]");
+    add_pools_with_hints(app, serve_.pools, serve_.common);
+    app.add_option("--draft", serve_.drafts, "Align: tokens proposed in a decode step")
         ->check(CLI::Range(0, 64))
         ->capture_default_str();
-    command.add_option("--accept", serve_.accept, "Align: chance that a draft is kept, if the one before it is")
+    app.add_option("--accept", serve_.accept, "Align: chance that a draft is kept, if the one before it is")
         ->check(finite_number())
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
-    static const std::map<std::string, bool> counters = {{"sync", false}, {"async", true}};
-    command
-        .add_option("--counters", serve_.asynchronous, "async = a pass is planned before the last one's count is known")
-        ->transform(CLI::CheckedTransformer(counters, CLI::ignore_case))
-        ->option_text("sync|async [sync]");
-    add_states(command, serve_.states);
+    add_choice<bool, bool>(app, "--counters", serve_.asynchronous,
+                           "async = a pass is planned before the last one's count is known",
+                           {{"sync", false}, {"async", true}}, " [sync]");
+    add_states(app, serve_.states);
   }
 
   void add_budget() {
-    CLI::App& command = add_command("budget", budget_description, budget_, [this](const CLI::App& given) {
+    CLI::App& app = add_command("budget", budget_description, budget_, [this](const CLI::App& given) {
       choose_policy(policy_, budget_.memory.has_tiers(), budget_.memory);
       if (budget_.states.materialize_bytes > 0 && budget_.disk_folder.empty())
         refuse(given, {"--disk"}, "needs a folder (FOLDER:BYTES), or --materialize 0");
       check_speeds(given, budget_.memory, budget_.memory.host_bytes > 0, budget_.memory.has_tiers());
     });
-    command.footer(std::string(json_keys) + budget_json_keys);
-    add_common(command, budget_.common);
-    add_memory(command, budget_.memory, policy_);
+    add_common(app, budget_.common);
+    add_memory(app, budget_.memory, policy_);
     const auto read_disk = [this](const CLI::results_t& given) {
       const std::size_t colon = given.front().rfind(':');
       std::string bytes = given.front().substr(colon == std::string::npos ? 0 : colon + 1);
@@ -264,73 +195,65 @@ class Parser {
       if (!CLI::AsSizeValue(false)(bytes).empty()) return false;
       return CLI::detail::lexical_cast(bytes, budget_.memory.disk_bytes) && budget_.memory.disk_bytes > 0;
     };
-    command
-        .add_option("--disk", read_disk,
-                    "Files below the memory and the host, in a folder of their own (images:1TiB); with --materialize 0 "
-                    "they are only counted")
+    app.add_option("--disk", read_disk,
+                   "Files below the memory and the host, in a folder of their own (images:1TiB); with --materialize 0 "
+                   "they are only counted")
         ->option_text("[FOLDER:]BYTES");
-    add_hints(command, budget_.common.workload.hints);
-    add_states(command, budget_.states);
-    command.add_flag(
-        "--compare", budget_.compare,
-        "Also serve the prompts under every policy with a quarter to four times the memory, states not made");
-    add_prometheus(command, budget_.prometheus_file);
+    add_hints(app, budget_.common.workload.hints);
+    add_states(app, budget_.states);
+    app.add_flag("--compare", budget_.compare,
+                 "Also serve the prompts under every policy with a quarter to four times the memory, states not made");
+    add_prometheus(app, budget_.prometheus_file);
   }
 
   void add_sweep() {
-    CLI::App& command = add_command("sweep", sweep_description, sweep_, [](const CLI::App&) {});
-    command.footer(
-        "Keys of the JSON file: the settings, and capacities, a cell for each policy and memory:\n"
-        "  policy, budget_bytes, hit_tokens, host_hit_tokens, file_hit_tokens,\n"
-        "  token_hit_rate, victims, metadata_bytes, bookkeeping_ns_p50,\n"
-        "  bookkeeping_ns_mean (per request)");
-    add_common(command, sweep_.common);
-    as_bytes(*command.add_option("--memory", sweep_.memory_bytes, "For KV and states together, each with every policy"))
+    CLI::App& app = add_command("sweep", sweep_description, sweep_, [](const CLI::App&) {});
+    add_common(app, sweep_.common);
+    as_bytes(*app.add_option("--memory", sweep_.memory_bytes, "For KV and states together, each with every policy"))
         .delimiter(',')
         ->option_text("BYTES,…")
         ->required();
-    add_cache(command, sweep_.cache);
-    add_hints(command, sweep_.common.workload.hints);
+    add_cache(app, sweep_.cache);
+    add_hints(app, sweep_.common.workload.hints);
   }
 
   void add_size() {
-    CLI::App& command = add_command("size", size_description, size_, [this](const CLI::App& given) {
+    CLI::App& app = add_command("size", size_description, size_, [this](const CLI::App& given) {
       choose_policy(policy_, size_.memory.has_tiers(), size_.memory);
       check_speeds(given, size_.memory, true, true);
     });
-    add_common(command, size_.common);
-    add_memory(command, size_.memory, policy_);
-    add_counted_disk(command, size_.memory);
-    add_hints(command, size_.common.workload.hints);
+    add_common(app, size_.common);
+    add_memory(app, size_.memory, policy_);
+    add_counted_disk(app, size_.memory);
+    add_hints(app, size_.common.workload.hints);
   }
 
   void add_fleet() {
-    CLI::App& command = add_command("fleet", fleet_description, fleet_, [this](const CLI::App& given) {
+    CLI::App& app = add_command("fleet", fleet_description, fleet_, [this](const CLI::App& given) {
       choose_policy(policy_, true, fleet_.memory);
       check_speeds(given, fleet_.memory, fleet_.memory.host_bytes > 0, true);
       if (std::cmp_greater(fleet_.sample_nodes, fleet_.nodes))
         throw CLI::ValidationError("--sample", "more nodes than there are");
     });
-    command.footer(fleet_footer);
-    add_common(command, fleet_.common, true);
+    add_common(app, fleet_.common, true);
     constexpr std::size_t most_nodes = 1'000'000;
-    command.add_option("--nodes", fleet_.nodes, "Nodes, each with a cache of --memory, --host and --disk")
+    app.add_option("--nodes", fleet_.nodes, "Nodes, each with a cache of --memory, --host and --disk")
         ->check(CLI::Range(std::size_t{1}, most_nodes))
         ->option_text("INT")
         ->required();
-    add_memory(command, fleet_.memory, policy_);
-    add_counted_disk(command, fleet_.memory);
-    command.get_option("--prefill-rate")->required();
-    add_hints(command, fleet_.common.workload.hints);
-    add_remote(command);
-    add_routes(command);
-    add_simulation(command);
+    add_memory(app, fleet_.memory, policy_);
+    add_counted_disk(app, fleet_.memory);
+    app.get_option("--prefill-rate")->required();
+    add_hints(app, fleet_.common.workload.hints);
+    add_remote(app);
+    add_routes(app);
+    add_simulation(app);
   }
 
-  void add_remote(CLI::App& command) {
+  void add_remote(CLI::App& app) {
     CLI::Option& remote =
-        as_bytes(*command.add_option("--remote", fleet_.remote_bytes,
-                                     "A store that all nodes share; the least recently used image is evicted first"));
+        as_bytes(*app.add_option("--remote", fleet_.remote_bytes,
+                                 "A store that all nodes share; the least recently used image is evicted first"));
     const auto read_link = [this](const CLI::results_t& given) {
       double gb_per_s = 0;
       double latency_us = 0;
@@ -339,55 +262,46 @@ class Parser {
       fleet_.memory.speeds.remote_latency_s = latency_us / 1e6;
       return true;
     };
-    auto* link = command
-                     .add_option("--link", read_link,
-                                 "Of each node to the remote store, both directions together: bandwidth and latency")
+    auto* link = app.add_option("--link", read_link,
+                                "Of each node to the remote store, both directions together: bandwidth and latency")
                      ->option_text("GB/s:us")
                      ->needs(&remote);
     remote.needs(link);
-    command
-        .add_flag("--write-back", fleet_.write_back,
-                  "A checkpoint goes to the remote store when its node evicts it, not as soon as it is made")
+    app.add_flag("--write-back", fleet_.write_back,
+                 "A checkpoint goes to the remote store when its node evicts it, not as soon as it is made")
         ->needs(&remote);
   }
 
-  void add_routes(CLI::App& command) {
-    static const std::map<std::string, Route> routes = {
-        {"round-robin", Route::round_robin}, {"session", Route::session}, {"prefix", Route::prefix}};
-    command
-        .add_option("--route", fleet_.routes,
-                    "How requests find their node: one after the other; by a hash of the conversation; where, by the "
-                    "events of the caches, the deepest checkpoint is. Each is simulated")
-        ->transform(CLI::CheckedTransformer(routes, CLI::ignore_case))
-        ->delimiter(',')
-        ->option_text("round-robin,session,prefix [all]");
-    command
-        .add_option("--imbalance", fleet_.imbalance_tokens,
-                    "Route prefix: a node does not count where more tokens wait beyond the least of all")
+  void add_routes(CLI::App& app) {
+    add_choice<std::vector<Route>, Route>(
+        app, "--route", fleet_.routes,
+        "How requests find their node: one after the other; by a hash of the conversation; where, by the events of the "
+        "caches, the deepest checkpoint is. Each of a list is simulated",
+        {{"round-robin", Route::round_robin}, {"session", Route::session}, {"prefix", Route::prefix}}, ",… [all]")
+        .delimiter(',');
+    app.add_option("--imbalance", fleet_.imbalance_tokens,
+                   "Route prefix: a node does not count where more tokens wait beyond the least of all")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
-    command
-        .add_option("--event-delay", fleet_.event_delay_s, "Route prefix: seconds until the router hears of an event")
+    app.add_option("--event-delay", fleet_.event_delay_s, "Route prefix: seconds until the router hears of an event")
         ->check(finite_number())
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
   }
 
-  void add_simulation(CLI::App& command) {
-    command
-        .add_option("--load", fleet_.load,
-                    "The workload this number of times at once, with conversations of their own that share prefixes as "
-                    "those of the workload do; below 1: a part of its conversations")
+  void add_simulation(CLI::App& app) {
+    app.add_option("--load", fleet_.load,
+                   "The workload this number of times at once, with conversations of their own that share prefixes as "
+                   "those of the workload do; below 1: a part of its conversations")
         ->check(finite_number())
         ->check(CLI::Range(1e-6, 1e6))
         ->capture_default_str();
     const auto read_failures = [this](const CLI::results_t& given) {
       return read_pair(given, fleet_.mean_life_s, fleet_.down_s);
     };
-    command
-        .add_option("--node-failures", read_failures,
-                    "Each node fails after this time on average, loses its device and its host, and comes back after "
-                    "the second time with its files")
+    app.add_option("--node-failures", read_failures,
+                   "Each node fails after this time on average, loses its device and its host, and comes back after "
+                   "the second time with its files")
         ->option_text("MTBF_S:DOWN_S");
     const auto read_sample = [this](const CLI::results_t& given) {
       const std::size_t colon = given.front().find(':');
@@ -396,11 +310,9 @@ class Parser {
       return colon == std::string::npos ||
              (CLI::detail::lexical_cast(given.front().substr(colon + 1), fleet_.samples) && fleet_.samples >= 1);
     };
-    command
-        .add_option(
-            "--sample", read_sample,
-            "Simulate a part of the nodes with their part of the conversations and of the remote store, several "
-            "times; 0: all nodes")
+    app.add_option("--sample", read_sample,
+                   "Simulate a part of the nodes with their part of the conversations and of the remote store, several "
+                   "times; 0: all nodes")
         ->option_text("NODES[:TIMES] [32:8 for more than 128 nodes]");
   }
 

@@ -18,7 +18,7 @@
 
 namespace stateport::replay {
 
-/// What is asked of a fleet.
+/// A question to a fleet.
 struct FleetQuestion {
   std::size_t nodes = 1;
   std::vector<Route> routes = {Route::prefix};
@@ -26,17 +26,17 @@ struct FleetQuestion {
   Budget node;
   PolicyKind policy = PolicyKind::hix;
   ComputeCost cost;
-  std::int64_t remote_bytes = 0;  ///< of the store that all share; 0: there is none
-  bool write_back = false;        ///< only what a node gives up goes there; else every checkpoint, once it is made
-  double load = 1;                ///< see CrowdOptions
+  std::int64_t remote_bytes = 0;           ///< of the store that all share; 0: there is none
+  bool write_back = false;                 ///< a checkpoint goes there when its node evicts it; else once it is made
+  double load = 1;                         ///< see CrowdOptions
   std::int64_t imbalance_tokens = 65'536;  ///< these, see FleetOptions
   double event_delay_s = 0;
   double mean_life_s = 0;
   double down_s = 0;
   std::uint64_t seed = 1;
-  /// Simulates so many of the nodes, with that part of the conversations and of the remote store; 0: all of them.
+  /// Nodes that are simulated, with their part of the conversations and of the remote store; 0: all of them.
   std::size_t sample_nodes = 0;
-  std::int32_t samples = 1;  ///< so many times, with other conversations
+  std::int32_t samples = 1;  ///< times that this is done, each with other conversations
 
   [[nodiscard]] bool is_sampled() const noexcept { return sample_nodes > 0 && sample_nodes < nodes; }
 };
@@ -48,7 +48,7 @@ struct FleetFigure {
   double error = 0;  ///< 0 without samples
 };
 
-/// What a fleet did with one route.
+/// The figures of a fleet with one route.
 struct FleetAnswer {
   Route route = Route::prefix;
   std::vector<FleetFigure> figures;
@@ -69,10 +69,10 @@ struct FleetAnswer {
 ///
 /// Samples. A sample has whole conversations and its part of the nodes, so that a node has as many as in the fleet. It
 /// is drawn by a hash of the conversation (spatial sampling, as SHARDS does for one cache). Three things are not as in
-/// the fleet, and the error that is told does not know of them:
-/// - What conversations share (system prompts) is stored once in a sample, too, but for fewer of them: it takes a
-/// larger
-///   part of the remote store, and is computed first by a larger part of the requests. Hits come out low.
+/// the fleet, and the standard error does not contain them:
+/// - Prefixes that conversations share (system prompts) are stored once in a sample, too, but for fewer conversations:
+///   they take a larger part of the remote store, and a larger part of the requests computes them first. Hits come out
+///   low.
 /// - Round robin brings a conversation back to a node after fewer requests: hits on the device, the host and in files
 ///   come out high. With a remote store that only moves hits from there to them.
 /// - The most of a link or a node is that of fewer nodes, and the least loaded is the least of fewer.

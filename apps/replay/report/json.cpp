@@ -18,16 +18,12 @@ std::string written(const Json& json) {
   return json.dump(2) + "\n";
 }
 
-Json losses_json(const CacheStats& stats, bool flops) {
+/// An object with a value for each reason of a lost hit.
+template <class ValueOf>
+Json by_reason(const ValueOf& value_of) {
   Json json;
-  for (int reason = 0; reason < lost_hit_count; ++reason) {
-    const Loss& loss = stats.of(static_cast<LostHit>(reason));
-    const std::string key(name(static_cast<LostHit>(reason)));
-    if (flops)
-      json[key] = loss.flops;
-    else
-      json[key] = loss.tokens;
-  }
+  for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
+    json[std::string(name(static_cast<LostHit>(reason)))] = value_of(reason);
   return json;
 }
 
@@ -50,9 +46,6 @@ Json align_json(const Report& report, const Derived& derived) {
 Json timeline_json(const Report& report) {
   Json json = Json::array();
   for (const Interval& interval : report.timeline) {
-    Json lost;
-    for (std::size_t reason = 0; reason < lost_hit_count; ++reason)
-      lost[std::string(name(static_cast<LostHit>(reason)))] = interval.lost_tokens[reason];
     json.push_back({{"begin_s", interval.begin_s},
                     {"end_s", interval.end_s},
                     {"requests", interval.requests},
@@ -60,7 +53,7 @@ Json timeline_json(const Report& report) {
                     {"hit_tokens", interval.hit_tokens},
                     {"host_hit_tokens", interval.host_hit_tokens},
                     {"file_hit_tokens", interval.file_hit_tokens},
-                    {"lost_tokens", lost},
+                    {"lost_tokens", by_reason([&](std::size_t reason) { return interval.lost_tokens[reason]; })},
                     {"kv_bytes", interval.kv_bytes},
                     {"state_bytes", interval.state_bytes},
                     {"states_copied", interval.states_copied},
@@ -71,8 +64,10 @@ Json timeline_json(const Report& report) {
 }
 
 Json ages_json(const CacheStats& stats) {
+  int shown = AgeHistogram::buckets;  // up to the last one that counted something
+  while (shown > 0 && stats.reuse_ages.count(shown - 1) + stats.eviction_ages.count(shown - 1) == 0) --shown;
   Json json = Json::array();
-  for (int bucket = 0; bucket < ages_shown(stats); ++bucket)
+  for (int bucket = 0; bucket < shown; ++bucket)
     json.push_back({{"below_s", AgeHistogram::upper_s(bucket)},  // null: longer
                     {"reuses", stats.reuse_ages.count(bucket)},
                     {"evictions", stats.eviction_ages.count(bucket)}});
@@ -124,13 +119,13 @@ Json run_json(const RunDescription& run) {
                {"blocks", run.blocks},
                {"slots", run.slots},
                {"unlimited", run.unlimited},
-               {"budget_bytes", run.budget_bytes},
-               {"host_bytes", run.host_bytes},
-               {"disk_bytes", run.disk_bytes},
-               {"host_bytes_per_s", run.speeds.host_bytes_per_s},
-               {"disk_bytes_per_s", run.speeds.file_bytes_per_s},
-               {"prefill_tokens_per_s", run.speeds.tokens_per_s}});
-  if (run.budget_bytes > 0) json["policy"] = name(run.policy);
+               {"budget_bytes", run.memory.bytes},
+               {"host_bytes", run.memory.host_bytes},
+               {"disk_bytes", run.memory.disk_bytes},
+               {"host_bytes_per_s", run.memory.speeds.host_bytes_per_s},
+               {"disk_bytes_per_s", run.memory.speeds.file_bytes_per_s},
+               {"prefill_tokens_per_s", run.memory.speeds.tokens_per_s}});
+  if (run.memory.bytes > 0) json["policy"] = name(run.memory.policy);
   return json;
 }
 
@@ -140,14 +135,14 @@ Json tiers_json(const Report& report) {
   for (const Medium medium : {Medium::host, Medium::file}) {
     if (!report.run.has_tier(medium)) continue;
     const TierUsage& tier = report.cache.of(medium);
-    tiers.push_back({{"name", name_of_tier(medium)},
+    tiers.push_back({{"name", medium == Medium::host ? "host" : "file"},
                      {"bytes", report.run.tier_bytes(medium)},
                      {"loads", tier.loads},
                      {"token_hit_rate", tier_hit_rate(report, tier)},
                      {"bytes_read", tier.bytes_read},
                      {"bytes_written", tier.bytes_written},
-                     {"dropped", dropped_images(tier)},
-                     {"seconds", report.run.speeds.tokens_per_s > 0 ? Json(tier.saved_s) : Json()},
+                     {"dropped", tier.dropped_states + tier.refused_images},
+                     {"seconds", report.run.memory.speeds.tokens_per_s > 0 ? Json(tier.saved_s) : Json()},
                      {"states", tier.states},
                      {"blocks", tier.kv_blocks}});
   }
@@ -243,9 +238,6 @@ std::string to_json(const Report& report) {
   const Derived derived(report);
   const ReplayCounts& replay = report.replay;
   const RunDescription& run = report.run;
-  Json lost;
-  for (int reason = 0; reason < lost_hit_count; ++reason)
-    lost[std::string(name(static_cast<LostHit>(reason)))] = replay.lost_hits[static_cast<std::size_t>(reason)];
   Json json = run_json(run);
   json.update({{"interrupted", replay.interrupted},
                {"requests", replay.requests},
@@ -253,10 +245,10 @@ std::string to_json(const Report& report) {
                {"hit_tokens", replay.hit_tokens},
                {"token_hit_rate", replay.token_hit_rate()},
                {"request_hit_rate", replay.request_hit_rate()},
-               {"lost_hits", lost},
+               {"lost_hits", by_reason([&](std::size_t reason) { return replay.lost_hits[reason]; })},
                {"tiers", tiers_json(report)},
-               {"lost_tokens", losses_json(replay.stats, false)},
-               {"lost_flops", losses_json(replay.stats, true)},
+               {"lost_tokens", by_reason([&](std::size_t reason) { return replay.stats.lost[reason].tokens; })},
+               {"lost_flops", by_reason([&](std::size_t reason) { return replay.stats.lost[reason].flops; })},
                {"restores", report.mover.restores},
                {"verified", report.mover.verified},
                {"mismatches", report.mover.mismatches},

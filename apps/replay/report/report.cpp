@@ -39,9 +39,9 @@ std::string describe_cache(const Report& report) {
   if (report.passes)
     return fmt::format("{}, {} blocks, {} slots{}, {} requests at a time, counters {}, hash {}", run.cache, run.blocks,
                        run.slots, unlimited, requests_at_a_time, counters, run.hash);
-  if (run.budget_bytes > 0)
+  if (run.memory.bytes > 0)
     return fmt::format("{}, {} for KV and states, checkpoint {}", run.cache,
-                       human_bytes(static_cast<double>(run.budget_bytes)), run.checkpoint);
+                       human_bytes(static_cast<double>(run.memory.bytes)), run.checkpoint);
   return fmt::format("{}, {} blocks, {} slots{}, checkpoint {}, hash {}", run.cache, run.blocks, run.slots, unlimited,
                      run.checkpoint, run.hash);
 }
@@ -118,7 +118,7 @@ void add_hits(Lines& lines, const Report& report) {
     if (!report.run.has_tier(medium)) continue;
     const TierUsage& tier = report.cache.of(medium);
     const std::string saved =
-        report.run.speeds.tokens_per_s > 0 ? fmt::format(", which saved {:.1f} s", tier.saved_s) : std::string();
+        report.run.memory.speeds.tokens_per_s > 0 ? fmt::format(", which saved {:.1f} s", tier.saved_s) : std::string();
     lines.add(medium == Medium::host ? "host" : "files",
               "{:.2f} % of tokens, {} loads{}; {} read, {} written; {} states and {} blocks at the end; {} states "
               "evicted, {} not worth it, {} images refused",
@@ -185,14 +185,6 @@ void add_times(Lines& lines, const Report& report, const Derived& derived) {
 
 }  // namespace
 
-const char* name_of_tier(Medium medium) noexcept {
-  return medium == Medium::host ? "host" : "file";
-}
-
-std::int64_t dropped_images(const TierUsage& tier) noexcept {
-  return tier.dropped_states + tier.refused_images;
-}
-
 double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept {
   const std::int64_t tokens = report.replay.input_tokens;
   return tokens == 0 ? 0 : static_cast<double>(tier.hit_tokens) / static_cast<double>(tokens);
@@ -221,12 +213,6 @@ double Report::token_hit_rate_ceiling() const noexcept {
   if (stats.prompt_tokens == 0) return 0;
   const std::int64_t computed = stats.of(LostHit::never_stored).tokens + stats.of(LostHit::too_few_tokens).tokens;
   return 1 - static_cast<double>(computed) / static_cast<double>(stats.prompt_tokens);
-}
-
-int ages_shown(const CacheStats& stats) noexcept {
-  int shown = AgeHistogram::buckets;
-  while (shown > 0 && stats.reuse_ages.count(shown - 1) + stats.eviction_ages.count(shown - 1) == 0) --shown;
-  return shown;
 }
 
 std::string to_text(const Report& report) {

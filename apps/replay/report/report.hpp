@@ -4,6 +4,7 @@
 #include "caches/cache.hpp"
 #include "caches/replayer.hpp"
 #include "caches/request_replayer.hpp"
+#include "options/options.hpp"
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
 #include "states/pass_mover.hpp"
@@ -31,28 +32,23 @@ struct RunDescription {
   std::int64_t blocks = 0;
   std::int64_t slots = 0;
   bool unlimited = false;
-  std::int64_t budget_bytes = 0;        ///< 0: blocks and slots
-  PolicyKind policy = PolicyKind::hix;  ///< of a budget
-  std::int64_t host_bytes = 0;          ///< below it; 0: no such tier
-  std::int64_t disk_bytes = 0;
-  TierSpeeds speeds;        ///< of all tiers, or none
+  MemoryOptions memory;     ///< without bytes: blocks and slots
   std::int32_t drafts = 0;  ///< align only, like the next two
   double accept = 0;
   bool asynchronous = false;
   std::int64_t bad_lines = 0;
   std::size_t full_state_bytes = 0;       ///< of a state of a running request, whatever it is in memory
   std::string checkpoint_type = "model";  ///< of recurrent states in checkpoints; model: as in running requests
-  std::size_t checkpoint_bytes = 0;       ///< what one checkpoint counts for
-  /// What a copy between a state and a checkpoint reads and writes.
+  std::size_t checkpoint_bytes = 0;       ///< bytes that one checkpoint counts for
+  /// Bytes that a copy between a state and a checkpoint reads and writes.
   [[nodiscard]] std::size_t copy_bytes() const noexcept { return full_state_bytes + checkpoint_bytes; }
   std::size_t memory_bytes = 0;  ///< really used for states
 
   /// Room of a tier; 0: there is none.
   [[nodiscard]] std::int64_t tier_bytes(Medium medium) const noexcept {
-    return medium == Medium::host ? host_bytes : medium == Medium::file ? disk_bytes : 0;
+    return medium == Medium::host ? memory.host_bytes : medium == Medium::file ? memory.disk_bytes : 0;
   }
   [[nodiscard]] bool has_tier(Medium medium) const noexcept { return tier_bytes(medium) > 0; }
-  [[nodiscard]] bool has_tiers() const noexcept { return host_bytes > 0 || disk_bytes > 0; }
 };
 
 /// Everything that a run has to say.
@@ -72,10 +68,6 @@ struct Report {
   [[nodiscard]] double token_hit_rate_ceiling() const noexcept;
 };
 
-/// host or file.
-[[nodiscard]] const char* name_of_tier(Medium medium) noexcept;
-/// Images that were not worth a place in the tier, or did not get one.
-[[nodiscard]] std::int64_t dropped_images(const TierUsage& tier) noexcept;
 /// The part of all input tokens that were loaded from a tier of the report.
 [[nodiscard]] double tier_hit_rate(const Report& report, const TierUsage& tier) noexcept;
 
@@ -95,9 +87,6 @@ struct Derived {
 
   explicit Derived(const Report& report);
 };
-
-/// Buckets of the histograms of ages up to the last one that counted something.
-[[nodiscard]] int ages_shown(const CacheStats& stats) noexcept;
 
 /// For people.
 [[nodiscard]] std::string to_text(const Report& report);

@@ -15,7 +15,7 @@
 
 namespace stateport::replay {
 
-/// What one policy did with one budget.
+/// The figures of one policy with one budget.
 struct SweepCell {
   PolicyKind policy = PolicyKind::hix;
   std::int64_t budget_bytes = 0;

@@ -16,7 +16,7 @@
 
 namespace stateport::replay {
 
-/// What happened while a part of a workload was served.
+/// Counts of the time in which a part of a workload was served.
 struct Interval {
   double begin_s = 0;  ///< when its first request came, since the first of all
   double end_s = 0;    ///< when the next interval's came, or the last of all
@@ -32,12 +32,13 @@ struct Interval {
   double copy_seconds = 0;         ///< that these copies took
 };
 
-/// Read and written per second of the workload, if a copy reads and writes so many bytes together.
+/// Bytes read and written per second of the workload, if a copy reads and writes `copy_bytes` together.
 [[nodiscard]] double needed_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept;
 /// Read and written per second of the copies; 0 if there were none.
 [[nodiscard]] double copied_gb_per_s(const Interval& interval, std::size_t copy_bytes) noexcept;
 
-/// Watches a replay and cuts it into intervals of equally many requests. What it watches must outlive it.
+/// Watches a replay and cuts it into intervals of equally many requests. The workload, the cache and the mover must
+/// outlive it.
 class Timeline {
  public:
   static constexpr int intervals_max = 24;
@@ -61,7 +62,7 @@ class Timeline {
   const ReplayCache& cache_;
   const PassMover& mover_;
   std::int64_t wanted_;
-  Interval totals_;  ///< of what is in closed intervals
+  Interval totals_;  ///< of all closed intervals
   std::vector<Interval> closed_;
 };
 

@@ -5,7 +5,6 @@
 #include "report/sizing.hpp"
 #include "report/sweep.hpp"
 #include "runs/run_setup.hpp"
-#include "runs/runs.hpp"
 
 #include <fmt/format.h>
 

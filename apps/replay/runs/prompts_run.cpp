@@ -10,7 +10,6 @@
 #include "report/sweep.hpp"
 #include "report/timeline.hpp"
 #include "runs/run_setup.hpp"
-#include "runs/runs.hpp"
 
 #include <fmt/format.h>
 
@@ -94,11 +93,7 @@ void describe_run(const PromptsOptions& options, const Workload& workload, RunDe
 }
 
 void describe_run(const MemoryOptions& memory, const Budget& budget, const Workload& workload, RunDescription& run) {
-  run.budget_bytes = memory.bytes;
-  run.policy = memory.policy;
-  run.host_bytes = memory.host_bytes;
-  run.disk_bytes = memory.disk_bytes;
-  run.speeds = memory.speeds;
+  run.memory = memory;
   run.slots = slots_max(budget, workload, memory.policy);
   run.cache = fmt::format("budget, {}", name(memory.policy));
   run.hash = memory.cache == CacheKind::slots ? "sha256" : "none";

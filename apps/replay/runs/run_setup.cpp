@@ -138,8 +138,8 @@ std::unique_ptr<PassMover> make_mover(const RunInput& input, const StateOptions&
                           .materialize_bytes = static_cast<std::size_t>(options.materialize_bytes),
                           .checkpoint_type = input.model.checkpoint_type,
                           .against_memcpy = against_memcpy && !input.model.checkpoint_type,
-                          .host_states = run.host_bytes / image_bytes,
-                          .file_states = run.disk_bytes / image_bytes,
+                          .host_states = run.memory.host_bytes / image_bytes,
+                          .file_states = run.memory.disk_bytes / image_bytes,
                           .file_folder = folder,
                           .plant_wrong_slot = options.plant_wrong_slot});
   run.memory_state = describe(states->spec());

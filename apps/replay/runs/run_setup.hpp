@@ -8,7 +8,6 @@
 #include "options/options.hpp"
 #include "report/report.hpp"
 #include "runs/progress.hpp"
-#include "runs/runs.hpp"
 #include "states/pass_mover.hpp"
 #include "workload/workload.hpp"
 
@@ -54,8 +53,7 @@ class OutputFile {
 
 /// States count as checkpoints do. Throws InvalidArgument for a model of which the catalogue does not know the KV.
 [[nodiscard]] Budget make_budget(const RunInput& input, const MemoryOptions& memory);
-/// Blocks and slots of pools, and the cache, for the report. `slots_unlimited`, `blocks_unlimited`: what the workload
-/// can fill.
+/// The cache with its blocks and slots, for the report; `unlimited` ones are those of the command.
 void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescription& run);
 
 /// Conv tokens of a state, with room for drafts; 0 for a model that has none.
@@ -67,6 +65,11 @@ void describe_pools(const PoolOptions& pools, const Workload& workload, RunDescr
 [[nodiscard]] std::unique_ptr<PassMover> make_mover(const RunInput& input, const StateOptions& options,
                                                     MemoryResource& memory, const StateRoom& room, bool against_memcpy,
                                                     const std::string& folder, RunDescription& run);
+
+/// Makes the first Ctrl-C end the replay after the current request; a second one ends the program.
+void interrupt_gently();
+/// Whether there was no Ctrl-C yet.
+[[nodiscard]] bool keep_going() noexcept;
 
 /// Runs a replayer over the requests of the run. Ctrl-C ends it. `served` is called with the number served so far.
 template <class AnyReplayer, class Served>
@@ -82,5 +85,15 @@ void run_requests(const RunInput& input, AnyReplayer& replayer, bool show_progre
 /// Compares the two passes, prints the report and writes it; returns the exit code. Throws std::logic_error if the
 /// passes decided differently.
 [[nodiscard]] int finish(Report& report, OutputFile& json);
+
+/// The commands of stateport-replay. Each reads the workload, prints its results, writes the files that were asked for,
+/// and returns the exit code of the program. Each throws an exception of the library or std::runtime_error for a run
+/// that cannot be done, before it has printed anything.
+[[nodiscard]] int run(const PromptsOptions& options);
+[[nodiscard]] int run(const ServeOptions& options);
+[[nodiscard]] int run(const BudgetOptions& options);
+[[nodiscard]] int run(const SweepOptions& options);
+[[nodiscard]] int run(const SizeOptions& options);
+[[nodiscard]] int run(const FleetRunOptions& options);
 
 }  // namespace stateport::replay

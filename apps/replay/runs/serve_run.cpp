@@ -5,7 +5,6 @@
 
 #include "caches/request_replayer.hpp"
 #include "runs/run_setup.hpp"
-#include "runs/runs.hpp"
 
 #include <algorithm>
 #include <memory>

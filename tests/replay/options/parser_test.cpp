@@ -146,14 +146,13 @@ TEST_CASE("an option of another command is refused with the commands that take i
   for (const std::string option : {"--remote 1TiB", "--link 25:20", "--route session", "--load 2", "--sample 3",
                                    "--node-failures 9:9", "--imbalance 5", "--event-delay 1", "--write-back"})
     for (const std::string command : {"", "budget --memory 4GiB "})
-      check_refused(command + option, option.substr(0, option.find(' ')) + ": " +
-                                          (command.empty() ? "prompts" : "budget") +
-                                          " does not take it, but fleet does");
-  check_refused("serve --checkpoint last", "--checkpoint: serve does not take it, but prompts does");
-  check_refused("--counters async", "--counters: prompts does not take it, but serve does");
-  check_refused("--host 1GiB", "--host: prompts does not take it, but budget, size, fleet does");
-  check_refused("size --memory 4GiB --slots=10", "--slots: size does not take it, but prompts, serve does");
-  check_refused(nodes + "--materialize 64MiB", "--materialize: fleet does not take it");
+      check_refused(command + option, option.substr(0, option.find(' ')) + ": is an option of fleet, not of " +
+                                          (command.empty() ? "prompts" : "budget"));
+  check_refused("serve --checkpoint last", "--checkpoint: is an option of prompts, not of serve");
+  check_refused("--counters async", "--counters: is an option of serve, not of prompts");
+  check_refused("--host 1GiB", "--host: is an option of budget, size, fleet, not of prompts");
+  check_refused("size --memory 4GiB --slots=10", "--slots: is an option of prompts, serve, not of size");
+  check_refused(nodes + "--materialize 64MiB", "--materialize: is an option of prompts, serve, budget, not of fleet");
   check_refused("--requests 10 size --memory 4GiB", "size: is a command, which comes first");
   check_refused("--budget 4GiB", "--budget: is now --memory of budget, size and fleet");
   check_refused("--cache tree --serve", "--serve: is now the command serve");

@@ -52,11 +52,10 @@ Run make_run(std::int64_t requests, const Budget& below = {}) {
                 .workload = "agents",
                 .model = "qwen3-next-80b-a3b",
                 .cache = "budget, hix",
-                .budget_bytes = budget.bytes,
-                .policy = PolicyKind::hix,
-                .host_bytes = budget.host_bytes,
-                .disk_bytes = budget.file_bytes,
-                .speeds = budget.speeds,
+                .memory = {.bytes = budget.bytes,
+                           .host_bytes = budget.host_bytes,
+                           .disk_bytes = budget.file_bytes,
+                           .speeds = budget.speeds},
                 .full_state_bytes = static_cast<std::size_t>(budget.state_bytes),
                 .checkpoint_bytes = static_cast<std::size_t>(budget.state_bytes)};
   report.timeline = timeline.take(replayer.counts());
