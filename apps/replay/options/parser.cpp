@@ -19,25 +19,20 @@ namespace {
 // Lines short enough for 80 columns, whether this version of CLI11 wraps them or not.
 constexpr const char* description =
     "Replays a serving workload through RequestCache, with states that are really\n"
-    "made, copied and verified, or only counted. `stateport-replay COMMAND --help`\n"
-    "lists the options of a command. Without a command it is `prompts`.";
+    "made, copied and verified, or only counted. A stand-in for the model computes\n"
+    "the tokens that no state covers. `stateport-replay COMMAND --help` lists the\n"
+    "options of a command; without a command it is `prompts`.";
 
 constexpr const char* prompts_description =
-    "Serves prompts one at a time, in order, with separate memories for KV and for\n"
-    "states. Each prompt continues from the deepest state inside its longest cached\n"
-    "prefix; a stand-in for the model computes the rest.";
+    "Serves prompts one at a time; each continues from the deepest state inside its longest cached prefix";
 constexpr const char* serve_description =
-    "Serves eight requests at a time as an engine does: prompts are prefilled in\n"
-    "chunks and answers are decoded. Checkpoints lie where passes end.";
-constexpr const char* budget_description =
-    "Serves prompts one at a time with one memory for KV and states, which a policy\n"
-    "divides, and with tiers below it.";
-constexpr const char* sweep_description = "Serves the prompts under every policy with each of several memories";
+    "Serves eight requests at a time as an engine does: prompts in chunks, then answers";
+constexpr const char* budget_description = "Serves prompts with one memory for KV and states, and tiers below it";
+constexpr const char* sweep_description = "Serves prompts under every policy with each of several memories";
 constexpr const char* size_description =
     "Estimates the worth of a memory for the workload, of more memory, and of host memory below it";
 constexpr const char* fleet_description =
-    "Simulates several nodes, each with a cache, and a store that they share.\n"
-    "Bytes are counted, not moved.";
+    "Simulates several nodes, each with a cache, and a store that they share; bytes are counted";
 
 constexpr const char* footer =
     "Exit code: 0; 1 when a verified state was wrong; 2 when the run could not be\n"
@@ -211,7 +206,7 @@ class Parser {
     add_common(app, sweep_.common);
     as_bytes(*app.add_option("--memory", sweep_.memory_bytes, "For KV and states together, each with every policy"))
         .delimiter(',')
-        ->option_text("BYTES,…")
+        ->option_text("BYTES,… REQUIRED")
         ->required();
     add_cache(app, sweep_.cache);
     add_hints(app, sweep_.common.workload.hints);
@@ -239,11 +234,11 @@ class Parser {
     constexpr std::size_t most_nodes = 1'000'000;
     app.add_option("--nodes", fleet_.nodes, "Nodes, each with a cache of --memory, --host and --disk")
         ->check(CLI::Range(std::size_t{1}, most_nodes))
-        ->option_text("INT")
+        ->option_text("INT REQUIRED")
         ->required();
     add_memory(app, fleet_.memory, policy_);
     add_counted_disk(app, fleet_.memory);
-    app.get_option("--prefill-rate")->required();
+    app.get_option("--prefill-rate")->required()->option_text("TOKENS/s REQUIRED");
     add_hints(app, fleet_.common.workload.hints);
     add_remote(app);
     add_routes(app);

@@ -123,13 +123,19 @@ def add_tiers(page: Page, data: Data) -> None:
 
 def add_losses(page: Page, data: Data) -> None:
     reasons = [reason for reason, tokens in data["lost_tokens"].items() if tokens or data["lost_hits"][reason]]
+    requests = [data["lost_hits"][reason] for reason in reasons]
+    if not any(data["lost_tokens"].values()):  # `serve` counts requests alone
+        page.section("Lost hits by reason", "Requests whose hit ended before the end of the prompt.")
+        page.plot_with_table("reasons", "reason", Plot("Lost hits by reason", "reason", "requests", reasons,
+                                                       {"requests": requests}, "beside"), decimals=0)
+        return
     page.section("Lost hits by reason", "Prompt tokens that were computed again, requests whose hit ended early, and "
                  "the computation that this took.")
     shares = [share(data["lost_tokens"][reason], data["input_tokens"]) for reason in reasons]
     page.plot_with_table("reasons", "reason", Plot("Lost hits by reason", "reason", TOKENS, reasons,
                                                    {TOKENS: shares}, "beside"), {
         "tokens": [str(data["lost_tokens"][reason]) for reason in reasons],
-        "requests": [str(data["lost_hits"][reason]) for reason in reasons],
+        "requests": [str(count) for count in requests],
         "FLOPs": [f"{data['lost_flops'][reason]:.3g}" for reason in reasons]})
 
 

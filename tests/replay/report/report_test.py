@@ -164,8 +164,10 @@ class Pages(unittest.TestCase):
             reasons = page.column("reasons", "reason")
             self.assertEqual(reasons, [reason for reason in data["lost_tokens"]
                                        if data["lost_tokens"][reason] or data["lost_hits"][reason]])
-            self.check_rounded(page.column("reasons", "% of prompt tokens"), [
-                100 * data["lost_tokens"][reason] / data["input_tokens"] for reason in reasons])
+            self.assertEqual(page.column("reasons", "requests"), [str(data["lost_hits"][reason]) for reason in reasons])
+            if command == ["prompts"]:
+                self.check_rounded(page.column("reasons", "% of prompt tokens"), [
+                    100 * data["lost_tokens"][reason] / data["input_tokens"] for reason in reasons])
 
     def test_a_sweep_has_a_row_for_each_memory(self):
         data, path = self.replay("sweep", "--requests", "100", "--memory", "2GiB,8GiB", "--cache", "slots")
