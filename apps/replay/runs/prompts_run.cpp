@@ -66,7 +66,7 @@ void replay_prompts(const RunInput& input, const CacheMaker& make_cache, const S
 std::unique_ptr<ReplayCache> make_pool_cache(const PromptsOptions& options, const RunInput& input,
                                              const RunDescription& run, bool tells_stored) {
   const bool tree = options.pools.cache == CacheKind::tree;
-  ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::slots,
+  ServedCacheOptions cache{.index = tree ? CacheIndex::tree : CacheIndex::hash,
                            .blocks = run.blocks,
                            .slots = run.slots,
                            .block_size_tokens = run.block_size_tokens,

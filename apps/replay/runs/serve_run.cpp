@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace stateport::replay {
@@ -17,18 +18,20 @@ namespace {
 RequestCacheOptions align_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
   RequestCacheOptions cache =
       align_cache_options(input.workload, static_cast<std::int32_t>(run.slots), options.drafts, options.asynchronous);
-  cache.groups.front().layout_fingerprint = input.full.fingerprint();
-  cache.groups.front().conv_window = conv_window(input.full);
+  StateGroup& group = std::get<ColumnLayout>(cache.layout).groups.front();
+  group.layout_fingerprint = input.full.fingerprint();
+  group.conv_window = conv_window(input.full);
   return cache;
 }
 
 /// By block hash or by tokens.
 RequestCacheOptions pool_options(const ServeOptions& options, const RunInput& input, const RunDescription& run) {
   const bool tree = options.pools.cache == CacheKind::tree;
-  RequestCacheOptions cache = pool_cache_options(input.workload, tree ? CacheIndex::tree : CacheIndex::slots,
-                                                 run.blocks, run.slots, options.asynchronous);
-  cache.layout_fingerprint = input.checkpoint.fingerprint();
-  cache.separate_checkpoints = input.model.checkpoint_type.has_value();
+  RequestCacheOptions cache = pool_cache_options(input.workload, tree ? CacheIndex::tree : CacheIndex::hash, run.blocks,
+                                                 run.slots, options.asynchronous);
+  auto& layout = std::get<SlotLayout>(cache.layout);
+  layout.layout_fingerprint = input.checkpoint.fingerprint();
+  layout.separate_checkpoints = input.model.checkpoint_type.has_value();
   cache.hash = options.pools.hash;
   cache.eviction = options.pools.eviction.value_or(tree ? EvictionOrder::hix : EvictionOrder::lru);
   const auto kv_bytes = models::info(input.model.name).kv_bytes_per_token;
