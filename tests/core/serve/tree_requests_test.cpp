@@ -15,7 +15,6 @@
 using namespace stateport;
 using stateport::test::CheckpointStyle;
 using stateport::test::Random;
-using stateport::test::slots;
 using stateport::test::TreeRequests;
 
 namespace {
