@@ -58,7 +58,7 @@ class RequestCache(CacheTiers):
             self.options = CacheOptions(index, layout, **options)
         except TypeError as error:
             raise InvalidArgument(f"RequestCache: {str(error).replace('CacheOptions.__init__() ', '')}") from None
-        self._answers_end_copies = (index == "tree" and isinstance(layout, SlotLayout) and layout.separate_checkpoints)
+        self._answers_end_copies = index == "tree" and isinstance(layout, SlotLayout) and layout.separate_checkpoints
         self._options = self.options.struct()  # holds on to a callback
         super().__init__(calls.request_cache_create, calls.request_cache_destroy, ctypes.byref(self._options))
         info = self._describe()
@@ -204,12 +204,12 @@ class RequestCache(CacheTiers):
         tiers), scrubs and clears as the plan names it, copies the KV of [start[0], tokens) to kv(0) and the state after
         them to write_slot[0] of each group, and enqueues the copies of the commit: all before any later call. The plan
         itself has no copies. The tokens count as computed from then on. The state becomes a checkpoint if the tokens
-        are whole blocks (in columns: of every group, and not in mode none), whatever the placement; dropped_states is 1 if
-        it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached already.
-        Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request reads the cached KV,
-        and nobody reads the engine's copy. None: the tokens find no room; with tiers, transfers are taken all the same.
-        Raises InvalidArgument for a request that does not run or waits for a tier, and for tokens that are computed
-        already or beyond the prompt; InvalidState while a pass is outstanding."""
+        are whole blocks (in columns: of every group, and not in mode none), whatever the placement; dropped_states is 1
+        if it finds no room. After all tokens of the prompt the request can only end. Some of the KV may be cached
+        already. Index "hash" in slots: its blocks are named again, and must get the same content. Otherwise the request
+        reads the cached KV, and nobody reads the engine's copy. None: the tokens find no room; with tiers, transfers
+        are taken all the same. Raises InvalidArgument for a request that does not run or waits for a tier, and for
+        tokens that are computed already or beyond the prompt; InvalidState while a pass is outstanding."""
         plan = PassPlan(self, self.groups, self._turn)
         groups, out = self._commit_room()
         with self._turn:
